@@ -10,7 +10,7 @@ from typing import Any
 from docs.claims.data import ROOT, Regime, Scale, is_of_games, regimes
 from docs.claims.figures import path_of
 from fedaudit.plan.file import read_studies
-from fedaudit.report.words import plural
+from fedaudit.report.wording import plural
 from fedaudit.results.clusters import ClusterResult, choices, clients_in, models_of_groups
 from fedaudit.results.read import read_record
 

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.words import cleaned
+from fedaudit.report.wording import cleaned
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compared
 from tests.estimates import changed

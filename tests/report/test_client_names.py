@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from fedaudit.report.grid import cut_within
 from fedaudit.report.terminal import _fitting
-from fedaudit.report.words import LONGEST_NAME, client_names
+from fedaudit.report.wording import LONGEST_NAME, client_names
 
 LONG = "a" * 60
 

@@ -11,7 +11,7 @@ from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import upper_bounds
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.words import cleaned
+from fedaudit.report.wording import cleaned
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 from tests.estimates import changed

@@ -18,7 +18,7 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.pictures import membership_rows
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.words import cleaned
+from fedaudit.report.wording import cleaned
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
 from fedaudit.study.comparing import compared
 from tests.estimates import changed

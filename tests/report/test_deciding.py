@@ -17,7 +17,7 @@ from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.report.verdict import controls_line
-from fedaudit.report.words import cleaned, client_name
+from fedaudit.report.wording import cleaned, client_name
 from fedaudit.results.coverage import (
     ClientCoverage,
     Coverage,

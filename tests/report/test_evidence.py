@@ -2,7 +2,7 @@ import pytest
 
 from fedaudit.report.evidence import look_of, size_of, size_reached, size_words
 from fedaudit.report.verdict import range_headline
-from fedaudit.report.words import interval_of
+from fedaudit.report.wording import interval_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from tests.estimates import changed, estimate

@@ -13,7 +13,7 @@ from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import on_sources
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.words import percent
+from fedaudit.report.wording import percent
 from fedaudit.results.record import ClientRow, Record
 from fedaudit.study.comparing import compared
 from tests.estimates import changed

@@ -16,7 +16,7 @@ from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.games import points_table
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.points import epsilon, game_tiles, provable, shown_points
-from fedaudit.report.words import interval, percent
+from fedaudit.report.wording import interval, percent
 from fedaudit.results.games import (
     FIT,
     HELD_OUT,

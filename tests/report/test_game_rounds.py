@@ -11,7 +11,7 @@ from fedaudit.report.summary import summary_markdown
 from fedaudit.report.tables.games import points_table
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.points import by_protection, game_tiles, shown_points
-from fedaudit.report.words import percent
+from fedaudit.report.wording import percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     DISTANCE,

@@ -15,7 +15,7 @@ from fedaudit.report.page import (
     write_comparison,
     write_report,
 )
-from fedaudit.report.words import interval_of, shown
+from fedaudit.report.wording import interval_of, shown
 from fedaudit.results.record import Record, ViewRow
 from fedaudit.study.comparing import compared
 from tests.estimates import changed

@@ -10,7 +10,7 @@ import pytest
 
 from fedaudit.report.figures.drawing import GREY, MUTED, OKABE_ITO
 from fedaudit.report.page import css_string, report_html
-from fedaudit.report.words import interval_of, shown
+from fedaudit.report.wording import interval_of, shown
 from tests.estimates import changed
 from tests.report.games import played
 from tests.report.records import HOSTILE, record, source, with_sources

@@ -12,7 +12,7 @@ from fedaudit.report.sources import (
     source_table,
 )
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.words import cleaned
+from fedaudit.report.wording import cleaned
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABELS, LABELS_METHOD, OLDER_LEVEL

@@ -11,7 +11,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
-from fedaudit.report import words
+from fedaudit.report import wording
 from fedaudit.report.grid import clean
 from fedaudit.report.summary import (
     MARK,
@@ -212,7 +212,7 @@ def test_a_policy_shows_its_outcome_with_measured_and_allowed_values(
     part = section(made, "What the policy says", judged)
     assert part.badge == badge
     assert part.table is not None
-    value, low, high = (words.number(one) for one in (figure.value, figure.low, figure.high))  # type: ignore[attr-defined]
+    value, low, high = (wording.number(one) for one in (figure.value, figure.low, figure.high))  # type: ignore[attr-defined]
     said = (rule, "AUC against unseen samples", "0.600", f"{value} ({low}–{high})")
     assert part.table.rows[0][:4] == said
     assert "“hospital”" in part.lead
@@ -309,8 +309,8 @@ def test_there_are_lines_for_signatures_and_for_the_released_model() -> None:
 
 
 def test_only_terms_that_are_used_are_explained() -> None:
-    assert [term for term, _ in words.explained("the AUC of an attack")] == ["Attack", "AUC"]
-    assert [term for term, _ in words.explained("canaries, rounded")] == ["Canary"]
+    assert [term for term, _ in wording.explained("the AUC of an attack")] == ["Attack", "AUC"]
+    assert [term for term, _ in wording.explained("canaries, rounded")] == ["Canary"]
     games = dict(summary_of(played()).glossary)
     assert {"Neuron", "Mechanism"} <= {*games}
     assert "Unlearning" not in games

@@ -19,7 +19,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.text.answers import measured_epsilon
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.tiles import tiles_of
-from fedaudit.report.words import number
+from fedaudit.report.wording import number
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study

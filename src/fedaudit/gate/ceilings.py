@@ -58,7 +58,7 @@ from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
 from fedaudit.metrics.rate_limits import upper_rate_limit
 from fedaudit.report.deciding.clients import pooled_over
 from fedaudit.report.grid import shortened
-from fedaudit.report.words import client_name, defense_name, metric_name, plural
+from fedaudit.report.wording import client_name, defense_name, metric_name, plural
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
 from fedaudit.results.guessing import above_chance

@@ -26,7 +26,7 @@ from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust
 from fedaudit.gate.verdict import Check, Held, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import clients_named
-from fedaudit.report.words import (
+from fedaudit.report.wording import (
     against,
     capital,
     cleaned,

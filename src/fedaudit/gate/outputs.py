@@ -23,7 +23,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.summary import MOST_LISTED, POLICY_TITLE, TAKEN_BACK, Section, Table
 from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.text.verdict import verdict as conclusion
-from fedaudit.report.words import MISSING, capital, listed, plural, sentence, shown
+from fedaudit.report.wording import MISSING, capital, listed, plural, sentence, shown
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import refuse_missing_folder

@@ -18,7 +18,7 @@ from fedaudit.metrics.power import (
     larger_share,
 )
 from fedaudit.metrics.rate_limits import n_needed
-from fedaudit.report.words import plural
+from fedaudit.report.wording import plural
 from fedaudit.results.aggregate import NO_NARROWER
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Part, Whole

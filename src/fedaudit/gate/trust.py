@@ -17,7 +17,7 @@ from fedaudit.report.verdict import (
     leaking_defenses,
     wrong_sign,
 )
-from fedaudit.report.words import against, client_name, defense_name, listed, percent, plural
+from fedaudit.report.wording import against, client_name, defense_name, listed, percent, plural
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import control_name

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.report.evidence import grouped
 from fedaudit.report.verdict import unit_of
-from fedaudit.report.words import count, defense_name, number, percent
+from fedaudit.report.wording import count, defense_name, number, percent
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
     Auc,

@@ -11,7 +11,7 @@ from fedaudit.report.evidence import distinct, grouped
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.text import answers
 from fedaudit.report.text.answers import Answering, by_tiles, out_of_scope
-from fedaudit.report.words import cleaned, listed, without_digests
+from fedaudit.report.wording import cleaned, listed, without_digests
 from fedaudit.results.record import Record
 
 _FIXED = fixed_texts("clauses")

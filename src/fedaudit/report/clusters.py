@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.section import Section
@@ -70,7 +70,7 @@ def label_of(study: Clustered, many: Sequence[Clustered]) -> str:
 
 
 def _defense(name: str) -> str:
-    return shortened(words.defense_name(name), 40)
+    return shortened(wording.defense_name(name), 40)
 
 
 def risk_size(mean: Estimate | None) -> evidence.Size | None:
@@ -94,16 +94,16 @@ def cluster_sentence(record: Record) -> str:
         if study.mean(ESTIMATE_ERROR) is None:
             texts.append(fixed("clusters.no_estimate"))
         smaller = [
-            f"{words.count(model.shadow_samples)} for {words.count(model.samples)}"
+            f"{wording.count(model.shadow_samples)} for {wording.count(model.samples)}"
             for model in study.runs[0].rounds[-1].models
             if 0 < model.shadow_samples < model.samples
         ]
         if smaller:
-            texts.append(fixed("clusters.small_shadows", samples=words.listed(smaller)))
+            texts.append(fixed("clusters.small_shadows", samples=wording.listed(smaller)))
         most = max(choices(run).count(None) for run in study.runs)
         if most:
-            of = words.plural(len(study.runs[0].clients), "client")
-            absent = f"{'Up to ' * (len(study.runs) > 1)}{words.count(most)}"
+            of = wording.plural(len(study.runs[0].clients), "client")
+            absent = f"{'Up to ' * (len(study.runs) > 1)}{wording.count(most)}"
             texts.append(fixed("clusters.absent", most=absent, clients=of))
     return " ".join([fixed("clusters.lead"), *evidence.distinct(texts)])
 
@@ -114,14 +114,15 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
     for study in studies:
         violations, floor = study.mean(VIOLATIONS), study.mean(CHANCE_VIOLATIONS)
         if violations is not None:
-            chance = "" if floor is None else f"{words.amount(floor.number)} by chance"
+            chance = "" if floor is None else f"{wording.amount(floor.number)} by chance"
             notes = "; ".join(filter(None, (label_of(study, studies), chance)))
-            of = f"{words.amount(violations.number)} of {words.count(len(study.runs[0].clients))}"
-            parts.append(f"{of} clients{f' ({notes})' * bool(notes)}")
+            number = wording.amount(violations.number)
+            clients = wording.plural(len(study.runs[0].clients), "client")
+            parts.append(f"{number} of {clients}{f' ({notes})' * bool(notes)}")
     if not parts:
         return "No model’s membership risk was measured"
     average = "On average " * any(len(study.runs) > 1 for study in studies)
-    return f"{average}{words.listed(parts)} use a model riskier than they accept"
+    return f"{average}{wording.listed(parts)} use a model riskier than they accept"
 
 
 def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
@@ -167,14 +168,14 @@ def cluster_table(record: Record) -> Grid:
     return estimate_table(
         "Clustered learning",
         sorted(figures, key=lambda one: [*order, one[1].metric].index(one[1].metric)),
-        rows=lambda one: named(FIGURES.get(one[1].metric, words.capital(one[1].metric))),
+        rows=lambda one: named(FIGURES.get(one[1].metric, wording.capital(one[1].metric))),
         columns=lambda one: (one[0], group_heading(one[1].group)),
         cell=lambda one: cell(one[1]),
         order=[(label, group_heading(name)) for label, name in groups],
         first="Figure",
         notes=notes,
         remark=fixed("clusters.remark", over_runs=f" over these {runs} runs" * (runs > 1))
-        + words.about_runs(mean.further for _, mean in figures),
+        + wording.about_runs(mean.further for _, mean in figures),
     )
 
 
@@ -184,4 +185,4 @@ _ON_ATTACKS = ("risk", "violations", "estimate")
 
 def group_heading(group: str) -> str:
     """Return a group's name as a heading."""
-    return words.capital(shortened(group, 24))
+    return wording.capital(shortened(group, 24))

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 from fedaudit.core import metric_names
 from fedaudit.report.grid import Tone, shortened
-from fedaudit.report.words import client_name, contrast_order, defense_name
+from fedaudit.report.wording import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, above_chance, by_test_alone

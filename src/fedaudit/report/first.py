@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.advice import Advice, advice
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.evidence import grouped
@@ -38,7 +38,7 @@ def idle_parts(record: Record) -> tuple[str, ...]:
         if counts and len(counts) == len(rows) and not any(counts):
             found.append(
                 f"The defense {shortened(defense, 60)} changed nothing: its condition was met "
-                f"in no round of {words.plural(len(rows), 'client')}, so that these figures are "
+                f"in no round of {wording.plural(len(rows), 'client')}, so that these figures are "
                 "those of no defense."
             )
     decided = [

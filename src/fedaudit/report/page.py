@@ -12,7 +12,7 @@ from markupsafe import Markup
 from fedaudit.core import files
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import read_bytes
-from fedaudit.report import words
+from fedaudit.report import wording
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_section
@@ -117,7 +117,7 @@ def report_html(record: Record, pictures: str = "") -> str:
         record: Of any kind.
         pictures: Members' images and those that a model draws, as a ``data:`` address.
     """
-    record = words.cleaned(record, words.without_digests([record]))
+    record = wording.cleaned(record, wording.without_digests([record]))
     if record.kind == "games":
         played = game_verdict(record)
         return _report(
@@ -125,20 +125,20 @@ def report_html(record: Record, pictures: str = "") -> str:
             record,
             "Security games",
             first_of_games(record, played),
-            words.plural(len(record.points), "point"),
-            words.plural(sum(game.adv.total for game in record.games), "game"),
+            wording.plural(len(record.points), "point"),
+            wording.plural(sum(game.adv.total for game in record.games), "game"),
             verdict=played,
             about=clean(str(record.config.get("about", ""))),
         )
-    said, tried = verdict(record), words.plural(attacks_tried(record), "attack")
+    said, tried = verdict(record), wording.plural(attacks_tried(record), "attack")
     return _report(
         "report.html.j2",
         record,
         kind_of(record),
         first_screen(record, said),
-        words.plural(record.federation_size, "client"),
+        wording.plural(record.federation_size, "client"),
         tried if record.attacks else "",
-        words.plural(len(record.seeds), "seed"),
+        wording.plural(len(record.seeds), "seed"),
         verdict=said,
         pictures=pictures,
     )
@@ -195,15 +195,15 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         comparison: The result of comparing the records.
         records: Those that it is of, in its order.
     """
-    speak = words.without_digests([comparison, *records])
+    speak = wording.without_digests([comparison, *records])
     watched = all(record.watched for record in records)
-    comparison = words.cleaned(comparison, speak, watched=watched)
-    records = [words.cleaned(record, speak) for record in records]
+    comparison = wording.cleaned(comparison, speak, watched=watched)
+    records = [wording.cleaned(record, speak) for record in records]
     verdicts = [verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
     first = first_of_comparison(comparison, records, verdicts)
     front = front_figure(comparison, records, ranked=first.look != "control failed")
-    title = f"Comparison of {words.plural(len(records), 'audit')}"
+    title = f"Comparison of {wording.plural(len(records), 'audit')}"
     return _rendered(
         "comparison.html.j2",
         title,
@@ -277,8 +277,8 @@ def templates() -> Environment:
         "shortened": shortened,
         "drawn": drawn,
         "forest": forest_drawn,
-        "client": words.client_name,
-        "sight": words.sight_name,
+        "client": wording.client_name,
+        "sight": wording.sight_name,
         "css_string": css_string,
     }
     return environment

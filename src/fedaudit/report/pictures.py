@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of, tpr_at
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
 from fedaudit.report.comparison.tables import attacks_of
 from fedaudit.report.comparison.tradeoffs import (
@@ -68,8 +68,10 @@ def _deletion(record: Record) -> Picture:
         name, middle = shortened(row.after.attack, 30), row.retrained.number
         figures = zip((row.after, row.retrained, row.before), looks.items(), strict=True)
         marks = [mark_of(figure, look, f"{name} {when}: AUC") for figure, (when, look) in figures]
-        beside = f"retrained {words.value_of(row.retrained)}, before {words.value_of(row.before)}"
-        cell = TrackCell(tuple(marks), words.value_of(row.after), beside)
+        beside = (
+            f"retrained {wording.value_of(row.retrained)}, before {wording.value_of(row.before)}"
+        )
+        cell = TrackCell(tuple(marks), wording.value_of(row.after), beside)
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
         lines.append(Line(name, (cell,), band=band))
     title = "Deleted samples before and after deletion"
@@ -82,19 +84,19 @@ def _epsilons(record: Record) -> Picture:
     bounds = next(iter(shown_bounds(record)), None)
     if bounds is None:
         return ()
-    claims = {words.capital(bounds.word): bounds.claim, "Claimed, as deployed": bounds.deployed}
+    claims = {wording.capital(bounds.word): bounds.claim, "Claimed, as deployed": bounds.deployed}
     claimed = [(name, claim) for name, claim in claims.items() if claim is not None]
     lines = []
     for one in bounds.measured:
-        name, value = words.capital(one.assumes or "measured"), one.bound.number
+        name, value = wording.capital(one.assumes or "measured"), one.bound.number
         most = one.bound.ceiling
-        text = "" if most is None else f"at most {words.number(most)} could be shown"
-        mark = Mark(value, value, None, PLAIN, f"{name}: {words.number(value)}")
-        lines.append(Line(name, (TrackCell((mark,), f"≥ {words.number(value)}", text),)))
+        text = "" if most is None else f"at most {wording.number(most)} could be shown"
+        mark = Mark(value, value, None, PLAIN, f"{name}: {wording.number(value)}")
+        lines.append(Line(name, (TrackCell((mark,), f"≥ {wording.number(value)}", text),)))
     for name, claim in claimed:
         value = claim.number
-        mark = Mark(value, None, value, DEFENDED[0], f"{name}: {words.number(value)}")
-        lines.append(Line(name, (TrackCell((mark,), f"≤ {words.number(value)}"),)))
+        mark = Mark(value, None, value, DEFENDED[0], f"{name}: {wording.number(value)}")
+        lines.append(Line(name, (TrackCell((mark,), f"≤ {wording.number(value)}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
     caption = fixed("pictures.claimed" if claimed else "pictures.measured")
     looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}
@@ -130,7 +132,10 @@ def _of_contrast(title: str, figures: Sequence[Estimate], every: Sequence[Estima
     )
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     rate, labels = _rate_shown(every), evidence.labels_among(figures)
-    known = {AUC: Track("AUC", guess=0.5), rate: Track(words.metric_name(rate), "%", rate_of(rate))}
+    known = {
+        AUC: Track("AUC", guess=0.5),
+        rate: Track(wording.metric_name(rate), "%", rate_of(rate)),
+    }
     drawn = [figure for figure in figures if figure.defense in looks and figure.metric in known]
     # A metric that was refused throughout has no track of its own.
     tracks = {m: track for m, track in known.items() if any(f.metric == m for f in drawn)}
@@ -155,12 +160,12 @@ def _of_contrast(title: str, figures: Sequence[Estimate], every: Sequence[Estima
         tone = evidence.look_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
         lines.append(Line(name, tuple(cells), tone))
     every_attack = "attack and client" if several else "attack"
-    others = words.contrast_meaning(contrast, figures[0].unit)
+    others = wording.contrast_meaning(contrast, figures[0].unit)
     caption = fixed("pictures.membership", attack=every_attack, others=others)
     if not any(figure.fair for figure in figures):
-        caption += f" {words.capital(words.NO_FAIR_DRAW)}."
-    names = {shortened(words.defense_name(name)): look for name, look in looks.items()}
-    label = f"members {words.against(contrast)}"
+        caption += f" {wording.capital(wording.NO_FAIR_DRAW)}."
+    names = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
+    label = f"members {wording.against(contrast)}"
     return forest(title, label, caption, tuple(tracks.values()), lines, names)
 
 
@@ -172,8 +177,8 @@ def _membership_cell(
         return TrackCell()
     marks = []
     for figure in sorted(figures, key=lambda figure: list(looks).index(figure.defense)):
-        name = f"{shortened(figure.attack)}, {shortened(words.defense_name(figure.defense))}"
-        parts = (name, labels[evidence.setting_of(figure)], words.metric_name(figure.metric))
+        name = f"{shortened(figure.attack)}, {shortened(wording.defense_name(figure.defense))}"
+        parts = (name, labels[evidence.setting_of(figure)], wording.metric_name(figure.metric))
         marks.append(mark_of(figure, looks[figure.defense], " · ".join(filter(None, parts))))
     shown = _largest(figures)
     return cell_of(shown, marks, evidence.look_of(shown).sign)
@@ -201,11 +206,11 @@ def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Pic
     for label, one in rows:
         is_plain = one.success.defense in ("", NO_DEFENSE)
         look, sign = PLAIN if is_plain else DEFENDED[0], look_of_source(one)
-        level, fair = words.percent(one.mixes), one.on_fair_draw
+        level, fair = wording.percent(one.mixes), one.on_fair_draw
         labels = Mark(one.mixes, None, None, BASELINE, f"{_LABELS_ALONE} {level}")
         marks = [mark_of(one.success, look, f"{label}: success"), labels]
         cell = cell_of(one.success, marks, sign.sign)
-        on_fair = f"on the fair draw {words.percent(fair.number)}" if fair else ""
+        on_fair = f"on the fair draw {wording.percent(fair.number)}" if fair else ""
         beside = filter(None, (cell.limits, f"labels alone {level}", on_fair))
         cell = cell._replace(limits=" · ".join(beside))
         lines.append(Line(shortened(label, 60), (cell,), sign.tone))
@@ -242,7 +247,7 @@ def _model_line(study: Clustered, name: str, of: str) -> Line | None:
     run, risk, guess = study.runs[0], study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
-    label = " · ".join(filter(None, (f"{words.capital(shortened(name, 24))}’s model", of)))
+    label = " · ".join(filter(None, (f"{wording.capital(shortened(name, 24))}’s model", of)))
     inside = zip(run.clients, run.thresholds, run.group, strict=True)
     accepted = {c: most for c, most, group in inside if run.group_names[group] == name}
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
@@ -250,19 +255,19 @@ def _model_line(study: Clustered, name: str, of: str) -> Line | None:
         marks.append(_dot(guess.number, BASELINE, f"{label}: estimated"))
     for client, most in accepted.items():
         look = ACCEPTS_LESS if most < risk.number else ACCEPTS
-        marks.append(_dot(most, look, f"{words.client_name(client)} accepts", 4.0))
+        marks.append(_dot(most, look, f"{wording.client_name(client)} accepts", 4.0))
     leak = risk_size(risk)
     cell = cell_of(risk, marks, "▲ " * bool(leak))
     above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else EVERYBODY)
     if above is not None and accepted:
-        many = f"{words.value_of(above)} of {words.plural(len(accepted), 'client')} above"
+        many = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
         cell = cell._replace(limits=" · ".join(filter(None, (cell.limits, many))))
     return Line(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 
 def _dot(value: float, look: Style, name: str, size: float = 9.0) -> Mark:
     """Return the mark of a share without limits."""
-    return Mark(value, None, None, look, f"{name} {words.percent(value)}", size)
+    return Mark(value, None, None, look, f"{name} {wording.percent(value)}", size)
 
 
 def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
@@ -320,5 +325,5 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
             cells[1] = cell_of(right, [mark_of(right, PLAIN, f"{label}: accuracy")])
         lines.append(Line(label, tuple(cells)))
     tracks = (Track("Strongest AUC", guess=0.5), Track("Test accuracy", "%", high=1.0))
-    title = f"Rows, members {words.against(contrast)}"
+    title = f"Rows, members {wording.against(contrast)}"
     return forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)

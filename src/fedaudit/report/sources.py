@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Grid, named, shortened
 from fedaudit.report.section import Section
@@ -172,15 +172,15 @@ def source_meaning(status: evidence.Status, attacks: Sequence[Named]) -> str:
     meaning = fixed(f"source_meanings.{status}")
     if status != "no leak shown":
         return meaning
-    most = words.percent(max(evidence.highest_of(attack.success) for attack in attacks))
+    most = wording.percent(max(evidence.highest_of(attack.success) for attack in attacks))
     return f"{meaning} {fixed('sources.open', most=most)}"
 
 
 def source_question(record: Record) -> str:
     """Return what was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
-    samples = words.from_to([run.samples for run in record.sources], "–")
-    each = words.from_to([run.samples // len(run.clients) for run in record.sources], "–")
-    clients = words.from_to([len(run.clients) for run in record.sources], "–")
+    samples = wording.from_to([run.samples for run in record.sources], "–")
+    each = wording.from_to([run.samples // len(run.clients) for run in record.sources], "–")
+    clients = wording.from_to([len(run.clients) for run in record.sources], "–")
     draw = f", {SAME_LABELS}" * any(figure.contrast == FAIR for figure in record.on_sources)
     return f"{samples} samples, {each} of each of {clients} clients{draw}"
 
@@ -191,13 +191,13 @@ def source_sentence(record: Record) -> str:
     asked = fixed("sources.question", question=source_question(record))
     fair_only = any(one.on_fair_draw is None and one.success.contrast == FAIR for one in attacks)
     absent = max((len(run.absent) for run in record.sources), default=0)
-    unnamed = fixed("sources.absent", clients=words.plural(absent, "client")) if absent else ""
+    unnamed = fixed("sources.absent", clients=wording.plural(absent, "client")) if absent else ""
     return " ".join(filter(None, [asked, fixed("sources.fair") if fair_only else "", unnamed]))
 
 
 def limits_in_words(figure: Estimate) -> str:
     """Return "95% interval 39.1–57.6%"; of a difference in percentage points."""
-    limits = words.interval_of(figure)
+    limits = wording.interval_of(figure)
     return f"95% interval {limits}" if limits else "no interval"
 
 
@@ -205,7 +205,7 @@ def kind_of(record: Record) -> str:
     """Return the kind of audit of a record, as a heading."""
     topics = ["membership"] * evidence.about_members(record)
     topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
-    return f"{words.capital(words.listed(topics))} audit"
+    return f"{wording.capital(wording.listed(topics))} audit"
 
 
 def source_section(record: Record) -> Section | None:
@@ -234,10 +234,10 @@ def source_table(record: Record) -> Grid:
     parts = [
         f"Intervals: {methods}.",
         fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
-        words.about_runs(attack.success.further for attack in attacks).strip(),
+        wording.about_runs(attack.success.further for attack in attacks).strip(),
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),
-        fixed("sources.signs", share=words.percent(alpha_of(record)), rows=len(attacks)),
+        fixed("sources.signs", share=wording.percent(alpha_of(record)), rows=len(attacks)),
     ]
     return estimate_table(
         "Source inference",
@@ -256,10 +256,10 @@ def _lines(figure: Estimate) -> list[str]:
     """Return counts, the level that a figure is compared with, and its p-value."""
     lines, test = [], figure.test()
     if not figure.against and figure.samples:
-        right = words.count(round(figure.number * figure.samples))
-        lines.append(f"{right}/{words.count(figure.samples)}")
+        right = wording.count(round(figure.number * figure.samples))
+        lines.append(f"{right}/{wording.count(figure.samples)}")
     if figure.level is not None:
-        lines.append(f"{'over' if figure.against else 'guessing'} {words.percent(figure.level)}")
+        lines.append(f"{'over' if figure.against else 'guessing'} {wording.percent(figure.level)}")
     if test is not None and test.p_value is not None and test.adjusted is not None:
-        lines.append(f"p {words.number(test.adjusted)}, alone {words.number(test.p_value)}")
+        lines.append(f"p {wording.number(test.adjusted)}, alone {wording.number(test.p_value)}")
     return lines

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import words
+from fedaudit.report import wording
 from fedaudit.report.deciding.deletion import WITHHELD
 from fedaudit.report.evidence import SIZES, checks_of, distinct
 from fedaudit.report.first import First, first_screen
@@ -191,7 +191,7 @@ def _paragraph(text: str) -> Markup:
 def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
     """Return the contents of a summary: see :func:`summary_html` for the arguments."""
     until = _valid_until(record, valid_until)
-    record = words.cleaned(record, words.without_digests([record]))
+    record = wording.cleaned(record, wording.without_digests([record]))
     if record.kind == "games":
         played = game_verdict(record)
         first, asked, kind = first_of_games(record, played), played.played, "Security games"
@@ -213,7 +213,7 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
         _untested(record, unsettled),
         _verifying(record, is_judged=policy is not None),
     )
-    used = words.explained(str(sections))
+    used = wording.explained(str(sections))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
@@ -264,9 +264,9 @@ def _facts(record: Record) -> dict[str, str]:
             facts["Model"] = shortened(str(model), _LONG) or "not stated in the result"
             facts |= _FIXED["recorded"]
         else:
-            facts |= {words.capital(name): settings_line(config.get(name)) for name in _TABLES}
-    seen = [words.sight_name(one) for one in record.view.sees]
-    facts["The adversary sees"] = words.listed(seen[:12])
+            facts |= {wording.capital(name): settings_line(config.get(name)) for name in _TABLES}
+    seen = [wording.sight_name(one) for one in record.view.sees]
+    facts["The adversary sees"] = wording.listed(seen[:12])
     if record.kind != "games":
         facts["Audited"] = _audited(record)
     if known:
@@ -302,8 +302,8 @@ def _audited(record: Record) -> str:
     if not figures:
         return "every client" if record.sources or record.clusters else "no sample"
     targets = sorted({one.target for one in figures if one.target is not None})
-    members = words.from_to(one.n_members for one in figures)
-    others = words.from_to(one.n_nonmembers for one in figures)
+    members = wording.from_to(one.n_members for one in figures)
+    others = wording.from_to(one.n_nonmembers for one in figures)
     each = " for each" * (len(targets) > 1)
     whose = clients_named(targets) if targets else "all clients"
     return f"{whose}: {members} {units_of(record)} as members, {others} as non-members{each}"
@@ -323,16 +323,16 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
     head = ("Figure", "Measured", "Range (95% unless stated), and what to compare it with")
     rows = tuple((one.label, one.value, one.detail) for one in numbers)
     sizes = _FIXED["sizes"].format(
-        words=words.listed([one.word for one in SIZES[1:]]),
-        aucs=words.listed([f"{one.auc:g}" for one in SIZES[1:]]),
-        shares=words.listed([f"{one.share:.0%}" for one in SIZES[1:]]),
+        words=wording.listed([one.word for one in SIZES[1:]]),
+        aucs=wording.listed([f"{one.auc:g}" for one in SIZES[1:]]),
+        shares=wording.listed([f"{one.share:.0%}" for one in SIZES[1:]]),
     )
     return Section(
         "The answer",
         badge=first.status,
         tone=_FIXED["tones"].get(first.look, "alarm"),
-        lead=words.sentence(first.headline),
-        paragraphs=tuple(words.sentence(text) for text in (*texts, *warnings[:4]) if text),
+        lead=wording.sentence(first.headline),
+        paragraphs=tuple(wording.sentence(text) for text in (*texts, *warnings[:4]) if text),
         table=Table(head, rows) if rows else None,
         remarks=(sizes,) if rows else (),
     )
@@ -348,7 +348,7 @@ def _numbers(record: Record, first: First) -> list[Tile]:
 
 
 def _controls(record: Record, first: First) -> Section:
-    title, lead = "Checks of the audit itself (controls)", words.sentence(first.controls)
+    title, lead = "Checks of the audit itself (controls)", wording.sentence(first.controls)
     if record.kind == "games":
         return Section(title, lead=lead, remarks=(_FIXED["no_controls"],))
     grid, table = controls_table(record), None
@@ -364,14 +364,14 @@ def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
     items = [*record.untested, *_unmeasured(record), *left_out(record)]
     if record.kind == "games":
         items = [*_FIXED["untested_games"], *items]
-        games = words.plural(sum(point.adv.total for point in record.games), "game")
-        scale = f"{games} over {words.plural(len(record.points), 'setting')}; others were not"
+        games = wording.plural(sum(point.adv.total for point in record.games), "game")
+        scale = f"{games} over {wording.plural(len(record.points), 'setting')}; others were not"
         scale += " played."
     else:
-        ran = words.plural(sum(row.status == "run" for row in record.attacks), "attack")
-        runs = words.plural(len(record.seeds), "training run")
+        ran = wording.plural(sum(row.status == "run" for row in record.attacks), "attack")
+        runs = wording.plural(len(record.seeds), "training run")
         scale = f"{ran}, {runs}. More attacks, samples or runs may find more."
-    listed = [words.sentence(shortened(item, _LONG)) for item in distinct(items) if item]
+    listed = [wording.sentence(shortened(item, _LONG)) for item in distinct(items) if item]
     more = len(listed) - MOST_LISTED
     left = [f"And {more} more; the report has them."] * (more > 0)
     notes = [f"Not settled: {shortened(item, 2 * _LONG)}" for item in unsettled[:4]]
@@ -395,7 +395,7 @@ def _unmeasured(record: Record) -> Iterator[str]:
     ran = {one.control for one in checks_of(record.controls).ran}
     absent = [name for name in CHECKS if name not in ran]
     if absent and record.kind != "games":
-        yield f"Controls that were not run: {words.listed(absent)}"
+        yield f"Controls that were not run: {wording.listed(absent)}"
 
 
 def _verifying(record: Record, *, is_judged: bool) -> Section:

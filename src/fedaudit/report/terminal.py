@@ -14,7 +14,7 @@ from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.games import first_of_games, fit_warnings, game_verdict
 from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.words import cleaned, without_digests
+from fedaudit.report.wording import cleaned, without_digests
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
@@ -60,7 +60,7 @@ def _tiles_by_side(record: Record) -> list[Tile]:
     if len(sides) == 1:
         return _membership_tiles(next(iter(sides.values())))
     return [
-        tile._replace(label=f"{words.capital(name)}: {tile.label[:1].lower()}{tile.label[1:]}")
+        tile._replace(label=f"{wording.capital(name)}: {tile.label[:1].lower()}{tile.label[1:]}")
         for name, figures in sides.items()
         for tile in _membership_tiles(figures)[:1]
     ]
@@ -70,12 +70,12 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
     """The leading lower bound on epsilon of a unit, next to what is claimed."""
     lead, ceiling = bounds.measured[0], bounds.lead.ceiling
     return _tile(
-        f"{words.capital(bounds.unit)}, epsilon at least",
-        words.number(bounds.lead.number),
+        f"{wording.capital(bounds.unit)}, epsilon at least",
+        wording.number(bounds.lead.number),
         lead.assumes,
         bounds.against_claim,
         *(other.text for other in bounds.measured[1:]),
-        "" if ceiling is None else f"at most {words.number(ceiling)} could be found",
+        "" if ceiling is None else f"at most {wording.number(ceiling)} could be found",
         shortened(bounds.lead.method, 60),
         tone="alarm" * bounds.refutes,
     )
@@ -98,7 +98,7 @@ def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
 
 
 def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
-    is_above, name = bool(above_chance(best)), words.metric_name(best.metric)
+    is_above, name = bool(above_chance(best)), wording.metric_name(best.metric)
     size, tone = evidence.size_words(best), evidence.look_of(best).tone
     if best.doubt:
         size = NOT_RELIED_ON
@@ -109,11 +109,11 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
         size, tone = ("above guessing", "raised") if is_above else (_not_above(best), "")
     return _tile(
         f"Strongest attack, {name}" if is_above else f"Highest {name}",
-        words.value_of(best),
+        wording.value_of(best),
         size,
-        words.interval_of(best) or "no interval",
+        wording.interval_of(best) or "no interval",
         shortened(best.attack, 32),
-        words.against(best.contrast),
+        wording.against(best.contrast),
         evidence.label_among(best, figures),
         best.note.partition(":")[0] if best.note.startswith("mean over") else "",
         _larger_limits(best, figures),
@@ -131,9 +131,9 @@ def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
     if not are_several(figures):
         return ""
     limits = largest_limits([f for f in figures if f.contrast == best.contrast], best.metric)
-    return words.listed(
+    return wording.listed(
         [
-            f"up to {words.shown(limit.value, best.metric)} for {limit.name}"
+            f"up to {wording.shown(limit.value, best.metric)} for {limit.name}"
             for limit in limits
             if best.high is not None and limit.value > best.high
         ]
@@ -145,23 +145,23 @@ def _source_tiles(record: Record) -> list[Tile]:
     best = strongest_on_sources(named)
     if best is None:
         return []
-    guessing = f"guessing ({words.percent(best.chance)})"
+    guessing = f"guessing ({wording.percent(best.chance)})"
     found = f"above {guessing}" if best.above_guessing else _not_above(best.success, guessing)
-    level = f"label distributions alone {words.percent(best.mixes)}"
+    level = f"label distributions alone {wording.percent(best.mixes)}"
     level += ", which may be too high (earlier version)" * bool(best.older_level)
     size, tone = _sized(excess_size(best), "not above them")
     return [
         _tile(
             "Attack success rate",
-            words.percent(best.success.number),
+            wording.percent(best.success.number),
             NOT_RELIED_ON if best.success.doubt else found,
-            words.interval_of(best.success) or "no interval",
+            wording.interval_of(best.success) or "no interval",
             shortened(labels_of_named(named)[named.index(best)], 60),
             tone="raised" * best.above_guessing,
         ),
         _tile(
             "Beyond label distributions",
-            f"{words.points(best.excess.number)} points",
+            f"{wording.points(best.excess.number)} points",
             size,
             level,
             limits_in_words(best.excess),
@@ -177,7 +177,7 @@ def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
 def _cluster_tiles(record: Record) -> list[Tile]:
     studies, found = clustered_of(record), []
     if clusters_doubted(record):
-        return [Tile("Riskiest model", words.MISSING, NOT_RELIED_ON)] if studies else []
+        return [Tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
     for one in studies:
         violations, worst, label = one.mean(VIOLATIONS), riskiest(one), label_of(one, studies)
         if worst is not None:
@@ -185,35 +185,35 @@ def _cluster_tiles(record: Record) -> list[Tile]:
             found.append(_cluster_tile("Riskiest model", worst, said, label, tone))
         if violations is not None:
             floor = one.mean(CHANCE_VIOLATIONS)
-            total = f"of {words.plural(len(one.runs[0].clients), 'client')}"
-            total += f" · {words.value_of(floor)} by chance" if floor else ""
+            total = f"of {wording.plural(len(one.runs[0].clients), 'client')}"
+            total += f" · {wording.value_of(floor)} by chance" if floor else ""
             tone = "raised" * bool(violations.number)
             found.append(_cluster_tile("Violations", violations, total, label, tone))
     return found
 
 
 def _cluster_tile(name: str, mean: Estimate, said: str, label: str, tone: str) -> Tile:
-    limits = words.interval_of(mean)
+    limits = wording.interval_of(mean)
     range_ = f"95% interval {limits}" * bool(limits)
-    return _tile(name, words.value_of(mean), said, range_, label, tone=tone)
+    return _tile(name, wording.value_of(mean), said, range_, label, tone=tone)
 
 
 def _utility_tiles(record: Record) -> list[Tile]:
     """Utility on test samples, of undefended runs where there are any; none if not measured."""
     figures = record.where(topic="utility")
     whole = [one for one in figures if one.metric.startswith(("test ", TEST_ACCURACY))]
-    none = words.defense_name(NO_DEFENSE)
-    results = [one for one in whole if words.defense_name(one.defense) == none] or whole
+    none = wording.defense_name(NO_DEFENSE)
+    results = [one for one in whole if wording.defense_name(one.defense) == none] or whole
     if not results:
         return []
-    first, defense = results[0], shortened(words.defense_name(results[0].defense), 32)
+    first, defense = results[0], shortened(wording.defense_name(results[0].defense), 32)
     # Whether clients of a recorded federation have a defense is not known.
     is_known = not record.watched or first.defense not in ("", NO_DEFENSE)
     return [
         _tile(
-            words.capital(first.metric.replace("_", " ")),
-            words.shown(fmean(one.number for one in results), first.metric),
-            f"mean of {len(results)} runs" if len(results) > 1 else words.interval_of(first),
+            wording.capital(first.metric.replace("_", " ")),
+            wording.shown(fmean(one.number for one in results), first.metric),
+            f"mean of {len(results)} runs" if len(results) > 1 else wording.interval_of(first),
             defense * is_known,
         )
     ]

@@ -1,7 +1,7 @@
 """Unlearning in a report: forgotten against unseen samples, before, after, and retrained."""
 
 from fedaudit.core.metric_names import DESTROYED
-from fedaudit.report import words
+from fedaudit.report import wording
 from fedaudit.report.deciding.deletion import WITHHELD, deletion, deletion_verdict
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Content, Tile, named
@@ -13,7 +13,7 @@ from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 _POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
-_HEADINGS = {point: words.capital(point) for point in _POINTS} | {unlearning.BOTH: "Both models"}
+_HEADINGS = {point: wording.capital(point) for point in _POINTS} | {unlearning.BOTH: "Both models"}
 _EXCESS, _VERDICT = "After less retrained", "Verdict"
 
 
@@ -30,8 +30,8 @@ def unlearning_section(record: Record) -> Section | None:
 
     def heading(figure: Estimate) -> Cell:
         if not figure.attack:
-            return Cell(words.capital(words.metric_name(figure.metric)))
-        target = "all" if figure.target is None else words.client_name(figure.target)
+            return Cell(wording.capital(wording.metric_name(figure.metric)))
+        target = "all" if figure.target is None else wording.client_name(figure.target)
         return named(figure.attack, target * several)
 
     def content(column: str, figure: Estimate) -> Content:
@@ -63,7 +63,7 @@ def unlearning_tile(record: Record) -> list[Tile]:
     detail += f"adversary with both models {_with_range(both)}, {both.attack}"
     utilities = record.where(topic=unlearning.UNLEARNING, seed=None, metric=TEST_ACCURACY)
     if accuracies := [
-        f"{name} {words.shown(figure.value, TEST_ACCURACY)}"
+        f"{name} {wording.shown(figure.value, TEST_ACCURACY)}"
         for name in points
         for figure in utilities
         if figure.point == name
@@ -74,14 +74,14 @@ def unlearning_tile(record: Record) -> list[Tile]:
 
 
 def _with_range(figure: Estimate) -> str:
-    limits = words.interval_of(figure)
-    return words.value_of(figure) + f" ({limits})" * bool(limits)
+    limits = wording.interval_of(figure)
+    return wording.value_of(figure) + f" ({limits})" * bool(limits)
 
 
 def _method(record: Record) -> str:
     settings = record.config.get("unlearning")
     method = settings.get("method") if isinstance(settings, dict) else None
-    return words.MISSING if method is None else str(method)
+    return wording.MISSING if method is None else str(method)
 
 
 def _units(record: Record) -> str:
@@ -93,6 +93,6 @@ def _sentence(record: Record, verdict: str) -> str:
     of_target = {row.after.target: row.after for row in rows}.values()
     forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
     what = f"unlearning by {_method(record)!r} of {forgotten} {_units(record)}"
-    attacks = words.plural(len({row.after.attack for row in rows}), "attack")
+    attacks = wording.plural(len({row.after.attack for row in rows}), "attack")
     said = "unlearning.destroyed" if verdict == DESTROYED else "unlearning.said"
-    return fixed(said, verdict=words.capital(verdict), attacks=attacks, what=what, unseen=unseen)
+    return fixed(said, verdict=wording.capital(verdict), attacks=attacks, what=what, unseen=unseen)

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import (
@@ -39,11 +39,11 @@ def units_of(record: Record) -> str:
 
 def clients_named(clients: Sequence[int]) -> str:
     """Return clients by name: "clients 0 and 9", "hospital-a"; of many, their number."""
-    if len(clients) > words.MOST_NAMED:
-        return words.plural(len(clients), "client")
-    if any(isinstance(client, words.NamedClient) for client in clients):
-        return words.listed([words.client_name(client) for client in clients])
-    return f"client{'s' * (len(clients) > 1)} {words.listed([str(c) for c in clients])}"
+    if len(clients) > wording.MOST_NAMED:
+        return wording.plural(len(clients), "client")
+    if any(isinstance(client, wording.NamedClient) for client in clients):
+        return wording.listed([wording.client_name(client) for client in clients])
+    return f"client{'s' * (len(clients) > 1)} {wording.listed([str(c) for c in clients])}"
 
 
 class Sides(NamedTuple):
@@ -165,15 +165,15 @@ def coverage_gaps(record: Record) -> str:
     if known.n_missing_rounds:
         spans = [
             f"{span.first}" if span.first == span.last else f"{span.first}–{span.last}"
-            for span in known.missing_rounds[: words.MOST_NAMED]
+            for span in known.missing_rounds[: wording.MOST_NAMED]
         ]
         which = f" ({', '.join(spans)})" if spans else ""
-        gaps.append(f"{words.plural(known.n_missing_rounds, 'round')}{which}")
+        gaps.append(f"{wording.plural(known.n_missing_rounds, 'round')}{which}")
     if known.n_missing_uploads:
         senders = sorted({one.client for one in known.missing_uploads if one.aggregated})
         of = f" of {clients_named(senders)}" if senders else ""
-        gaps.append(f"{words.plural(known.n_missing_uploads, 'upload')}{of}")
-    return f"Not measured: {words.listed(gaps)}" if gaps else ""
+        gaps.append(f"{wording.plural(known.n_missing_uploads, 'upload')}{of}")
+    return f"Not measured: {wording.listed(gaps)}" if gaps else ""
 
 
 def left_out(record: Record) -> list[str]:
@@ -210,7 +210,7 @@ def independence(record: Record) -> str:
     Empty where people are the units, or the data say of whom samples are and no person has several.
     """
     if caveat := people_caveat(record):
-        return f"{words.sentence(caveat)} Tests err more often as well."
+        return f"{wording.sentence(caveat)} Tests err more often as well."
     data = record.config.get("data")
     options = data.get("options") if isinstance(data, dict) else None
     if record.unit == "person" or (isinstance(options, dict) and options.get("subject")):
@@ -235,7 +235,7 @@ def controls_line(records: Sequence[Record]) -> str:
     line = f"{checks.passed} of {total} controls hold"
     line += f", {checks.untold} cannot tell" * bool(checks.untold)
     failed = evidence.distinct(map(_control_name, checks.failed))
-    return f"{line}; failed: {words.some(failed, MOST_FAILED)}" if failed else line
+    return f"{line}; failed: {wording.some(failed, MOST_FAILED)}" if failed else line
 
 
 def failures_beside(record: Record, status: evidence.Status) -> list[str]:
@@ -253,7 +253,7 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
         for hides, text in texts.items()
     }
     return [
-        f"{text}, because a control failed: {words.some(names, MOST_FAILED)}"
+        f"{text}, because a control failed: {wording.some(names, MOST_FAILED)}"
         for text, names in about.items()
         if names
     ]
@@ -266,7 +266,7 @@ def _control_name(control: ControlResult) -> str:
 
 
 def _about(control: ControlResult) -> str:
-    client = "" if control.target is None else words.client_name(control.target)
+    client = "" if control.target is None else wording.client_name(control.target)
     return " · ".join(filter(None, (client, shortened(control.attack, 40))))
 
 
@@ -289,7 +289,8 @@ def range_headline(figures: Sequence[Estimate]) -> str:
     best = max(wide, key=lambda figure: figure.value or 0.0)
     between = evidence.size_range(best)
     assert between is not None
+    metric, attack = wording.metric_name(best.metric), shortened(best.attack, 60)
     return (
         f"Leak shown; size between {between[0]} and {between[1]}; best estimate "
-        f"{words.value_of(best)} ({words.metric_name(best.metric)}, {shortened(best.attack, 60)})"
+        f"{wording.value_of(best)} ({metric}, {attack})"
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.comparison.tables import front_order, leakage_name
 from fedaudit.report.comparison.tradeoffs import (
     SIZES_DIFFER,
@@ -109,40 +109,40 @@ def _bargain(row: TradeOff) -> str:
 
 
 def _price(row: TradeOff) -> str:
-    before = words.percent(1 - row.undefended_error)
-    after = words.percent(1 - row.undefended_error - row.error)
+    before = wording.percent(1 - row.undefended_error)
+    after = wording.percent(1 - row.undefended_error - row.error)
     if row.error <= 0:
         return f"at no cost in accuracy ({before} to {after})"
     if row.lost is None:
         return f"accuracy {before} to {after}, where guessing does as well"
-    lost = words.percent(row.lost)
+    lost = wording.percent(row.lost)
     return f"{lost} of what was learned above guessing lost (accuracy {before} to {after})"
 
 
 def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
-    strongest = f"strongest attack {words.against(row.contrast)}"
+    strongest = f"strongest attack {wording.against(row.contrast)}"
     count = len(tradeoffs(comparison))
     picked = f", not corrected for picking one of {count} rows" if count > 1 else ""
-    left = words.percent(max(row.undefended + row.leakage, 0.0))
+    left = wording.percent(max(row.undefended + row.leakage, 0.0))
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
     cost = ("against no defense, same clients", _interval(change), _price(row))
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
-            f"{words.points(row.leakage)} points",
+            f"{wording.points(row.leakage)} points",
             f"{shortened(row.name, 40)}, {strongest}: {_interval(row) or 'no interval'}{picked}; "
             f"{left} left",
             "good" if row.lowers else "",
         ),
         Tile(
             "Test accuracy",
-            f"{words.points(-row.error)} points",
+            f"{wording.points(-row.error)} points",
             "; ".join(filter(None, cost)),
         ),
         Tile(
             "Membership advantage undefended",
-            words.percent(row.undefended),
+            wording.percent(row.undefended),
             f"{strongest}, an AUC of {(row.undefended + 1) / 2:.3f}; guessing has 0%",
         ),
     )
@@ -151,7 +151,7 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
 def _interval(change: TradeOff | Interval | None) -> str:
     if change is None or change.low is None or change.high is None:
         return ""
-    return f"95% interval {words.points(change.low)} to {words.points(change.high)}"
+    return f"95% interval {wording.points(change.low)} to {wording.points(change.high)}"
 
 
 def front_figure(
@@ -185,8 +185,8 @@ def front_figure(
     rows |= dict.fromkeys(doubted_rows(comparison, records), DOUBTED)
     choices = [
         drawing.Choice(
-            f"{'Advantage' if metric == AUC else words.metric_name(metric)}, strongest attack, "
-            f"{words.against(contrast)}",
+            f"{'Advantage' if metric == AUC else wording.metric_name(metric)}, strongest attack, "
+            f"{wording.against(contrast)}",
             (_panel(inside, looks, rows, labels),),
         )
         for (metric, contrast), inside in by_panel.items()
@@ -250,7 +250,10 @@ def _panel(
         )
         for front in fronts
     ]
-    title, leakage = f"Members {words.against(fronts[0].contrast)}", leakage_name(fronts[0].metric)
+    title, leakage = (
+        f"Members {wording.against(fronts[0].contrast)}",
+        leakage_name(fronts[0].metric),
+    )
     across = [value for drawn in series for value in drawn.reach(across=True)]
     most = max(value for drawn in series for value in drawn.reach(across=False))
     span = max(across) - min(across)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from fedaudit.core import metric_names
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.clusters import FIGURES, group_heading
 from fedaudit.report.comparison.tradeoffs import (
     case_of,
@@ -33,7 +33,7 @@ from fedaudit.report.grid import (
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
 from fedaudit.report.tables.cells import change_lines, estimate_table, measured
-from fedaudit.report.words import (
+from fedaudit.report.wording import (
     listed,
 )
 from fedaudit.results.clusters import EVERYBODY
@@ -113,9 +113,11 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
         [
             {
                 "Defense and coalition": named(
-                    words.defense_name(row.defense), case_of(row), limit=120
+                    wording.defense_name(row.defense), case_of(row), limit=120
                 ),
-                **{name: named(row.settings.get(name, words.MISSING), limit=32) for name in names},
+                **{
+                    name: named(row.settings.get(name, wording.MISSING), limit=32) for name in names
+                },
                 "Verdict": verdicts[row.source],
                 "Record": named(comparison.sources[row.source].name, limit=60),
             }
@@ -132,13 +134,13 @@ def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) ->
         return None
     doubted = doubted_rows(comparison, records)
     in_doubt = [f for f in fronts if any(point.row in doubted for point in f.points)]
-    methods = words.listed(evidence.distinct(front.method for front in fronts)[:3])
+    methods = wording.listed(evidence.distinct(front.method for front in fronts)[:3])
     return estimate_table(
         "Hypervolume",
         sorted(fronts, key=front_order),
         rows=lambda front: named(front_name(front), limit=120),
         columns=lambda front: (
-            f"Members {words.against(front.contrast)}",
+            f"Members {wording.against(front.contrast)}",
             leakage_name(front.metric),
         ),
         cell=lambda front: _area(front, evidence.DOUBTED if front in in_doubt else evidence.Look()),
@@ -151,24 +153,24 @@ def front_order(front: Front) -> tuple[tuple[int, str], int]:
     """Sort key of fronts: contrasts and metrics in the order of a report."""
     known = list(metric_names.HEADLINE_METRICS)
     place = known.index(front.metric) if front.metric in known else len(known)
-    return words.contrast_order(front.contrast), place
+    return wording.contrast_order(front.contrast), place
 
 
 def leakage_name(metric: str) -> str:
     """Return the name of a front's leakage, for an axis."""
     if metric == metric_names.AUC:
         return "Membership advantage (2 AUC − 1)"
-    return words.metric_name(metric)
+    return wording.metric_name(metric)
 
 
 def _area(front: Front, look: evidence.Look) -> Cell:
-    lines = [look.word, words.interval(front.low, front.high, "hypervolume")]
+    lines = [look.word, wording.interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
         ends = (front.gain_low, front.gain_high)
         low, high = (None if end is None else round(end, 3) for end in ends)
-        limits = words.interval(low, high, "hypervolume")
-        lines += [f"gain {words.number(round(front.gain, 3))}", f"({limits})" if limits else ""]
-    return Cell(f"{look.sign}{words.number(front.hypervolume)}", below(*lines))
+        limits = wording.interval(low, high, "hypervolume")
+        lines += [f"gain {wording.number(round(front.gain, 3))}", f"({limits})" if limits else ""]
+    return Cell(f"{look.sign}{wording.number(front.hypervolume)}", below(*lines))
 
 
 def attack_tables(
@@ -227,14 +229,14 @@ def _attack_table(
     mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
     parts = [
         fixed("compared.signs"),
-        fixed("compared.mean", attacks=words.listed(behind)) if behind else "",
+        fixed("compared.mean", attacks=wording.listed(behind)) if behind else "",
         fixed("compared.mirrored") if mirrored else "",
         fixed("compared.strongest") if several else "",
         _about(comparison, [row[1:] for row in rows]),
         "Single attacks: comparison.json." * (several and not every_attack),
     ]
     return estimate_table(
-        f"{words.metric_name(entries[0].metric)}: members {words.against(entries[0].contrast)}",
+        f"{wording.metric_name(entries[0].metric)}: members {wording.against(entries[0].contrast)}",
         rows,
         rows=lambda row: heading(row[0]),
         columns=lambda row: _attack_name(row[0].attack),
@@ -270,7 +272,9 @@ def _attack_cell(
     entry: AttackEntry, figure: Estimate, change: Difference | None, notes: Footnotes
 ) -> Cell | None:
     if entry.value is None:
-        return Cell(words.MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note))
+        return Cell(
+            wording.MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note)
+        )
     lines = []
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"on {on_clients(entry.targets)} alone")
@@ -298,12 +302,12 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
     base = "the undefended row of the same settings, or else the first row"
     if {row.base for row in comparison.rows} - {None} == {0}:
         base = "the first row"
-    by = words.listed(changed[:3])
+    by = wording.listed(changed[:3])
     parts = [
-        f"Intervals: {words.listed(how[:3])}." * bool(how),
+        f"Intervals: {wording.listed(how[:3])}." * bool(how),
         fixed("compared.changes", base=base, methods=by) if any(changes) else "",
         _DOUBTED * any(figure.doubt for figure in figures),
-        words.about_runs(figure.further for figure in figures).strip(),
+        wording.about_runs(figure.further for figure in figures).strip(),
     ]
     return " ".join(filter(None, parts))
 
@@ -351,7 +355,7 @@ def utility_table(comparison: Comparison) -> Grid | None:
         comparison,
         "Utility",
         comparison.on("utility"),
-        columns=lambda entry: words.capital(words.metric_name(entry.figure.metric)),
+        columns=lambda entry: wording.capital(wording.metric_name(entry.figure.metric)),
     )
 
 
@@ -377,7 +381,9 @@ def source_comparison(comparison: Comparison) -> Grid | None:
         [entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks],
         columns=lambda entry: entry.figure.attack,
         look=lambda entry: look_of_source(attacks[entry.row, entry.figure.attack]),
-        line=lambda entry: f"labels {words.percent(attacks[entry.row, entry.figure.attack].mixes)}",
+        line=lambda entry: (
+            f"labels {wording.percent(attacks[entry.row, entry.figure.attack].mixes)}"
+        ),
         remark=fixed("compared.sources"),
     )
 
@@ -412,8 +418,8 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
 
     def cell(figure: Estimate) -> str:
         if figure.value is None:
-            return "none proven" if figure.metric in _FORMAL else words.MISSING
-        return words.number(figure.value)
+            return "none proven" if figure.metric in _FORMAL else wording.MISSING
+        return wording.number(figure.value)
 
     return estimate_table(
         "Epsilon",
@@ -442,12 +448,12 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
         "Clustered learning",
         sorted(entries, key=place),
         rows=lambda entry: named(
-            FIGURES.get(entry.figure.metric, words.capital(entry.figure.metric)),
+            FIGURES.get(entry.figure.metric, wording.capital(entry.figure.metric)),
             group_heading(entry.figure.group),
         ),
         columns=lambda entry: (labels[entry.row], entry.figure.algorithm),
         first="Figure and group",
-        remark=" ".join(f"{words.capital(shortened(note, 200))}." for note in notes[:3]),
+        remark=" ".join(f"{wording.capital(shortened(note, 200))}." for note in notes[:3]),
     )
 
 
@@ -474,8 +480,8 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         rows.append(
             {
                 "Defense": headings[place],
-                "Samples used in a round": words.percent(fmean(shares) if shares else 0.0),
-                "Times a sample is used": words.number(uses / max(samples, 1)),
+                "Samples used in a round": wording.percent(fmean(shares) if shares else 0.0),
+                "Times a sample is used": wording.number(uses / max(samples, 1)),
                 "Extra bytes a round": f"{extra:,.0f}",
                 "Local time": Cell(f"{seconds:.3g} s", slower),
             }

@@ -9,7 +9,7 @@ from fedaudit.report.evidence import checks_of, headline
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.words import defense_name, plural
+from fedaudit.report.wording import defense_name, plural
 from fedaudit.results.comparison import (
     MIRRORED,
     NOT_SET,

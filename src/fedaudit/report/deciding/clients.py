@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.membership import little_can_hide
 from fedaudit.report.verdict import clients_named
 from fedaudit.results.estimate import Estimate
@@ -33,7 +33,7 @@ def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
         figures: Those that it stands among.
     """
     if figure.target is not None:
-        return words.client_name(figure.target)
+        return wording.client_name(figure.target)
     every, covered = clients_of(figures), _pooled_clients(figures, figure.attack)
     if covered in (0, len(every)):
         return POOLED

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
-from fedaudit.report import words
+from fedaudit.report import wording
 from fedaudit.report.evidence import checks_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS
@@ -39,7 +39,7 @@ class Deletion(NamedTuple):
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
         after, both = (
-            ", ".join(filter(None, (words.value_of(one), words.interval_of(one))))
+            ", ".join(filter(None, (wording.value_of(one), wording.interval_of(one))))
             for one in (self.most.after, self.both)
         )
         return (

@@ -16,7 +16,7 @@ from fedaudit.core.metric_names import (
     SECURE_SUM_EPSILON,
     SECURE_SUM_EPSILON_IF_GAUSSIAN,
 )
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.verdict import unit_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, relied_on
@@ -36,7 +36,7 @@ class Measured(NamedTuple):
     @property
     def text(self) -> str:
         """Return "2.120 if the mechanism is Gaussian"."""
-        return f"{words.number(self.bound.number)} {self.assumes or 'without an assumption'}"
+        return f"{wording.number(self.bound.number)} {self.assumes or 'without an assumption'}"
 
 
 class EpsilonBounds(NamedTuple):
@@ -69,7 +69,7 @@ class EpsilonBounds(NamedTuple):
     def at_least(self) -> str:
         """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
         assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
-        return f"epsilon at least {words.number(self.lead.number)}{self.ceiling}{assumes}"
+        return f"epsilon at least {wording.number(self.lead.number)}{self.ceiling}{assumes}"
 
     @property
     def ceiling(self) -> str:
@@ -89,9 +89,9 @@ class EpsilonBounds(NamedTuple):
         held = "refuted" if self.refutes else "not refuted, which proves nothing"
         deployed = ""
         if self.deployed is not None:
-            without = words.number(self.deployed.number)
+            without = wording.number(self.deployed.number)
             deployed = f" (without canary clients, as deployed, {without})"
-        return f"{words.number(self.claim.number)} {self.word}{deployed} is {held}"
+        return f"{wording.number(self.claim.number)} {self.word}{deployed} is {held}"
 
     @property
     def sentence(self) -> str:

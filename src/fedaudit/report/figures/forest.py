@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.figures.drawing import GREY, OKABE_ITO, LegendEntry, Scale, Style, legend
 from fedaudit.report.figures.svg import figure, tick_step, tick_texts, ticks_of, upright
 from fedaudit.report.grid import shortened
@@ -68,7 +68,7 @@ class TrackCell(NamedTuple):
     """A row's figures in a track: marks, the first on top, and the main figure as text."""
 
     marks: tuple[Mark, ...] = ()
-    value: str = words.MISSING
+    value: str = wording.MISSING
     limits: str = ""
 
 
@@ -114,15 +114,15 @@ Picture = tuple[Forest, ...]
 
 def mark_of(estimate: Estimate, look: Style, name: str) -> Mark:
     """Return the mark of a figure, whose text has its name, value and interval."""
-    limits = evidence.DOUBTED.word if estimate.doubt else words.interval_of(estimate)
-    text = f"{name} {words.value_of(estimate)}" + f" ({limits})" * bool(limits)
+    limits = evidence.DOUBTED.word if estimate.doubt else wording.interval_of(estimate)
+    text = f"{name} {wording.value_of(estimate)}" + f" ({limits})" * bool(limits)
     look = DOUBTED if estimate.doubt else look
     return Mark(estimate.value or 0.0, estimate.low, estimate.high, look, text)
 
 
 def cell_of(estimate: Estimate, marks: Sequence[Mark], sign: str = "") -> TrackCell:
     """Return a cell whose text is a figure with a sign, or that it is not relied on."""
-    value, limits = words.value_of(estimate), words.interval_of(estimate)
+    value, limits = wording.value_of(estimate), wording.interval_of(estimate)
     if estimate.doubt:
         sign, limits = evidence.DOUBTED.sign, evidence.DOUBTED.word
     return TrackCell(tuple(marks), f"{sign}{value}", limits)
@@ -151,7 +151,7 @@ def forest(
         return ()
     if left > 0:
         caption += (
-            f" {words.plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
+            f" {wording.plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
         )
     by_track = [[m for line in shown for m in line.cells[at].marks] for at in range(len(tracks))]
     used = {mark.look for marks in by_track for mark in marks}

@@ -22,7 +22,7 @@ from fedaudit.report.text.points import (
     most_right,
     shown_points,
 )
-from fedaudit.report.words import interval, percent
+from fedaudit.report.wording import interval, percent
 from fedaudit.results.games import CLAIMED_SUCCESS
 from fedaudit.results.record import Record
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from fedaudit.report import words
+from fedaudit.report import wording
 from fedaudit.report.evidence import by_contrast, grouped
 from fedaudit.report.figures import drawing
 from fedaudit.report.grid import shortened
@@ -37,7 +37,7 @@ def roc_figure(curves: Sequence[Curve]) -> drawing.Figures | None:
         shown = [one for one in found if one != "mixed"] or list(found)
         return tuple(_roc_panel(found[one], looks, floor) for one in shown)
 
-    rest = "others: " + words.listed([shortened(attack) for attack in others])
+    rest = "others: " + wording.listed([shortened(attack) for attack in others])
     greys = ({rest: _PALE} if others else {}) | {"guessing": _GUESSING}
     return drawing.Figures(
         "roc",
@@ -51,8 +51,8 @@ def roc_figure(curves: Sequence[Curve]) -> drawing.Figures | None:
 
 def _setting(curve: Curve) -> tuple[str, ...]:
     return (
-        shortened(words.defense_name(curve.defense)),
-        words.client_name(curve.target),
+        shortened(wording.defense_name(curve.defense)),
+        wording.client_name(curve.target),
         f"seed {curve.seed}",
         f"view: {shortened(curve.view)}",
     )
@@ -89,12 +89,12 @@ def _roc_panel(
         )
         for kind in ("False", "True")
     )
-    meaning = words.contrast_meaning(contrast)
+    meaning = wording.contrast_meaning(contrast)
     # Grey ones first, so that they lie below.
     ordered = sorted(curves, key=lambda curve: curve.attack in looks)
     series = [_roc_curve(curve, looks.get(curve.attack, _PALE), floor) for curve in ordered]
     return drawing.Panel(
-        f"Members {words.against(contrast)}",
+        f"Members {wording.against(contrast)}",
         f"Curves of {len(curves)} attacks telling members from {meaning}; "
         "the table of attacks gives their numbers.",
         x,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from fedaudit.report.evidence import DOUBTED, Kept, Look
 from fedaudit.report.grid import Cell, Content, Footnotes, Grid, Place, as_cell, below, tabled
-from fedaudit.report.words import further_of, interval_of, is_share, signed, span, value_of
+from fedaudit.report.wording import further_of, interval_of, is_share, signed, span, value_of
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate, Interval
 

@@ -8,7 +8,7 @@ from fedaudit.report.grid import Cell, Filled, Grid, Place, Tone, named, shorten
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
-from fedaudit.report.words import count, from_to, given, interval, number, percent, plural, some
+from fedaudit.report.wording import count, from_to, given, interval, number, percent, plural, some
 from fedaudit.results import games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import Detection, PointPlayed, Rate

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.evidence import Setting, differing, distinct, grouped, setting_of, summarised
 from fedaudit.report.figures.membership import roc_figure
 from fedaudit.report.fixed import fixed
@@ -87,7 +87,7 @@ def _figures_table(
         key=lambda one: (
             several and one.target is not None,
             one.target or 0,
-            words.contrast_order(one.contrast),
+            wording.contrast_order(one.contrast),
             metrics.index(one.metric),
         ),
     )
@@ -98,7 +98,7 @@ def _figures_table(
     }
 
     def heading(one: Estimate) -> Cell:
-        whose = "pooled clients" if one.target is None else words.client_name(one.target)
+        whose = "pooled clients" if one.target is None else wording.client_name(one.target)
         name = f"{whose} · {one.attack}" if several and one.attack else one.attack or "The run"
         label = labels[_setting_of_all(one)] if labels else ""
         return named(name, below(label, sizes[one.attack, one.target]), limit=80)
@@ -114,12 +114,12 @@ def _figures_table(
             for name, same in grouped(ordered, _contrast).items()
         },
         notes=notes,
-        remark=methods_of(figures) + words.about_runs(one.further for one in figures),
+        remark=methods_of(figures) + wording.about_runs(one.further for one in figures),
     )
 
 
 def _contrast(figure: Estimate) -> str:
-    return words.contrast_name(figure.contrast) if figure.attack else "The run itself"
+    return wording.contrast_name(figure.contrast) if figure.attack else "The run itself"
 
 
 def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
@@ -131,16 +131,16 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     """
     counts, few = _counts(figure), needs_more(figure)
     if figure.value is None and few:
-        return Cell(words.MISSING, f"needs {few} more", "muted")
+        return Cell(wording.MISSING, f"needs {few} more", "muted")
     is_told = counts or figure.note.startswith("mean over")
     mark = notes.mark("" if is_told else figure.note)
     if figure.value is None:
-        return Cell(words.MISSING, "not given", "muted", mark)
+        return Cell(wording.MISSING, "not given", "muted", mark)
     most, alone = figure.ceiling, figure.labels_alone
     more = (
         counts,
-        "" if most is None else f"of at most {words.shown(most, figure.metric)}",
-        "" if alone is None else f"labels alone {words.number(alone)}",
+        "" if most is None else f"of at most {wording.shown(most, figure.metric)}",
+        "" if alone is None else f"labels alone {wording.number(alone)}",
     )
     return measured(figure, evidence.look_of(figure), *more, mark=mark)
 
@@ -152,9 +152,9 @@ def _counts(figure: Estimate) -> str:
         return ""
     members, others = figure.n_members, figure.n_nonmembers
     if not others:
-        return f"FPR {words.percent(fpr)}"
-    hits = f"{words.count(round(value * members))}/{words.count(members)}" if members else ""
-    return below(hits, f"FP {words.count(round(fpr * others))}/{words.count(others)}")
+        return f"FPR {wording.percent(fpr)}"
+    hits = f"{wording.count(round(value * members))}/{wording.count(members)}" if members else ""
+    return below(hits, f"FP {wording.count(round(fpr * others))}/{wording.count(others)}")
 
 
 def _sizes(figures: Iterable[Estimate]) -> str:
@@ -163,13 +163,13 @@ def _sizes(figures: Iterable[Estimate]) -> str:
     if not known:
         return ""
     parts = ([one.n_members for one in known], [one.n_nonmembers for one in known])
-    sizes = " v. ".join(words.from_to(part, "–") for part in parts)
+    sizes = " v. ".join(wording.from_to(part, "–") for part in parts)
     return sizes + ", all seeds" * any(figure.seed is None for figure in known)
 
 
 def compared_within(figure: Estimate) -> str:
     """Return what is compared: "same classes; no fair draw: ..."; "" for all pairs of a draw."""
-    parts = (_WITHIN.get(figure.within, ""), "" if figure.fair else words.NO_FAIR_DRAW)
+    parts = (_WITHIN.get(figure.within, ""), "" if figure.fair else wording.NO_FAIR_DRAW)
     return "; ".join(filter(None, parts))
 
 
@@ -184,7 +184,7 @@ def signs_of(figures: Sequence[Estimate]) -> str:
 
 def short_name(metric: str) -> str:
     """Return a metric as a column has it."""
-    return words.metric_name(metric).replace(" FPR", "")
+    return wording.metric_name(metric).replace(" FPR", "")
 
 
 def methods_of(figures: Iterable[Estimate]) -> str:
@@ -201,7 +201,7 @@ def classes_table(record: Record) -> Grid | None:
     labels = differing(map(setting_of, groups))
 
     def heading(one: Estimate) -> Cell:
-        parts = (words.against(one.contrast), labels[setting_of(one)])
+        parts = (wording.against(one.contrast), labels[setting_of(one)])
         return named(one.attack, shortened(" · ".join(filter(None, parts)), 80))
 
     return estimate_table(
@@ -232,12 +232,12 @@ def exposed_table(record: Record) -> Grid | None:
         of = len({one.attack for one in tried[best.defense]})
         where = labels[Setting(best.defense, "", best.target, None)]
         row: Filled = {
-            words.capital(best.unit): Cell(str(best.sample), where),
+            wording.capital(best.unit): Cell(str(best.sample), where),
             "Class": None if best.label is None else str(best.label),
             "Attacks that list it": Cell(
-                f"{len(attacks)} of {of}", words.some(list(map(shortened, attacks)), MOST_NAMED)
+                f"{len(attacks)} of {of}", wording.some(list(map(shortened, attacks)), MOST_NAMED)
             ),
-            "Non-members as high or higher": words.percent(share),
+            "Non-members as high or higher": wording.percent(share),
         }
         ranked.append(((-len(attacks), share, best.sample), row))
     ranked.sort(key=lambda pair: pair[0])
@@ -247,5 +247,5 @@ def exposed_table(record: Record) -> Grid | None:
         [row for _, row in ranked[:MOST_SAMPLES]],
         words=("Class", "Attacks that list it"),
         remark=fixed("members.exposed")
-        + f" The record lists {words.plural(left, 'further one')}." * (left > 0),
+        + f" The record lists {wording.plural(left, 'further one')}." * (left > 0),
     )

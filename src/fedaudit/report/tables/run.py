@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import words
+from fedaudit.report import wording
 from fedaudit.report.evidence import checks_of, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
@@ -56,24 +56,24 @@ def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
     expected = distinct(shortened(one.expected, 120) for one in results)
     more = len(checks.failed) - MOST_FAILED
     lines = [_failure(one) for one in checks.failed[:MOST_FAILED]]
-    lines += [f"and {words.count(more)} more"] * (more > 0)
+    lines += [f"and {wording.count(more)} more"] * (more > 0)
     lines += distinct(shortened(one.note, 200) for one in results if one.passed is None)[:3]
     return {
         "Control": named(kind),
         "Result": Cell(text, tone=tone),
         "Passed": f"{checks.passed} of {len(checks.ran)}"
         + f", {checks.untold} not run" * bool(checks.untold),
-        "Values": words.from_to(values, "–", text=words.number) if values else None,
+        "Values": wording.from_to(values, "–", text=wording.number) if values else None,
         "Expected, and what failed": Cell("; ".join(expected[:3]), below(*lines)),
     }
 
 
 def _failure(one: ControlResult) -> str:
-    value, limits = words.shown(one.value, AUC), words.interval(one.low, one.high, AUC)
+    value, limits = wording.shown(one.value, AUC), wording.interval(one.low, one.high, AUC)
     parts = (
         shortened(one.attack),
         "" if one.defense == NO_DEFENSE else shortened(one.defense),
-        "" if one.target is None else words.client_name(one.target),
+        "" if one.target is None else wording.client_name(one.target),
         "" if one.seed is None else f"seed {one.seed}",
     )
     where = " · ".join(filter(None, parts))
@@ -101,20 +101,20 @@ def utility_table(record: Record) -> Grid | None:
     return estimate_table(
         "Utility",
         shown,
-        rows=lambda one: named(words.capital(words.defense_name(one.defense))),
-        columns=lambda one: _UTILITY.get(one.metric, words.capital(one.metric)),
+        rows=lambda one: named(wording.capital(wording.defense_name(one.defense))),
+        columns=lambda one: _UTILITY.get(one.metric, wording.capital(one.metric)),
         cell=lambda one: _utility_cell(by_column[one.defense, one.metric]),
         first="Defense",
-        remark=f"Intervals: {words.listed(methods)}{of_means}.",
+        remark=f"Intervals: {wording.listed(methods)}{of_means}.",
     )
 
 
 def _utility_cell(seeds: Sequence[Estimate]) -> Cell:
     first, values = seeds[0], [one.number for one in seeds]
-    value = words.shown(fmean(values), first.metric)
+    value = wording.shown(fmean(values), first.metric)
     if len(seeds) == 1:
-        return Cell(value, words.interval_of(first))
-    limits = words.interval(min(values), max(values), first.metric)
+        return Cell(value, wording.interval_of(first))
+    limits = wording.interval(min(values), max(values), first.metric)
     return Cell(value, f"{limits}\nmean of {len(seeds)} seeds")
 
 
@@ -124,18 +124,22 @@ def clients_table(record: Record) -> Grid | None:
     Clients of a large federation without a row in the record share the last one.
     """
     others = record.other_clients
-    rows = [_client_row(words.client_heading(row.client), row) for row in record.clients]
-    rows += [] if others is None else [_client_row(f"{words.count(others.clients)} others", others)]
+    rows = [_client_row(wording.client_heading(row.client), row) for row in record.clients]
+    rows += (
+        [] if others is None else [_client_row(f"{wording.count(others.clients)} others", others)]
+    )
     return tabled("Clients", rows) if record.clients else None
 
 
 def _client_row(name: str, row: ClientRow | OtherClients) -> Filled:
     counts, most = row.class_counts, max(row.class_counts, default=0)
-    largest = f"{words.percent(most / sum(counts))} (class {counts.index(most)})" if most else None
+    largest = (
+        f"{wording.percent(most / sum(counts))} (class {counts.index(most)})" if most else None
+    )
     return {
         "Client": name,
-        "Samples": words.count(row.samples),
-        "Audited": None if row.audited is None else words.count(row.audited),
+        "Samples": wording.count(row.samples),
+        "Audited": None if row.audited is None else wording.count(row.audited),
         "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}",
         "Largest class": largest,
     }

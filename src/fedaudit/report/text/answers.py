@@ -10,7 +10,7 @@ from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON_ALONE,
     tpr_at,
 )
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bounds, shown_bounds
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
@@ -139,14 +139,14 @@ def conclusion(record: Record) -> Answer:
     figures = [one for one in figures if one.seed is not None] or figures
     more = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
-        return Answer("stated", words.sentence(game_verdict(record).headline), more)
-    audit = words.plural(len(record.seeds), "seed")
+        return Answer("stated", wording.sentence(game_verdict(record).headline), more)
+    audit = wording.plural(len(record.seeds), "seed")
     if figures:
-        members = words.from_to(one.n_members for one in figures)
-        others = words.from_to(one.n_nonmembers for one in figures)
+        members = wording.from_to(one.n_members for one in figures)
+        others = wording.from_to(one.n_nonmembers for one in figures)
         audit += f"; {members} {units_of(record)} as members and {others} as non-members"
         audit += " for each model"
-    return Answer("stated", words.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
+    return Answer("stated", wording.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
 
 
 def adversary(record: Record) -> Answer:
@@ -166,7 +166,7 @@ def controls(record: Record) -> Answer:
         )
     kinds = evidence.distinct(shortened(one.control, 120) for one in ran)
     missing = [kind for kind in CHECKS if kind not in kinds]
-    more = f"Run: {words.some(kinds)}." + f" Not run: {words.some(missing)}." * bool(missing)
+    more = f"Run: {wording.some(kinds)}." + f" Not run: {wording.some(missing)}." * bool(missing)
     return Answer("figure", controls_line([record]), more)
 
 
@@ -174,12 +174,12 @@ def parameters(record: Record) -> Answer:
     """Return how many parameters the model has for each training sample."""
     others, learned = record.other_clients, record.parameters
     samples = sum(row.samples for row in record.clients) + (others.samples if others else 0)
-    known = f"{words.count(samples)} training samples" if samples else "no number of samples"
+    known = f"{wording.count(samples)} training samples" if samples else "no number of samples"
     if learned is None:
         why = f"The record has {known}, and not the number of the model’s parameters."
         return Answer("not stated", "Not stated", why)
-    text = words.plural(learned, "trained parameter")
-    text += f", {words.number(learned / samples)} for each of {known}" if samples else ""
+    text = wording.plural(learned, "trained parameter")
+    text += f", {wording.number(learned / samples)} for each of {known}" if samples else ""
     return Answer("figure", text, fixed("answers.parameters"))
 
 
@@ -191,7 +191,7 @@ def defenses(record: Record) -> Answer:
     names = evidence.distinct(one.defense for one in figures)
     is_compared = len(names) > 1 and NO_DEFENSE in names
     lines = [
-        f"{shortened(words.defense_name(name))}: {_row(record, name)}."
+        f"{shortened(wording.defense_name(name))}: {_row(record, name)}."
         for name in names[:MOST_NAMED]
     ]
     more = "\n".join(lines if is_compared else [*lines, fixed("answers.alone")])
@@ -205,11 +205,11 @@ def _row(record: Record, defense: str) -> str:
     source = strongest_on_sources([one for one in named if not one.success.doubt])
     at = {"topic": "utility", "metric": TEST_ACCURACY, "defense": defense}
     right = [one.number for one in record.where(**at) if not one.against]
-    texts = [f"largest AUC {words.with_interval(best)}"] if best else []
+    texts = [f"largest AUC {wording.with_interval(best)}"] if best else []
     texts += (
-        [f"client named for {words.with_interval(source.success)} of samples"] if source else []
+        [f"client named for {wording.with_interval(source.success)} of samples"] if source else []
     )
-    texts += [f"test accuracy {words.percent(sum(right) / len(right))}"] if right else []
+    texts += [f"test accuracy {wording.percent(sum(right) / len(right))}"] if right else []
     return ", ".join(texts) or "no figures"
 
 
@@ -220,7 +220,7 @@ def references(record: Record) -> Answer:
     best = evidence.strongest(compared, AUC)
     if evidence.says_nothing(record) or best is None:
         return not_tested(fixed("answers.no_references"))
-    text = f"Yes: largest AUC {words.with_interval(best)}, {shortened(best.attack, 40)}"
+    text = f"Yes: largest AUC {wording.with_interval(best)}, {shortened(best.attack, 40)}"
     return Answer("figure", text)
 
 
@@ -251,7 +251,7 @@ def claimed_epsilon(record: Record) -> Answer:
     """Return the epsilons that are claimed or proven, with unit, adjacency and delta."""
     games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
     if games:
-        text = f"ε {words.from_to(games, text=words.number)} claimed for one record, delta 0"
+        text = f"ε {wording.from_to(games, text=wording.number)} claimed for one record, delta 0"
         tiles = [tile for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
         return Answer("figure", text, f"{'. '.join(map(_as_text, tiles))}.")
     names = {
@@ -262,10 +262,10 @@ def claimed_epsilon(record: Record) -> Answer:
     claims = [one for one in every if one is not None]
     if not claims:
         why = [one.note for one in record.findings if one.metric in names and one.note]
-        note = words.sentence(words.capital(shortened(why[0], 120))) if why else ""
+        note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
         return Answer("not stated", "No epsilon is claimed or proven", note)
-    text = "; ".join(f"ε {words.number(one.number)} ({names[one.metric]})" for one in claims)
-    more = [f"{words.capital(names[one.metric].split(';')[0])}: {_terms(one)}" for one in claims]
+    text = "; ".join(f"ε {wording.number(one.number)} ({names[one.metric]})" for one in claims)
+    more = [f"{wording.capital(names[one.metric].split(';')[0])}: {_terms(one)}" for one in claims]
     return Answer("figure", text, "\n".join(more))
 
 
@@ -284,7 +284,7 @@ def measured_epsilon(record: Record) -> Answer:
     """Return the lower bounds on epsilon that attacks, canaries and games have shown."""
     nothing = fixed("answers.proves_nothing")
     if record.games:
-        proven = words.number(max(point.proven_epsilon for point in record.games))
+        proven = wording.number(max(point.proven_epsilon for point in record.games))
         text = f"ε at least {proven} for one record, against a server that tampers"
         return Answer("figure", text, nothing)
     bounds = epsilon_bounds(record)
@@ -293,11 +293,11 @@ def measured_epsilon(record: Record) -> Answer:
     lines = []
     for one in bounds:
         others = [f"{other.text}." for other in one.measured[1:]]
-        claim = [words.sentence(one.against_claim)] if one.against_claim else []
-        line = [f"{words.capital(one.unit)}: {shortened(one.lead.method, 100)}.", *others, *claim]
+        claim = [wording.sentence(one.against_claim)] if one.against_claim else []
+        line = [f"{wording.capital(one.unit)}: {shortened(one.lead.method, 100)}.", *others, *claim]
         lines.append(" ".join(line))
     text = "; ".join(f"{one.at_least} for {one.unit}, {one.observer}" for one in bounds)
-    return Answer("figure", words.capital(text), "\n".join([*lines, nothing]))
+    return Answer("figure", wording.capital(text), "\n".join([*lines, nothing]))
 
 
 def one_sum(record: Record) -> Answer:
@@ -305,7 +305,7 @@ def one_sum(record: Record) -> Answer:
     found = [one for one in shown_bounds(record) if one.unit.endswith("sum")]
     if not found:
         return not_tested(fixed("answers.no_sum"))
-    text = f"{words.capital(found[0].at_least)}, {found[0].observer}"
+    text = f"{wording.capital(found[0].at_least)}, {found[0].observer}"
     return Answer("figure", text, fixed("answers.proves_nothing"))
 
 
@@ -334,18 +334,18 @@ def largest_limit(record: Record, metric: str) -> UpperLimit | None:
     best = max(limited, key=evidence.highest_of)
     label = evidence.label_among(best, every)
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
-    parts = (f"{shortened(best.attack, 40)} {words.against(best.contrast)}", label)
+    parts = (f"{shortened(best.attack, 40)} {wording.against(best.contrast)}", label)
     of = ", ".join(filter(None, (*parts, "mean over seeds" * mean)))
     attacks = {one.attack for one in limited}
     lacking = [one.attack for one in every if not _has_limit(one)]
     lacking += [r.name for r in record.attacks if not r.infers_source and r.name not in attacks]
-    names = words.some([shortened(name, 60) for name in evidence.distinct(lacking)])
+    names = wording.some([shortened(name, 60) for name in evidence.distinct(lacking)])
     without = f" Without such a limit, in part or whole: {names}." if names else ""
     return UpperLimit(evidence.highest_of(best), of, without)
 
 
 def _has_limit(figure: Estimate) -> bool:
-    return figure.high is not None and words.level_of(figure.method) == LEVEL
+    return figure.high is not None and wording.level_of(figure.method) == LEVEL
 
 
 def rounded_up(share: float) -> float:
@@ -376,7 +376,7 @@ def flagged(record: Record) -> Answer:
         for prior in PRIORS
     ]
     more = fixed("answers.flagged", limit=f"{_percent_up(limit.value)}: {limit.of}")
-    return Answer("figure", f"At most {words.listed(chances)}", more + limit.without)
+    return Answer("figure", f"At most {wording.listed(chances)}", more + limit.without)
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
@@ -394,7 +394,7 @@ def _unbounded(record: Record, metric: str) -> Answer:
     if evidence.checks_of(record.controls).failed and not evidence.says_nothing(record):
         why = "No upper limit is relied on, because a control failed"
         return Answer("inconclusive", why, controls_line([record]))
-    name = words.metric_name(metric)
+    name = wording.metric_name(metric)
     return unanswered(record, f"The record has no {name} with a 95% upper limit.", metric)
 
 
@@ -423,4 +423,4 @@ def residual(record: Record) -> Answer:
     ]
     texts += [f"o{bounds.sentence[1:]}" for bounds in shown_bounds(record)]
     text = "; ".join(texts) or NO_LIMIT
-    return Answer("stated", words.capital(text), fixed("answers.residual"))
+    return Answer("stated", wording.capital(text), fixed("answers.residual"))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.evidence import Status, status_between
 from fedaudit.report.figures.games import games_picture
 from fedaudit.report.first import First
@@ -96,12 +96,14 @@ def first_of_games(record: Record, verdict: GameVerdict) -> First:
     wrong = sum(contradicted(item.point) for item in shown)
     far = sum(far_above(item.point) for item in shown)
     what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
-    checked = words.plural(claiming + bounded, "point")
+    checked = wording.plural(claiming + bounded, "point")
     if far:
-        controls = f"Claimed ε far below the actual ε at {far} of {words.plural(claiming, 'point')}"
-        controls += f"; {words.plural(wrong, 'point')} contradicted by games" * bool(wrong)
+        controls = (
+            f"Claimed ε far below the actual ε at {far} of {wording.plural(claiming, 'point')}"
+        )
+        controls += f"; {wording.plural(wrong, 'point')} contradicted by games" * bool(wrong)
     elif wrong:
-        controls = f"{words.capital(what)} contradicted by games at {wrong} of {checked}"
+        controls = f"{wording.capital(what)} contradicted by games at {wrong} of {checked}"
     else:
         controls = f"No {what} contradicted by games ({checked})" if what else "No claim to check"
     return First(
@@ -120,7 +122,7 @@ def first_of_games(record: Record, verdict: GameVerdict) -> First:
 
 def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:
     first = max(refuted, key=lambda item: item.point.proven_epsilon)
-    more = f", and {words.plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
+    more = f", and {wording.plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
     what = "claimed epsilon" if first.point.refuted else "actual epsilon"
     what = "bound of the noise" if first.point.rounds else what
     return f"Success contradicts the {what}: {first.name}{more}"
@@ -139,29 +141,30 @@ def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint], what: st
 
 
 def _right(item: ShownPoint) -> str:
-    return words.percent(item.point.adv.value)
+    return wording.percent(item.point.adv.value)
 
 
 def _played(points: Sequence[PointPlayed]) -> str:
     records = evidence.distinct(shortened(point.records, 160) for point in points)
     return fixed(
         "games.played",
-        points=words.capital(words.plural(len(points), "point")),
-        games=words.from_to(point.adv.total for point in points),
-        targets=words.from_to(point.targets for point in points),
-        batches=words.from_to(point.batch for point in points),
-        records=words.some(records, 3),
+        points=wording.capital(wording.plural(len(points), "point")),
+        games=wording.from_to(point.adv.total for point in points),
+        targets=wording.from_to(point.targets for point in points),
+        batches=wording.from_to(point.batch for point in points),
+        records=wording.some(records, 3),
     )
 
 
 def _contradiction(item: ShownPoint) -> str:
     """Return why a point's success and an epsilon, or a bound, cannot both hold."""
     point = item.point
-    limits = words.interval(point.adv.low, point.adv.high, "accuracy")
+    limits = wording.interval(point.adv.low, point.adv.high, "accuracy")
     text = f"{item.name}: the server is right in {_right(item)} (95% interval {limits}) of games"
     if point.rounds is not None:
         return (
-            f"{text}, more than the {words.percent(point.most)} that its noise allows any server. "
+            f"{text}, more than the {wording.percent(point.most)} that its noise allows any "
+            "server. "
             "Either the defense does not do what it says, or that bound is wrong."
         )
     text += f", which proves an epsilon of at least {epsilon(point.proven_epsilon)}"
@@ -188,13 +191,13 @@ def _claims(shown: Sequence[ShownPoint]) -> list[str]:
             actual = _range([point.actual_epsilon for point in far])
             gives = f"by its own probabilities gives ε {actual} for one record"
             if ratios := [value for point in far if (value := ratio(point)) is not None]:
-                gives += f", {words.from_to(ratios, text=times)} times as much"
+                gives += f", {wording.from_to(ratios, text=times)} times as much"
         sentences.append(f"{shortened(name, 80)} claims ε {claimed} and {gives}.")
     return sentences
 
 
 def _range(values: Sequence[float | None]) -> str:
-    return words.from_to([value for value in values if value is not None], text=epsilon)
+    return wording.from_to([value for value in values if value is not None], text=epsilon)
 
 
 def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
@@ -204,7 +207,7 @@ def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
         for problem in fixed_texts("games.fit")
     }
     return [
-        fixed(f"games.fit.{problem}", points=words.some(names, 4))
+        fixed(f"games.fit.{problem}", points=wording.some(names, 4))
         for problem, names in by_problem.items()
         if names
     ]
@@ -218,7 +221,7 @@ def _limits(shown: Sequence[ShownPoint]) -> list[str]:
     limits = fit_warnings(shown)
     if beyond:
         most = epsilon(max(beyond))
-        counts = {"beyond": words.count(len(beyond)), "claims": words.count(len(claims))}
+        counts = {"beyond": wording.count(len(beyond)), "claims": wording.count(len(claims))}
         limits.append(fixed("games.limits.unprovable", most=most, **counts))
     limits += [fixed("games.limits.claims")] * bool(claims)
     limits += [fixed("games.limits.rounds")] * any(point.rounds for point in points)

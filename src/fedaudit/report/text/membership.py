@@ -1,7 +1,7 @@
 """Sentences on membership inference: headline, upper limits, and what a verdict means."""
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.clients import are_several, largest_limits, scope_of
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import member_status
@@ -40,8 +40,8 @@ def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> 
     text = _headline(record, status, front, alone=alone)
     if len(sides) > 1:
         other = member_status(record, sides[names[1]])
-        text = f"{words.capital(names[0])}: {text[:1].lower()}{text[1:]}"
-        text += f". {words.capital(names[1])}: {other}"
+        text = f"{wording.capital(names[0])}: {text[:1].lower()}{text[1:]}"
+        text += f". {wording.capital(names[1])}: {other}"
     parts = (text, scope_of(record, front), fairness_caveat(record), people_caveat(record))
     return ". ".join(filter(None, parts))
 
@@ -80,16 +80,18 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
             meaning = fixed("membership.meaning.range")
         return " ".join(filter(None, (meaning, _affected(figures), _may_be_larger(figures))))
     if status == "inconclusive" and wrong_sign(figures):
-        return f"{words.capital(WRONG_SIGN)}. Check the score's sign before anything is concluded."
+        return (
+            f"{wording.capital(WRONG_SIGN)}. Check the score's sign before anything is concluded."
+        )
     return f"{meaning} {_hidden(record, figures)}" if status == "no leak shown" else meaning
 
 
 def _affected(figures: list[Estimate]) -> str:
     """Return with which of several defenses the leak is shown."""
-    affected = {words.defense_name(one.defense) for one in figures if above_chance(one)}
-    every = evidence.distinct(words.defense_name(one.defense) for one in figures)
-    found = words.some([shortened(name, 60) for name in every if name in affected])
-    spared = words.some([shortened(name, 60) for name in every if name not in affected])
+    affected = {wording.defense_name(one.defense) for one in figures if above_chance(one)}
+    every = evidence.distinct(wording.defense_name(one.defense) for one in figures)
+    found = wording.some([shortened(name, 60) for name in every if name in affected])
+    spared = wording.some([shortened(name, 60) for name in every if name not in affected])
     if len(every) < 2:
         return ""
     return f"Found with {found}{f', not found with {spared}' if spared else ''}."
@@ -130,13 +132,13 @@ def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *_RAT
     several, parts = are_several(figures), []
     for metric in metrics:
         limits = [
-            f"{words.shown(limit.value, metric)}{f' for {limit.name}' * several}"
+            f"{wording.shown(limit.value, metric)}{f' for {limit.name}' * several}"
             for limit in largest_limits(figures, metric)
         ]
         if limits:
             more = f" ({limits[1]})" if limits[1:] and several else ""
-            parts.append(f"{words.metric_name(metric)} up to {limits[0]}{more}")
-    return words.listed(parts)
+            parts.append(f"{wording.metric_name(metric)} up to {limits[0]}{more}")
+    return wording.listed(parts)
 
 
 def rate_bounds(figures: list[Estimate]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, words
+from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.clients import clients_of
 from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
@@ -54,7 +54,7 @@ class PlainVerdict(NamedTuple):
 
 def verdict(record: Record) -> PlainVerdict:
     """Return the verdict on a record, computed from its figures and controls alone."""
-    record = words.cleaned(record)
+    record = wording.cleaned(record)
     found = findings(record)
     shown, left = standing(record, found), deletion(record)
     sentences = [
@@ -89,44 +89,44 @@ def learning_warning(record: Record) -> str:
     several = len({one.defense for one in [*record.where(topic="utility"), *record.findings]}) > 1
     of_run = " of the worst run" * (len(record.seeds) > 1)
     accuracies = [
-        (f"with {shortened(words.defense_name(one.defense), 60)} " if several else "")
-        + f"the training accuracy{of_run} is {words.percent(one.train_accuracy)}, where always "
-        f"naming the most frequent class gives {words.percent(one.guess)}"
+        (f"with {shortened(wording.defense_name(one.defense), 60)} " if several else "")
+        + f"the training accuracy{of_run} is {wording.percent(one.train_accuracy)}, where always "
+        f"naming the most frequent class gives {wording.percent(one.guess)}"
         for one in rows
     ]
-    named = words.capital(words.some(accuracies, MOST_WARNED, "more rows"))
+    named = wording.capital(wording.some(accuracies, MOST_WARNED, "more rows"))
     return fixed("verdict.hardly_learned", accuracies=named)
 
 
 def audited(record: Record) -> str:
     """Return federation, questions and adversary of the audit."""
-    clients = words.plural(record.federation_size, "client")
+    clients = wording.plural(record.federation_size, "client")
     canaries = record.config.get("canaries")
     if isinstance(canaries, dict):
         clients += f" and {canaries.get('count')} canary clients"
     made = f"watched a federation of {clients} that somebody else trained"
     if not record.watched:
         made = f"trained a federation of {clients}{_held(record)}{_defenses(record)}"
-    tried = words.plural(evidence.attacks_tried(record), "attack was", "attacks were")
+    tried = wording.plural(evidence.attacks_tried(record), "attack was", "attacks were")
     view = shortened(record.view.description, 400) or "not described in the record"
     return (
         f"This audit {made}. It asked: {' '.join(questions(record))} {tried} tried. "
-        f"The adversary: {words.sentence(view)}"
+        f"The adversary: {wording.sentence(view)}"
     )
 
 
 def _held(record: Record) -> str:
     others, sizes = record.other_clients, [row.samples for row in record.clients]
     sizes += [others.fewest, others.most] if others else []
-    held = f" holding {words.from_to(sizes)} samples each" if sizes else ""
-    return f"{held} ({words.plural(len(record.seeds), 'seed')})"
+    held = f" holding {wording.from_to(sizes)} samples each" if sizes else ""
+    return f"{held} ({wording.plural(len(record.seeds), 'seed')})"
 
 
 def _defenses(record: Record) -> str:
     used = [figure.defense for figure in record.findings]
     used += [run.defense for run in record.sources] + [run.defense for run in record.clusters]
-    names = evidence.distinct(shortened(words.defense_name(name), 60) for name in used)
-    return f", with {words.listed(names)}" if names else ""
+    names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
+    return f", with {wording.listed(names)}" if names else ""
 
 
 def questions(record: Record) -> list[str]:
@@ -166,16 +166,16 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
     """
     found = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
-        count = words.plural(unsure, "figure")
+        count = wording.plural(unsure, "figure")
         found.append(fixed("verdict.unsure", figures=count))
     found += [
         f"{shortened(row.name, 60)}{_FATES.get(row.status, '')}: "
-        f"{words.sentence(_reason(row.note or row.uncovered))}"
+        f"{wording.sentence(_reason(row.note or row.uncovered))}"
         for row in record.attacks
         if row.status != "run" or row.note or row.uncovered
     ]
     if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
-        count = words.plural(below, "figure")
+        count = wording.plural(below, "figure")
         found.append(fixed("verdict.below", figures=count))
     return tuple(found)
 
@@ -184,14 +184,14 @@ def refusals(figures: Iterable[Estimate]) -> list[str]:
     """Return a text for each metric and reason for which figures were refused."""
     refused = Counter(
         (
-            words.metric_name(one.metric),
+            wording.metric_name(one.metric),
             "It needs more non-members" * bool(needs_more(one)) or _reason(one.note),
         )
         for one in figures
         if one.value is None
     )
     return [
-        f"{metric}: {words.plural(count, 'figure')} not given. {words.sentence(reason)}"
+        f"{metric}: {wording.plural(count, 'figure')} not given. {wording.sentence(reason)}"
         for (metric, reason), count in refused.items()
     ]
 

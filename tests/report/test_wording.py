@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from fedaudit.core import metric_names
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Footnotes, clean, shortened
-from fedaudit.report.words import (
+from fedaudit.report.wording import (
     interval,
     listed,
     metric_name,
