@@ -11,10 +11,8 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedaudit.attacks.ami.game import Rules
-from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.catalogue import CATALOGUES, CatalogueEntry, Option, doc_of
-from fedaudit.fl.training.local import LocalTraining
+from fedaudit.core.arguments import Range
 from fedaudit.gate.policy import Policy
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.sections import Study
@@ -37,8 +35,6 @@ MEANINGS = {
     "model.options": "Settings of the architecture.",
     "algorithm.name": "How the federation learns, by catalogue name or as module:object.",
     "algorithm.options": "Settings of the algorithm.",
-    "training.rounds": "Rounds of the federation.",
-    "training.participation": "Share of the clients asked in each round.",
     "defense.name": "Defense by catalogue name or as module:object.",
     "defense.options": "Settings of the defense.",
     "mechanism.name": '"none", or a defense that perturbs features, by catalogue name.',
@@ -52,19 +48,18 @@ LIMITS = {
 }
 
 
-def settings_markdown(study: type[BaseModel], behind: tuple[type, ...]) -> str:
+def settings_markdown(study: type[BaseModel]) -> str:
     """Every setting of a study file, a table for each section.
 
     Args:
         study: The kind of study.
-        behind: Classes that settings are handed to, whose documentation a section need not repeat.
     """
     sections = {"": study} | {
         name: table
         for name, field in study.model_fields.items()
         if (table := _table(field, study is Policy)) is not None
     }
-    return "\n\n".join(_section(name, model, behind) for name, model in sections.items()) + "\n"
+    return "\n\n".join(_section(name, model) for name, model in sections.items()) + "\n"
 
 
 def _table(field: FieldInfo, optional: bool) -> type[BaseModel] | None:
@@ -76,7 +71,7 @@ def _table(field: FieldInfo, optional: bool) -> type[BaseModel] | None:
     return None
 
 
-def _section(name: str, model: type[BaseModel], behind: tuple[type, ...]) -> str:
+def _section(name: str, model: type[BaseModel]) -> str:
     doc = doc_of(model)
     title = f"## `[{name}]`" if name else "## At the top"
     lines = ["| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
@@ -84,8 +79,7 @@ def _section(name: str, model: type[BaseModel], behind: tuple[type, ...]) -> str
         if _table(field, model is Policy) is not None:
             continue
         dotted = f"{name}.{key}" if name else key
-        elsewhere = [doc_of(kind).named.get(key) for kind in behind]
-        meaning = next(filter(None, (doc.named.get(key), MEANINGS.get(dotted), *elsewhere)))
+        meaning = doc.named.get(key) or MEANINGS[dotted]
         cells = (f"`{key}`", _kind(field), _default(field), meaning)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n\n".join([title, doc.first, "\n".join(lines)])
@@ -95,7 +89,8 @@ def _kind(field: FieldInfo) -> str:
     """The type in words, with its limits."""
     limits = [
         f"{sign} {getattr(limit, name):g}"
-        for limit in field.metadata
+        for metadata in field.metadata
+        for limit in (metadata if isinstance(metadata, Range) else [metadata])
         for kind, (sign, name) in LIMITS.items()
         if isinstance(limit, kind)
     ]
@@ -195,10 +190,9 @@ def pages() -> dict[str, str]:
     """Each page's text by its file's name."""
     return {
         "catalogue.md": catalogue_markdown(),
-        "settings.md": "# Settings of a study\n\n" + settings_markdown(Study, (LocalTraining,)),
-        "game_settings.md": "# Settings of a study of games\n\n"
-        + settings_markdown(GameStudy, (Rules, NeuronTraining)),
-        "policy_settings.md": "# Settings of a policy\n\n" + settings_markdown(Policy, ()),
+        "settings.md": "# Settings of a study\n\n" + settings_markdown(Study),
+        "game_settings.md": "# Settings of a study of games\n\n" + settings_markdown(GameStudy),
+        "policy_settings.md": "# Settings of a policy\n\n" + settings_markdown(Policy),
     }
 
 

@@ -25,7 +25,9 @@ from fedaudit.core.arguments import (
     Rounds,
     Share,
     WeightDecay,
+    checked,
     dataclass,
+    documented_by,
     parameters,
 )
 from fedaudit.core.errors import BadInput, setting
@@ -89,6 +91,7 @@ class FederatedTask:
     nets: tuple[Architecture, ...] = ()
 
 
+@documented_by(LocalTraining)
 @dataclass(frozen=True, kw_only=True)
 class FederatedAlgorithm:
     """Rounds and local training, which every algorithm has.
@@ -96,15 +99,6 @@ class FederatedAlgorithm:
     Attributes:
         rounds: Number of rounds, from 1 to 999,999.
         participation: Share of the clients that train in each round, in (0, 1]; 1 for all.
-        epochs: Local epochs: passes of a client over its samples in each of its rounds, at
-            least 1.
-        batch_size: Samples of a training step, at least 1.
-        lr: Learning rate of local training, above 0 and at most 1,000.
-        momentum: Momentum of SGD, in [0, 1); 0 for none.
-        weight_decay: Factor of the parameters that is added to their gradient, from 0 to 1,000;
-            0 for none.
-        schedule: Learning rate over the rounds: "constant", "cosine" or "exponential".
-        optimizer: Optimizer of local training, "sgd" or "adam".
     """
 
     catalogue_name: ClassVar[str]
@@ -453,6 +447,7 @@ class IFCAMIRClients(FederatedAlgorithm):
         )
 
 
+@checked
 def custom(
     make: Callable[..., object] | str, /, **settings: bool | int | float | str
 ) -> AlgorithmPart:

@@ -6,6 +6,7 @@
 Each class is one partition of ``fedaudit list partitions``. :func:`custom` takes a custom one.
 """
 
+from fedaudit.core.arguments import Positive, checked
 from fedaudit.core.naming import Clients
 from fedaudit.datasets.partitions.schemes import IID as IID
 from fedaudit.datasets.partitions.schemes import Dirichlet as Dirichlet
@@ -31,8 +32,9 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@checked
 def custom(
-    clients: int,
+    clients: Positive,
     partition: str | Partition | type[Partition],
     /,
     **options: bool | int | float | str,
@@ -40,7 +42,7 @@ def custom(
     """Return clients whose samples are divided by a custom partition.
 
     Args:
-        clients: Number of clients.
+        clients: Number of clients, at least 1.
         partition: Object or class with a method ``quotas``, or its name.
         options: Settings, if it is a class or a name.
 

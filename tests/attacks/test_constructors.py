@@ -11,10 +11,10 @@ from fedaudit.core.errors import BadInput
 @pytest.mark.parametrize(
     ("make", "settings", "message"),
     [
-        (fa.attacks.FedMIA1, {"outlier_sigmas": "3"}, "outlier_sigmas takes a float"),
-        (fa.attacks.RMIA, {"offline": "a"}, "offline takes a float"),
+        (fa.attacks.FedMIA1, {"outlier_sigmas": "3"}, "outlier_sigmas of FedMIA1 takes a number"),
+        (fa.attacks.RMIA, {"offline": "a"}, "offline of RMIA takes a number"),
         (fa.attacks.LossSeries, {"snapshott": "global"}, "did you mean 'snapshot'"),
-        (fa.attacks.SIALikelihood, {"outlier_sigmas": 2}, "no setting of this attack"),
+        (fa.attacks.SIALikelihood, {"outlier_sigmas": 2}, "no argument of SIALikelihood"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_its_name(

@@ -69,7 +69,7 @@ def test_misspelt_attacks_and_settings_get_the_nearest_name() -> None:
 @pytest.mark.parametrize("value", [True, "3", 3.5])
 def test_settings_of_another_type_are_refused(value: bool | str | float) -> None:
     name = "leave_one_out" if isinstance(value, float) else "outlier_sigmas"
-    with pytest.raises(BadInput, match=f"{name} takes a"):
+    with pytest.raises(BadInput, match=f"{name} of this attack takes "):
         attack_named("fedmia-1").with_settings({name: value})
 
 

@@ -120,9 +120,7 @@ def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
 
 @pytest.mark.parametrize("draws", [0, -1, 1001])
 def test_draws_that_cannot_be_are_refused(draws: int) -> None:
-    with pytest.raises(
-        BadInput, match="draws of the task 'denoising' are a whole number from 1 to 1000"
-    ):
+    with pytest.raises(BadInput, match="draws of denoising takes a whole number from 1 to 1,000"):
         fa.tasks.denoising(draws=draws)
 
 

@@ -250,7 +250,7 @@ def test_generated_people_share_features_and_labels_as_much_as_is_asked() -> Non
         x = torch.cat([made.train.features, made.test.features])[:, 0].numpy()
         means = np.array([x[made.subject.numpy() == p].mean() for p in range(100)])
         assert least <= means.var() / x.var() <= most
-    with pytest.raises(BadInput, match="alike to a share"):
+    with pytest.raises(BadInput, match="some people would have none"):
         load("synthetic", seed=0, samples=50, people=60)
 
 

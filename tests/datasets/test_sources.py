@@ -861,10 +861,10 @@ class TestNames:
             ("mnist", {}, "set FEDAUDIT_DATA or give data_dir"),
             ("npy:mnist", {"data_dir": Path()}, "did you mean 'npz'"),
             ("digits", {"testshare": 0.3}, "did you mean 'test_share'"),
-            ("synthetic", {"samples": "many"}, "samples of synthetic must be of type int"),
-            ("synthetic", {"samples": True}, "samples of synthetic must be of type int"),
-            ("synthetic", {"samples": 2.5}, "samples of synthetic must be of type int"),
-            ("synthetic", {"samples": 10, "classes": 1}, "2 classes, got 10, 60 and 1"),
+            ("synthetic", {"samples": "many"}, "samples of synthetic takes a whole number from 2"),
+            ("synthetic", {"samples": True}, "samples of synthetic takes a whole number from 2"),
+            ("synthetic", {"samples": 2.5}, "samples of synthetic takes a whole number from 2"),
+            ("synthetic", {"samples": 10, "classes": 1}, "classes of synthetic takes a whole"),
         ],
     )
     def test_what_a_source_cannot_take_is_refused_with_what_it_can(

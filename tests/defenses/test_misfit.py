@@ -81,7 +81,7 @@ def test_more_classes_a_client_than_there_are_are_refused(kind: type[ClassGuided
 @pytest.mark.parametrize("name", ["class-guided", "compensation", "cofedmid", "neutral-noise"])
 def test_a_coalition_that_names_a_client_twice_or_nobody_is_refused(name: str) -> None:
     for coalition in ((0, 0), (), (2, 0, 2)):
-        with pytest.raises(BadInput, match="at least one client, each once"):
+        with pytest.raises(BadInput, match="at least one and each once"):
             made(name, {}, coalition=coalition)
 
 

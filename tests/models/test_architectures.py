@@ -160,12 +160,12 @@ def test_samples_that_do_not_fit_are_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("name", "setting", "value", "message"),
     [
-        ("resnet18", "norm", "layer", "'group', 'batch', got 'layer'"),
+        ("resnet18", "norm", "layer", "norm of ResNet18 takes 'group' or 'batch', got 'layer'"),
         ("resnet18", "width", 40, "multiple of 32 for norm='group', got 40"),
-        ("wide-resnet", "norm", "layer", "is one of 'group', 'batch', 'none', got 'layer'"),
-        ("wide-resnet", "depth", 18, "10, 16, 22 or another 6n .* got 18, 4"),
-        ("wide-resnet", "depth", 1006, "up to 1000.* got 1006, 4"),
-        ("wide-resnet", "width", 0, "width at least 1, got 16, 0"),
+        ("wide-resnet", "norm", "layer", "'group' or 'batch' or 'none', got 'layer'"),
+        ("wide-resnet", "depth", 18, "10, 16, 22 or another 6n .* got 18"),
+        ("wide-resnet", "depth", 1006, "up to 1000.* got 1006"),
+        ("wide-resnet", "width", 0, "width of WideResNet takes a whole number from 1"),
         ("mlp", "hidden", "200;100", "such as '200' or '512,128', got '200;100'"),
         *(
             (model, "hidden", text, "at most 1000 layer widths from 1 to 1,000,000,000,000,000")
@@ -179,7 +179,7 @@ def test_samples_that_do_not_fit_are_refused_before_anything_runs(
         ),
         ("mlp", "hidden", "0", "layer widths from 1 to"),
         ("mlp", "dropout", 1.0, r"in \[0, 1\), got 1.0"),
-        ("cnn", "padding", -1, "padding at least 0, got 5, -1"),
+        ("cnn", "padding", -1, "padding of CNN takes a whole number from 0 .*got -1"),
     ],
 )
 def test_settings_out_of_range_are_refused_with_what_is_allowed(

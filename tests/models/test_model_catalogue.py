@@ -39,7 +39,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> str:
         ("mlp", {"hiden": "20"}, "did you mean 'hidden'\\? known: dropout, hidden"),
         ("alexnet", {"norm": "group"}, "model 'alexnet' has no settings, got 'norm'"),
         ("mlp", {"classes": 1}, "got classes=1"),
-        ("cnn", {"padding": "two"}, "padding of model 'cnn' is a whole number .*got 'two'"),
+        ("cnn", {"padding": "two"}, "padding of CNN takes a whole number .*got 'two'"),
         ("cnn", {"padding": 2.0}, "a whole number"),
         ("cnn", {"padding": True}, "a whole number"),
         ("cnn", {"hidden": 1.5}, "a text"),

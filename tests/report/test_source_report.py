@@ -12,6 +12,7 @@ from fedaudit.report.sources import (
     source_table,
 )
 from fedaudit.report.text.verdict import verdict
+from fedaudit.report.words import cleaned
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
 from fedaudit.results.sources import LABELS, LABELS_METHOD, OLDER_LEVEL
@@ -161,6 +162,12 @@ def test_no_verdict_is_milder_than_what_sources_show() -> None:
 def test_a_failed_control_stands_above_what_is_found_of_sources() -> None:
     said = verdict(with_sources(found(), controls=(control("untrained model", passed=False),)))
     assert said.status == "control failed"
+
+
+def test_every_figure_that_a_failed_control_takes_back_is_marked_in_the_table() -> None:
+    failed = cleaned(with_sources(found(), controls=(control("untrained model", passed=False),)))
+    for row in source_table(failed).rows:
+        assert all("not relied on" in cell.detail for cell in row[1:])
 
 
 def test_a_page_about_sources_alone_does_not_speak_of_membership() -> None:

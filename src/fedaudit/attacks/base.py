@@ -7,10 +7,9 @@ so that a type checker and ``help()`` know them.
 """
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
@@ -18,7 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, type_of, unknown_name
+from fedaudit.core import arguments
+from fedaudit.core.arguments import attribute_meaning, checked, refuse_unfit
+from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.tasks import Reading
 from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.observe.measurements import Measurements
@@ -218,7 +219,7 @@ def measured_rounds(
 Part = TypeVar("Part")
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Attack:
     """A row of the catalogue.
 
@@ -417,9 +418,14 @@ class Attack:
     def settings(self) -> dict[str, Setting]:
         """All settings of the rule and the signals, by name."""
         found: dict[str, Setting] = {}
-        for part in (*self.signals, self.rule):
+        for part in self.parts:
             found |= {name: getattr(part, name) for name in _fields(part)}
         return found
+
+    @property
+    def parts(self) -> tuple[Signal | Rule | SourceRule, ...]:
+        """Signals and rule."""
+        return (*self.signals, self.rule)
 
     def _cubes(self, measured: Mapping[str, Measurements]) -> list[Measurements]:
         missing = [signal.name for signal in self.signals if signal.name not in measured]
@@ -447,11 +453,9 @@ def _replaced(part: Part, name: str, value: Setting) -> Part:
     if name not in _fields(part):
         return part
     default = getattr(part, name)
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not type(default):
-        raise BadInput(f"{name} takes {type_of(default)} (such as {default!r}), got {value!r}")
-    return replace(part, **{name: value})  # type: ignore[type-var]
+    (annotation,) = (one.type for one in fields(part) if one.name == name)  # type: ignore[arg-type]
+    refuse_unfit(f"{name} of this attack", value, annotation, default)
+    return replace(part, **{name: type(default)(value)})  # type: ignore[type-var]
 
 
 Settings = ParamSpec("Settings")
@@ -481,15 +485,8 @@ def with_rule_settings(
         values: None; settings are given by name.
         defaults: Settings of the rule that this attack sets to something else.
     """
-    adapted: Callable[Settings, Rule | SourceRule] = partial(rule, *values, **defaults)
-    usual = Attack(signals, rule(*values, **defaults), source, about, name)
-
-    def construct(*arguments: Settings.args, **settings: Settings.kwargs) -> Attack:
-        if _are_plain(usual, arguments, settings, rule):
-            return usual.with_settings(cast(Mapping[str, Setting], settings))
-        return replace(usual, rule=adapted(*arguments, **settings))
-
-    return _documented(construct, name, rule, usual)
+    rule_with_defaults = rule(*values, **defaults)
+    return _entry(Attack(signals, rule_with_defaults, source, about, name), rule)
 
 
 def with_signal_settings(
@@ -513,30 +510,8 @@ def with_signal_settings(
         values: None; settings are given by name.
         defaults: Settings of the signal that this attack sets to something else.
     """
-    adapted: Callable[Settings, Signal] = partial(signal, *values, **defaults)
-    usual = Attack((signal(*values, **defaults),), rule, source, about, name)
-
-    def construct(*arguments: Settings.args, **settings: Settings.kwargs) -> Attack:
-        if _are_plain(usual, arguments, settings, signal):
-            return usual.with_settings(cast(Mapping[str, Setting], settings))
-        return replace(usual, signals=(adapted(*arguments, **settings),))
-
-    return _documented(construct, name, signal, usual)
-
-
-def _are_plain(
-    attack: Attack,
-    arguments: tuple[object, ...],
-    settings: Mapping[str, object],
-    part: Callable[..., object],
-) -> bool:
-    """Return True if the attack can check the settings itself.
-
-    It cannot check positional ones, nor those that only its part has, such as a rule in a rule.
-    """
-    return not arguments and not (
-        settings.keys() & inspect.signature(part).parameters.keys() - attack.settings().keys()
-    )
+    signal_with_defaults = signal(*values, **defaults)
+    return _entry(Attack((signal_with_defaults,), rule, source, about, name), signal)
 
 
 def name_entries(namespace: Mapping[str, object]) -> list[str]:
@@ -556,38 +531,39 @@ def name_entries(namespace: Mapping[str, object]) -> list[str]:
     return names
 
 
-def _documented(
-    construct: Callable[Settings, Attack],
-    name: str,
-    part: Callable[Settings, object],
-    attack: Attack,
+def _entry(
+    usual: Attack, part: Callable[Settings, Rule | SourceRule | Signal]
 ) -> Callable[Settings, Attack]:
-    """Give a constructor the signature and the documentation of its entry, and list it."""
-    ENTRIES[name] = construct
-    defaults = attack.settings()
+    """List an attack with its defaults, and return its constructor, which takes all its settings.
+
+    Args:
+        usual: Attack with its defaults.
+        part: Class of the rule or signal whose settings type checkers know.
+    """
+
+    def construct(**settings: Setting) -> Attack:
+        return usual.with_settings(settings)
+
+    defaults = usual.settings()
+    taken = {one.name: (one, kind) for kind in usual.parts for one in fields(kind)}  # type: ignore[arg-type]
     settings = [
-        one.replace(default=defaults[one.name], kind=one.KEYWORD_ONLY)
-        for one in inspect.signature(part).parameters.values()
-        if one.name in defaults
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=taken[name][0].type
+        )
+        for name, default in defaults.items()
     ]
     construct.__signature__ = inspect.Signature(settings, return_annotation=Attack)  # type: ignore[attr-defined]
-    meanings = [f"    {one.name}: {_meaning(part, one.name)}" for one in settings]
+    meanings = [
+        f"    {name}: {attribute_meaning(type(taken[name][1]).__mro__, name)}" for name in defaults
+    ]
     construct.__doc__ = "\n\n".join(
         [
-            attack.about,
+            usual.about,
             *(["\n".join(["Args:", *meanings])] if meanings else []),
-            f"Examples:\n    >>> NAME().name\n    {name!r}",
-            f"Source: {attack.source}.",
+            f"Examples:\n    >>> NAME().name\n    {usual.name!r}",
+            f"Source: {usual.source}.",
         ]
     )
-    return construct
-
-
-def _meaning(part: Callable[..., object], setting: str) -> str:
-    """Return what the docstring of a class, or of one that it inherits from, says of a setting."""
-    for kind in inspect.getmro(part) if inspect.isclass(part) else ():
-        attribute = rf"^    {setting}: (.*?)(?=^ {{0,4}}\S|\n\n|\Z)"
-        found = re.search(attribute, inspect.cleandoc(kind.__doc__ or ""), re.DOTALL | re.MULTILINE)
-        if found:
-            return found[1].rstrip()
-    raise LookupError(f"{part} does not document its setting {setting}")
+    entry = cast(Callable[Settings, Attack], checked(construct))
+    ENTRIES[usual.name] = entry
+    return entry

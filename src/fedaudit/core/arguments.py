@@ -91,7 +91,7 @@ LearningRate = Annotated[float, Range(gt=0, le=1000)]
 WeightDecay = Annotated[float, Range(ge=0, le=1000)]
 ClientIds = Annotated[
     Sequence[Annotated[int, Range(ge=0)]],
-    Condition("at least one client, each once, by number, such as [0, 1]", _are_different),
+    Condition("clients by number, such as [0, 1], at least one and each once", _are_different),
 ]
 
 
@@ -210,7 +210,8 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
     # Ranges would fill the signatures that are shown; docstrings state them in words.
     shown = [
-        one.replace(annotation=_plain(one.annotation)) for one in signature.parameters.values()
+        one.replace(annotation=without_ranges(one.annotation))
+        for one in signature.parameters.values()
     ]
     call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     call.__annotated__ = signature  # type: ignore[attr-defined]
@@ -228,14 +229,15 @@ def parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     return {name: one for name, one in found.parameters.items() if name != "self"}
 
 
-def _plain(annotation: object) -> object:
+def without_ranges(annotation: object) -> object:
     """Return an annotation without ranges and conditions."""
     origin, within = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _plain(within[0])
+        return without_ranges(within[0])
+    plain = tuple(map(without_ranges, within))
     if origin in (Union, UnionType):
-        return Union[tuple(map(_plain, within))]  # noqa: UP007
-    return origin[_plain(within[0])] if origin is Sequence else annotation
+        return Union[plain]  # noqa: UP007
+    return origin[plain] if origin in (Sequence, tuple, list, dict) else annotation
 
 
 def _check(
@@ -285,7 +287,8 @@ else:
             kind = dataclasses.dataclass(**options)(kind)
             kind.__init__ = checked(kind.__init__)
             kind.__init__.__qualname__ = f"{kind.__qualname__}.__init__"
-            return with_inherited_attributes(kind)
+            fields = [one.name for one in dataclasses.fields(kind) if one.init]
+            return documented_by(*kind.__mro__[1:], names=fields)(kind)
 
         return define
 
@@ -293,17 +296,34 @@ else:
 Kind = TypeVar("Kind", bound=type)
 
 
-def with_inherited_attributes(kind: Kind) -> Kind:
-    """Add to a dataclass's docstring the fields that only its base classes document."""
-    text = inspect.cleandoc(kind.__doc__ or "")
-    missing = [
-        f"    {one.name}: {meaning}"
-        for one in dataclasses.fields(kind)
-        if one.init and not _described(text, one.name)
-        if (meaning := attribute_meaning(kind, one.name))
-    ]
-    if not missing:
+def documented_by(*sources: type, names: Collection[str] = ()) -> Callable[[Kind], Kind]:
+    """Return a decorator that adds attributes of other classes to a class's docstring.
+
+    Args:
+        sources: Classes that document attributes; the first that describes one is taken.
+        names: Attributes of the decorated class; its annotated ones if empty.
+    """
+
+    def complete(kind: Kind) -> Kind:
+        text = inspect.cleandoc(kind.__doc__ or "")
+        kind.__doc__ = _with_attributes(
+            text,
+            {
+                name: meaning
+                for name in names or kind.__annotations__
+                if not _described(text, name)
+                if (meaning := attribute_meaning(sources, name))
+            },
+        )
         return kind
+
+    return complete
+
+
+def _with_attributes(text: str, added: Mapping[str, str]) -> str:
+    """Add attributes to a docstring, after those that it has."""
+    if not added:
+        return text
     head, heading, rest = text.partition("Attributes:\n")
     if not heading:
         # Before the first other section, or at the end.
@@ -313,18 +333,15 @@ def with_inherited_attributes(kind: Kind) -> Kind:
     own = re.match(r"(?: {4}.*\n?)*", rest)
     listed = own[0].rstrip("\n") if own else ""
     after = rest[own.end() :] if own else rest
+    missing = [f"    {name}: {meaning}" for name, meaning in added.items()]
     entries = "\n".join([*([listed] if listed else []), *missing])
-    kind.__doc__ = f"{head}Attributes:\n{entries}\n{after}".rstrip()
-    return kind
+    return f"{head}Attributes:\n{entries}\n{after}".rstrip()
 
 
-def attribute_meaning(kind: Callable[..., object], name: str) -> str:
-    """Return what the docstring of a class, or of a base class, says about an attribute."""
-    for one in inspect.getmro(kind) if inspect.isclass(kind) else ():
-        meaning = _described(inspect.cleandoc(one.__doc__ or ""), name)
-        if meaning:
-            return meaning
-    return ""
+def attribute_meaning(kinds: Sequence[type], name: str) -> str:
+    """Return what the first class that documents an attribute says about it."""
+    meanings = (_described(inspect.cleandoc(one.__doc__ or ""), name) for one in kinds)
+    return next(filter(None, meanings), "")
 
 
 def _described(text: str, name: str) -> str:

@@ -5,17 +5,19 @@ runs a model asks its task for outputs and losses; nothing else knows of logits 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Flag, auto
 from functools import cache, lru_cache, partial
 from inspect import signature
-from typing import NamedTuple, TypeAlias, cast
+from typing import Annotated, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Count, Range, checked
 from fedaudit.core.errors import BadInput, setting, type_of
 from fedaudit.core.importing import named
 from fedaudit.core.inputs import Inputs
@@ -28,6 +30,7 @@ Targets: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Features: TypeAlias = Callable[[Tensor, Tensor], Tensor | Mapping[str, Tensor]]
 NOISE_STEPS = 1000
 """Steps of the noising of samples."""
+Draws: TypeAlias = Annotated[int, Range(ge=1, le=NOISE_STEPS)]
 Width: TypeAlias = Callable[[Tensor, Tensor], int]
 
 
@@ -121,7 +124,7 @@ def width_of_targets(features: Tensor, targets: Tensor) -> int:
     return targets.flatten(1).shape[1]
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Task:
     """The purpose of a model: loss and utility of a sample, and readings of its outputs.
 
@@ -213,6 +216,7 @@ CLASSIFICATION = Task(
 )
 
 
+@checked
 def classification() -> Task:
     """One class a sample: a row of logits, cross-entropy, and class probabilities to be read.
 
@@ -232,6 +236,7 @@ def classification_by(losses: PerSampleLoss) -> Task:
     return CLASSIFICATION if losses is cross_entropy else replace(CLASSIFICATION, losses=losses)
 
 
+@checked
 def binary() -> Task:
     """Two classes and one logit z a sample, which is read as the two logits 0 and z.
 
@@ -282,6 +287,7 @@ def _zero_or_one(features: Tensor, targets: Tensor) -> Tensor:
     return flat[:, 0].long()
 
 
+@checked
 def multi_label() -> Task:
     """Several labels a sample, each there or not: a logit a label, mean binary cross-entropy.
 
@@ -316,6 +322,7 @@ def _zeros_and_ones(features: Tensor, targets: Tensor) -> Tensor:
     return targets.float()
 
 
+@checked
 def regression() -> Task:
     """One or several numbers a sample: mean squared error.
 
@@ -348,7 +355,8 @@ def _numbers(features: Tensor, targets: Tensor) -> Tensor:
     return rows
 
 
-def next_token(*, padding: int = 0, vocabulary: int = 0) -> Task:
+@checked
+def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
     """The next token of a sequence: mean negative log-likelihood of all tokens but the first.
 
     Samples are sequences of whole numbers, and their own targets; a model gives a row of logits a
@@ -356,7 +364,8 @@ def next_token(*, padding: int = 0, vocabulary: int = 0) -> Task:
 
     Args:
         padding: Token that fills sequences up; it counts in no loss.
-        vocabulary: Number of tokens that there are; 0 for the largest of the data and one more.
+        vocabulary: Number of different tokens, 0 for one more than the largest token of the
+            data.
 
     Examples:
         >>> dict(next_token(padding=3).settings)
@@ -454,7 +463,7 @@ def _vocabulary(features: Tensor, targets: Tensor, *, given: int) -> int:
     return given or int(targets.max()) + 1
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Denoising(Task):
     """Prediction of the noise that was added to a sample, as diffusion models are trained.
 
@@ -476,7 +485,7 @@ class Denoising(Task):
     Source: Ho et al. 2020 (DDPM), Eq. (14) and section 4.
     """
 
-    draws: int = field(default=8, compare=False)
+    draws: Draws = field(default=8, compare=False)
     seed: int = field(default=0, compare=False)
     fixed: bool = field(default=True, compare=False)
 
@@ -535,7 +544,8 @@ def _sum_of_bits(values: Tensor) -> int:
     return int(values.detach().float().contiguous().cpu().view(torch.int32).sum())
 
 
-def denoising(*, draws: int = 8, seed: int = 0, fixed: bool = True) -> Denoising:
+@checked
+def denoising(*, draws: Draws = 8, seed: int = 0, fixed: bool = True) -> Denoising:
     """The noise in a noisy sample, given its label as a condition: mean squared error.
 
     A model takes noisy samples (samples, draws, ...), the step of each (samples, draws) and
@@ -543,8 +553,8 @@ def denoising(*, draws: int = 8, seed: int = 0, fixed: bool = True) -> Denoising
     that noise is added to. It gives the noise.
 
     Args:
-        draws: Draws of (step, noise) a sample, at least 1, of which a loss is the mean; in training
-            it is one.
+        draws: Draws of (step, noise) a sample, from 1 to 1,000, of which a loss is the mean; in
+            training it is one.
         seed: Of the draws.
         fixed: Whether draws are the same for all samples, models and rounds.
 
@@ -552,10 +562,6 @@ def denoising(*, draws: int = 8, seed: int = 0, fixed: bool = True) -> Denoising
         >>> denoising(draws=4).draws
         4
     """
-    if draws != int(draws) or not 1 <= draws <= NOISE_STEPS:
-        raise BadInput(
-            f"draws of the task 'denoising' are a whole number from 1 to {NOISE_STEPS}, got {draws}"
-        )
     return Denoising(
         "denoising",
         _mean_of_draws,
@@ -615,6 +621,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 
 
+@checked
 def of_loss(name: str, losses: PerSampleLoss) -> Task:
     """The task of a loss of the user's own, which is its utility as well.
 

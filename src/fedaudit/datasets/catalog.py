@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedaudit.core.arguments import parameters, refuse_unfit
 from fedaudit.core.errors import BadInput, nearest, type_of, unknown_name
 from fedaudit.core.importing import called, installed, is_own, named
 from fedaudit.core.lazy import Catalogue
@@ -152,19 +153,10 @@ def _check_options(
     what: str, source: Callable[..., DataSource], options: Mapping[str, Setting]
 ) -> None:
     """Raise if an option is none of the source's or of another type."""
-    known = {
-        name: parameter.annotation
-        for name, parameter in inspect.signature(source).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+    known = {name: one for name, one in parameters(source).items() if one.kind is one.KEYWORD_ONLY}
     _refuse_unknown(what, options, known)
     for name, value in options.items():
-        allowed = (int, float) if known[name] is float else (known[name],)
-        if not isinstance(value, allowed) or (isinstance(value, bool) and known[name] is not bool):
-            raise BadInput(
-                f"option {name} of {what} must be of type {known[name].__name__}, got {value!r}; "
-                "write it so"
-            )
+        refuse_unfit(f"{name} of {what}", value, known[name].annotation, known[name].default)
 
 
 def _refuse_unknown(what: str, options: Iterable[str], known: Collection[str]) -> None:

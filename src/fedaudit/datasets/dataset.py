@@ -1,7 +1,7 @@
 """A data set ready for training: two parts, ids that name every sample, and how it was scaled."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,13 +9,14 @@ from jaxtyping import Int, Shaped
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.core import arguments
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.tasks import Reading, Task, without_masked
 from fedaudit.core.values import Samples, short_repr
 
 
 @short_repr
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Dataset:
     """Samples in a training and a test part, numbered through.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fedaudit.core.arguments import ProperShare, checked
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seeded_numpy
@@ -82,6 +83,7 @@ class InMemory:
         return replace(found, train=train, test=test)
 
 
+@checked
 def samples(
     x: object,
     y: object,
@@ -89,7 +91,7 @@ def samples(
     y_test: object = None,
     *,
     name: str = "samples",
-    test_share: float = 0.2,
+    test_share: ProperShare = 0.2,
     standardise: bool = False,
     subject: object = None,
 ) -> InMemory:

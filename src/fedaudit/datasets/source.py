@@ -1,10 +1,9 @@
 """Bases of the catalogue's data sets: a name with the settings of reading it."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.arguments import dataclass
 from fedaudit.core.lazy import entry_name
 from fedaudit.core.naming import DataPart, changed_fields
 
@@ -41,9 +40,6 @@ class DataFile(DataSource):
 
     Attributes:
         path: Path, or name in the data directory.
-
-    Raises:
-        BadInput: The path is no path.
     """
 
     looks_for: ClassVar[str]
@@ -52,11 +48,6 @@ class DataFile(DataSource):
     """Suffix of the file, which may be left out."""
 
     path: Path | str
-
-    def __post_init__(self) -> None:
-        given: object = self.path
-        if not isinstance(given, Path | str):
-            raise BadInput(f"{self.catalogue_name} data are named by a path, got {type_of(given)}")
 
     @property
     def file(self) -> Path:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedaudit.core.arguments import checked
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import imported
 from fedaudit.core.seeds import seed_globally
@@ -91,6 +92,7 @@ class Filter(ConfiguredDefense):
         return sent
 
 
+@checked
 def imported_filter(*, path: str) -> Filter:
     """Passes the upload through a function of the user's own, from where it can be imported.
 

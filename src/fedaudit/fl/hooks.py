@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from fedaudit.core import arguments
 from fedaudit.core.arguments import ClientIds
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported
@@ -377,7 +378,7 @@ class Defense:
         """Takes up a state that :meth:`state` gave."""
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class ConfiguredDefense(Defense):
     """Defense with settings as dataclass fields, and the clients that use it.
 

@@ -81,7 +81,7 @@ def architecture(
     kind = MODELS[name]
     defaults: dict[str, Setting] = vars(kind())
     _refuse_unknown(name, settings, defaults)
-    given = {key: _as_type(name, key, value, defaults[key]) for key, value in settings.items()}
+    given = {key: _as_type(value, type(defaults[key])) for key, value in settings.items()}
     complete = {**defaults, **given}
     build = kind(**complete).for_samples(shape, classes)
     # Built without memory, so that what does not fit is refused here, not in the middle of a study.
@@ -203,16 +203,9 @@ def _refuse_unknown(model: str, settings: Mapping[str, Setting], known: Collecti
             raise unknown_name(f"setting of model {model!r}", key, known)
 
 
-def _as_type(model: str, key: str, value: Setting, default: Setting) -> Setting:
+def _as_type(value: Setting, kind: type[Setting]) -> Setting:
     """The value in its setting's type: whole numbers may stand for floats and for lists of one."""
-    if type(value) is type(default):
-        return value
-    if type(value) is int and isinstance(default, float | str):
-        return type(default)(value)
-    kind = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    raise BadInput(
-        f"{key} of model {model!r} is {kind[type(default)]} (by default {default!r}), got {value!r}"
-    )
+    return kind(value) if type(value) is int and kind in (float, str) else value
 
 
 def _recorded(

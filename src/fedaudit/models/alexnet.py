@@ -1,9 +1,8 @@
 """AlexNet for small images."""
 
-from dataclasses import dataclass
-
 from torch import nn
 
+from fedaudit.core.arguments import dataclass
 from fedaudit.models.base import ConfiguredModel, image, too_small
 
 

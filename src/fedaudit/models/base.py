@@ -1,13 +1,13 @@
 """Base of the catalogue's models, and parts that several of them share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from torch import nn
 
+from fedaudit.core.arguments import Condition, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.lazy import entry_name
 from fedaudit.core.naming import NamedPart, changed_fields
@@ -95,20 +95,18 @@ def too_small(model: str, shape: tuple[int, ...], remedy: str) -> BadInput:
     return BadInput(f"samples of {spelled(shape)} are too small for model {model!r}; {remedy}")
 
 
-def widths(model: str, setting: str, text: str) -> tuple[int, ...]:
-    """Layer widths from a list such as ``"512,128"``; an empty text is no layer.
+def widths(text: str) -> tuple[int, ...]:
+    """Layer widths from a list such as ``"512,128"``; an empty text is no layer."""
+    return tuple(map(int, _entries(text)))
 
-    Raises:
-        BadInput: An entry is not a whole number from 1 to ``MOST_UNITS``, or there are more than
-            ``MOST_LAYERS``.
-    """
-    parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    if len(parts) > MOST_LAYERS or not all(map(_is_width, parts)):
-        raise BadInput(
-            f"{setting} of model {model!r} lists at most {MOST_LAYERS} layer widths from 1 to "
-            f"{MOST_UNITS:,}, such as '200' or '512,128', got {text[:80]!r}; change the list"
-        )
-    return tuple(map(int, parts))
+
+def _entries(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text.strip() else []
+
+
+def _are_widths(text: object) -> bool:
+    parts = _entries(str(text))
+    return len(parts) <= MOST_LAYERS and all(map(_is_width, parts))
 
 
 def _is_width(text: str) -> bool:
@@ -116,29 +114,28 @@ def _is_width(text: str) -> bool:
     return text.isdecimal() and len(text) <= len(str(MOST_UNITS)) and 1 <= int(text) <= MOST_UNITS
 
 
-def norm_maker(
-    model: str, norm: str, *, groups: int, may_be_none: bool = False
-) -> Callable[[int], nn.Module]:
+Widths = Annotated[
+    str,
+    Condition(
+        f"a text with at most {MOST_LAYERS} layer widths from 1 to {MOST_UNITS:,}, such as '200' "
+        "or '512,128'",
+        _are_widths,
+    ),
+]
+
+
+def norm_maker(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
     """Makes normalisation layers for so many channels.
 
     Args:
-        model: For the refusal.
-        norm: ``"group"``, ``"batch"``, or ``"none"`` where a model may be without.
+        norm: "group", "batch" or "none".
         groups: Groups of group normalisation; they divide every number of channels.
-        may_be_none: Whether ``"none"`` is allowed.
-
-    Raises:
-        BadInput: Another normalisation.
     """
     makers: dict[str, Callable[[int], nn.Module]] = {
         "group": lambda channels: nn.GroupNorm(groups, channels),
         "batch": nn.BatchNorm2d,
+        "none": lambda channels: nn.Identity(),
     }
-    if may_be_none:
-        makers["none"] = lambda channels: nn.Identity()
-    if norm not in makers:
-        known = ", ".join(map(repr, makers))
-        raise BadInput(f"norm of model {model!r} is one of {known}, got {norm!r}")
     return makers[norm]
 
 
@@ -150,8 +147,6 @@ def dense_stack(sizes: tuple[int, ...], classes: int, dropout: float = 0.0) -> l
         classes: Outputs of the last layer.
         dropout: Share of hidden units left out in each training step, in [0, 1).
     """
-    if not 0 <= dropout < 1:
-        raise BadInput(f"dropout is the share of hidden units left out, in [0, 1), got {dropout}")
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]

@@ -1,11 +1,9 @@
 """Small convolutional networks."""
 
-from dataclasses import dataclass
-
 from torch import nn
 
-from fedaudit.core.errors import BadInput
-from fedaudit.models.base import ConfiguredModel, dense_stack, image, too_small, widths
+from fedaudit.core.arguments import Count, Decay, Positive, dataclass
+from fedaudit.models.base import ConfiguredModel, Widths, dense_stack, image, too_small, widths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +14,8 @@ class CNN(ConfiguredModel):
     pixels need ``padding=2``, which keeps the size of the image through a convolution of 5x5.
 
     Attributes:
-        channels: Output channels of each convolution.
-        hidden: Widths of the fully connected hidden layers.
+        channels: Output channels of each convolution, such as "32,64"; empty for no convolution.
+        hidden: Widths of the fully connected hidden layers, such as "512,128"; empty for none.
         kernel: Side of the convolution windows, at least 1.
         padding: Zeros around the image before each convolution, at least 0.
         dropout: Share of hidden units left out in each training step, in [0, 1); 0 is none.
@@ -32,11 +30,11 @@ class CNN(ConfiguredModel):
         quarter of the work.
     """
 
-    channels: str = "32,64"
-    hidden: str = "512,128"
-    kernel: int = 5
-    padding: int = 0
-    dropout: float = 0.0
+    channels: Widths = "32,64"
+    hidden: Widths = "512,128"
+    kernel: Positive = 5
+    padding: Count = 0
+    dropout: Decay = 0.0
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
         """Return an untrained network.
@@ -45,14 +43,9 @@ class CNN(ConfiguredModel):
             BadInput: Nothing is left of the image after the last pooling.
         """
         kernel, padding = self.kernel, self.padding
-        if kernel < 1 or padding < 0:
-            raise BadInput(
-                f"kernel of model 'cnn' is at least 1 and padding at least 0, got {kernel}, "
-                f"{padding}"
-            )
         seen = image("cnn", shape)
         layers: list[nn.Module] = []
-        for outputs in widths("cnn", "channels", self.channels):
+        for outputs in widths(self.channels):
             layers += [
                 nn.Conv2d(seen.channels, outputs, kernel, padding=padding),
                 nn.MaxPool2d(2),
@@ -64,5 +57,5 @@ class CNN(ConfiguredModel):
         if seen.size == 0:
             remedy = f"set padding to {kernel // 2}, use fewer channels entries, or use 'mlp'"
             raise too_small("cnn", shape, remedy)
-        sizes = (seen.size, *widths("cnn", "hidden", self.hidden))
+        sizes = (seen.size, *widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes, self.dropout))

@@ -1,6 +1,5 @@
 """A diffusion model, frozen, of which clients train an embedding for each of their concepts."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -8,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import refuse_missing
 from fedaudit.core.pretrained import pretrained
@@ -106,7 +106,7 @@ class Diffusion(ConfiguredModel):
         itself, not a word that a text encoder reads.
     """
 
-    width: int = 48
+    width: Positive = 48
     weights: str = ""
 
     def build(self, shape: tuple[int, ...], classes: int) -> DiffusionNetwork:
@@ -116,7 +116,7 @@ class Diffusion(ConfiguredModel):
             BadInput: The package is not installed, or samples are no such images.
         """
         width = self.width
-        if len(shape) != 3 or shape[1] % 8 or shape[2] % 8 or width < 1 or width % _GROUPS:
+        if len(shape) != 3 or shape[1] % 8 or shape[2] % 8 or width % _GROUPS:
             raise BadInput(
                 "model 'diffusion' takes images whose sides are multiples of 8 and a width that is "
                 f"a multiple of {_GROUPS}, got samples of shape {spelled(shape)} and width {width}"

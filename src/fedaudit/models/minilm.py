@@ -1,7 +1,6 @@
 """MiniLM, a small pretrained language model: clients train adapters, a prompt and a head."""
 
 import json
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -9,6 +8,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from fedaudit.core.arguments import AboveZero, Count, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.pretrained import of_minilm
 from fedaudit.models.base import ConfiguredModel, spelled
@@ -88,7 +88,7 @@ class MiniLM(ConfiguredModel):
 
     Attributes:
         rank: Rank of the adapters; 0 for none.
-        alpha: Scale of the adapters, divided by their rank.
+        alpha: Scale of the adapters, above 0, divided by their rank.
         prompt: Number of trained prompt tokens before each text (prompt tuning); 0 for none.
 
     Examples:
@@ -100,9 +100,9 @@ class MiniLM(ConfiguredModel):
     Differs: No dropout.
     """
 
-    rank: int = 8
-    alpha: float = 16.0
-    prompt: int = 0
+    rank: Count = 8
+    alpha: AboveZero = 16.0
+    prompt: Count = 0
 
     def build(self, shape: tuple[int, ...], classes: int) -> MiniLMNetwork:
         """Return a network whose encoder is pretrained.
@@ -110,9 +110,9 @@ class MiniLM(ConfiguredModel):
         Raises:
             BadInput: The packages are not installed, or samples are no sequences.
         """
-        if len(shape) != 1 or self.rank < 0 or self.prompt < 0:
+        if len(shape) != 1:
             raise BadInput(
-                "model 'minilm' reads sequences of tokens, and its rank and prompt are at least 0, "
-                f"got samples of shape {spelled(shape)}, rank {self.rank} and prompt {self.prompt}"
+                "model 'minilm' reads sequences of tokens, got samples of shape "
+                f"{spelled(shape)}; take another model"
             )
         return MiniLMNetwork(classes, self.rank, self.alpha, self.prompt)

@@ -1,11 +1,11 @@
 """Fully connected networks."""
 
 import math
-from dataclasses import dataclass
 
 from torch import nn
 
-from fedaudit.models.base import ConfiguredModel, dense_stack, widths
+from fedaudit.core.arguments import Decay, dataclass
+from fedaudit.models.base import ConfiguredModel, Widths, dense_stack, widths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,10 @@ class MLP(ConfiguredModel):
     Source: SIA, Table II(b) (one hidden layer of 200).
     """
 
-    hidden: str = "200"
-    dropout: float = 0.0
+    hidden: Widths = "200"
+    dropout: Decay = 0.0
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
         """Return an untrained network."""
-        sizes = (math.prod(shape), *widths("mlp", "hidden", self.hidden))
+        sizes = (math.prod(shape), *widths(self.hidden))
         return nn.Sequential(nn.Flatten(), *dense_stack(sizes, classes, self.dropout))

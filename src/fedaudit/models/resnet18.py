@@ -1,10 +1,11 @@
 """Residual networks for small images."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor, nn
 
+from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.models.base import ConfiguredModel, image, norm_maker
 
@@ -53,21 +54,21 @@ class ResNet18(ConfiguredModel):
     Source: FedMIA, section 4.1 and its code (group normalisation); CoFedMID, section 5.1.
     """
 
-    norm: str = "group"
-    width: int = 64
+    norm: Literal["group", "batch"] = "group"
+    width: Positive = 64
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
         """Return an untrained network.
 
         Raises:
-            BadInput: The normalisation is not known, or 32 groups do not divide the width.
+            BadInput: 32 groups do not divide the width.
         """
         width = self.width
-        make_norm = norm_maker("resnet18", self.norm, groups=_GROUPS)
-        if width < 1 or (self.norm == "group" and width % _GROUPS):
+        make_norm = norm_maker(self.norm, groups=_GROUPS)
+        if self.norm == "group" and width % _GROUPS:
             raise BadInput(
-                f"width of model 'resnet18' is at least 1, and a multiple of {_GROUPS} for "
-                f"norm='group', got {width}"
+                f"width of model 'resnet18' is a multiple of {_GROUPS} for norm='group', got "
+                f"{width}; change it, or set norm='batch'"
             )
         layers: list[nn.Module] = [
             nn.Conv2d(image("resnet18", shape).channels, width, 3, padding=1, bias=False),

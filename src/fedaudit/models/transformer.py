@@ -1,12 +1,11 @@
 """A small transformer that predicts the next token."""
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.models.base import ConfiguredModel, spelled
 
@@ -73,9 +72,10 @@ class Transformer(ConfiguredModel):
     """A causal transformer over tokens, such as bytes of text, for the task "next-token".
 
     Attributes:
-        layers: Number of blocks of attention and a hidden layer of four times the width.
+        layers: Number of blocks, at least 1, each of attention and a hidden layer of four times
+            the width.
         width: Embedding dimension, a multiple of ``heads``.
-        heads: Number of attention heads.
+        heads: Number of attention heads, at least 1.
 
     Examples:
         >>> Transformer(layers=1).build(shape=(16,), classes=256).logits
@@ -86,9 +86,9 @@ class Transformer(ConfiguredModel):
         dropout.
     """
 
-    layers: int = 2
-    width: int = 128
-    heads: int = 4
+    layers: Positive = 2
+    width: Positive = 128
+    heads: Positive = 4
 
     def build(self, shape: tuple[int, ...], classes: int) -> TransformerNetwork:
         """Return an untrained network.
@@ -101,9 +101,9 @@ class Transformer(ConfiguredModel):
                 "model 'transformer' reads sequences of tokens, got samples of shape "
                 f"{spelled(shape)}; take the task 'next-token', or another model"
             )
-        if min(self.layers, self.width, self.heads) < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise BadInput(
-                "model 'transformer' has layers, heads and a width that is a multiple of heads, "
-                f"got layers={self.layers}, heads={self.heads} and width={self.width}"
+                f"width of model 'transformer' is a multiple of heads, got heads={self.heads} and "
+                f"width={self.width}; change one of them"
             )
         return TransformerNetwork(shape[0], classes, self.layers, self.width, self.heads)

@@ -1,10 +1,9 @@
 """VGG for small images."""
 
-from dataclasses import dataclass
-
 from torch import nn
 
-from fedaudit.models.base import ConfiguredModel, dense_stack, image, too_small, widths
+from fedaudit.core.arguments import dataclass
+from fedaudit.models.base import ConfiguredModel, Widths, dense_stack, image, too_small, widths
 
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
@@ -28,7 +27,7 @@ class VGG11(ConfiguredModel):
     Differs: ReLU acts after a pooling, not before: same values and gradients, less work.
     """
 
-    hidden: str = "512,512"
+    hidden: Widths = "512,512"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
         """Return an untrained network.
@@ -51,5 +50,5 @@ class VGG11(ConfiguredModel):
         if seen.size == 0:
             remedy = "it needs at least 32 x 32: pad or enlarge the images, or use 'cnn'"
             raise too_small("vgg11", shape, remedy)
-        sizes = (seen.size, *widths("vgg11", "hidden", self.hidden))
+        sizes = (seen.size, *widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes))

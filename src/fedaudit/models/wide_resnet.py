@@ -1,16 +1,24 @@
 """Wide residual networks for small images."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.arguments import Condition, Positive, dataclass
 from fedaudit.models.base import ConfiguredModel, image, norm_maker
 
 _GROUPS = 16
 _STEM = 16
 _DEEPEST = 1000
+
+Depth = Annotated[
+    int,
+    Condition(
+        f"10, 16, 22 or another 6n + 4 up to {_DEEPEST}",
+        lambda depth: depth in range(10, _DEEPEST + 1, 6),
+    ),
+]
 
 
 class _Block(nn.Module):
@@ -48,8 +56,8 @@ class WideResNet(ConfiguredModel):
 
     Attributes:
         depth: Layers with weights: 6 times the blocks of a stage, and 4; up to 1,000.
-        width: Channels of the first stage in multiples of 16; the later two have 2 and 4 times
-            as many.
+        width: Channels of the first stage in multiples of 16, at least 1; the later two
+            have 2 and 4 times as many.
         norm: "group" for group normalisation in 16 groups, "batch", or "none". Batch
             normalisation mixes the samples of a batch in training.
 
@@ -66,23 +74,18 @@ class WideResNet(ConfiguredModel):
         in Aerni et al.'s code the second does, at the same number of parameters.
     """
 
-    depth: int = 16
-    width: int = 4
-    norm: str = "group"
+    depth: Depth = 16
+    width: Positive = 4
+    norm: Literal["group", "batch", "none"] = "group"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
         """Return an untrained network.
 
         Raises:
-            BadInput: The normalisation is not known, or there is no network of that depth or width.
+            BadInput: Samples are no images.
         """
         depth, width = self.depth, self.width
-        make_norm = norm_maker("wide-resnet", self.norm, groups=_GROUPS, may_be_none=True)
-        if not 10 <= depth <= _DEEPEST or depth % 6 != 4 or width < 1:
-            raise BadInput(
-                f"depth of model 'wide-resnet' is 10, 16, 22 or another 6n + 4 up to {_DEEPEST}, "
-                f"and width at least 1, got {depth}, {width}"
-            )
+        make_norm = norm_maker(self.norm, groups=_GROUPS)
         inputs = _STEM
         layers: list[nn.Module] = [
             nn.Conv2d(image("wide-resnet", shape).channels, inputs, 3, padding=1)

@@ -4,7 +4,8 @@ Names of parts are kept as their catalogue spells them, however they were typed.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args, get_origin
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -18,6 +19,7 @@ from pydantic import (
 )
 
 from fedaudit.core import arguments
+from fedaudit.core.arguments import without_ranges
 from fedaudit.core.errors import BadInput, folded_name, setting
 from fedaudit.core.importing import as_catalogued
 from fedaudit.core.values import Setting
@@ -123,6 +125,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
 
 
+Kind = TypeVar("Kind", bound=type)
+
 if TYPE_CHECKING:
     from builtins import type as _Refusing
 else:
@@ -139,6 +143,39 @@ else:
                 return super().__call__(**settings)
             except ValidationError as error:
                 raise refusal_of(error, cls, cls.python_name()) from error
+
+        @property
+        def __signature__(cls):
+            named = {one.alias or name: one for name, one in cls.model_fields.items()}
+            return Signature(
+                [
+                    Parameter(
+                        name,
+                        Parameter.KEYWORD_ONLY,
+                        default=Parameter.empty
+                        if one.is_required()
+                        else one.get_default(call_default_factory=True),
+                        annotation=without_ranges(one.annotation),
+                    )
+                    for name, one in named.items()
+                ]
+            )
+
+        @__signature__.setter
+        def __signature__(cls, given):
+            pass  # pydantic's takes anything
+
+        def __dir__(cls):
+            above = cls.__mro__[: cls.__mro__.index(Section)]
+            methods = [name for kind in above for name, one in vars(kind).items() if callable(one)]
+            return [*cls.model_fields, *(name for name in methods if not name.startswith("_"))]
+
+
+def public(kind: Kind) -> Kind:
+    """Name a section as :mod:`fedaudit` exports it, without "Section"."""
+    kind.__name__ = kind.__qualname__ = kind.__name__.removesuffix("Section")
+    kind.__module__ = "fedaudit"
+    return kind
 
 
 class Section(BaseModel, metaclass=_Refusing):
@@ -178,7 +215,10 @@ class Section(BaseModel, metaclass=_Refusing):
                 found[name] = next(known, found[name])
         return found
 
+    def __dir__(self) -> list[str]:
+        return dir(type(self))
+
     @classmethod
     def python_name(cls) -> str:
-        """The section as Python's door has it."""
+        """Return the name that Python code has for the section."""
         return f"fedaudit.{cls.__name__.removesuffix('Section')}"

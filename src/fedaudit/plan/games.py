@@ -5,8 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.core.arguments import Decay, ProperShare
-from fedaudit.plan.base import Count, DefenseName, Digest, Positive, Section, Settings
+from fedaudit.attacks.ami.game import Rules
+from fedaudit.attacks.ami.train import NeuronTraining
+from fedaudit.core.arguments import Decay, ProperShare, documented_by
+from fedaudit.plan.base import Count, DefenseName, Digest, Positive, Section, Settings, public
 from fedaudit.plan.optional import COALITION
 from fedaudit.plan.sections import DataSection, Study
 from fedaudit.plan.values import settings_from
@@ -27,11 +29,13 @@ class RecordsSection(Section):
     servers: Count = 0
 
 
+@documented_by(Rules)
+@public
 class GameSection(Section):
-    """Rules of games; see :class:`fedaudit.attacks.ami.game.Rules`.
+    """Rules of games.
 
     Attributes:
-        games: In all.
+        games: Number of games in all.
         targets: Records that the server asks about, each with a neuron of its own; games are
             shared out among them.
         certified: Targets for which certificates are made as well.
@@ -65,8 +69,10 @@ class GameSection(Section):
         return self
 
 
+@documented_by(NeuronTraining)
+@public
 class NeuronSection(Section):
-    """Training of neurons; see :class:`fedaudit.attacks.ami.train.NeuronTraining`.
+    """Training of neurons.
 
     Attributes:
         check: After every so many epochs training ends if the neuron tells all validation records
@@ -98,6 +104,7 @@ class MechanismSection(Section):
     options: Settings = Field(default_factory=dict)
 
 
+@public
 class DetectorSection(Section):
     """Detection of planted models by a client; measured once a study, on its own federations.
 
@@ -136,6 +143,7 @@ class DetectorSection(Section):
         return self
 
 
+@public
 class RoundsSection(Section):
     """Games in real rounds, and what stands between upload and server.
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from fedaudit.core.arguments import LearningRate
 from fedaudit.core.values import ClientId
 from fedaudit.observe.tensors import MAX_ROUND
-from fedaudit.plan.base import Count, DefenseName, Positive, Rounds, Section, Settings
+from fedaudit.plan.base import Count, DefenseName, Positive, Rounds, Section, Settings, public
 
 NONE = "none"
 
@@ -98,6 +98,7 @@ LONGEST_CANARY = 1e6
 """What is far longer has a square beyond single precision, and is clipped to nothing."""
 
 
+@public
 class ShadowSection(Section):
     """The source of examples for attacks that learn; never the audited samples.
 
@@ -136,6 +137,7 @@ class ShadowSection(Section):
         return self
 
 
+@public
 class ReferencesSection(Section):
     """Federations that the adversary trains itself, for attacks that compare with their models.
 
@@ -170,6 +172,7 @@ class ReferencesSection(Section):
         return self
 
 
+@public
 class CanariesSection(Section):
     """Canary clients, which tell how well one client's update is hidden in the released models.
 
@@ -190,6 +193,7 @@ class CanariesSection(Section):
     length: Annotated[float, Field(ge=0, le=LONGEST_CANARY, allow_inf_nan=False)] = 0.0
 
 
+@public
 class UnlearningSection(Section):
     """Unlearning of the audited clients' audited samples, and what is left of them.
 
@@ -220,6 +224,7 @@ class UnlearningSection(Section):
     radius: LearningRate = 1 / 3
 
 
+@public
 class SecureSumSection(Section):
     """Secure aggregation's own protection: one upload in a round's sum, in the view "sum".
 
@@ -239,6 +244,7 @@ class SecureSumSection(Section):
     draws: Annotated[int, Field(ge=80, le=100_000, strict=True)] = 400
 
 
+@public
 class AttackerSection(Section):
     """A malicious client: in some rounds it sends a poison on the audited samples.
 

@@ -18,6 +18,7 @@ from fedaudit.core.arguments import (
     ProperShare,
     Share,
     WeightDecay,
+    documented_by,
 )
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_key
@@ -40,6 +41,7 @@ from fedaudit.plan.base import (
     TaskName,
     ViewName,
     each_once,
+    public,
 )
 from fedaudit.plan.optional import (
     AttackerSection,
@@ -139,8 +141,14 @@ class AlgorithmSection(Section):
     options: Settings = Field(default_factory=dict)
 
 
+@documented_by(LocalTraining)
+@public
 class TrainingSection(Section):
     """Rounds, participation, and each client's local training.
+
+    Attributes:
+        rounds: Number of rounds, from 1 to 999,999.
+        participation: Share of the clients that train in each round, in (0, 1]; 1 for all.
 
     Examples:
         >>> import fedaudit as fa
@@ -175,6 +183,7 @@ class TrainingSection(Section):
         )
 
 
+@public
 class AuditSection(Section):
     """The audited samples, and the view that they are audited in.
 
@@ -185,8 +194,8 @@ class AuditSection(Section):
         unit: Whose membership is asked for, and what a fair coin decides about: each "sample" by
             itself, or each "person" with all of its samples, whose score is the mean over them.
             Data then say of which person each sample is (``data.options.subject``).
-        fair: Samples, or people, whose owner a fair draw decides, for each target; also called
-            ``samples`` or ``people``.
+        fair: Samples, or people, whose owner a fair draw decides, for each target. The argument is
+            ``samples``; a study file may say ``people``.
         clients_per_person: Among how many clients the samples of a person who takes part are
             divided, as those of a patient who visits several hospitals.
         extra_other: Further audited samples of other clients.
@@ -268,6 +277,7 @@ class ServerSection(Section):
     options: Settings = Field(default_factory=dict)
 
 
+@public
 class ShiftSection(Section):
     """A minority of clients whose samples differ from the majority's.
 
@@ -293,6 +303,7 @@ class ShiftSection(Section):
     value: str = ""
 
 
+@public
 class RiskSection(Section):
     """The measure of the models' membership risk, and what clients accept.
 
@@ -353,6 +364,7 @@ def _each_metric_once(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+@public
 class FiguresSection(Section):
     """Which figures are printed.
 

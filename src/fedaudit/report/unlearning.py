@@ -93,13 +93,6 @@ def _sentence(record: Record, verdict: str) -> str:
     of_target = {row.after.target: row.after for row in rows}.values()
     forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
     what = f"unlearning by {_method(record)!r} of {forgotten} {_units(record)}"
-    if verdict == DESTROYED:
-        return (
-            f"Model destroyed: {what} left a test accuracy near guessing. Such a model reveals "
-            "nothing about any sample."
-        )
     attacks = words.plural(len({row.after.attack for row in rows}), "attack")
-    return (
-        f"{words.capital(verdict)}, as far as {attacks} of this study can tell: {what}, compared "
-        f"with {unseen} unseen ones."
-    )
+    said = "unlearning.destroyed" if verdict == DESTROYED else "unlearning.said"
+    return fixed(said, verdict=words.capital(verdict), attacks=attacks, what=what, unseen=unseen)

@@ -4,7 +4,7 @@ import io
 import pickle
 import pickletools
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import ClassVar, NamedTuple, cast
 
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from numpy import ndarray
 
+from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import TooLarge, read_bytes
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from gzip import GzipFile
 from io import BufferedReader
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
+from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import hold_to_budget, open_regular
 from fedaudit.datasets.arrays import Arrays, from_arrays

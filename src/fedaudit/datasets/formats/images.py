@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from numpy import ndarray
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Count, ProperShare
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import hold_to_budget, open_regular, regular_size
 from fedaudit.core.seeds import seeded_numpy
@@ -148,7 +150,7 @@ class _Parts(NamedTuple):
     test: _Files
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class images(DataFile):
     """Data set in a folder of pictures, with a folder for each class.
 
@@ -171,9 +173,9 @@ class images(DataFile):
     looks_for: ClassVar[str] = "NAME/CLASS/ or NAME/train/CLASS/"
 
     _: KW_ONLY
-    size: int = 0
+    size: Count = 0
     grey: bool = False
-    test_share: float = 0.2
+    test_share: ProperShare = 0.2
     standardise: bool = True
 
     @classmethod
@@ -193,10 +195,6 @@ class images(DataFile):
             Damaged: A file that is no picture.
         """
         path, size = self.file, self.size
-        if size < 0:
-            raise BadInput(
-                f"size is a side in pixels, got {size}; give 32, or 0 to keep the pictures"
-            )
         names = {folder.name for folder in _subfolders(path)}
         _refuse_other_parts(path, names)
         train, test = _parts(path, seed, self.test_share)

@@ -6,13 +6,13 @@ import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from io import BufferedReader, BytesIO
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from re import finditer
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from numpy import ndarray
 from numpy.lib import format as npy
 from torch import Tensor
 
+from fedaudit.core.arguments import Count, ProperShare, dataclass
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
 from fedaudit.core.files import hold_to_budget, open_regular, parsed_json
 from fedaudit.core.pretrained import of_minilm
@@ -85,13 +86,13 @@ class npz(DataFile):
     suffix: ClassVar[str] = ".npz"
 
     _: KW_ONLY
-    test_share: float = 0.2
+    test_share: ProperShare = 0.2
     standardise: bool = True
     first_label: int = 0
     labels: str = "y"
     distinct: bool = False
-    longest: int = 0
-    tokenizer: str = ""
+    longest: Count = 0
+    tokenizer: Literal["", "minilm"] = ""
     group: str = ""
     subject: str = ""
 

@@ -1,12 +1,13 @@
 """Scikit-learn's diabetes patients."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
+from typing import Annotated
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.arguments import ProperShare, Range, dataclass
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import assembled, scaled_columns, split
 from fedaudit.datasets.dataset import Dataset
@@ -26,9 +27,6 @@ class diabetes(DataSource):
         progression_classes: Number of classes, from 2 to 10.
         test_share: Share of each class in the test part, in (0, 1).
 
-    Raises:
-        BadInput: A number of classes outside its range.
-
     Examples:
         >>> diabetes(progression_classes=3).read(seed=0).classes
         3
@@ -38,14 +36,8 @@ class diabetes(DataSource):
     """
 
     _: KW_ONLY
-    progression_classes: int = 4
-    test_share: float = 0.2
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.progression_classes <= 10:
-            raise BadInput(
-                f"progression_classes is {self.progression_classes}; give a number from 2 to 10"
-            )
+    progression_classes: Annotated[int, Range(ge=2, le=10)] = 4
+    test_share: ProperShare = 0.2
 
     def read(self, seed: int) -> Dataset:
         """Return the data set; the seed decides which patients are tested on."""

@@ -1,6 +1,6 @@
 """Scikit-learn's handwritten digits."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from fedaudit.core.arguments import ProperShare, dataclass
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
 from fedaudit.datasets.dataset import Dataset
@@ -27,7 +28,7 @@ class digits(DataSource):
     """
 
     _: KW_ONLY
-    test_share: float = 0.2
+    test_share: ProperShare = 0.2
 
     def read(self, seed: int) -> Dataset:
         """Return the data set; the seed decides which digits are tested on."""

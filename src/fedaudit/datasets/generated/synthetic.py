@@ -1,10 +1,12 @@
 """SIA's synthetic classes."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
+from typing import Annotated
 
 import numpy as np
 import torch
 
+from fedaudit.core.arguments import Count, Fraction, Positive, ProperShare, Range, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
@@ -25,9 +27,9 @@ class synthetic(DataSource):
     and of each entry of W and b, is the same for all samples of a person.
 
     Attributes:
-        samples: Number of samples in both parts together.
-        dimensions: Number of features.
-        classes: Number of classes.
+        samples: Number of samples in both parts together, at least 2.
+        dimensions: Number of features, at least 1.
+        classes: Number of classes, from 2 to 1,000,000.
         test_share: Share of each class in the test part, in (0, 1).
         people: Number of people that the samples are of; 0 for none.
         alike: Share of the variance that the samples of a person have in common, in [0, 1].
@@ -41,30 +43,25 @@ class synthetic(DataSource):
     """
 
     _: KW_ONLY
-    samples: int = 100_000
-    dimensions: int = 60
-    classes: int = 10
-    test_share: float = 0.2
-    people: int = 0
-    alike: float = 0.5
+    samples: Annotated[int, Range(ge=2, le=10**9)] = 100_000
+    dimensions: Positive = 60
+    classes: Annotated[int, Range(ge=2, le=10**6)] = 10
+    test_share: ProperShare = 0.2
+    people: Count = 0
+    alike: Fraction = 0.5
 
     def read(self, seed: int) -> Dataset:
         """Return the data set.
 
         Raises:
-            BadInput: Too few samples, dimensions or classes, or a share outside its range.
+            BadInput: There are more people than samples.
         """
         samples, dimensions, classes = self.samples, self.dimensions, self.classes
         people, alike = self.people, self.alike
-        if samples < 2 or dimensions < 1 or classes < 2:
+        if people > samples:
             raise BadInput(
-                f"synthetic data needs at least 2 samples, 1 dimension and 2 classes, got "
-                f"{samples}, {dimensions} and {classes}; raise them"
-            )
-        if not 0 <= people <= samples or not 0 <= alike <= 1:
-            raise BadInput(
-                f"synthetic data are of at most {samples} people who are alike to a share from 0 "
-                f"to 1, got {people} and {alike}"
+                f"people is {people} and samples {samples}, so that some people would have none; "
+                "give at least as many samples"
             )
         rng = seeded_numpy(seed, "synthetic")
         spread = np.arange(1, dimensions + 1) ** -0.6

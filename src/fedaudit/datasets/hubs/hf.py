@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Count, ProperShare
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, unknown_name
 from fedaudit.core.files import hold_to_budget, open_regular, resolved
 from fedaudit.core.naming import DataPart, changed_fields
@@ -60,7 +62,7 @@ class Source(NamedTuple):
     folders: Sequence[Path] = ()
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class hf(DataSource):
     """A data set of pictures or rows of numbers from Hugging Face or its local cache.
 
@@ -85,9 +87,9 @@ class hf(DataSource):
     config: str = ""
     features: str = ""
     label: str = "label"
-    size: int = 0
+    size: Count = 0
     grey: bool = False
-    test_share: float = 0.2
+    test_share: ProperShare = 0.2
     standardise: bool = True
     subject: str = ""
 

@@ -208,13 +208,16 @@ class LocalTraining:
     """Settings of a client's training within a round; the optimizer starts afresh each round.
 
     Attributes:
-        epochs: Passes over the client's data.
-        batch_size: Samples a step; larger than the data means one step an epoch.
-        lr: Learning rate of the first round.
-        momentum: Of SGD; 0 for none.
-        weight_decay: L2 penalty; 0 for none.
-        schedule: How the rate falls over rounds: "constant", "cosine" or "exponential".
-        optimizer: "sgd" or "adam".
+        epochs: Local epochs: passes of a client over its samples in each of its rounds, at
+            least 1.
+        batch_size: Samples of a training step, at least 1; more than the client has mean one step
+            an epoch.
+        lr: Learning rate of the first round, above 0; at most 1,000 in a study.
+        momentum: Momentum of SGD, in [0, 1); 0 for none.
+        weight_decay: Factor of the parameters that is added to their gradient (L2 penalty), at
+            least 0, and at most 1,000 in a study; 0 for none.
+        schedule: Learning rate over the rounds: "constant", "cosine" or "exponential".
+        optimizer: Optimizer of local training, "sgd" or "adam".
     """
 
     epochs: Positive = 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from fedaudit.report.evidence import Kept, Look
+from fedaudit.report.evidence import DOUBTED, Kept, Look
 from fedaudit.report.grid import Cell, Content, Footnotes, Grid, Place, as_cell, below, tabled
 from fedaudit.report.words import further_of, interval_of, is_share, signed, span, value_of
 from fedaudit.results.comparison import Difference
@@ -56,7 +56,7 @@ def measured(
     """Return the cell of a figure: its value, size, interval, and the interval for further runs.
 
     Args:
-        figure: None gives no cell.
+        figure: None gives no cell; one that a failed control takes back is marked as such.
         look: Its sign, colour and word.
         more: Further lines.
         mark: Letter of a footnote.
@@ -64,6 +64,7 @@ def measured(
     """
     if figure is None:
         return None
+    look = DOUBTED if figure.doubt else look
     lines = (look.word, interval_of(figure) or unbounded, further_of(figure), *more)
     return Cell(f"{look.sign}{value_of(figure)}", below(*lines), look.tone, mark)
 

@@ -111,8 +111,9 @@ def out_of_scope(why: str) -> Answering:
 
 def unanswered(record: Record, why: str, *metrics: str) -> Answer:
     """Return that nothing was tested, or that figures were refused for want of samples."""
-    asked = [one for one in record.findings if one.metric in metrics and "inconclusive" in one.note]
-    refused = refusals([one for one in asked if one.seed is None] or asked)
+    blank = [one for one in record.findings if one.metric in metrics and one.value is None]
+    blank = [one for one in blank if "inconclusive" in one.note]
+    refused = refusals([one for one in blank if one.seed is None] or blank)
     if not refused or evidence.says_nothing(record):
         return not_tested(why)
     return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))

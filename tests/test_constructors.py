@@ -1,0 +1,199 @@
+"""Constructors of the public API refuse wrong arguments by name, and explain the right ones."""
+
+import doctest
+import inspect
+import pydoc
+from collections.abc import Callable, Iterator
+from inspect import Parameter
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import pytest
+
+import fedaudit as fa
+from fedaudit.core.arguments import Range, parameters
+from fedaudit.plan.base import Section
+from fedaudit.tasks import Utility
+
+PACKAGES = {
+    "algorithms": fa.algorithms,
+    "attacks": fa.attacks,
+    "datasets": fa.datasets,
+    "defenses": fa.defenses,
+    "models": fa.models,
+    "partitions": fa.partitions,
+    "tasks": fa.tasks,
+}
+NO_CONSTRUCTORS = {
+    # Catalogues, protocols, flags, and functions of a name of a catalogue.
+    *("MODELS", "TASKS", "Partition", "Reading", "architecture", "architecture_from_path"),
+    "Defense",  # a base without settings
+    # Constructed by fedaudit, for custom algorithms and for each batch.
+    *("FederatedTask", "NextTokens", "Utility"),
+}
+
+
+class Public(NamedTuple):
+    name: str
+    make: Callable[..., object]
+
+    @property
+    def taken(self) -> dict[str, Parameter]:
+        """Parameters that have a type of their own; settings of custom parts may be anything."""
+        return {
+            name: one
+            for name, one in parameters(self.make).items()
+            if one.kind is not one.VAR_KEYWORD
+            and one.annotation not in (object, one.empty)
+            and one.default is not dict
+        }
+
+    def refusal(self, name: str, value: object) -> str:
+        """Return what is said to a value of a setting."""
+        given: dict[str, object] = {
+            one.name: usable(one.annotation)
+            for one in parameters(self.make).values()
+            if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.POSITIONAL_ONLY)
+        }
+        by_place = [
+            value if one.name == name else usable(one.annotation)
+            for one in parameters(self.make).values()
+            if one.kind is one.POSITIONAL_ONLY
+        ]
+        if name not in self.taken or self.taken[name].kind is not Parameter.POSITIONAL_ONLY:
+            given[name] = value
+        with pytest.raises(fa.errors.FedauditError) as refused:
+            self.make(*by_place, **given)
+        return str(refused.value)
+
+
+def usable(annotation: object) -> Any:
+    """Return a value that an annotation of a required parameter allows."""
+    origin, within = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return [0] if "Sequence" in str(within[0]) else usable(within[0])
+    if origin is tuple:
+        return (fa.attacks.LossSeries().signals[0],)
+    if origin is not None and origin is not type:
+        return usable(within[0]) if within and origin is not Callable else print
+    known: dict[object, object] = {
+        str: "x",
+        float: 1.0,
+        int: 1,
+        object: [[0.0], [1.0]],
+        fa.Samples: fa.Samples([[0.0]], [0]),
+        Utility: Utility("x", print),  # type: ignore[arg-type]
+    }
+    if annotation in known:
+        return known[annotation]
+    return fa.attacks.LossSeries().rule if "Rule" in str(annotation) else "x"
+
+
+def wrong_values(annotation: object) -> Iterator[object]:
+    """Yield values out of the range of an annotation, if it has one, and names that it lacks."""
+    if get_origin(annotation) is Annotated:
+        for one in get_args(annotation)[1:]:
+            if isinstance(one, Range):
+                ends = (one.ge, one.gt, one.le, one.lt)
+                number = float if get_args(annotation)[0] is float else int
+                yield from (number(end - 1) for end in ends[:2] if end is not None)  # type: ignore[operator]
+                yield from (number(end + 1) for end in ends[2:] if end is not None)  # type: ignore[operator]
+                yield from (end for end in (one.gt, one.lt) if end is not None)
+                yield float("nan")
+    if get_origin(annotation) is Literal:
+        yield "no such name"
+
+
+PUBLIC = [
+    Public(f"{package}.{name}", getattr(module, name))
+    for package, module in PACKAGES.items()
+    for name in module.__all__
+    if name not in NO_CONSTRUCTORS
+]
+every_constructor = pytest.mark.parametrize("one", PUBLIC, ids=[one.name for one in PUBLIC])
+
+
+@every_constructor
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_argument(one: Public) -> None:
+    for name in one.taken:
+        assert name in one.refusal(name, object())
+
+
+@every_constructor
+def test_a_value_out_of_range_is_refused_by_the_name_of_its_argument(one: Public) -> None:
+    for name, parameter in one.taken.items():
+        for value in wrong_values(parameter.annotation):
+            assert name in one.refusal(name, value)
+
+
+@every_constructor
+def test_an_unknown_argument_is_refused_with_those_that_there_are(one: Public) -> None:
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters(one.make).values()):
+        assert "no_such_argument" in one.refusal("no_such_argument", 1)
+
+
+@every_constructor
+def test_help_explains_every_argument(one: Public) -> None:
+    shown = pydoc.plain(pydoc.render_doc(one.make))
+    documented = inspect.getdoc(one.make) or ""
+    for name in parameters(one.make):
+        assert f"    {name}: " in documented
+    assert "Annotated" not in shown.partition("\n\n")[0]
+
+
+SECTIONS = [
+    one
+    for name in dir(fa)
+    if isinstance(one := getattr(fa, name), type) and issubclass(one, Section)
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=[one.__name__ for one in SECTIONS])
+def test_a_section_shows_its_fields_and_explains_them(section: type[Section]) -> None:
+    documented = inspect.getdoc(section) or ""
+    fields = section.model_fields.keys()
+    assert getattr(fa, section.__name__) is section
+    assert set(dir(section)) - fields <= {"local"}
+    assert all(f"    {name}: " in documented for name in fields)
+    assert all(name in documented for name in inspect.signature(section).parameters)
+    assert "Annotated" not in str(inspect.signature(section))
+    with pytest.raises(fa.errors.FedauditError, match="no_such"):
+        section(no_such=1)
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=[one.__name__ for one in SECTIONS])
+def test_the_example_of_a_section_runs(section: type[Section]) -> None:
+    for example in doctest.DocTestFinder(recurse=False).find(section, module=False):
+        assert doctest.DocTestRunner().run(example).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: fa.algorithms.FedAvg(rounds="50"),  # type: ignore[arg-type]
+            "rounds of FedAvg takes a whole number from 1 to 999,999, got '50'; leave it out for "
+            "30",
+        ),
+        (lambda: fa.algorithms.FedAvg(rounds=True), "got True"),
+        (
+            lambda: fa.algorithms.FedAvg(roundz=3),  # type: ignore[call-arg]
+            "no argument of FedAvg named 'roundz'; did you mean 'rounds'?",
+        ),
+        (
+            lambda: fa.defenses.MixUp(alpha=1.0, members=[-1]),
+            "members of MixUp takes clients by number, such as [0, 1], at least one and each once",
+        ),
+        (
+            lambda: fa.defenses.MixUp(alpha=1.0, mixes="legacy-label-only"),  # type: ignore[arg-type]
+            "did you mean 'legacy_label_only'?",
+        ),
+        (lambda: fa.attacks.Attack(1, 2, 3), "signals of Attack takes a list"),  # type: ignore[arg-type]
+        (lambda: fa.defenses.DPSGD(clip=1.0), "DPSGD needs noise_multiplier"),  # type: ignore[call-arg]
+        (lambda: fa.models.AlexNet(width=3), "AlexNet takes no arguments"),  # type: ignore[call-arg]
+    ],
+)
+def test_a_refusal_says_what_is_allowed(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(fa.errors.BadArgument) as refused:
+        make()
+    assert text in str(refused.value)
+    assert isinstance(refused.value, TypeError)
