@@ -313,7 +313,11 @@ def test_federated_averaging_has_no_clusters() -> None:
         ({"shift": {"kind": "shear"}}, BadInput, "known: attribute, brightness, rotation"),
         ({"shift": {"kind": "rotation", "minority_range": (9, 1)}}, BadInput, "smaller first"),
         ({"shift": {"kind": "brightness"}}, BadInput, "standardise"),
-        ({"algorithm": {"name": "ifca", "options": {"models": 0}}}, BadInput, "number from 1"),
+        (
+            {"algorithm": {"name": "ifca", "options": {"models": 0}}},
+            BadInput,
+            "whole number from 1",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_trained(
