@@ -112,7 +112,7 @@ def _price(row: TradeOff) -> str:
     before = wording.percent(1 - row.undefended_error)
     after = wording.percent(1 - row.undefended_error - row.error)
     if row.error <= 0:
-        return f"at no cost in accuracy ({before} to {after})"
+        return f"no cost in accuracy shown ({before} to {after})"
     if row.lost is None:
         return f"accuracy {before} to {after}, where guessing does as well"
     lost = wording.percent(row.lost)
