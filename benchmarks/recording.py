@@ -37,7 +37,7 @@ from fedaudit.live.measuring import Measuring, When
 from fedaudit.live.network import network_of
 from fedaudit.live.recorder import record
 from fedaudit.live.recording import RoundEntry
-from fedaudit.live.rounds import Answers, round_of_uploads
+from fedaudit.live.rounds import RoundData, round_of_uploads
 from fedaudit.models import CNN, ResNet18
 from fedaudit.observe.kept_files import write_round
 
@@ -224,7 +224,7 @@ def writing(turns: int) -> None:
     clients = tuple(range(CLIENTS))
     told = RoundEntry(round=1, asked=clients, answered=clients, measured=True)
     uploads = {client: network() for client in clients}
-    given = Answers(network().state_dict(), uploads, {}, None)
+    given = RoundData(network().state_dict(), uploads, {}, None)
     round = round_of_uploads(told, given, shape, "models", {}).round
     assert round is not None
     with TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from torch import nn
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.values import Architecture, Model
 from fedaudit.live.recording import round_entry
-from fedaudit.live.rounds import Answers, Kind, round_of_uploads
+from fedaudit.live.rounds import Kind, RoundData, round_of_uploads
 from fedaudit.live.weights import Shape, Weights, array_from
 from fedaudit.observe.tensors import read_tensors
 from fuzz.target import file
@@ -37,7 +37,7 @@ def recorded(came: Weights) -> None:
     refusals = list[FedauditError]()
     for kind in get_args(Kind):
         try:
-            given = Answers(sent, {0: came}, {0: 1.0}, None)
+            given = RoundData(sent, {0: came}, {0: 1.0}, None)
             heard = round_of_uploads(told, given, _shape(), kind, {})
             if heard.round is None:
                 refusals.append(BadInput(heard.faulty[0]))

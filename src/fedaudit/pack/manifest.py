@@ -6,7 +6,6 @@ Signatures are Ed25519 over the bytes of the manifest, by the package cryptograp
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +13,7 @@ from pydantic import Field
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import TooLarge, read_text
+from fedaudit.core.importing import refuse_missing
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.results.fields import Part, Whole
@@ -179,7 +179,7 @@ def _hash(value: object) -> str:
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
     """Read the private key in a PEM file."""
-    _refuse_missing_package()
+    refuse_missing("signing", "sign", "cryptography")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -198,7 +198,7 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
 def public_key(path: Path) -> "Ed25519PublicKey":
     """Read the public key in a PEM file; refuse weak keys, for which anybody can sign."""
-    _refuse_missing_package()
+    refuse_missing("signing", "sign", "cryptography")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -245,11 +245,3 @@ def _pem(path: Path) -> bytes:
         return read_text(path, max_bytes=_LONGEST_KEY).encode()
     except (OSError, TooLarge, UnicodeDecodeError) as error:
         raise BadInput(f"the key {path} cannot be read ({error}); give a PEM file") from error
-
-
-def _refuse_missing_package() -> None:
-    if find_spec("cryptography") is None:
-        raise BadInput(
-            "signatures need the package cryptography, which is not installed; run pip install "
-            "'fedaudit[sign]'"
-        )
