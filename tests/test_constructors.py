@@ -197,3 +197,11 @@ def test_a_refusal_says_what_is_allowed(make: Callable[[], object], text: str) -
         make()
     assert text in str(refused.value)
     assert isinstance(refused.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    "base", [fa.algorithms.FederatedAlgorithm(rounds=3), fa.partitions.PartitionScheme(4)]
+)
+def test_a_base_class_is_refused_with_what_to_construct(base: Any) -> None:
+    with pytest.raises(fa.errors.BadInput, match="is a base class; construct one of its"):
+        base.part()

@@ -101,7 +101,7 @@ class FederatedAlgorithm:
         participation: Share of the clients that train in each round, in (0, 1]; 1 for all.
     """
 
-    catalogue_name: ClassVar[str]
+    catalogue_name: ClassVar[str] = ""
 
     rounds: Rounds = 30
     participation: Share = 1.0
@@ -114,7 +114,16 @@ class FederatedAlgorithm:
     optimizer: OptimizerName = "sgd"
 
     def part(self) -> AlgorithmPart:
-        """Return name and settings as a study file has them, without settings at their defaults."""
+        """Return name and settings as a study file has them, without settings at their defaults.
+
+        Raises:
+            BadInput: The object is of the base class, which is no algorithm.
+        """
+        if not self.catalogue_name:
+            raise BadInput(
+                f"{type(self).__name__} is a base class; construct one of its algorithms, such as "
+                "fedaudit.algorithms.FedAvg()"
+            )
         settings = changed_fields(self)
         training = {name: settings.pop(name) for name in TRAINING if name in settings}
         return AlgorithmPart(self.catalogue_name, settings, training)

@@ -118,7 +118,7 @@ def test_limits_of_rates_name_their_client_too() -> None:
 def test_a_leak_names_the_client_it_is_shown_for_and_the_limit_of_another() -> None:
     record = of_clients(*three(0.65, significant=True))
     first = screen(record)
-    assert "Shown for hospital-a of 3 audited clients" in first.headline
+    assert "Shown for hospital-a (1 of 3 audited clients)" in first.headline
     assert "hospital-a" in first.numbers[0].detail
 
 

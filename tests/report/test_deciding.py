@@ -640,7 +640,7 @@ def test_a_leak_of_one_client_is_not_said_to_be_missing_over_all_where_that_is_w
     whole = pooled_with(0.9, 0.8, 0.95, significant=True)
     said = verdict(changed(whole, controls=[blind(False, None), blind(True, 0), blind(False, 1)]))
     assert said.status == "strong leak"
-    assert "Shown for client 0 of 2 audited clients" in said.headline
+    assert "Shown for client 0 (1 of 2 audited clients)" in said.headline
     assert "figures of all clients together are not relied on" in said.headline
     assert "Not shown" not in said.headline
 

@@ -326,3 +326,14 @@ def test_a_comparison_ends_on_a_screen_with_its_rows_of_membership(width: int) -
         place = next(at for at, line in enumerate(lines) if line.startswith("no defense"))
         assert lines[place + 1].startswith("  Strongest AUC ▲ 0.820")
         assert lines[place + 2].startswith("  ")
+
+
+def test_an_attack_that_the_study_names_and_that_gave_no_figures_is_stated() -> None:
+    whole = record(details=False)
+    refused = [changed(row, status="refused", note="needs 2 peers") for row in whole.attacks[:1]]
+    name = refused[0].name
+    cases: tuple[tuple[dict[str, object], int], ...] = (({"attacks": {name: {}}}, 1), ({}, 0))
+    for config, lines in cases:
+        one = changed(whole, attacks=[*refused, *whole.attacks[1:]], config=config)
+        reasons = [text for text in first_screen(one, verdict(one)).beside if name in text]
+        assert reasons == [f"No figures of {name}: needs 2 peers"] * lines

@@ -10,14 +10,17 @@ from fedaudit.core.metric_names import (
     FORMAL_EPSILON,
     SECURE_SUM_EPSILON,
 )
-from fedaudit.report.figures.forest import forest_drawn
+from fedaudit.report.figures.forest import DOUBTED, forest_drawn
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
+from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from tests.estimates import changed, estimate
 from tests.report.clustered import with_clusters
 from tests.report.records import record, unlearned
+from tests.report.seen import must
 from tests.report.test_cluster_report import tiny
 
 CANARIES = {"audit": {"draw": "canaries"}}
@@ -47,6 +50,35 @@ def test_deletion_has_before_after_and_retrained_on_one_axis_with_the_margin() -
     assert float(band[1]) == pytest.approx(100 * (0.45 - low) / (high - low), abs=0.01)
     assert [key.name for key in forest.keys] == ["after", "retrained", "before"]
     assert "Deleted samples before and after deletion" in report_html(whole)
+
+
+def failing(whole: Record) -> Record:
+    """Return a record whose controls failed, for all attacks."""
+    controls = [changed(one, passed=False, attack="") for one in record(details=False).controls]
+    return changed(whole, controls=controls)
+
+
+def test_a_failed_control_takes_back_the_picture_and_table_of_a_deletion() -> None:
+    whole = failing(of(*unlearned("forgotten"), unlearning={"method": "ascent", "margin": 0.05}))
+    deletion = [one for one in first_picture(whole) if one.title.startswith("Deleted")]
+    cell = deletion[0].lines[0].cells[0]
+    assert cell.value.startswith("✗")
+    assert cell.limits == "not relied on"
+    assert {mark.look for mark in cell.marks} == {DOUBTED}
+    table = must(unlearning_section(whole)).tables[0]
+    assert all("not relied on" in c.detail for c in table.rows[0] if "0." in c.text)
+    (tile,) = unlearning_tile(whole)
+    assert tile.detail == NOT_RELIED_ON
+
+
+def test_a_failed_control_takes_back_the_picture_of_clusters() -> None:
+    forests = first_picture(failing(with_clusters(tiny([0, 0, 0, 0, 1, 1]))))
+    (forest,) = (one for one in forests if one.title == "Membership risk by model")
+    for line in forest.lines:
+        assert line.cells[0].value.startswith("✗")
+        assert line.cells[0].limits == "not relied on"
+        assert line.tone == ""
+        assert "triangle-down" not in {mark.look.symbol for mark in line.cells[0].marks}
 
 
 def test_canary_samples_have_measured_and_proven_epsilon_on_one_axis() -> None:

@@ -232,7 +232,7 @@ def test_where_nothing_is_above_guessing_nobody_is_called_exposed() -> None:
     whole = only(auc(0.5, low=0.45, high=0.55, target=0, seed=1))
     whole = changed(whole, exposed=[exposed("fedmia-1", 3, 1.0)])
     assert exposed_table(whole) is None
-    assert "what chance gives" in words(report_html(whole))
+    assert "are at chance level here" in words(report_html(whole))
 
 
 def exposed(attack: str, sample: int, share: float) -> ExposedSample:

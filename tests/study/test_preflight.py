@@ -376,3 +376,10 @@ def test_clients_that_are_judged_together_count_as_tests_too(tmp_path: Path) -> 
 def test_a_study_too_small_to_find_anything_says_so() -> None:
     (line,) = smallest_leaks(setup(small_study(audit={"fair": 4}), 2, None))
     assert line.startswith("no leak is large enough to be found by a study of this size")
+
+
+def test_a_defense_is_tried_with_what_it_keeps_of_its_data(tmp_path: Path) -> None:
+    pytest.importorskip("kornia")
+    study = quick_study(defense={"name": "augmentation"})
+    record = run_study(study, tmp_path)
+    assert record.estimates

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import fedaudit as fa
-from fedaudit.core.errors import FedauditError
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput, FedauditError
+from fedaudit.core.tasks import regression
+from fedaudit.core.values import Architecture, Model, Samples
+from fedaudit.evaluation.accuracy import _utilities
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study
 from tests.networks import Denoiser
@@ -238,3 +242,11 @@ def test_a_token_of_the_test_part_that_an_embedding_has_not_is_refused(tmp_path:
     federation = fa.Federation(data, clients=3, model=Few, task="next-token")
     with pytest.raises(FedauditError, match=r"cannot be run .*tokens are below the number of rows"):
         fa.audit(federation, out=tmp_path, audit=fa.Audit(samples=40, background=0))
+
+
+def test_predictions_that_are_too_far_off_for_a_figure_say_that_training_has_diverged() -> None:
+    data = Samples(torch.ones(3, 2), torch.full((3, 1), 1e9), torch.arange(3))
+    net = nn.Linear(2, 1)
+    model = Model.of(Architecture("net", lambda: nn.Linear(2, 1), task=regression()), net)
+    with pytest.raises(BadInput, match=r"training has diverged: .* lower training\.lr"):
+        _utilities(model, data, CPU)

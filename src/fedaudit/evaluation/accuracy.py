@@ -13,6 +13,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.devices import CPU
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, Model, Samples, Sees, chunks
@@ -24,6 +25,7 @@ from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.parts import Setup
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.fields import MOST
 from fedaudit.results.metrics import (
     GENERALISATION_GAP,
     TEST_ACCURACY,
@@ -267,12 +269,22 @@ def _correct(model: Model, samples: Samples, device: torch.device) -> int:
 
 
 def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Tensor, " samples"]:
-    """Return the utility of a model on each sample, by its task's measure."""
+    """Return the utility of a model on each sample, by its task's measure.
+
+    Raises:
+        BadInput: Predictions are too far off for any figure.
+    """
     values: list[Tensor] = []
     for part in chunks(len(samples), _AT_ONCE):
         outputs = outputs_of(model, samples.features[part], device)
         values.append(model.architecture.task.utility.of(outputs, samples.targets[part]))
-    return torch.cat(values).double()
+    utilities = torch.cat(values).double()
+    if not bool((utilities.abs() <= MOST).all()):
+        raise BadInput(
+            f"training has diverged: predictions are infinite or more than {MOST:g} off; lower "
+            f"{setting('training.lr')}"
+        )
+    return utilities
 
 
 def _some(run: Setup, parts: Sequence[Samples], most: int) -> Samples:

@@ -150,7 +150,9 @@ def _step(helped: Sequence[Change]) -> str:
     """Return the change that lowered the AUC most, of those that cost little if there are any."""
     cheap = [one for one in helped if one.accuracy[0] - one.accuracy[1] <= _LITTLE]
     best = max(cheap or helped, key=lambda one: one.auc[0] - one.auc[1], default=None)
-    return f"{_KINDS[best.kind]} lowered it on the leak ladder: {_figures(best)}." if best else ""
+    if best is None:
+        return ""
+    return f"{_KINDS[best.kind]} lowered the leak on the leak ladder: {_figures(best)}."
 
 
 def _figures(one: Change) -> str:

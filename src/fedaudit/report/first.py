@@ -1,5 +1,6 @@
 """The first screen of a report: verdict, picture, three numbers, controls, what to do next."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedaudit.report import evidence, wording
@@ -109,7 +110,17 @@ def first_screen(record: Record, said: PlainVerdict) -> First:
         controls_line([record]),
         controls_sign([record]),
         next_steps(record, said, advice(record)),
-        idle_parts(record),
+        (*idle_parts(record), *unanswered(record)),
+    )
+
+
+def unanswered(record: Record) -> tuple[str, ...]:
+    """Return why attacks that the study names have no figures."""
+    named = record.config.get("attacks") or ()
+    return tuple(
+        f"No figures of {shortened(row.name, 60)}: {shortened(row.note, 240)}"
+        for row in record.attacks
+        if row.status != "run" and isinstance(named, Mapping) and row.name in named
     )
 
 

@@ -14,6 +14,7 @@ from fedaudit.report.comparison.tradeoffs import (
     tradeoffs,
 )
 from fedaudit.report.deciding.clients import are_several, name_of
+from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.figures.drawing import OKABE_ITO, Style
 from fedaudit.report.figures.forest import (
@@ -32,10 +33,11 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.verdict import figures_by_side
+from fedaudit.report.verdict import clusters_doubted, figures_by_side
 from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows
@@ -63,15 +65,23 @@ def _deletion(record: Record) -> Picture:
     settings = record.config.get("unlearning")
     margin = settings.get("margin") if isinstance(settings, dict) else None
     looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": BASELINE}
+    found = deletion(record)
+    is_withheld = found is not None and found.verdict == WITHHELD
     lines = []
     for row in unlearning_rows(record):
+        if is_withheld:
+            before, after, retrained = (
+                figure.doubted(NOT_RELIED_ON) for figure in (row.before, row.after, row.retrained)
+            )
+            row = row._replace(before=before, after=after, retrained=retrained)
         name, middle = shortened(row.after.attack, 30), row.retrained.number
         figures = zip((row.after, row.retrained, row.before), looks.items(), strict=True)
         marks = [mark_of(figure, look, f"{name} {when}: AUC") for figure, (when, look) in figures]
         beside = (
             f"retrained {wording.value_of(row.retrained)}, before {wording.value_of(row.before)}"
         )
-        cell = TrackCell(tuple(marks), wording.value_of(row.after), beside)
+        cell = cell_of(row.after, marks)
+        cell = cell if is_withheld else cell._replace(limits=beside)
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
         lines.append(Line(name, (cell,), band=band))
     title = "Deleted samples before and after deletion"
@@ -224,12 +234,12 @@ _RISK = Track("Risk of the model", "%", 0.5)
 
 
 def _clusters(record: Record) -> Picture:
-    studies = clustered_of(record)
+    studies, is_doubted = clustered_of(record), clusters_doubted(record)
     lines = [
         line
         for study in studies
         for name in group_names(study)
-        if (line := _model_line(study, name, label_of(study, studies)))
+        if (line := _model_line(study, name, label_of(study, studies), is_doubted=is_doubted))
     ]
     looks = {
         "measured": PLAIN,
@@ -242,11 +252,13 @@ def _clusters(record: Record) -> Picture:
     return forest(title, title.lower(), caption, [_RISK], lines, looks)
 
 
-def _model_line(study: Clustered, name: str, of: str) -> Line | None:
+def _model_line(study: Clustered, name: str, of: str, *, is_doubted: bool) -> Line | None:
     """Risk of a group's model, and its clients that accept less; None without a risk."""
     run, risk, guess = study.runs[0], study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
+    if is_doubted:
+        risk, guess = risk.doubted(NOT_RELIED_ON), None
     label = " · ".join(filter(None, (f"{wording.capital(shortened(name, 24))}’s model", of)))
     inside = zip(run.clients, run.thresholds, run.group, strict=True)
     accepted = {c: most for c, most, group in inside if run.group_names[group] == name}
@@ -254,12 +266,12 @@ def _model_line(study: Clustered, name: str, of: str) -> Line | None:
     if guess is not None:
         marks.append(_dot(guess.number, BASELINE, f"{label}: estimated"))
     for client, most in accepted.items():
-        look = ACCEPTS_LESS if most < risk.number else ACCEPTS
+        look = ACCEPTS_LESS if most < risk.number and not is_doubted else ACCEPTS
         marks.append(_dot(most, look, f"{wording.client_name(client)} accepts", 4.0))
-    leak = risk_size(risk)
+    leak = None if is_doubted else risk_size(risk)
     cell = cell_of(risk, marks, "▲ " * bool(leak))
     above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else EVERYBODY)
-    if above is not None and accepted:
+    if above is not None and accepted and not is_doubted:
         many = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
         cell = cell._replace(limits=" · ".join(filter(None, (cell.limits, many))))
     return Line(label, (cell,), evidence.tone_of(leak) if leak else "")

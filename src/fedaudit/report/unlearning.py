@@ -9,6 +9,7 @@ from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results import unlearning
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
@@ -37,6 +38,8 @@ def unlearning_section(record: Record) -> Section | None:
     def content(column: str, figure: Estimate) -> Content:
         if column == _VERDICT:
             return deletion_verdict(record, figure.note)
+        if figure.attack and left.verdict == WITHHELD:
+            figure = figure.doubted(NOT_RELIED_ON)
         return measured(figure, unbounded="")
 
     table = estimate_table(
@@ -69,6 +72,8 @@ def unlearning_tile(record: Record) -> list[Tile]:
         if figure.point == name
     ]:
         detail += f"; test accuracy {', '.join(accuracies)}"
+    if left.verdict == WITHHELD:
+        detail = NOT_RELIED_ON
     tone = "" if left.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
     return [Tile(f"Unlearning by {_method(record)}", left.verdict, detail, tone)]
 

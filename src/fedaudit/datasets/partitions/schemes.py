@@ -40,12 +40,21 @@ class PartitionScheme:
         clients: Number of clients, at least 1.
     """
 
-    catalogue_name: ClassVar[str]
+    catalogue_name: ClassVar[str] = ""
 
     clients: Positive = 10
 
     def part(self) -> Clients:
-        """Return name and settings as a study file has them, without settings at their defaults."""
+        """Return name and settings as a study file has them, without settings at their defaults.
+
+        Raises:
+            BadInput: The object is of the base class, which divides nothing.
+        """
+        if not self.catalogue_name:
+            raise BadInput(
+                f"{type(self).__name__} is a base class; construct one of its schemes, such as "
+                "fedaudit.partitions.IID(10)"
+            )
         settings = changed_fields(self)
         settings.pop("clients", None)
         return Clients(self.catalogue_name, settings, self.clients)

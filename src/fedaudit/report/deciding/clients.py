@@ -100,7 +100,8 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
     if not pooled:
         if not above:
             return ""
-        said = f"Shown for {clients_named(above)} of {len(clients)} audited clients"
+        counted = f"{len(above)} of {len(clients)} audited clients"
+        said = f"Shown for {clients_named(above)} ({counted})"
         return f"{said}; figures of all clients together are not relied on" if withheld else said
     by_all = any(above_chance(one) for one in pooled)
     strongest = highest_auc(pooled) or pooled[0]

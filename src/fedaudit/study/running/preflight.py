@@ -30,6 +30,7 @@ from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
+from fedaudit.fl.simulate import prepared
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
@@ -180,9 +181,14 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
         BadInput: A step fails; the clients with such batches are named, and what to change.
     """
     data = left_to_train(run.deal.clients, run.holdout)
+    defenses = _prepared_defenses(run)
     for clients in _clients_by_defense(run).values():
         for at, net in enumerate(run.algorithm.nets):
-            batches = [one for c in clients for one in _batches(run, c, data[c], net, device)]
+            batches = [
+                planned
+                for client in clients
+                for planned in _batches(run, client, defenses[client], data[client], net, device)
+            ]
             for which in (min, max):
                 found = which(batches, key=lambda one: one.size, default=None)
                 # With networks of their own, clients train in turn on one of them each.
@@ -343,13 +349,31 @@ def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
     return found
 
 
+def _prepared_defenses(run: Setup) -> dict[ClientId, Defense]:
+    """Return copies of all clients' defenses, with what they keep of their clients' data."""
+    defenses = {
+        client: deepcopy(run.defenses.get(client, UNDEFENDED)) for client in run.deal.clients
+    }
+    stateful = {
+        client: run.deal.clients[client]
+        for client, defense in defenses.items()
+        if not defense.prepares_apart
+    }
+    prepared(stateful, defenses, run.study.training.rounds, run.federation_seed)
+    return defenses
+
+
 def _batches(
-    run: Setup, client: ClientId, data: Samples, net: Architecture, device: torch.device
+    run: Setup,
+    client: ClientId,
+    defense: Defense,
+    data: Samples,
+    net: Architecture,
+    device: torch.device,
 ) -> Iterator[_Planned]:
     """Return the smallest and the largest batches of a client, over the rounds."""
     planned = dict[int, _Planned]()
     most = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
-    defense = run.defenses.get(client, UNDEFENDED)
     if not _draws(defense):
         for size in {min(most, len(data)), len(data) % most or most} - {0}:
             yield _Planned(client, min(size, len(data)), 1, data, deepcopy(defense))
