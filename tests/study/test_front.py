@@ -685,3 +685,10 @@ def test_an_attack_that_is_not_constructed_is_refused_with_its_call() -> None:
 def test_completion_shows_public_names_only(name: str) -> None:
     package = getattr(fa, name)
     assert dir(package) == sorted(package.__all__)
+
+
+def test_an_algorithm_without_parentheses_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    unfinished: object = fa.algorithms.FedAvg
+    federation = fa.Federation("digits", algorithm=unfinished)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"FedAvg is a class; construct it: FedAvg\(\)"):
+        fa.audit(federation, attacks="loss-series", out=tmp_path / "run")

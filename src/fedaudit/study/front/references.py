@@ -125,6 +125,9 @@ def reference(kind: str, given: object) -> PartReference:
         BadInput: It is something else, or a setting is not plain.
     """
     known = _KINDS[kind]
+    # The source of a class would be digested for long before it is refused.
+    if isinstance(given, type) and issubclass(given, FederatedAlgorithm | PartitionScheme):
+        raise BadInput(f"{given.__name__} is a class; construct it: {given.__name__}()")
     if isinstance(given, ConfiguredModel | FederatedAlgorithm | DataSource | PartitionScheme):
         given = given.part()
     part = given if isinstance(given, NamedPart) else NamedPart(given)
