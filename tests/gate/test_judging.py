@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.outcome import Outcome, gravity
-from fedaudit.gate.verdict import Check, Verdict
+from fedaudit.gate.verdict import Check, Judged, Verdict, by_interval, is_doubted
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.record import Record
 from tests.estimates import estimate
@@ -485,3 +485,14 @@ def test_bounds_on_one_clients_update_are_held_against_the_ceiling_too(metric: s
     assert judged(3.2).outcome is Outcome.FAIL
     assert "one client's " in str(judged(3.2))
     assert judged(2.9).outcome is not Outcome.FAIL
+
+
+def test_an_undecided_figure_that_a_control_takes_back_is_stated_to_be_so() -> None:
+    figure = estimate(metric="auc", value=0.6, low=0.4, high=0.8, method="DeLong 95%")
+    doubt = "the control blind classifier failed, so that it may not be leakage"
+    believed = by_interval(Judged("AUC", figure), 0.5, 0.95)
+    doubted = by_interval(Judged("AUC", figure.doubted("blind classifier"), doubt=doubt), 0.5, 0.95)
+    assert believed.outcome is doubted.outcome is Outcome.INCONCLUSIVE
+    assert not is_doubted(believed.reason)
+    assert is_doubted(doubted.reason)
+    assert doubt in doubted.reason

@@ -16,7 +16,7 @@ from fedaudit.core.files import open_regular, write_whole
 from fedaudit.gate.evaluate import evaluate_policy, figure_text
 from fedaudit.gate.outcome import Outcome, gravity
 from fedaudit.gate.policy import Policy, read_policy
-from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict
+from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict, is_doubted
 from fedaudit.report.evidence import distinct
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import shortened
@@ -306,7 +306,9 @@ def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
         elif is_void:
             outcome, why = "taken back", _TEXTS["taken_back"]
         else:
-            measured = figure_text(worst, check.metric)
+            measured = (
+                "not relied on" if is_doubted(worst.reason) else figure_text(worst, check.metric)
+            )
             number = check.outcomes.get(outcome, 0)
             share = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
             parts = (worst.what, share * (check.figures > 1), worst.reason, _settling(check))

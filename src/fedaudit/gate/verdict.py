@@ -22,7 +22,8 @@ EXACT = "Clopper-Pearson 95%"
 _SLACK = 1e-9
 
 
-_DOUBTED = "above the ceiling, but"
+_ABOVE = "above the ceiling, but"
+_AROUND = "on both sides of the ceiling, and"
 
 
 class Held(Interval):
@@ -154,7 +155,7 @@ def _needs(results: Sequence[Held]) -> str:
     unsettled = [
         result
         for result in results
-        if result.outcome is Outcome.INCONCLUSIVE and not result.reason.startswith(_DOUBTED)
+        if result.outcome is Outcome.INCONCLUSIVE and not is_doubted(result.reason)
     ]
     wants = [result.more for result in unsettled if result.more is not None and result.more.count]
     if len(unsettled) < 2:
@@ -176,6 +177,11 @@ def _rank(result: Held) -> tuple[int, float]:
     limits = [number for number in (result.high, result.value, result.low) if number is not None]
     # A figure that is absent is worse than one that is merely too wide.
     return gravity(result.outcome), limits[0] if limits else float("inf")
+
+
+def is_doubted(reason: str) -> bool:
+    """Return True if a reason says that a figure cannot be believed."""
+    return reason.startswith((_ABOVE, _AROUND))
 
 
 class Judged(NamedTuple):
@@ -215,7 +221,7 @@ def by_lower_bound(judged: Judged, ceiling: float, confidence: float) -> Held:
         return _open(judged._replace(figure=None, why=why))
     outcome, reason = bound_against(figure.low, ceiling), figure.note
     if outcome is Outcome.FAIL and judged.doubt:
-        outcome, reason = Outcome.INCONCLUSIVE, f"{_DOUBTED} {judged.doubt}"
+        outcome, reason = Outcome.INCONCLUSIVE, f"{_ABOVE} {judged.doubt}"
     elif figure.ceiling is not None and figure.ceiling <= ceiling:
         reason = f"even a perfect attack could not have shown more than {figure.ceiling:.3g}"
     return _held(judged, outcome, reason, low=figure.low)
@@ -283,5 +289,7 @@ def _outcome(
         return Outcome.INCONCLUSIVE, reason, False
     outcome = against(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
-        return Outcome.INCONCLUSIVE, f"{_DOUBTED} {doubt}", False
+        return Outcome.INCONCLUSIVE, f"{_ABOVE} {doubt}", False
+    if outcome is Outcome.INCONCLUSIVE and figure.doubt:
+        return outcome, f"{_AROUND} {doubt}", False
     return outcome, "", outcome is Outcome.INCONCLUSIVE
