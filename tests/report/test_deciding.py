@@ -217,9 +217,11 @@ def test_a_partly_defended_run_is_judged_by_its_worst_clients_and_names_defended
     assert labels[0].startswith("Client 0, defended")
     assert labels[1].startswith("Client 9, undefended")
     assert [forest.title for forest in first.picture] == [
-        "Attacks against guessing: client 0, defended",
         "Attacks against guessing: client 9, undefended",
-    ]
+        "Attacks against guessing: client 0, defended",
+    ], "the picture of the badge comes first"
+    assert len({forest.label for forest in first.picture}) == len(first.picture)
+    assert report_html(whole).count('class="panels n1 printed"') == 2
     assert first.next[0].startswith("Strengthen the defense")
     hidden = partly(0.5, 0.85)
     assert verdict(hidden).badge == "strong leak"

@@ -115,16 +115,23 @@ def _epsilons(record: Record) -> Picture:
 
 
 def _membership(record: Record) -> Picture:
-    """Attacks by contrast; of a partly defended run the defended clients before the others."""
+    """Return attacks by contrast; of a partly defended run the clients that leak most first."""
     forests: list[Picture] = []
-    for side, every in figures_by_side(record).items():
+    sides = figures_by_side(record).items()
+    for side, every in sorted(sides, key=lambda item: -_leak_shown(item[1])):
         figures = [figure for figure in every if figure.value is not None]
         found, lead = evidence.by_contrast(figures), evidence.leading(figures)
         # That of the figure which leads the verdict stands in front.
         for contrast in sorted(found, key=lambda name: bool(lead) and name != lead[0].contrast):
             title = "Attacks against guessing" + f": {side}" * bool(side)
-            forests.append(_of_contrast(title, found[contrast], figures))
+            forests.append(_of_contrast(title, side, found[contrast], figures))
     return sum(forests, ())
+
+
+def _leak_shown(figures: Sequence[Estimate]) -> float:
+    """Return the largest lower limit of an AUC that is relied on."""
+    areas = (figure for figure in figures if figure.metric == AUC and not figure.doubt)
+    return max((figure.low or 0.0 for figure in areas), default=0.0)
 
 
 def _rate_shown(figures: Sequence[Estimate]) -> str:
@@ -135,7 +142,9 @@ def _rate_shown(figures: Sequence[Estimate]) -> str:
     return next((metric for metric in known if 2 * rates.count(metric) >= most), tpr_at(0.01))
 
 
-def _of_contrast(title: str, figures: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
+def _of_contrast(
+    title: str, side: str, figures: Sequence[Estimate], every: Sequence[Estimate]
+) -> Picture:
     contrast, several = figures[0].contrast, are_several(figures)
     defenses = sorted(
         evidence.distinct(f.defense for f in every), key=lambda name: name != NO_DEFENSE
@@ -175,7 +184,7 @@ def _of_contrast(title: str, figures: Sequence[Estimate], every: Sequence[Estima
     if not any(figure.fair for figure in figures):
         caption += f" {wording.capital(wording.NO_FAIR_DRAW)}."
     names = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
-    label = f"members {wording.against(contrast)}"
+    label = f"members {wording.against(contrast)}" + f" · {side}" * bool(side)
     return forest(title, label, caption, tuple(tracks.values()), lines, names)
 
 
