@@ -160,7 +160,7 @@ def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
         for against, value in (("unseen", 0.5), ("others", 0.5), ("unseen", 0.7))
     ]
     (row,) = controls_table(changed(record(), controls=controls)).rows
-    shown = ["blind classifier", "✗ failed", "2 of 3", "0.500–0.700"]
+    shown = ["blind classifier", "✗ failed", "2 of 3", "0.500–0.700; 0.500"]
     assert [cell.text for cell in row[:4]] == shown
     assert row[4].text == "no better than chance on unseen; no better than chance on others"
     assert row[4].detail.startswith("failed: inputs: 0.700")

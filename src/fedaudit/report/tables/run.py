@@ -52,7 +52,13 @@ def _rank(results: list[ControlResult]) -> int:
 def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
     checks = checks_of(results)
     text, tone = _PASSED[not checks.failed if checks.ran else None]
-    values = [one.value for one in checks.ran if one.value is not None]
+    # Controls of a kind that expect different things have different quantities as values.
+    alike = grouped([one for one in checks.ran if one.value is not None], lambda one: one.expected)
+    values = [
+        _QUANTITIES.get(kind, "")
+        + wording.from_to([one.value or 0.0 for one in same], "–", text=wording.number)
+        for same in alike.values()
+    ]
     expected = distinct(shortened(one.expected, 120) for one in results)
     more = len(checks.failed) - MOST_FAILED
     lines = [_failure(one) for one in checks.failed[:MOST_FAILED]]
@@ -63,9 +69,13 @@ def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
         "Result": Cell(text, tone=tone),
         "Passed": f"{checks.passed} of {len(checks.ran)}"
         + f", {checks.untold} not run" * bool(checks.untold),
-        "Values": wording.from_to(values, "–", text=wording.number) if values else None,
+        "Values": "; ".join(values[:3]) or None,
         "Expected, and what failed": Cell("; ".join(expected[:3]), below(*lines)),
     }
+
+
+_QUANTITIES = {"retrained federation": "p-value "}
+"""What the values of a control are, if they are no AUCs or shares."""
 
 
 def _failure(one: ControlResult) -> str:
