@@ -338,7 +338,7 @@ def test_a_limit_that_bounds_nothing_is_not_stated() -> None:
     assert answers.residual(games).text == "No upper limit of a risk is known"
     assert "upper limit" not in summary_markdown(games)
     fewer = answers.residual(played(NONE, point(right=60))).text
-    assert fewer == "A server that tampers is right in at most 71% of games (bitrand, ε 3)"
+    assert fewer == "A server that tampers is right in at most 71% of games (behind bitrand, ε 3)"
 
 
 @pytest.mark.parametrize("kind", ["planted leak", "blind classifier"])

@@ -415,7 +415,7 @@ def residual(record: Record) -> Answer:
     if record.games:
         behind, bare = by_protection(shown_points(record.games))
         worst = max(behind or bare, key=lambda item: item.point.adv.high)
-        limits["games"] = worst.point.adv.high, worst.name
+        limits["games"] = worst.point.adv.high, f"behind {worst.name}" if behind else worst.name
     texts = [
         fixed(f"answers.risks.{name}", most=_percent_up(value), of=of)
         for name, (value, of) in limits.items()
