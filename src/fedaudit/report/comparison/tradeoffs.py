@@ -27,7 +27,7 @@ MOST_SETTINGS = 4
 """Settings named in a row's heading; the table of rows has all of them."""
 MOST_LOST = 0.75
 """Share of what was learned above guessing from which on a defense that lost it has no merit."""
-SIZES_DIFFER = "Rows audit different numbers of samples, and more samples show smaller leaks."
+SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
 
 
 def labels_of(comparison: Comparison) -> list[str]:
