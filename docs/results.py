@@ -334,7 +334,8 @@ def _sources(study: Study) -> str:
         best = fmean(
             max(run.by_round or [success[run.defense, run.view, run.seed]]) for run in runs
         )
-        levels = (first.mixes, first.baseline, best, first.chance)
+        baseline = None if first.over_baseline is None else first.over_baseline.level
+        levels = (first.mixes, baseline, best, first.chance)
         cells = [_named_share(found[attack]) if attack in found else "–" for attack in attacks]
         shares = ["–" if level is None else f"{100 * level:.1f}%" for level in levels]
         gaps = [abs(gap) for run in runs for gap in run.overfitting]

@@ -52,7 +52,7 @@ class Range(Interval):
         left, right = "[" if self.gt is None else "(", "]" if self.lt is None else ")"
         return f"{number} in {left}{low}, {high}{right}"
 
-    def __contains__(self, value: float) -> bool:
+    def __contains__(self, value: float | int) -> bool:
         return (
             (self.ge is None or value >= self.ge)  # type: ignore[operator]
             and (self.gt is None or value > self.gt)  # type: ignore[operator]
