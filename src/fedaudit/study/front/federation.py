@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -211,7 +211,8 @@ class AuditOptions:
 PlanKind = TypeVar("PlanKind", Study, GameStudy)
 
 
-class AuditPlan(NamedTuple, Generic[PlanKind]):
+@dataclass(frozen=True)
+class AuditPlan(Generic[PlanKind]):
     """What runs.
 
     Attributes:
