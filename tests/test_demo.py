@@ -9,6 +9,7 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.plan.file import read_studies
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from tests.programs import exit_code
 
 
 @pytest.mark.slow
@@ -33,3 +34,13 @@ def lower_limit(record: Record) -> float:
         for estimate in record.estimates
         if estimate.metric == AUC and estimate.contrast == "other_client" and not estimate.within
     )
+
+
+def test_the_demo_replaces_no_other_study_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "study.toml"
+    theirs.write_text("name = 'mine'", encoding="utf-8")
+    assert exit_code("demo", "--out", tmp_path) == 2
+    assert "is not the demo's" in capsys.readouterr().err
+    assert theirs.read_text(encoding="utf-8") == "name = 'mine'"

@@ -64,13 +64,15 @@ class _Means(NamedTuple):
 def demo(
     *, out: Folder = Path("runs/demo"), workers: WorkerCount = 1, device: DeviceName = "cpu"
 ) -> None:
-    """Show what leaks from four hospitals that train together, and what a defense changes.
+    """Show what leaks from four simulated hospitals, and what a defense changes.
 
     FedMIA and source inference attack a small network, first without a defense and then with
     CoFedMID. The comparison, both reports and the study file are in the folder.
     """
-    study = own_folder(out) / _DEMO_STUDY
-    write_whole(study, _DEMO.read_text(encoding="utf-8"))
+    study, text = own_folder(out) / _DEMO_STUDY, _DEMO.read_text(encoding="utf-8")
+    if study.exists() and study.read_bytes() != text.encode():
+        raise BadInput(f"{study} is not the demo's; give another folder with --out")
+    write_whole(study, text)
     _carry_out(study, (), "all", out, _Means(workers=workers, device=device))
 
 

@@ -290,6 +290,7 @@ def _outcome(
     outcome = against(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
         return Outcome.INCONCLUSIVE, f"{_ABOVE} {doubt}", False
+    # Other doubts may end with more samples; that of a failed control does not.
     if outcome is Outcome.INCONCLUSIVE and figure.doubt:
         return outcome, f"{_AROUND} {doubt}", False
     return outcome, "", outcome is Outcome.INCONCLUSIVE

@@ -102,14 +102,6 @@ class Scale:
     log: bool = False
 
 
-def round_scale(rounds: Sequence[int] = (), *, named: int = 6) -> Scale:
-    """Return an axis of rounds; few rounds have a tick each, since no value lies between them."""
-    shown = sorted(set(rounds))
-    if shown and len(shown) <= named:
-        return Scale("Round", "d", ticks={number: f"{number:,}" for number in shown})
-    return Scale("Round", "d", count=8)
-
-
 @dataclass(frozen=True)
 class Series:
     """Values as a line, as marks or both.
