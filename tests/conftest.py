@@ -19,9 +19,11 @@ install()
 # Small tensors gain nothing from a second thread, and workers of pytest-xdist would fight for it.
 torch.set_num_threads(1)
 
-# Time says more about what else the machine is doing than about the code.
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")
+# No deadline: a slow example is usually a busy machine. Every run uses the same examples, so that
+# a change fails only by what it changes; `--hypothesis-profile=explore` draws new ones.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 
 # Of these one worker would be at its last for seconds when the other has nothing left to do.

@@ -64,6 +64,12 @@ def test_models_of_groups_whose_names_begin_alike_are_reported() -> None:
     steps(record, record)["report"]()
 
 
+@pytest.mark.parametrize("seconds", [0, 61, 90_061.4, 10**15])
+def test_any_duration_is_reported(seconds: float) -> None:
+    document = set_alike(SECURE_SUM, "environment.seconds", seconds)
+    assert faults(document, read(kept(SECURE_SUM))) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KEPT)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))

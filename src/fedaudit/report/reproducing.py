@@ -5,7 +5,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
@@ -116,11 +115,17 @@ def _environment(record: Record) -> list[tuple[str, str]]:
         rows["Evaluation"] = record.evaluation
     for name in ("commit", "device", "started"):
         rows[name.capitalize()] = shortened(getattr(made, name), 80) or "not recorded"
-    seconds = None if made.seconds is None else timedelta(seconds=round(made.seconds))
-    rows["Time taken"] = "not recorded" if seconds is None else f"{seconds} (h:min:s)"
+    rows["Time taken"] = "not recorded" if made.seconds is None else _duration(made.seconds)
     # Names of versions come from the record, and must not replace a row.
     versions = made.versions.items()
     return [*rows.items(), *((shortened(name, 60), shortened(v, 120)) for name, v in versions)]
+
+
+def _duration(seconds: float) -> str:
+    # A timedelta overflows on durations that a damaged record may state.
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} (h:min:s)"
 
 
 def _value(text: str) -> object:
