@@ -634,7 +634,7 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
 @pytest.mark.parametrize(
     ("setting", "argument"),
     [
-        ("audit.fair", "audit.fair"),
+        ("audit.fair", "audit.samples"),
         ("training.rounds", "rounds"),
         ("defense.options.sigma", "defenses.sigma"),
         ("data.name", "data"),

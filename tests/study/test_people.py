@@ -215,8 +215,8 @@ def test_people_visit_several_clients_and_count_as_the_targets_if_it_is_among_th
 @pytest.mark.parametrize(
     ("audit", "told"),
     [
-        ({"draw": "fedmia_paper"}, "people are drawn fairly"),
-        ({"unit": "sample", "clients_per_person": 2}, "audit.unit"),
+        ({"draw": "fedmia_paper"}, 'needs the draw "fair"'),
+        ({"unit": "sample", "clients_per_person": 2}, "clients_per_person is 2"),
         ({"unit": "household"}, "unit"),
         ({"people": 10}, "one setting"),
     ],

@@ -103,6 +103,7 @@ def option(name: str) -> str:
 _ARGUMENTS = {
     "algorithm.name": "algorithm",
     "algorithm.options": "algorithm",
+    "audit.fair": "audit.samples",
     "data.classes": "classes",
     "data.first_class": "first_class",
     "data.name": "data",
@@ -143,6 +144,11 @@ def setting(name: str) -> str:
             if f"{name}.".startswith(f"{start}."):
                 return f"{argument}{name.removeprefix(start)}".removeprefix(".") or name
     return name
+
+
+def table(name: str) -> str:
+    """Return a table as its caller writes it: ``[shadow]`` of a study file, else ``shadow=``."""
+    return f"{name}=" if _caller.get() == "objects" else f"[{name}]"
 
 
 LISTED = {
