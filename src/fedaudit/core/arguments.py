@@ -169,6 +169,7 @@ _IN_WORDS = {
     bool: "True or False",
     NoneType: "None",
     Callable: "a function",
+    Mapping: "a dictionary",
 }
 
 

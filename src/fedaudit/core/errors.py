@@ -100,6 +100,11 @@ def option(name: str) -> str:
     return f"--{name}" if _caller.get() == "command" else f"{name.replace('-', '_')}="
 
 
+def assignment(name: str, value: str) -> str:
+    """Return an option with a value: ``--workers 0`` of a command, else ``workers=0``."""
+    return f"{option(name)}{' ' if _caller.get() == 'command' else ''}{value}"
+
+
 _ARGUMENTS = {
     "algorithm.name": "algorithm",
     "algorithm.options": "algorithm",

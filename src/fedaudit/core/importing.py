@@ -208,23 +208,21 @@ def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
     return found[0] if len(found) == 1 else name
 
 
-def refuse_unknown_part(
-    kind: str, name: str, catalogue: Iterable[str], formats: Collection[str] = ()
-) -> None:
+def refuse_unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> None:
     """Raise if a name can be no part's; custom code that it names is not imported.
 
     Args:
         kind: Kind of part ("defense").
         name: A key of the catalogue, a name of an installed package, or ``module:object``.
         catalogue: All names of the catalogue.
-        formats: Prefixes with a colon that are no modules, such as "npz" of a data set.
 
     Raises:
         BadInput: No such part exists.
     """
     names = {*catalogue}
-    is_known = as_catalogued(kind, name, names) in {*names, *installed(kind)}
-    if not is_known and not is_own(name) and name.partition(":")[0] not in formats:
+    if name in names or is_own(name):
+        return
+    if as_catalogued(kind, name, names) not in {*names, *installed(kind)}:
         raise unknown_part(kind, name, names) if kind in GROUPS else unknown_name(kind, name, names)
 
 

@@ -4,7 +4,7 @@ Names of parts are kept as their catalogue spells them, however they were typed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -22,7 +22,7 @@ from pydantic import (
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import without_ranges
-from fedaudit.core.errors import BadInput, called_by, folded_name, setting
+from fedaudit.core.errors import BadInput, called_by, folded_name, option, setting
 from fedaudit.core.importing import as_catalogued, refuse_unknown_part
 from fedaudit.core.values import Setting
 
@@ -156,6 +156,10 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
 
 
+def _set_elsewhere(name: str) -> str:
+    return option(name.removeprefix("--")) if name.startswith("--") else setting(name)
+
+
 Kind = TypeVar("Kind", bound=type)
 
 if TYPE_CHECKING:
@@ -170,7 +174,8 @@ else:
 
             if args:
                 raise BadInput(f"settings of {cls.python_name()} are given by name, got {args!r}")
-            with called_by("objects"), _checking_names():
+            is_public = cls.__module__ == "fedaudit"
+            with called_by("objects"), _checking_names() if is_public else nullcontext():
                 try:
                     return super().__call__(**settings)
                 except ValidationError as error:
@@ -229,7 +234,7 @@ class Section(BaseModel, metaclass=_Refusing):
             if name in self.set_elsewhere:
                 raise ValueError(
                     f"options.{name} is no setting of its own, since the program passes {name} "
-                    f"itself; leave it out and set {setting(self.set_elsewhere[name])}"
+                    f"itself; leave it out and set {_set_elsewhere(self.set_elsewhere[name])}"
                 )
         return self
 
