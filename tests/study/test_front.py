@@ -383,6 +383,14 @@ def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
     assert "<html" not in shown
     with pytest.raises(BadInput, match=r"no attack with scores named 'fedmia'; did you mean"):
         run.scores("fedmia", seed=1)
+    with pytest.raises(BadInput, match=r"attack of Run.scores takes a text or None, got 3"):
+        run.scores(3)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="there is no seed 'x'; give seed= one of 1, 2"):
+        run.scores("fedmia-2", seed="x")  # type: ignore[arg-type]
+    with pytest.raises(
+        BadInput, match=r"no argument of Run.scores named 'sed'; did you mean 'seed'"
+    ):
+        run.scores(sed=1)  # type: ignore[call-arg]
 
 
 def test_members_have_instances_of_their_own_and_plans_of_the_same_members_are_a_chain() -> None:
@@ -790,6 +798,28 @@ def test_arguments_of_an_audit_are_checked_first(
 def test_the_same_targets_may_be_given_twice() -> None:
     plan = plan_of(small(), targets=2, audit=fa.Audit(targets=(2,)), name="x")
     assert plan.study.audit.targets == (2,)
+
+
+def test_objects_of_another_type_are_refused_with_what_to_pass() -> None:
+    run_file: Callable[..., object] = fa.run_study
+    with pytest.raises(BadInput, match=r"a study, as fedaudit.read_study\(path\) returns it, got"):
+        run_file("study.toml", "runs/x")
+    with pytest.raises(BadInput, match="run_study needs out"):
+        run_file(fa.study_from({"name": "x"}))
+    for plot in (fa.plots.accuracy, fa.plots.roc):
+        with pytest.raises(BadInput, match=r"got a str; open .* with fedaudit.Run\(folder\)"):
+            plot("runs/x")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="no view named 'global'; did you mean 'globals'"):
+        fa.seen_from([], "global")
+    with pytest.raises(BadInput, match=r"view is a fedaudit.views.View or the name of one"):
+        fa.seen_from([], 3)  # type: ignore[arg-type]
+    assert list(fa.seen_from([], "globals")) == []
+
+
+def test_a_run_resumes_with_networks_of_the_same_initial_weights_only(tmp_path: Path) -> None:
+    carried(tmp_path / "x", small(model=Net(8)))
+    with pytest.raises(BadInput, match=r"Net' with other initial weights .*torch.manual_seed"):
+        carried(tmp_path / "x", small(model=Net(8)))
 
 
 def test_a_path_is_refused_with_the_function_that_runs_a_study_file() -> None:

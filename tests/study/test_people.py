@@ -237,7 +237,7 @@ def test_two_runs_of_people_with_one_seed_are_the_same(tmp_path: Path) -> None:
 
 
 def test_attacks_that_ask_whose_a_sample_is_are_refused_with_people() -> None:
-    with pytest.raises(NotVisible, match="asks of single samples"):
+    with pytest.raises(NotVisible, match="infers the source of single samples"):
         setup(people_study(attacks={"sia": {}}, audit={"view": "uploads"}), 1, None)
     run = setup(people_study(attacks={}, attack_set="2026-1", audit={"view": "uploads"}), 1, None)
     assert not run.on_source
