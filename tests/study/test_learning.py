@@ -261,7 +261,7 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
         partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
     )
     run_study(kept, tmp_path / "run")
-    with pytest.raises(BadInput, match=r"no federation beside .* or with the \[shadow\] table"):
+    with pytest.raises(BadInput, match=r"no federation of the adversary.* or with \[shadow\]"):
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 
