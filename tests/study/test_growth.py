@@ -284,7 +284,9 @@ def test_a_record_without_its_studys_file_is_that_of_a_first_look(
     (folder / "study.json").unlink()
     assert told_of(run(quick_study(figures={"most_exposed": 12}), folder))
     (folder / "study.json").unlink()
-    with pytest.raises(BadInput, match=r"had grown, and no study\.json, which says by what"):
+    with pytest.raises(
+        BadInput, match=r"was extended, and no study\.json, which lists what was added"
+    ):
         run(quick_study(figures={"most_exposed": 12}), folder)
 
 

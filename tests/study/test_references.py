@@ -187,7 +187,7 @@ def test_a_recording_is_attacked_again_where_it_has_references(
     assert aucs(again, "rmia") == aucs(final.record, "rmia") != []
     bare = final_study(attacks={"blackbox-loss": {}}, audit={"view": "final", "keep": "signals"})
     run_study(bare, tmp_path / "bare")
-    with pytest.raises(BadInput, match=r"with the \[references\] table"):
+    with pytest.raises(BadInput, match=r"with \[references\]"):
         reattack(tmp_path / "bare", ["rmia"], tmp_path / "bare-again")
 
 
