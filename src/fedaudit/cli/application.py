@@ -61,7 +61,7 @@ Trust = Annotated[
         name="--trust",
         negative=(),
         help="Import and run custom code that the folder names, such as a filter or a model; only "
-        "for folders of authors whom you trust.",
+        "for folders that you trust.",
     ),
 ]
 

@@ -1,7 +1,6 @@
 """The folder of a study: checks against overwriting another study, and growth of a study."""
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -332,8 +331,8 @@ def refuse_other_study(out: Path, study: Plan) -> Growth | None:
     if not has_study:
         return None
     recorded = _read_study_file(out).study
-    there, here = settings_of(recorded), settings_of(study)
-    if there == here:
+    before, after = settings_of(recorded), settings_of(study)
+    if before == after:
         return None
     if isinstance(recorded, Study) and isinstance(study, Study):
         growth, missing = growth_of(recorded, study), growth_of(study, recorded)
@@ -345,38 +344,44 @@ def refuse_other_study(out: Path, study: Plan) -> Growth | None:
                 f"be replaced by a smaller one; name these too, or choose another folder with "
                 f"{option('out')}"
             )
-    _refuse_other_weights(out, there, here)
+    _refuse_other_weights(out, before, after)
     raise BadInput(
-        f"{out} holds a study with other settings ({difference(there, here)}); choose "
+        f"{out} holds a study with other settings ({difference(before, after)}); choose "
         f"another folder with {option('out')}, or delete it (only seeds, attacks and figures can "
         "be added to a study)"
     )
 
 
 def _refuse_other_weights(
-    out: Path, there: Mapping[str, object], here: Mapping[str, object]
+    out: Path, before: Mapping[str, object], after: Mapping[str, object]
 ) -> None:
-    """Raise if two studies differ only in the values of a network that was passed as an object."""
-    before, now = (json.dumps(values.get("model")) for values in (there, here))
-    classes = [re.fullmatch(r'.*"name": "([^"#]*)#\w+".*', text) for text in (before, now)]
-    if before != now and classes[0] and classes[1] and classes[0][1] == classes[1][1]:
+    """Raise if two studies differ in the weights of a network that was passed as an object."""
+    networks = [_network_class(settings) for settings in (before, after)]
+    if networks[0] and networks[0] == networks[1] and before["model"] != after["model"]:
         raise BadInput(
-            f"{out} holds an audit of a network of {classes[0][1]!r} with other initial weights or "
+            f"{out} holds an audit of a network of {networks[0]!r} with other initial weights or "
             "settings; seed before you construct the network (torch.manual_seed), pass its class "
-            f"instead, whose weights the audit's seed decides, or choose another folder with "
+            "instead, whose weights the audit's seed decides, or choose another folder with "
             f"{option('out')}"
         )
 
 
+def _network_class(settings: Mapping[str, object]) -> str:
+    """Return the class of a study's network if it is an object, or ""."""
+    model = settings.get("model")
+    name, is_object, _ = str(model.get("name") if isinstance(model, dict) else "").partition("#")
+    return name if is_object else ""
+
+
 def refuse_other_record(
-    folder: Path, ours: Plan | Mapping[str, object], *, besides: Collection[str] = ()
+    folder: Path, ours: Plan | Mapping[str, object], *, ignored: Collection[str] = ()
 ) -> "Record | None":
     """Return the record in a folder if it may be replaced; None without a record.
 
     Args:
         folder: Folder of the new record.
         ours: Settings of the new record: a study, or the settings of a live recording.
-        besides: Settings that may differ.
+        ignored: Settings that may differ.
 
     Raises:
         BadInput: The folder holds a record of other settings or one that cannot be read, a
@@ -397,15 +402,18 @@ def refuse_other_record(
     try:
         record = read_record(path)
         config = record.config
-        there = config if record.watched else plan_from(settled(config), source=str(path))
+        recorded = config if record.watched else plan_from(settled(config), source=str(path))
     except FedauditError as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that cannot be read as a record of this study; give "
             f"another folder with {option('out')}, or delete the file"
         ) from refusal
-    if isinstance(there, Study) and isinstance(ours, Study) and growth_of(there, ours) is not None:
+    growth = None
+    if isinstance(recorded, Study) and isinstance(ours, Study):
+        growth = growth_of(recorded, ours)
+    if growth is not None:
         return record
-    other, new = (_settled(settings, besides) for settings in (there, ours))
+    other, new = (_settled(settings, ignored) for settings in (recorded, ours))
     if other != new:
         raise BadInput(
             f"{folder} holds the record of other settings ({difference(other, new)}), which "
@@ -434,22 +442,22 @@ def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
     )
 
 
-def _settled(settings: Plan | Mapping[str, object], besides: Collection[str]) -> object:
+def _settled(settings: Plan | Mapping[str, object], ignored: Collection[str]) -> object:
     """Return settings as they are read from a record's file."""
     values = settings if isinstance(settings, Mapping) else settings_of(settings)
-    ignored = {*FOR_PEOPLE, *besides}
+    ignored = {*FOR_PEOPLE, *ignored}
     values = {name: value for name, value in values.items() if name not in ignored}
     return json.loads(json.dumps(made_plain(values)))
 
 
-def difference(there: object, here: object, name: str = "") -> str:
+def difference(before: object, after: object, name: str = "") -> str:
     """Describe the first setting that differs, by its dotted name and both values."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for key in [*there, *here]:
-            if there.get(key) != here.get(key):
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in [*before, *after]:
+            if before.get(key) != after.get(key):
                 inner = f"{name}.{key}" if name else str(key)
-                return difference(there.get(key), here.get(key), inner)
-    return f"{setting(name)} is {_short(there)} there and {_short(here)} here"
+                return difference(before.get(key), after.get(key), inner)
+    return f"{setting(name)} is {_short(before)} there and {_short(after)} here"
 
 
 def _short(value: object) -> str:

@@ -234,7 +234,7 @@ def _refuse_taken(out: Path, study: Study) -> str:
             f"{out} is the folder of a study, whose record is not replaced; give another folder "
             f"with {option('out')}"
         )
-    return replaced_attacks(refuse_other_record(out, study, besides=ATTACKS), study.attacks)
+    return replaced_attacks(refuse_other_record(out, study, ignored=ATTACKS), study.attacks)
 
 
 def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
