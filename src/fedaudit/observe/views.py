@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedaudit.core.errors import BadInput, NotVisible, type_of
+from fedaudit.core.errors import BadInput, NotVisible, table, type_of
 from fedaudit.core.importing import named
 from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
 from fedaudit.observe.round import EVERYBODY, Exposed, Round, chosen
@@ -225,12 +225,12 @@ class View:
         if missing:
             names = ", ".join(part.name or "" for part in missing)
             if not missing & ~OF_ITS_OWN:
-                table = next(table for part, table in _TABLES.items() if part in missing)
-                # A table of examples or references is made for whoever names the attack.
+                section = next(name for part, name in _TABLES.items() if part in missing)
+                # Naming an attack is enough for the sections shadow and references.
                 named = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
                 raise NotVisible(
                     f"{what} needs {names}, and the adversary of the view {self.name!r} has none; "
-                    f"give it some with a [{table}] table{named}"
+                    f"give {table(section)}{named}"
                 )
             able = [v.name for v in VIEWS.values() if v.can_offer(needs)]
             if self.name in able:
