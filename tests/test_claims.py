@@ -662,7 +662,7 @@ def undefended_directions(study: str) -> dict[str, set[int]]:
 
 
 def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
-    page_text = " ".join((ROOT / "docs" / "what-we-found.md").read_text("utf-8").split())
+    page_text = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
     said = re.search(
         r"On Location-30 (\w+) of (\w+) are above chance\. On letters (\w+) of (\w+) are above "
         r"chance, and (\w+) are below \(FTA-C and FTA-L on local models, AUC (\.\d+) and (\.\d+) "
