@@ -52,7 +52,11 @@ LIMITS = {
 def settings_page() -> str:
     """Return the page of settings: its written part, and a table for each section of each file."""
     written, _, _ = (DOCS / "settings.md").read_text("utf-8").partition(MARK)
-    files = {"a study": Study, "a study of games": GameStudy, "a policy": Policy}
+    files: dict[str, type[BaseModel]] = {
+        "a study": Study,
+        "a study of games": GameStudy,
+        "a policy": Policy,
+    }
     tables = [f"## Settings of {name}\n\n{_sections(model)}" for name, model in files.items()]
     return "\n\n".join([written + MARK, *tables]) + "\n"
 
