@@ -49,7 +49,7 @@ def test_a_figure_of_nobody_on_a_side_is_refused(side: str, metric: str, tmp_pat
     figure: dict[str, object] = {"attack": "a", "metric": metric, "seed": 1, "target": 0}
     figure |= {"value": 0.5, "low": 0.4, "high": 0.6, "method": "DeLong 95%", "contrast": "unseen"}
     figure |= {"n_members": 9, "n_nonmembers": 9, side: 0}
-    with pytest.raises(Damaged, match="it takes one of each to tell them apart"):
+    with pytest.raises(Damaged, match="it takes at least one of each"):
         read_record(with_figures(tmp_path, figure))
     nothing = {"value": None, "low": None, "high": None}
     assert read_record(with_figures(tmp_path, figure | nothing)).findings
@@ -223,12 +223,12 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("clients.0.client", True, "valid integer"),
         ("environment.seconds", -1e300, "greater than or equal to 0"),
         ("seeds.0", -1, "greater than or equal to 0"),
-        ("name", "turned \u202e round", "turns of direction"),
+        ("name", "turned \u202e round", "changes of the reading direction"),
         ("name", "\x1b[2J", "control characters"),
         ("untested.0", "nothing\x00", "control characters"),
-        ("view.description", "a\u2067b", "turns of direction"),
+        ("view.description", "a\u2067b", "changes of the reading direction"),
         ("config.name", "\ud800", "control characters"),
-        ("config.\u202e", 1, "turns of direction"),
+        ("config.\u202e", 1, "changes of the reading direction"),
         ("estimates.0.figures.0.note", "long " * LONGEST, "of over 10,000 characters"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value[:25] else "",

@@ -18,29 +18,32 @@ from fedaudit.results.fields import (
 )
 
 EVERYBODY = "everybody"
-"""The group of all clients."""
+"""The group that contains all clients."""
 
 
 class ModelState(Limits[Share]):
     """One of the federation's models after a measured round.
 
     Attributes:
-        clients: That trained it when they last took part.
-        told: Membership risk that clients were told of it before they chose; None where the
-            algorithm tells them nothing.
-        estimated: Risk of it after the round by the server's shadow models: balanced accuracy
-            of membership inference on samples of the server's own. None if nobody trained it.
-        samples: Of the clients that trained it; 0 if nobody did, and in records of versions that
-            did not say.
-        shadow_samples: That each of its shadow models was trained on, fewer than ``samples`` where
-            the server has too few: the estimate is then of a scaled-down model; 0 likewise.
-        risk: The same attack on its real members and on samples that nobody trained on; where
-            clients' classes are skewed, on as many of each class. None also where an attack on
-            updates had none of this model's to see. The limits are those of this risk (95%).
-        members: Real members that were asked about.
-        others: Samples of nobody that were.
-        loss: Mean loss on test samples like its clients'; None if nobody trained it.
-        accuracy: Share of these that it classifies correctly.
+        clients: Clients that trained it when they last took part.
+        told: Membership risk of the model that was reported to clients before they chose. None if
+            the algorithm reports no risks.
+        estimated: The server's estimate of its risk after the round: balanced accuracy of
+            membership inference by shadow models, on the server's own samples. None if no client
+            trained it.
+        samples: Samples of the clients that trained it. 0 if no client did, and in records of older
+            versions.
+        shadow_samples: Samples that each of its shadow models was trained on. They are fewer than
+            ``samples`` if the server has too few: the estimate is then of a scaled-down model. 0 as
+            for ``samples``.
+        risk: Balanced accuracy of the same attack on its actual members and on held-out samples,
+            with as many of each class if clients' classes are skewed. None also if an attack on
+            updates saw none of this model. The limits are those of this risk (95%).
+        members: Members that were audited.
+        others: Non-members that were audited.
+        loss: Mean loss on test samples distributed like its clients' data; None if no client
+            trained it.
+        accuracy: Share of these test samples that it classifies correctly.
     """
 
     clients: Whole
@@ -61,12 +64,11 @@ class ModelState(Limits[Share]):
 
 
 class ClusterRound(Part):
-    """A measured round of clustered learning.
+    """Measured round of clustered learning.
 
     Attributes:
-        round: Counted from 1.
-        choice: For each client, the model that it last trained; the first for one that never
-            took part, whose samples are then in none.
+        round: Number of the round, from 1.
+        choice: The model that each client last trained. It is 0 for a client that never took part.
         models: The models after the round.
     """
 
@@ -76,22 +78,22 @@ class ClusterRound(Part):
 
 
 class ClusterResult(Part):
-    """Choices of models in one run, and the membership risk of each model.
+    """Clients' choices of models in one run, and the membership risk of each model.
 
     The figures of the run are estimates (``fedaudit.evaluation.clusters``).
 
     Attributes:
         algorithm: Its name in the catalogue.
-        defense: Name of the defense in force, "none" without.
+        defense: Name of the defense in force; "none" without one.
         seed: Root seed of the run.
         measure: How risk is measured.
-        clients: In the order of ``group``, ``thresholds`` and every ``choice``.
-        group_names: Of the groups of clients; "everybody" where there are none.
-        group: For each client, its group.
-        thresholds: For each client, the highest membership risk that it accepts.
+        clients: Client numbers, in the order of ``group``, ``thresholds`` and every ``choice``.
+        group_names: Names of the groups of clients; "everybody" if there is a single one.
+        group: Group of each client.
+        thresholds: Highest membership risk that each client accepts.
         rounds: The measured rounds.
-        joined: For each client the first round that it took part in, None where there was none;
-            empty where all clients did from the first.
+        joined: First round that each client took part in; None if it never did. Empty if all
+            clients took part from the first round.
         fairness_note: Why there are no fairness gaps between the groups.
     """
 
@@ -113,11 +115,11 @@ class ClusterResult(Part):
         if self.joined:
             refuse_ragged(clients=self.clients, joined=self.joined)
         models = self.rounds[0].models
-        for one in self.rounds:
-            refuse_ragged(clients=self.clients, choice=one.choice)
-            refuse_ragged(models=models, others=one.models)
-            if max(one.choice) >= len(models):
-                raise ValueError(f"model {max(one.choice)} of {len(models)}")
+        for measured in self.rounds:
+            refuse_ragged(clients=self.clients, choice=measured.choice)
+            refuse_ragged(models=models, others=measured.models)
+            if max(measured.choice) >= len(models):
+                raise ValueError(f"model {max(measured.choice)} of {len(models)}")
         if len(set(self.group_names)) < len(self.group_names):
             raise ValueError("two groups have one name")
         if max(self.group) >= len(self.group_names):
@@ -126,89 +128,99 @@ class ClusterResult(Part):
 
 
 def groups_by_size(result: ClusterResult) -> list[int]:
-    """The groups that have clients, the largest first."""
+    """Return the groups that have clients, the largest first."""
     sizes = Counter(result.group)
     return sorted(sizes, key=lambda group: (-sizes[group], group))
 
 
 def clients_in(result: ClusterResult, group: int | None) -> list[int]:
-    """Positions of a group's clients; of all for None."""
-    return [at for at, one in enumerate(result.group) if group in (one, None)]
+    """Return the positions of a group's clients, or of all clients for None."""
+    return [
+        position
+        for position, client_group in enumerate(result.group)
+        if group in (client_group, None)
+    ]
 
 
 def choices(result: ClusterResult, after: ClusterRound | None = None) -> list[int | None]:
-    """The model that each client last trained; None for one that did not take part so far.
+    """Return the model that each client last trained; None for clients that have not taken part.
 
     Args:
-        result: Of a run.
+        result: Result of a run.
         after: The measured round; the last one if None.
     """
-    one = after or result.rounds[-1]
+    measured = after or result.rounds[-1]
     if not result.joined:
-        return list(one.choice)
+        return list(measured.choice)
     return [
-        None if first is None or first > one.round else choice
-        for choice, first in zip(one.choice, result.joined, strict=True)
+        None if first is None or first > measured.round else choice
+        for choice, first in zip(measured.choice, result.joined, strict=True)
     ]
 
 
 def used_by(result: ClusterResult, group: int | None) -> list[ModelState | None]:
-    """The model that each client of a group uses at the end; None for one that took no part."""
+    """Return the model that each client of a group uses at the end; None for absent clients."""
     last, used = result.rounds[-1], choices(result)
     return [
         None if model is None else last.models[model]
-        for model in (used[at] for at in clients_in(result, group))
+        for model in (used[position] for position in clients_in(result, group))
     ]
 
 
 def models_of_groups(result: ClusterResult) -> dict[int, int | None]:
-    """For each group the model that stands for it at the end, largest group first.
+    """Return the model that each group is reported with at the end, the largest group first.
 
-    That is the model which most of its clients chose. Where a larger group has it already, it is
-    the one of the others that most of the group's clients chose, and of equals the one that most
-    clients of all trained; None where nobody trained any of these, or none of the group took part.
+    It is the model that most of the group's clients chose, among those that no larger group has.
+    Ties go to the model that more clients trained. It is None if clients trained none of these
+    models, or if no client of the group took part.
     """
     last = result.rounds[-1]
-    found: dict[int, int | None] = {}
+    assigned: dict[int, int | None] = {}
     for group in groups_by_size(result):
         votes = _votes(result, group)
         free = [
             model
             for model, state in enumerate(last.models)
-            if model not in found.values() and (state.clients or votes[model])
+            if model not in assigned.values() and (state.clients or votes[model])
         ]
-        found[group] = max(
+        assigned[group] = max(
             free if votes else (),
             key=lambda model: (votes[model], last.models[model].clients, -model),
             default=None,
         )
-    return found
+    return assigned
 
 
 def shares_its_model(result: ClusterResult, group: int) -> bool:
-    """True if most of the group's clients chose a model that stands for a larger group."""
-    votes, own = _votes(result, group), models_of_groups(result)[group]
-    return own is None or votes[own] < max(votes.values(), default=0)
+    """Return True if most of the group's clients chose a model that a larger group already has."""
+    votes, model = _votes(result, group), models_of_groups(result)[group]
+    return model is None or votes[model] < max(votes.values(), default=0)
 
 
 def _votes(result: ClusterResult, group: int) -> Counter[int]:
     used = choices(result)
-    return Counter(model for at in clients_in(result, group) if (model := used[at]) is not None)
+    return Counter(
+        model for position in clients_in(result, group) if (model := used[position]) is not None
+    )
 
 
 def moves(result: ClusterResult) -> list[list[int]]:
-    """For each measured round but the first, the positions of clients that changed model.
+    """Return the positions of clients that changed model in each measured round but the first.
 
-    To take part for the first time is no change.
+    Taking part for the first time does not count as a change.
     """
-    used = [choices(result, one) for one in result.rounds]
+    used = [choices(result, measured) for measured in result.rounds]
     return [
-        [at for at, (was, now) in enumerate(zip(old, new, strict=True)) if was not in (None, now)]
+        [
+            position
+            for position, (was, now) in enumerate(zip(old, new, strict=True))
+            if was not in (None, now)
+        ]
         for old, new in pairwise(used)
     ]
 
 
 def known_mean(values: Sequence[float | None]) -> float | None:
-    """The mean of what is known; None of nothing."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    """Return the mean of the values that are not None; None without any."""
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) / len(known_values) if known_values else None

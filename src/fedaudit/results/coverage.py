@@ -8,19 +8,20 @@ from pydantic import Field
 from fedaudit.results.fields import Part, Whole
 
 MOST_LISTED = 1000
-"""Missing uploads and rounds that a record lists one by one; the counts are always complete."""
+"""Limit of the missing uploads and rounds that a record lists singly; the counts are always
+complete."""
 Reason = Annotated[str, Field(max_length=2000)]
 
 
 class MissingUpload(Part):
-    """An upload that was not measured.
+    """Upload that was not measured.
 
     Attributes:
         client: Its sender.
-        round: The round.
+        round: Its round.
         reason: Why it could not be measured.
-        aggregated: Whether the server may have used it; False where it was kept out of the
-            aggregate, so that no released model depends on it.
+        aggregated: False if the server excluded it from the aggregate, so that no released model
+            depends on it. True if the server may have used it.
     """
 
     client: Whole
@@ -66,7 +67,7 @@ class ClientCoverage(Part):
 
         Args:
             client: Its number.
-            answered: Rounds in which it sent an upload, as far as is known.
+            answered: Known rounds in which it sent an upload.
             rounds: Rounds in which it was measured.
         """
         return cls(
@@ -79,27 +80,26 @@ class ClientCoverage(Part):
 
 
 class Coverage(Part):
-    """Which rounds and uploads of a run were measured.
+    """Rounds and uploads of a run that were measured.
 
     A client that was not sampled in a round is not missing from it.
 
     Attributes:
-        rounds: Rounds that ran, as far as is known: the number of the last one.
-        measured: Rounds that were measured.
-        last_measured: The last of them.
-        every: Rounds are measured this far apart by the user's choice.
-        clients: Every audited client, those that never took part included.
-        is_open: True if the recorder was not closed, as where the run was killed or still goes on:
-            later rounds may have run.
-        unattacked: Audited clients that were left out by choice (``--targets``), so that nothing is
-            said about them.
-        missing_uploads: Uploads of audited clients that were not measured, in rounds that were.
-        missing_rounds: Rounds that ran and should have been measured, and were not.
-        n_missing_uploads: Number of missing uploads that may have been aggregated, listed or not.
+        rounds: Rounds that are known to have run: the number of the last one.
+        measured: Number of rounds that were measured.
+        last_measured: The last measured round.
+        every: Interval between measured rounds that the user chose.
+        clients: Every audited client, including those that never took part.
+        is_open: True if the recorder was not closed, because the run was killed or still continues.
+            Later rounds may have run.
+        unattacked: Audited clients that were left out by choice (``--targets``), so that they have
+            no figures.
+        missing_uploads: Uploads of audited clients that were not measured in measured rounds.
+        missing_rounds: Rounds that ran and should have been measured but were not.
+        n_missing_uploads: Number of all missing uploads that may have been aggregated.
         n_missing_rounds: Number of missing rounds.
-        identity: SHA-256 over the models that were sent, round by round; empty where not known.
-        sampled_rounds: True if rounds were left out by ``every`` although clients took part in
-            them.
+        identity: SHA-256 over the models that were sent, round by round; empty if unknown.
+        sampled_rounds: True if ``every`` left out rounds in which clients took part.
     """
 
     rounds: Whole
@@ -120,12 +120,12 @@ class Coverage(Part):
     def is_whole(self) -> bool:
         """True if every aggregated upload of every audited client was measured.
 
-        Rounds that the user chose not to measure (``every``) are reported, and judged by the
-        policy of a gate.
+        Rounds that the user chose not to measure (``every``) are reported and judged by a gate's
+        policy.
         """
         return not (self.n_missing_uploads or self.n_missing_rounds)
 
     @property
     def never_measured(self) -> list[int]:
-        """Audited clients of which no upload was measured."""
-        return [one.client for one in self.clients if not one.measured]
+        """Audited clients without a measured upload."""
+        return [client.client for client in self.clients if not client.measured]

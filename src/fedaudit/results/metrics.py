@@ -6,16 +6,16 @@ from typing import NamedTuple
 from fedaudit.results.fields import MOST
 
 SUCCESS_RATE = "attack_success_rate"
-"""Share of samples whose client a source attack names."""
+"""Share of samples whose client a source attack identifies."""
 
 TEST_ACCURACY = "test_accuracy"
 TRAIN_ACCURACY = "train_accuracy"
 GENERALISATION_GAP = "generalisation_gap"
 UPLOAD_GAP = "upload_gap"
-"""Figures of utility. The last is the generalisation gap of the clients' own models (that they
-sent, or keep where they send none), each on its client's samples, in the last measured round: the
-mean over clients. It is not counted where no single upload is seen, mostly in clustered
-federations."""
+"""Figures of utility. The upload gap is the generalisation gap of the clients' own models on their
+own samples, in the last measured round, averaged over clients. It uses the uploaded models, or
+the local ones if clients upload none. It is missing if no single upload is observed, mostly in
+clustered federations."""
 
 ACCURACY = "accuracy"
 MODEL_RISK = "risk of the model"
@@ -31,7 +31,7 @@ OWN_MODEL = "clients with the model"
 MOVED = "clients that moved"
 MOVED_AT_THE_END = "clients that moved at the end"
 AGREEMENT = "agreement with the groups"
-"""Figures of clustered learning, beside the fairness gaps."""
+"""Figures of clustered learning, in addition to the fairness gaps."""
 
 COUNTS = (
     VIOLATIONS,
@@ -51,7 +51,7 @@ _ON_THE_SAME_SAMPLES = (TEST_ACCURACY, ACCURACY, *FAIRNESS_GAPS)
 
 
 class Range(NamedTuple):
-    """Limits, both included."""
+    """Range with both ends included."""
 
     least: float
     most: float
@@ -59,7 +59,7 @@ class Range(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def range_of(metric: str) -> Range:
-    """The range of a figure: shares in [0, 1], budgets from 0, anything else within reason."""
+    """Return the range of a metric, such as [0, 1] for shares."""
     if metric.startswith("tpr@") or metric.endswith(_SHARES) or metric in (*_RISKS, *FAIRNESS_GAPS):
         return Range(0.0, 1.0)
     if metric in (GENERALISATION_GAP, UPLOAD_GAP, AGREEMENT):
@@ -68,9 +68,9 @@ def range_of(metric: str) -> Range:
 
 
 def errors_cancel(metric: str) -> bool:
-    """True if errors of several runs cancel: each run asks about samples of its own.
+    """Return True if the errors of several runs cancel, because each run audits its own samples.
 
-    Not so of accuracies and gaps on one set of test samples, nor of rates at a threshold that each
-    run sets for itself.
+    False for accuracies and gaps on shared test samples, and for rates at a threshold that each run
+    chooses.
     """
     return not metric.startswith("tpr@") and metric not in _ON_THE_SAME_SAMPLES

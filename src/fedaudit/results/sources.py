@@ -1,4 +1,4 @@
-"""The part of a record that is about source inference: whose sample is it?"""
+"""Source inference in a record: identifying the client that a sample comes from."""
 
 from typing import Annotated
 
@@ -8,29 +8,30 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import Change, Part, Share, Whole, refuse_ragged
 
 LABELS = "label distributions"
-"""Null hypothesis: the clients' different label distributions explain the answers, which are right
-as often when each sample's owner is that of another sample of its class."""
+"""Null hypothesis: the clients' different label distributions explain the answers. Under it the
+success rate is the same if each sample's owner is replaced by that of another sample of its
+class."""
 LABEL_BASELINE = "label-distribution baseline"
-"""Null hypothesis: the answers are right as often as naming the client of whose data the sample's
-class is the largest share, without a look at any model."""
+"""Null hypothesis: the success rate is that of naming, without any model, the client in whose
+data the sample's class has the largest share."""
 
 LABELS_METHOD = "Clopper-Pearson and Zou 95%"
-"""Method of limits beyond label distributions, with the error of their level."""
+"""Method of limits of the success above label distributions, with the error of that level."""
 OLDER_LEVEL = (
-    "The record is of an earlier version, whose level of label distributions counts each sample's "
-    "own owner: it may be too high, and what is beyond it too low. Run the study again for the "
-    "present level."
+    "The record is of an earlier version. Its level of label distributions includes each sample's "
+    "actual owner, so it may be too high and the excess over it too low. Run the study again for "
+    "the corrected level."
 )
 
 OWN = "own"
-"""Contrast of figures on random samples of each client's own training data, which lead."""
+"""Contrast of figures on random samples of each client's own training data, the main figures."""
 FAIR = "fair"
-"""Contrast of figures on samples of a fair draw, all with the label distribution of its target, so
-that classes reveal no client."""
+"""Contrast of figures on samples of a fair draw, all with the label distribution of its target,
+so that classes reveal no client."""
 
 
 def has_older_level(excess: Estimate) -> bool:
-    """True if what label distributions explain is as earlier versions had it, possibly too high.
+    """Return True if the level of label distributions is by earlier versions, possibly too high.
 
     Args:
         excess: Success less that level, of one run or over runs.
@@ -39,12 +40,12 @@ def has_older_level(excess: Estimate) -> bool:
 
 
 class Answered(Part):
-    """Selective prediction: figures of an adversary that names nobody unless it is sure.
+    """Selective prediction: figures of an adversary that names a client only if it is confident.
 
     Attributes:
-        least: Chance that a client must reach to be named.
-        answered: Samples for which somebody was.
-        right: Those of them whose owner it was.
+        least: Probability that a client must reach to be named.
+        answered: Samples for which a client was named.
+        right: Samples whose owner was named.
     """
 
     least: Share
@@ -59,13 +60,13 @@ class Answered(Part):
 
 
 class Chained(Part):
-    """Membership first, and the owner only of samples that are called members.
+    """Membership inference first, then source inference on the predicted members.
 
     Attributes:
-        fpr: Share of samples of nobody that were to be called members.
-        realised_fpr: Share that was.
-        called: Members that were called so.
-        right: Those of them whose owner was named.
+        fpr: Target false-positive rate on samples that no client trained on.
+        realised_fpr: Actual false-positive rate.
+        called: Members that were predicted as members.
+        right: Predicted members whose owner was named.
     """
 
     fpr: Share
@@ -81,7 +82,7 @@ class Chained(Part):
 
 
 class ClassSuccess(Part):
-    """Samples of one class, and how many of them had their owner named."""
+    """Samples of one class, and the number of them whose owner was named."""
 
     label: Whole
     samples: Whole
@@ -89,28 +90,28 @@ class ClassSuccess(Part):
 
 
 class SourceResult(Part):
-    """The clients that one attack names in one run; how often it is right is an estimate.
+    """Clients that one attack names in one run. Its success rates are estimates.
 
-    As many samples of every client are asked about, so that a guess is right once in as many
-    times as there are clients.
+    Equally many samples of every client are audited, so that guessing is right for a share of one
+    over the number of clients.
 
     Attributes:
         attack: Catalogue name.
-        defense: Name of the defense in force, "none" without.
+        defense: Name of the defense in force; "none" without one.
         view: What the adversary saw.
         seed: Root seed of the run.
-        clients: In the order of ``confusion``.
-        samples: Asked about, over all clients.
-        confusion: Samples of each client (row) said to be each client's (column).
-        classes: Class by class.
-        answers: With silence allowed.
-        chained: Membership first; empty where no audited sample is nobody's.
+        clients: Client numbers, in the order of ``confusion``.
+        samples: Audited samples of all clients.
+        confusion: Samples of each client (row) that are attributed to each client (column).
+        classes: Success for each class.
+        answers: Selective prediction at several thresholds.
+        chained: Membership first; empty if no audited sample is a non-member.
         rounds: Measured rounds.
-        by_round: Success at each of them alone; empty for an attack that needs several.
-        overfitting: For each client, training less test accuracy of its model in the last measured
-            round; empty where that was not counted.
-        absent: Clients of whom no measured round shows a model, so that no sample is said to be
-            theirs.
+        by_round: Success rate from each round alone; empty for an attack that needs several.
+        overfitting: Training less test accuracy of each client's model in the last measured round;
+            empty if it was not measured.
+        absent: Clients without a model in any measured round, so that no sample is attributed to
+            them.
     """
 
     attack: str
@@ -130,7 +131,7 @@ class SourceResult(Part):
 
     @property
     def chance(self) -> float:
-        """Success of a guess."""
+        """Success rate of guessing."""
         return 1 / len(self.clients)
 
     @model_validator(mode="after")
@@ -143,7 +144,7 @@ class SourceResult(Part):
         if self.overfitting:
             refuse_ragged(clients=self.clients, overfitting=self.overfitting)
         if not set(self.absent) <= set(self.clients):
-            raise ValueError("clients are absent that nobody was asked about")
+            raise ValueError("absent clients are not among the clients")
         if sum(map(sum, self.confusion)) != self.samples:
             raise ValueError(f"confusion does not add up to {self.samples} samples")
         return self
