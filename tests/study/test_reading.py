@@ -13,8 +13,8 @@ from fedaudit.results.text import (
     LONGEST,
     is_plain,
     is_plain_json,
-    made_plain,
     plain,
+    plain_json,
     texts,
 )
 from tests.report.records import record
@@ -120,7 +120,7 @@ def test_a_file_over_the_size_limit_is_not_parsed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": "fedaudit-record"', "[1, 2,]"])
 def test_a_file_cut_short_is_called_damaged(tmp_path: Path, text: str) -> None:
-    with pytest.raises(Damaged, match="not a whole JSON document"):
+    with pytest.raises(Damaged, match="not a complete JSON document"):
         read_record(written(tmp_path, text))
 
 
@@ -145,7 +145,7 @@ def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "9" * 5000])
 def test_numbers_that_no_figure_can_have_are_refused(tmp_path: Path, number: str) -> None:
     text = SMALL.model_dump_json().replace("312.4", number, 1)
-    with pytest.raises(Damaged, match="not a whole JSON document"):
+    with pytest.raises(Damaged, match="not a complete JSON document"):
         read_record(written(tmp_path, text))
 
 
@@ -243,7 +243,7 @@ def test_what_no_study_finds_is_refused_in_one_sentence(
     with pytest.raises(Damaged, match=said) as refused:
         read_record(path)
     sentence = str(refused.value)
-    assert sentence.endswith("take the original record") or "whole JSON" in sentence
+    assert sentence.endswith("take the original record") or "complete JSON" in sentence
     assert "\n" not in sentence
     assert is_plain(sentence)
     assert len(sentence) < 400 + len(str(path))
@@ -261,7 +261,7 @@ def test_text_is_made_plain_and_plain_text_is_left_alone() -> None:
     assert plain("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
     assert len(plain("x" * 2 * LONGEST)) == LONGEST
     value = {"a\x00": ["\u2066", 1, None, {"b": ("\x07",)}]}
-    assert made_plain(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": ["\ufffd"]}]}
+    assert plain_json(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": ["\ufffd"]}]}
 
 
 def test_every_record_of_the_tests_is_one_that_can_be_read(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ NO_NARROWER = "no narrower than these runs"
 """End of the method of limits for further runs that were widened to contain those of these runs."""
 
 
-def further_runs(
+def further_runs_interval(
     values: Sequence[float],
     *,
     within: tuple[float, float] = (-math.inf, math.inf),
@@ -92,12 +92,12 @@ def further_runs(
     return Interval(low=low, high=high, method=method)
 
 
-def these_runs(runs: int) -> str:
+def describe_runs(runs: int) -> str:
     """Return words for the completed runs, such as "these 3 runs", for an interval's method."""
     return f"these {runs} runs" if runs > 1 else "the one run"
 
 
-def each_over_runs(figures: Sequence[Estimate]) -> list[Estimate]:
+def average_each(figures: Sequence[Estimate]) -> list[Estimate]:
     """Return every figure averaged over its runs, in the order of the figures.
 
     Args:
@@ -111,7 +111,7 @@ def each_over_runs(figures: Sequence[Estimate]) -> list[Estimate]:
     for figure in figures:
         runs.setdefault(_study_of(figure), set()).add(figure.seed)
     return [
-        over_runs(group).model_copy(
+        average_runs(group).model_copy(
             update={"note": _notes_of(group, len(runs[_study_of(group[0])]))}
         )
         for group in groups.values()
@@ -136,7 +136,7 @@ def _notes_of(figures: Sequence[Estimate], runs: int) -> str:
     return "; ".join(notes)
 
 
-def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
+def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
     """Return the mean of a figure over several runs, with limits for these runs and further ones.
 
     Runs without a value, all because of too few samples, are left out and mentioned in the note.
@@ -186,7 +186,7 @@ def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> E
             if at_threshold is None
             else Interval(low=max(at_threshold.low, 0.0), high=min(at_threshold.high, 1.0)),
             "note": f"mean over {len(valued)}{left_out} seeds{why}",
-            "further": further_runs(values, within=(minimum, maximum), these=these)
+            "further": further_runs_interval(values, within=(minimum, maximum), these=these)
             if len(valued) > 1
             else None,
         }
@@ -225,7 +225,7 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
     return fmean(known_values) if len(known_values) == len(values) else None
 
 
-def corrected(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
+def correct_tests(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
     """Return the figures with every test corrected for all tests of its null hypothesis.
 
     Args:
@@ -291,10 +291,10 @@ def _combine_limits(
 
 def _method(figures: Sequence[Estimate]) -> str:
     methods = " / ".join(dict.fromkeys(figure.method for figure in figures))
-    return f"{methods}, over {these_runs(len(figures))}"
+    return f"{methods}, over {describe_runs(len(figures))}"
 
 
-def restricted(values: Values, targets: Collection[int | None]) -> Values:
+def restrict_targets(values: Values, targets: Collection[int | None]) -> Values:
     """Return the values at the given targets; seeds without any of them are left out."""
     by_seed = {
         seed: {target: value for target, value in by_target.items() if target in targets}
@@ -303,7 +303,7 @@ def restricted(values: Values, targets: Collection[int | None]) -> Values:
     return {seed: by_target for seed, by_target in by_seed.items() if by_target}
 
 
-def mean_of(parts: Sequence[Values]) -> Values:
+def average_figures(parts: Sequence[Values]) -> Values:
     """Return the mean of several figures for each seed and target that all of them have.
 
     Figures of one run are computed on the same samples, so their limits are averaged. A record's
@@ -330,29 +330,25 @@ def _shared(parts: Sequence[Values]) -> dict[int | None, dict[int | None, list[V
             target: [part[seed][target] for part in parts]
             for target in by_target
             if all(target in part.get(seed, {}) for part in parts)
-            if seed is not None or len({runs_of(part, target) for part in parts}) == 1
+            if seed is not None or len({seeds_of(part, target) for part in parts}) == 1
         }
         for seed, by_target in parts[0].items()
     }
     return {seed: by_target for seed, by_target in shared.items() if by_target}
 
 
-def runs_of(values: Values, target: int | None) -> frozenset[int]:
+def seeds_of(values: Values, target: int | None) -> frozenset[int]:
     """Return the seeds of the runs that have a value at a target."""
     return frozenset(s for s, by_target in values.items() if s is not None and target in by_target)
 
 
-def estimated(values: Values) -> OverSeeds | None:
+def mean_over_seeds(values: Values) -> OverSeeds | None:
     """Return the mean over seeds of the mean over clients; None without a value.
 
     Clients of one run share a model, so their limits are averaged. If the record has limits over
     its seeds for each client, these are used; otherwise those of the runs are combined.
     """
-    means = {
-        s: _mean(list(over_clients.values()))
-        for s, over_clients in values.items()
-        if over_clients and s is not None
-    }
+    means = {s: _mean(list(row.values())) for s, row in values.items() if row and s is not None}
     of_record = values.get(None, {})
     if not means and not of_record:
         return None
@@ -363,9 +359,9 @@ def estimated(values: Values) -> OverSeeds | None:
     targets = {target for by_target in values.values() for target in by_target}
     mean = _mean(list(of_record.values())) if targets == set(of_record) else _over_seeds(runs)
     these = None if mean.low is None and mean.high is None else (mean.low, mean.high)
-    further = further_runs([run.value for run in runs], within=(0.0, 1.0), these=these)
+    further = further_runs_interval([run.value for run in runs], within=(0.0, 1.0), these=these)
     value = fmean(run.value for run in runs)
-    return OverSeeds(value, over_all.low, over_all.high, over_all.method, len(runs), further)
+    return OverSeeds(value, mean.low, mean.high, mean.method, len(runs), further)
 
 
 def difference(values: Values, base: Values) -> Difference | None:
@@ -382,11 +378,11 @@ def difference(values: Values, base: Values) -> Difference | None:
         both = [target for target in values[seed] if target in base[seed]]
         if both:
             sides = (_mean([side[seed][target] for target in both]) for side in (values, base))
-            gaps.append(gap_between(*sides))
-    return over_gaps(gaps)
+            gaps.append(subtract_figures(*sides))
+    return mean_difference(gaps)
 
 
-def over_gaps(gaps: Sequence[Value]) -> Difference | None:
+def mean_difference(gaps: Sequence[Value]) -> Difference | None:
     """Return the mean of the differences of several seeds; None without any."""
     if not gaps:
         return None
@@ -402,13 +398,13 @@ def over_gaps(gaps: Sequence[Value]) -> Difference | None:
         value=mean.value,
         low=low,
         high=high,
-        method=f"paired by seed, over {these_runs(len(gaps))}",
+        method=f"paired by seed, over {describe_runs(len(gaps))}",
         runs=len(gaps),
-        further=further_runs([gap.value for gap in gaps], these=these),
+        further=further_runs_interval([gap.value for gap in gaps], these=these),
     )
 
 
-def gap_between(figure: Value, other: Value) -> Value:
+def subtract_figures(figure: Value, other: Value) -> Value:
     """Return one figure less another, with limits combined as if the two were independent."""
     gap = figure.value - other.value
     if figure.low is None or figure.high is None or other.low is None or other.high is None:
@@ -429,7 +425,7 @@ def _over_seeds(runs: Sequence[Value]) -> Value:
     if len(limited) < len(runs):
         return Value.without_limits(value)
     limits = summed(limited) if all(run.cancels for run in runs) else averaged(limited)
-    return Value(value, *limits, f"{_methods(runs)}, over {these_runs(len(runs))}")
+    return Value(value, *limits, f"{_methods(runs)}, over {describe_runs(len(runs))}")
 
 
 def _mean(parts: Sequence[Value], what: str = "clients") -> Value:

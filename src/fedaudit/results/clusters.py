@@ -8,16 +8,16 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from fedaudit.results.fields import (
-    Drawn,
+    Count,
+    Finite,
     Limits,
     Part,
     Share,
-    Whole,
     refuse_disorder,
     refuse_ragged,
 )
 
-EVERYBODY = "everybody"
+ALL_CLIENTS = "everybody"
 """The group that contains all clients."""
 
 
@@ -46,15 +46,15 @@ class ModelState(Limits[Share]):
         accuracy: Share of these test samples that it classifies correctly.
     """
 
-    clients: Whole
+    clients: Count
     told: Share | None = None
     estimated: Share | None = None
-    samples: Whole = 0
-    shadow_samples: Whole = 0
+    samples: Count = 0
+    shadow_samples: Count = 0
     risk: Share | None = None
-    members: Whole = 0
-    others: Whole = 0
-    loss: Drawn | None = None
+    members: Count = 0
+    others: Count = 0
+    loss: Finite | None = None
     accuracy: Share | None = None
 
     @model_validator(mode="after")
@@ -72,8 +72,8 @@ class ClusterRound(Part):
         models: The models after the round.
     """
 
-    round: Whole
-    choice: list[Whole]
+    round: Count
+    choice: list[Count]
     models: list[ModelState]
 
 
@@ -99,14 +99,14 @@ class ClusterResult(Part):
 
     algorithm: str
     defense: str = "none"
-    seed: Whole
+    seed: Count
     measure: str
-    clients: Annotated[list[Whole], Field(min_length=2)]
+    clients: Annotated[list[Count], Field(min_length=2)]
     group_names: Annotated[list[str], Field(min_length=1)]
-    group: list[Whole]
+    group: list[Count]
     thresholds: list[Share]
     rounds: Annotated[list[ClusterRound], Field(min_length=1)]
-    joined: list[Whole | None] = Field(default_factory=list)
+    joined: list[Count | None] = Field(default_factory=list)
     fairness_note: str = ""
 
     @model_validator(mode="after")
@@ -158,7 +158,7 @@ def choices(result: ClusterResult, after: ClusterRound | None = None) -> list[in
     ]
 
 
-def used_by(result: ClusterResult, group: int | None) -> list[ModelState | None]:
+def models_used_by(result: ClusterResult, group: int | None) -> list[ModelState | None]:
     """Return the model that each client of a group uses at the end; None for absent clients."""
     last, used = result.rounds[-1], choices(result)
     return [

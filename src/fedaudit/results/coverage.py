@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedaudit.results.fields import Part, Whole
+from fedaudit.results.fields import Count, Part
 
 MOST_LISTED = 1000
 """Limit of the missing uploads and rounds that a record lists singly; the counts are always
@@ -24,8 +24,8 @@ class MissingUpload(Part):
             depends on it. True if the server may have used it.
     """
 
-    client: Whole
-    round: Whole
+    client: Count
+    round: Count
     reason: Reason
     aggregated: bool = True
 
@@ -39,8 +39,8 @@ class MissingRounds(Part):
         reason: Why they were not measured.
     """
 
-    first: Whole
-    last: Whole
+    first: Count
+    last: Count
     reason: Reason
 
 
@@ -55,11 +55,11 @@ class ClientCoverage(Part):
         last: The last measured round; None without one.
     """
 
-    client: Whole
-    answered: Whole
-    measured: Whole
-    first: Whole | None = None
-    last: Whole | None = None
+    client: Count
+    answered: Count
+    measured: Count
+    first: Count | None = None
+    last: Count | None = None
 
     @classmethod
     def of(cls, client: int, answered: int, rounds: Sequence[int]) -> "ClientCoverage":
@@ -102,17 +102,17 @@ class Coverage(Part):
         sampled_rounds: True if ``every`` left out rounds in which clients took part.
     """
 
-    rounds: Whole
-    measured: Whole
-    last_measured: Whole
+    rounds: Count
+    measured: Count
+    last_measured: Count
     every: Annotated[int, Field(ge=1)] = 1
     clients: list[ClientCoverage] = Field(default_factory=list)
     is_open: bool = False
-    unattacked: list[Whole] = Field(default_factory=list)
+    unattacked: list[Count] = Field(default_factory=list)
     missing_uploads: list[MissingUpload] = Field(default_factory=list)
     missing_rounds: list[MissingRounds] = Field(default_factory=list)
-    n_missing_uploads: Whole = 0
-    n_missing_rounds: Whole = 0
+    n_missing_uploads: Count = 0
+    n_missing_rounds: Count = 0
     identity: Annotated[str, Field(max_length=64)] = ""
     sampled_rounds: bool = False
 

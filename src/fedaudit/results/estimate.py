@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from fedaudit.results.fields import Drawn, Limits, Part, Share, Whole, refuse_disorder
+from fedaudit.results.fields import Count, Finite, Limits, Part, Share, refuse_disorder
 from fedaudit.results.metrics import Range, range_of
 
 NO_DEFENSE = "none"
@@ -55,15 +55,15 @@ class Coordinates(Part):
     view: str = "uploads"
     contrast: str = "mixed"
     unit: Literal["sample", "person"] = "sample"
-    target: Whole | None = None
+    target: Count | None = None
     within: Literal["", "class", "client"] = ""
     by: Literal["", "class", "client"] = ""
     group: str = ""
     point: str = ""
-    seed: Whole | None = None
+    seed: Count | None = None
 
 
-class Interval(Limits[Drawn]):
+class Interval(Limits[Finite]):
     """Limits of a figure.
 
     Attributes:
@@ -89,8 +89,8 @@ class Test(Part):
     """
 
     null: str = GUESSING
-    level: Drawn | None = None
-    high: Drawn | None = None
+    level: Finite | None = None
+    high: Finite | None = None
     p_value: Share | None = None
     two_sided: bool = False
     adjusted: Share | None = None
@@ -132,9 +132,9 @@ class Estimate(Interval, Coordinates):
     at_threshold: Interval | None = None
     further: Interval | None = None
     tests: list[Test] = Field(default_factory=list)
-    n_members: Whole = 0
-    n_nonmembers: Whole = 0
-    samples: Whole = 0
+    n_members: Count = 0
+    n_nonmembers: Count = 0
+    samples: Count = 0
     fair: bool = True
     labels_alone: Share | None = None
     realised_fpr: Share | None = None

@@ -7,14 +7,14 @@ from typing import Annotated, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-MOST = 1e15
+LARGEST = 1e15
 """Limit of all counts and figures. Floats represent every integer up to it exactly."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Change = Annotated[float, Field(ge=-1, le=1)]
-Whole = Annotated[int, Field(ge=0, le=int(MOST))]
-Seconds = Annotated[float, Field(ge=0, le=MOST)]
-Drawn = Annotated[float, Field(ge=-1e100, le=1e100)]
+SignedShare = Annotated[float, Field(ge=-1, le=1)]
+Count = Annotated[int, Field(ge=0, le=int(LARGEST))]
+Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
+Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
 """Signal or score in a plot. Losses of a diverged run are large."""
 
 _ROUNDING = 1e-6

@@ -13,13 +13,13 @@ from pydantic import Field, model_validator
 from fedaudit.core.limits import Limited
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import (
-    MOST,
-    Drawn,
+    LARGEST,
+    Count,
+    Finite,
     Limits,
     Part,
     Seconds,
     Share,
-    Whole,
     refuse_disorder,
 )
 from fedaudit.results.metrics import SUCCESS_RATE
@@ -55,7 +55,7 @@ class Outline(Part):
     """
 
     server: Annotated[str, Field(max_length=60)]
-    counts: Annotated[list[Whole], Field(max_length=200)]
+    counts: Annotated[list[Count], Field(max_length=200)]
 
 
 class WeightSpread(Part):
@@ -66,7 +66,7 @@ class WeightSpread(Part):
         outlines: Counts for the honest models and for each kind of server.
     """
 
-    edges: Annotated[list[Drawn], Field(min_length=2, max_length=201)]
+    edges: Annotated[list[Finite], Field(min_length=2, max_length=201)]
     outlines: Annotated[list[Outline], Field(max_length=10)]
 
     @model_validator(mode="after")
@@ -93,11 +93,11 @@ class Detector(Part):
     """
 
     federation: Annotated[str, Field(max_length=400)]
-    runs: Whole
-    judged: Whole
-    honest: Whole
-    planted: Whole
-    own: Whole
+    runs: Count
+    judged: Count
+    honest: Count
+    planted: Count
+    own: Count
     weights: WeightSpread | None = None
     seconds: Seconds = 0.0
 
@@ -211,12 +211,12 @@ EXPECTED_SUCCESS = "expected_success_rate"
 """Success rate under normal noise alone if neurons with these shares never fire for other
 records."""
 
-FOR_PEOPLE = frozenset({"name", "about", "hours"})
+DESCRIPTIVE_SETTINGS = frozenset({"name", "about", "hours"})
 """Settings that change no game."""
 
-COUNTED = "Clopper-Pearson 95%"
+EXACT_METHOD = "Clopper-Pearson 95%"
 """Method of the limits of a share of games."""
-SHARED_MASK = f"{COUNTED}, no narrower than Student t over games"
+SHARED_MASK_METHOD = f"{EXACT_METHOD}, no narrower than Student t over games"
 """Method of these limits if the records of a batch share their noise."""
 
 _RATES = (SUCCESS, TRUE_POSITIVES, TRUE_NEGATIVES, FIRES_FOR_TARGET, FIRES_FOR_OTHERS)
@@ -248,9 +248,9 @@ class TrainingLength(Part):
         stopped: Targets whose neuron separated all validation records.
     """
 
-    least: Whole
-    most: Whole
-    stopped: Whole
+    least: Count
+    most: Count
+    stopped: Count
 
 
 class NeuronMean(Part):
@@ -263,10 +263,10 @@ class NeuronMean(Part):
         sound_width: Largest possible value less the smallest; None if the range is unbounded.
     """
 
-    value: Drawn
-    values: Whole
-    sample_width: Drawn
-    sound_width: Drawn | None
+    value: Finite
+    values: Count
+    sample_width: Finite
+    sound_width: Finite | None
 
 
 class TargetCertificate(Limits[Share]):
@@ -310,8 +310,8 @@ class Spread(Part):
     """
 
     edges: list[float]
-    of_target: list[Whole]
-    of_others: list[Whole]
+    of_target: list[Count]
+    of_others: list[Count]
 
     @model_validator(mode="after")
     def _bins(self) -> "Spread":
@@ -339,12 +339,12 @@ class InRounds(Part):
 
     defense: str
     options: dict[str, str]
-    averaged: Whole
-    neurons: Whole
-    louder: Annotated[float, Field(gt=0, le=MOST)]
-    clients: Whole
+    averaged: Count
+    neurons: Count
+    louder: Annotated[float, Field(gt=0, le=LARGEST)]
+    clients: Count
     others: Literal["honest", "planted", "dead"]
-    simulated: Whole
+    simulated: Count
 
     @model_validator(mode="after")
     def _some_of_each(self) -> "InRounds":
@@ -380,8 +380,8 @@ class GamePoint(Part):
     mechanism: str
     shared_mask: bool
     delta: Share = 0.0
-    targets: Annotated[int, Field(ge=1, le=int(MOST))]
-    batch: Whole
+    targets: Annotated[int, Field(ge=1, le=int(LARGEST))]
+    batch: Count
     certificates: list[TargetCertificate] = Field(default_factory=list)
     spread: Spread | None = None
     training: TrainingLength | None = None

@@ -29,7 +29,7 @@ class _Scope(NamedTuple):
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def with_doubts(record: AnyRecord) -> AnyRecord:
+def mark_doubts(record: AnyRecord) -> AnyRecord:
     """Return the record with the failed control noted in each figure that it invalidates.
 
     A control of one attack, client or run invalidates the figures of that attack, client or run,
@@ -66,7 +66,7 @@ def _doubt(figure: Estimate, failed: Mapping[_Scope, str]) -> str:
     return next((name for scope in scopes if (name := failed.get(_Scope(*scope)))), "")
 
 
-def relied_on(figures: Collection[Estimate]) -> list[Estimate]:
+def without_doubts(figures: Collection[Estimate]) -> list[Estimate]:
     """Return the figures that no failed control invalidates."""
     return [figure for figure in figures if not figure.doubt]
 

@@ -161,7 +161,7 @@ def _by_round(members: Trajectory, held_out: Trajectory) -> list[float]:
     return gaps
 
 
-def samples_of(record: Record) -> float | None:
+def mean_client_samples(record: Record) -> float | None:
     """Return the mean number of samples of an audited client; None if the record omits it."""
     targets = {finding.target for finding in record.findings if finding.target is not None}
     sizes = [row.samples for row in record.clients if row.client in targets]

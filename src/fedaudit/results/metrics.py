@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from fedaudit.results.fields import MOST
+from fedaudit.results.fields import LARGEST
 
 SUCCESS_RATE = "attack_success_rate"
 """Share of samples whose client a source attack identifies."""
@@ -64,7 +64,7 @@ def range_of(metric: str) -> Range:
         return Range(0.0, 1.0)
     if metric in (GENERALISATION_GAP, UPLOAD_GAP, AGREEMENT):
         return Range(-1.0, 1.0)
-    return Range(0.0 if metric in COUNTS or "epsilon" in metric else -MOST, MOST)
+    return Range(0.0 if metric in COUNTS or "epsilon" in metric else -LARGEST, LARGEST)
 
 
 def errors_cancel(metric: str) -> bool:

@@ -24,7 +24,7 @@ COMPARED_BY_DEFAULT = ("2026-2", ("sum", "globals", "final"))
 """The set with these attacks, and the views in which they ran by default."""
 
 
-def settled(config: Mapping[str, object]) -> dict[str, object]:
+def resolve_older_settings(config: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of a completed study, with the defaults of the version that ran it.
 
     The defaults concern the set of attacks, the risk estimate of a clustered federation's models,

@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import LONGEST_RESULT, TooLarge, parsed_json, read_text, refuse_absent
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
-from fedaudit.results.fields import MOST
+from fedaudit.results.fields import LARGEST
 from fedaudit.results.record import FORMAT, VERSION, Record
 from fedaudit.results.sources import FAIR, OWN
 from fedaudit.results.text import (
@@ -249,7 +249,7 @@ def _finite(digits: str) -> float:
 
 def _bounded(digits: str) -> int:
     # Counted first, since reading thousands of digits takes long.
-    if len(digits) > _LONGEST_NUMBER or abs(int(digits)) > MOST:
+    if len(digits) > _LONGEST_NUMBER or abs(int(digits)) > LARGEST:
         raise ValueError(f"the number {_short(digits)} is beyond what a record can hold")
     return int(digits)
 

@@ -20,18 +20,18 @@ from fedaudit.results.clusters import ClusterResult
 from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expanded
 from fedaudit.results.fields import (
-    Change,
-    Drawn,
+    Count,
+    Finite,
     Limits,
     Part,
     Seconds,
     Share,
-    Whole,
+    SignedShare,
     refuse_disorder,
     refuse_ragged,
 )
 from fedaudit.results.games import (
-    FOR_PEOPLE,
+    DESCRIPTIVE_SETTINGS,
     Detection,
     Detector,
     GamePoint,
@@ -44,9 +44,9 @@ from fedaudit.results.text import sealed_json
 
 FORMAT = "fedaudit-record"
 VERSION = 3
-OF_A_RECORDER = frozenset({"name", "recording", "figures", "attacks", "code"})
+RECORDER_SETTINGS = frozenset({"name", "recording", "figures", "attacks", "code"})
 """Settings in the record of a live recording, which knows nothing else of the federation."""
-OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "targets"}) | {
+RECORDING_KEYS = frozenset({"name", "key", "view", "every", "keep", "attacks", "targets"}) | {
     "classes",
     "sizes",
     "names",
@@ -61,7 +61,7 @@ _NEVER_REFUSED = frozenset({"source", "clusters", "utility"})
 """Topics whose figures are counts and means of observations, so that each has a value."""
 _key_of = attrgetter(*Coordinates.model_fields, "metric", "against")
 """Coordinates that identify a figure within a record."""
-NAMES_OWNERS = "arg max"
+SOURCE_RULE_SUFFIX = "arg max"
 """End of the rule over clients of an attack that identifies sources and scores no membership."""
 
 
@@ -72,8 +72,8 @@ class Curve(Part):
     defense: str = "none"
     view: str = "uploads"
     contrast: str
-    target: Whole
-    seed: Whole
+    target: Count
+    seed: Count
     fpr: Annotated[list[Share], Field(min_length=1)]
     tpr: list[Share]
 
@@ -88,13 +88,13 @@ class Trajectory(Part):
 
     signal: str
     defense: str = "none"
-    target: Whole
-    seed: Whole
+    target: Count
+    seed: Count
     origin: Literal["member", "other_client", "unseen"]
-    rounds: list[Whole]
-    mean: list[Drawn | None]
-    low: list[Drawn | None]
-    high: list[Drawn | None]
+    rounds: list[Count]
+    mean: list[Finite | None]
+    low: list[Finite | None]
+    high: list[Finite | None]
 
     @model_validator(mode="after")
     def _even(self) -> "Trajectory":
@@ -107,12 +107,12 @@ class Histogram(Part):
 
     attack: str
     defense: str = "none"
-    target: Whole
-    seed: Whole
-    edges: Annotated[list[Drawn], Field(min_length=2)]
-    member: list[Whole]
-    other_client: list[Whole]
-    unseen: list[Whole]
+    target: Count
+    seed: Count
+    edges: Annotated[list[Finite], Field(min_length=2)]
+    member: list[Count]
+    other_client: list[Count]
+    unseen: list[Count]
 
     @model_validator(mode="after")
     def _even(self) -> "Histogram":
@@ -137,11 +137,11 @@ class ExposedSample(Part):
 
     attack: str
     defense: str = "none"
-    target: Whole
-    seed: Whole
+    target: Count
+    seed: Count
     unit: Literal["sample", "person"] = "sample"
-    sample: Whole
-    label: Whole | None = None
+    sample: Count
+    label: Count | None = None
     above_nonmembers: Share
 
 
@@ -161,9 +161,9 @@ class ControlResult(Limits[Share]):
     control: str
     attack: str = ""
     defense: str = "none"
-    target: Whole | None = None
-    seed: Whole | None = None
-    clients: list[Whole] = Field(default_factory=list)
+    target: Count | None = None
+    seed: Count | None = None
+    clients: list[Count] = Field(default_factory=list)
     expected: str
     value: Share | None
     passed: bool | None
@@ -180,8 +180,8 @@ class AccuracyByRound(Part):
     """Test accuracy of one run's models after each measured round."""
 
     defense: str = "none"
-    seed: Whole
-    rounds: list[Whole]
+    seed: Count
+    rounds: list[Count]
     accuracy: list[Share]
 
     @model_validator(mode="after")
@@ -210,18 +210,18 @@ class UsageRow(Part):
     """
 
     defense: str = "none"
-    seed: Whole
-    client: Whole
+    seed: Count
+    client: Count
     defended: bool
-    samples: Whole
-    distinct: Annotated[list[Whole], Field(min_length=1)]
-    times_used: list[Whole]
-    times_recycled: list[Whole]
-    extra_bytes: Whole = 0
+    samples: Count
+    distinct: Annotated[list[Count], Field(min_length=1)]
+    times_used: list[Count]
+    times_recycled: list[Count]
+    extra_bytes: Count = 0
     seconds: Seconds = 0.0
-    filter_cosine: Change | None = None
-    rounds_acted: Whole | None = None
-    rounds_decided_by_risk: Whole | None = None
+    filter_cosine: SignedShare | None = None
+    rounds_acted: Count | None = None
+    rounds_decided_by_risk: Count | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> "UsageRow":
@@ -252,7 +252,7 @@ class AttackRow(Part):
     @property
     def infers_source(self) -> bool:
         """True if its rule over clients identifies the client that a sample comes from."""
-        return self.over_clients.endswith(NAMES_OWNERS)
+        return self.over_clients.endswith(SOURCE_RULE_SUFFIX)
 
 
 class ClientRow(Part):
@@ -262,10 +262,10 @@ class ClientRow(Part):
         audited: Audited samples of the client; None if there are too few to publish.
     """
 
-    client: Whole
-    samples: Whole
-    audited: Whole | None
-    class_counts: list[Whole]
+    client: Count
+    samples: Count
+    audited: Count | None
+    class_counts: list[Count]
 
 
 MOST_CLIENTS = 200
@@ -284,12 +284,12 @@ class OtherClients(Part):
         class_counts: Samples of each class.
     """
 
-    clients: Annotated[Whole, Field(ge=1)]
-    samples: Whole
-    fewest: Whole
-    most: Whole
-    audited: Whole
-    class_counts: list[Whole]
+    clients: Annotated[Count, Field(ge=1)]
+    samples: Count
+    fewest: Count
+    most: Count
+    audited: Count
+    class_counts: list[Count]
 
 
 class ViewRow(Part):
@@ -344,7 +344,7 @@ class Record(Part):
     content_hash: str
     made_as: str = ""
     config: dict[str, object]
-    seeds: list[Whole]
+    seeds: list[Count]
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
     watched: bool = False
@@ -353,7 +353,7 @@ class Record(Part):
     attacks: list[AttackRow]
     clients: list[ClientRow]
     other_clients: OtherClients | None = None
-    parameters: Whole | None = None
+    parameters: Count | None = None
     estimates: list[Estimate]
     curves: list[Curve] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
@@ -576,7 +576,7 @@ def _table(rows: list[dict[str, object]]) -> object:
     return DataFrame(rows)
 
 
-def replaced(record: Record, figures: Sequence[Estimate]) -> Record:
+def replace_estimates(record: Record, figures: Sequence[Estimate]) -> Record:
     """Return the record with these figures instead of all others on their topics.
 
     Args:
@@ -623,16 +623,16 @@ def games_record(
         points=points,
         detector=detector,
     )
-    return record.model_copy(update={"content_hash": own_hash(record)})
+    return record.model_copy(update={"content_hash": games_hash(record)})
 
 
-def own_hash(record: Record) -> str:
+def games_hash(record: Record) -> str:
     """Return the content hash of a record of games, which covers the record alone.
 
     The hash of other studies also covers measurements, which only the folder of the run has.
     """
     document = [
-        {name: value for name, value in record.config.items() if name not in FOR_PEOPLE},
+        {name: value for name, value in record.config.items() if name not in DESCRIPTIVE_SETTINGS},
         [estimate.model_dump(mode="json", exclude_defaults=True) for estimate in record.estimates],
         record.model_dump(
             mode="json",

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.fields import Change, Part, Share, Whole, refuse_ragged
+from fedaudit.results.fields import Count, Part, Share, SignedShare, refuse_ragged
 
 LABELS = "label distributions"
 """Null hypothesis: the clients' different label distributions explain the answers. Under it the
@@ -49,8 +49,8 @@ class Answered(Part):
     """
 
     least: Share
-    answered: Whole
-    right: Whole
+    answered: Count
+    right: Count
 
     @model_validator(mode="after")
     def _possible(self) -> "Answered":
@@ -71,8 +71,8 @@ class Chained(Part):
 
     fpr: Share
     realised_fpr: Share
-    called: Whole
-    right: Whole
+    called: Count
+    right: Count
 
     @model_validator(mode="after")
     def _possible(self) -> "Chained":
@@ -84,9 +84,9 @@ class Chained(Part):
 class ClassSuccess(Part):
     """Samples of one class, and the number of them whose owner was named."""
 
-    label: Whole
-    samples: Whole
-    right: Whole
+    label: Count
+    samples: Count
+    right: Count
 
 
 class SourceResult(Part):
@@ -117,17 +117,17 @@ class SourceResult(Part):
     attack: str
     defense: str = "none"
     view: str = "uploads"
-    seed: Whole
-    clients: Annotated[list[Whole], Field(min_length=2)]
-    samples: Annotated[Whole, Field(ge=1)]
-    confusion: list[list[Whole]]
+    seed: Count
+    clients: Annotated[list[Count], Field(min_length=2)]
+    samples: Annotated[Count, Field(ge=1)]
+    confusion: list[list[Count]]
     classes: list[ClassSuccess]
     answers: list[Answered]
     chained: list[Chained] = Field(default_factory=list)
-    rounds: list[Whole]
+    rounds: list[Count]
     by_round: list[Share] = Field(default_factory=list)
-    overfitting: list[Change] = Field(default_factory=list)
-    absent: list[Whole] = Field(default_factory=list)
+    overfitting: list[SignedShare] = Field(default_factory=list)
+    absent: list[Count] = Field(default_factory=list)
 
     @property
     def chance(self) -> float:

@@ -136,13 +136,13 @@ def log_line(text: str) -> str:
     return without_commands(one_line(text))
 
 
-def made_plain(value: object) -> object:
+def plain_json(value: object) -> object:
     """Return a JSON value with all of its texts made plain, including keys."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, dict):
-        return {plain(str(key)): made_plain(inner) for key, inner in value.items()}
-    return [made_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {plain(str(key)): plain_json(inner) for key, inner in value.items()}
+    return [plain_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def texts(document: object) -> Iterator[str]:

@@ -12,7 +12,14 @@ from jaxtyping import Float
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
-from fedaudit.results.aggregate import Value, Values, estimated, mean_of, restricted, runs_of
+from fedaudit.results.aggregate import (
+    Value,
+    Values,
+    average_figures,
+    mean_over_seeds,
+    restrict_targets,
+    seeds_of,
+)
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     MIRRORED,
@@ -125,8 +132,10 @@ def average(
         signs = {attack: directions.get(attack, {}).get(target, 0) for attack in figures}
         counted = {attack: sign for attack, sign in signs.items() if sign}
         if counted:
-            parts = [_orient(restricted(figures[a], {target}), sign) for a, sign in counted.items()]
-            total = _add_target(total, target, mean_of(parts), counted)
+            parts = [
+                _orient(restrict_targets(figures[a], {target}), sign) for a, sign in counted.items()
+            ]
+            total = _add_target(total, target, average_figures(parts), counted)
     return total
 
 
@@ -154,7 +163,9 @@ def strongest(
     total = Average({}, {})
     for target in _targets(figures.values()):
         signs = {a: directions.get(a, {}).get(target, 0) or 1 for a in figures}
-        candidates = {a: _orient(restricted(v, {target}), signs[a]) for a, v in figures.items()}
+        candidates = {
+            a: _orient(restrict_targets(v, {target}), signs[a]) for a, v in figures.items()
+        }
         candidates = {attack: values for attack, values in candidates.items() if values}
         chosen = _largest(candidates, target)
         values = _with_largest_limit(candidates[chosen], list(candidates.values()), target)
@@ -211,7 +222,7 @@ def _targets(figures: Collection[Values]) -> list[int | None]:
 
 def _largest(figures: Mapping[str, Values], target: int | None) -> str:
     """Return the attack with the largest mean on a client, of those with the most runs."""
-    runs = {attack: runs_of(values, target) for attack, values in figures.items()}
+    runs = {attack: seeds_of(values, target) for attack, values in figures.items()}
     n_runs = max(map(len, runs.values()))
     fullest = [attack for attack in figures if len(runs[attack]) == n_runs]
     shared = frozenset.intersection(*(runs[attack] for attack in fullest))
@@ -283,7 +294,7 @@ def fronts(
             attacks = [a for a, c, m in keys if (c, m) == (contrast, metric) and a != EVERY_ATTACK]
             for attack in sorted(attacks, key=lambda name: name != STRONGEST_ATTACK):
                 drawn = [
-                    restricted(leaks[row].get((attack, contrast, metric), {}), family.targets)
+                    restrict_targets(leaks[row].get((attack, contrast, metric), {}), family.targets)
                     for row in family.rows
                 ]
                 front = _front(rows, family, drawn, accuracies, (attack, contrast, metric))
@@ -410,7 +421,7 @@ def _limits(values: Values, seeds: Sequence[int | None], axis: _Axis) -> Interva
     """Return limits over some seeds; the record's own limits apply only to all of its seeds."""
     runs = {seed for seed in values if seed is not None}
     chosen = {s: row for s, row in values.items() if s in seeds or (s is None and runs <= {*seeds})}
-    mean = estimated(chosen)
+    mean = mean_over_seeds(chosen)
     if mean is None or mean.low is None or mean.high is None:
         return None
     low, high = sorted((axis(mean.low), axis(mean.high)))

@@ -45,7 +45,7 @@ class UnlearningRow(NamedTuple):
         return _OPENINGS.get(opening, opening)
 
 
-def of_point(figures: Sequence[Estimate], like: Estimate, point: str) -> Estimate | None:
+def estimate_at(figures: Sequence[Estimate], like: Estimate, point: str) -> Estimate | None:
     """Return the AUC at another point, for the attack, target and run of a figure."""
     where = (like.attack, like.target, like.seed, like.metric)
     return next(
@@ -66,7 +66,9 @@ def unlearning_rows(record: Record) -> list[UnlearningRow]:
     rows = []
     for excess in figures:
         if excess.against == RETRAINED:
-            parts = [of_point(figures, excess, point) for point in (BEFORE, AFTER, RETRAINED, BOTH)]
+            parts = [
+                estimate_at(figures, excess, point) for point in (BEFORE, AFTER, RETRAINED, BOTH)
+            ]
             before, after, retrained, both = parts
             if before and after and retrained and both:
                 rows.append(UnlearningRow(before, after, retrained, excess, both))
@@ -99,7 +101,7 @@ def is_destroyed(record: Record) -> bool:
     )
 
 
-def most_left(rows: Sequence[UnlearningRow]) -> UnlearningRow:
+def row_with_largest_auc(rows: Sequence[UnlearningRow]) -> UnlearningRow:
     """Return the row of the attack with the largest AUC after unlearning.
 
     Args:
