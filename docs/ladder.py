@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from fedaudit.core.files import write_whole
 from fedaudit.models import architecture
 from fedaudit.report.sources import on_sources
+from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
     UPLOAD_ATTACKS,
@@ -34,7 +35,6 @@ from fedaudit.results.ladder import (
     over_seeds,
     strongest,
 )
-from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 

@@ -12,7 +12,7 @@ from docs.claims.pairs import Pair, pairs, sides
 from fedaudit.metrics import Limited, averaged
 from fedaudit.results.aggregate import Values, difference, further_runs_interval, mean_difference
 from fedaudit.results.comparison import Difference
-from fedaudit.results.metrics import MODEL_RISK
+from fedaudit.results.estimate import MODEL_RISK
 from fedaudit.results.tradeoffs import Direction, average
 
 LEAST = {

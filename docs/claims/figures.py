@@ -15,7 +15,6 @@ from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.plan.optional import DefenseSection
 from fedaudit.results.aggregate import Value, Values, subtract_figures
-from fedaudit.results.clusters import ClusterResult, models_of_groups
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     EPOCHS,
@@ -30,7 +29,14 @@ from fedaudit.results.games import (
 from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
-from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult, has_older_level
+from fedaudit.results.runs import (
+    LABEL_BASELINE,
+    LABELS,
+    ClusterResult,
+    SourceResult,
+    has_older_level,
+    models_of_groups,
+)
 from fedaudit.results.tradeoffs import AttackKey, Direction, Directions, directions_of
 
 LATE = (0.6, 1.0)

@@ -6,10 +6,9 @@ from numpy.typing import NDArray
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.evaluation.clusters import cluster_figures, served_figure
 from fedaudit.results.aggregate import average_each
-from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import ACCURACY, FAIRNESS_GAPS
+from fedaudit.results.estimate import ACCURACY, FAIRNESS_GAPS, Estimate
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ClusterResult, ClusterRound, ModelState
 from tests.estimates import changed
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, record
 

@@ -13,9 +13,15 @@ from fedaudit.evaluation.source import Baseline, SourceFound, source_figures
 from fedaudit.metrics import Limited, rate_limits
 from fedaudit.metrics.source import LabelExcess
 from fedaudit.results.aggregate import average_each, correct_tests
-from fedaudit.results.estimate import GUESSING, Estimate, Test
+from fedaudit.results.estimate import (
+    GENERALISATION_GAP,
+    GUESSING,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    Estimate,
+    Test,
+)
 from fedaudit.results.guessing import alpha_of
-from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import (
     AccuracyByRound,
     AttackRow,
@@ -30,7 +36,7 @@ from fedaudit.results.record import (
     UsageRow,
     ViewRow,
 )
-from fedaudit.results.sources import Answered, Chained, ClassSuccess, SourceResult
+from fedaudit.results.runs import Answered, Chained, ClassSuccess, SourceResult
 from tests.estimates import changed, estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"

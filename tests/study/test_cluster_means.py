@@ -6,7 +6,10 @@ import pytest
 
 from fedaudit.evaluation.clusters import cluster_figures, served_figure
 from fedaudit.results.aggregate import average_each
-from fedaudit.results.clusters import (
+from fedaudit.results.comparison import Difference, Row
+from fedaudit.results.estimate import ACCURACY, Estimate
+from fedaudit.results.older import resolve_older_settings
+from fedaudit.results.runs import (
     ClusterResult,
     ClusterRound,
     ModelState,
@@ -14,10 +17,6 @@ from fedaudit.results.clusters import (
     models_of_groups,
     moves,
 )
-from fedaudit.results.comparison import Difference, Row
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import ACCURACY
-from fedaudit.results.older import resolve_older_settings
 from fedaudit.study.comparing import figure_entries, paired_change
 from tests.report.clustered import clustered, with_clusters
 

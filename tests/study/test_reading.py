@@ -6,7 +6,7 @@ from hypothesis import given as for_any
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.results.metrics import TEST_ACCURACY
+from fedaudit.results.estimate import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import (

@@ -23,16 +23,16 @@ from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.parts import Setup
-from fedaudit.results.clusters import ALL_CLIENTS
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.fields import LARGEST
-from fedaudit.results.metrics import (
+from fedaudit.results.estimate import (
     GENERALISATION_GAP,
     TEST_ACCURACY,
     TRAIN_ACCURACY,
     UPLOAD_GAP,
+    Estimate,
 )
+from fedaudit.results.fields import LARGEST
 from fedaudit.results.record import AccuracyByRound
+from fedaudit.results.runs import ALL_CLIENTS
 
 TRAIN_ACCURACY_SAMPLES = 5_000
 """Training accuracy of a model is counted on at most so many samples."""

@@ -31,23 +31,7 @@ from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import accepted, server_risk
 from fedaudit.plan.dealing import GroupedData, left_to_train
 from fedaudit.plan.parts import Setup
-from fedaudit.results.clusters import (
-    ALL_CLIENTS,
-    ClusterResult,
-    ClusterRound,
-    ModelState,
-    choices,
-    clients_in,
-    groups_by_size,
-    known_mean,
-    models_of_groups,
-    models_used_by,
-    moves,
-    shares_its_model,
-)
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.fields import Count, Limits, Part, Share
-from fedaudit.results.metrics import (
+from fedaudit.results.estimate import (
     ACCURACY,
     AGREEMENT,
     CHANCE_VIOLATIONS,
@@ -62,6 +46,22 @@ from fedaudit.results.metrics import (
     OWN_MODEL,
     SURE_VIOLATIONS,
     VIOLATIONS,
+    Estimate,
+)
+from fedaudit.results.fields import Count, Limits, Part, Share
+from fedaudit.results.runs import (
+    ALL_CLIENTS,
+    ClusterResult,
+    ClusterRound,
+    ModelState,
+    choices,
+    clients_in,
+    groups_by_size,
+    known_mean,
+    models_of_groups,
+    models_used_by,
+    moves,
+    shares_its_model,
 )
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 

@@ -48,8 +48,7 @@ from fedaudit.plan.optional import UnlearningSection
 from fedaudit.plan.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import ServerSection, Study
 from fedaudit.results.aggregate import average_each, correct_tests
-from fedaudit.results.estimate import Estimate, Test
-from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
+from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate, Test
 from fedaudit.results.record import ControlResult
 from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, estimate_at
 

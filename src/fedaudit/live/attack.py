@@ -38,14 +38,14 @@ from fedaudit.observe.measurements import (
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.plan.parts import Recorded, Setup, Work
 from fedaudit.plan.values import study_from
-from fedaudit.results.coverage import (
+from fedaudit.results.record import Record
+from fedaudit.results.runs import (
     MOST_LISTED,
     ClientCoverage,
     Coverage,
     MissingRounds,
     MissingUpload,
 )
-from fedaudit.results.record import Record
 from fedaudit.results.text import plain, plain_json
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks

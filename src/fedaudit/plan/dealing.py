@@ -35,7 +35,7 @@ from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepared
 from fedaudit.plan.options import check_options
 from fedaudit.plan.sections import Study
-from fedaudit.results.clusters import ALL_CLIENTS
+from fedaudit.results.runs import ALL_CLIENTS
 
 
 class HoldOutRule(NamedTuple):

@@ -9,10 +9,15 @@ from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
-from fedaudit.results.clusters import ALL_CLIENTS, ClusterResult, choices, groups_by_size
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import CHANCE_VIOLATIONS, ESTIMATE_ERROR, MODEL_RISK, VIOLATIONS
+from fedaudit.results.estimate import (
+    CHANCE_VIOLATIONS,
+    ESTIMATE_ERROR,
+    MODEL_RISK,
+    VIOLATIONS,
+    Estimate,
+)
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ALL_CLIENTS, ClusterResult, choices, groups_by_size
 
 FIGURES = fixed_texts("cluster_figures")
 """Names of figures, in the order of a table; fairness gaps go by their own names."""

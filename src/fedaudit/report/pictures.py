@@ -34,12 +34,18 @@ from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
-from fedaudit.results.clusters import ALL_CLIENTS
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import (
+    MODEL_ESTIMATE,
+    MODEL_RISK,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    VIOLATIONS,
+    Estimate,
+)
 from fedaudit.results.guessing import NOT_RELIED_ON
-from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ALL_CLIENTS
 from fedaudit.results.unlearning import unlearning_rows
 
 ACCEPTS = Style(OKABE_ITO[2], "", "circle")

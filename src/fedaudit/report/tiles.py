@@ -19,9 +19,14 @@ from fedaudit.report.text.membership import rate_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.unlearning import unlearning_tile
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import (
+    CHANCE_VIOLATIONS,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    VIOLATIONS,
+    Estimate,
+)
 from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, without_doubts
-from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 
 

@@ -25,8 +25,7 @@ from fedaudit.metrics.intervals import (
     too_few_runs,
 )
 from fedaudit.results.comparison import Difference
-from fedaudit.results.estimate import Coordinates, Estimate, Interval, Test
-from fedaudit.results.metrics import COUNTS, errors_cancel
+from fedaudit.results.estimate import COUNTS, Coordinates, Estimate, Interval, Test, errors_cancel
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedaudit.core.limits import Limited
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import SUCCESS_RATE, Estimate
 from fedaudit.results.fields import (
     LARGEST,
     Count,
@@ -22,7 +22,6 @@ from fedaudit.results.fields import (
     Share,
     refuse_disorder,
 )
-from fedaudit.results.metrics import SUCCESS_RATE
 
 DETECTOR = "detector"
 """Topic of a detector's figures."""

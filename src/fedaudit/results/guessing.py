@@ -5,8 +5,7 @@ from itertools import product, zip_longest
 from typing import NamedTuple, TypeVar
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, chance_of, rate_of
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import TRAIN_ACCURACY
+from fedaudit.results.estimate import TRAIN_ACCURACY, Estimate
 from fedaudit.results.record import ControlResult, Record
 
 HIDES_LEAKS = ("planted leak", "reported training metrics")

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from fedaudit.core.limits import Limited
 from fedaudit.core.metric_names import AUC
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import GENERALISATION_GAP
+from fedaudit.results.estimate import GENERALISATION_GAP, Estimate
 from fedaudit.results.record import Record, Trajectory
 
 UPLOAD_ATTACKS = ("loss-series", "avg-cosine", "fedmia-1", "fedmia-2")

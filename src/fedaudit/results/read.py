@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import LARGEST
 from fedaudit.results.record import FORMAT, VERSION, Record
-from fedaudit.results.sources import FAIR, OWN
+from fedaudit.results.runs import FAIR, OWN
 from fedaudit.results.text import (
     LONGEST,
     MAX_DEPTH,

@@ -16,8 +16,6 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
-from fedaudit.results.clusters import ClusterResult
-from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expanded
 from fedaudit.results.fields import (
     Count,
@@ -39,7 +37,7 @@ from fedaudit.results.games import (
     detection,
     points_played,
 )
-from fedaudit.results.sources import LABELS, OWN, SourceResult
+from fedaudit.results.runs import LABELS, OWN, ClusterResult, Coverage, SourceResult
 from fedaudit.results.text import sealed_json
 
 FORMAT = "fedaudit-record"

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import CANNOT_TELL, FORGOTTEN, NOT_FORGOTTEN, OVERDONE, UNTOLD
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import is_near_guessing, most_frequent_class
-from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 UNLEARNING = "unlearning"

@@ -41,9 +41,8 @@ from fedaudit.results.comparison import (
     Row,
     Source,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate, errors_cancel
 from fedaudit.results.guessing import above_chance, mark_doubts, most_frequent_class
-from fedaudit.results.metrics import TEST_ACCURACY, errors_cancel
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record

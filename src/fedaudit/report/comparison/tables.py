@@ -36,7 +36,6 @@ from fedaudit.report.tables.cells import change_lines, estimate_table, measured
 from fedaudit.report.wording import (
     listed,
 )
-from fedaudit.results.clusters import ALL_CLIENTS
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     MIRRORED,
@@ -51,6 +50,7 @@ from fedaudit.results.comparison import (
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ALL_CLIENTS
 
 _DOUBTED = f"✗ {NOT_RELIED_ON}."
 

@@ -31,7 +31,6 @@ from fedaudit.plan.sections import ServerSection
 from fedaudit.results import aggregate
 from fedaudit.results.aggregate import average_each, average_runs
 from fedaudit.results.aggregate import correct_tests as corrected_by_hypothesis
-from fedaudit.results.coverage import ClientCoverage, Coverage
 from fedaudit.results.estimate import Estimate, tests_of
 from fedaudit.results.record import (
     MOST_CLIENTS,
@@ -45,7 +44,7 @@ from fedaudit.results.record import (
     ViewRow,
     write_record,
 )
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.observing import measured_on
