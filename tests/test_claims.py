@@ -17,11 +17,10 @@ from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import Decided, Judged
 from fedaudit.core.errors import BadInput
 from fedaudit.results.aggregate import Value
-from fedaudit.results.clusters import models_of_groups
 from fedaudit.results.games import Spread
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Trajectory, UsageRow, write_record
-from fedaudit.results.sources import LABELS
+from fedaudit.results.runs import LABELS, models_of_groups
 from fedaudit.results.tradeoffs import AttackKey, directions_of
 from results.archives import unpacked
 from tests.report.records import record

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.results.metrics import TEST_ACCURACY
+from fedaudit.results.estimate import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from results.archives import unpacked

@@ -19,7 +19,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
+from fedaudit.results.runs import LABEL_BASELINE, LABELS, SourceResult
 from fedaudit.study.build import refuse_misfits, setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study

@@ -47,11 +47,10 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection
 from fedaudit.plan.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import ServerSection, Study
-from fedaudit.results.aggregate import corrected, each_over_runs
-from fedaudit.results.estimate import Estimate, Test
-from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
+from fedaudit.results.aggregate import average_each, correct_tests
+from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate, Test
 from fedaudit.results.record import ControlResult
-from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, of_point
+from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, estimate_at
 
 _TRAINS_ON = ("continue", "ascent")
 """Methods that start from the released model."""
@@ -128,8 +127,8 @@ class Unlearning(Extension):
         single = [figure for one in found for figure in _figures_of_run(one, scores)]
         alpha = study.figures.alpha
         judge = partial(_judged, margin=study.unlearning.margin)
-        figures = judge(corrected(single, alpha))
-        figures += judge(corrected(each_over_runs(single), alpha))
+        figures = judge(correct_tests(single, alpha))
+        figures += judge(correct_tests(average_each(single), alpha))
         checks = [check for one in found for check in unlearning_controls(one.run, figures)]
         return Conclusion(figures, checks)
 
@@ -430,7 +429,7 @@ def _judged(figures: Sequence[Estimate], margin: float) -> list[Estimate]:
         if not figure.against or figure.low is None or figure.high is None:
             found.append(figure)
             continue
-        before = of_point(figures, figure, BEFORE)
+        before = estimate_at(figures, figure, BEFORE)
         told = before is not None and before.low is not None and before.low > 0.5
         # The limits of two separate AUCs have no p-value, and are wider than any that has one.
         separate = SEPARATE in figure.method and figure.low > 0
@@ -456,7 +455,7 @@ def unlearning_controls(run: Setup, figures: Sequence[Estimate]) -> list[Control
     of_run = [one for one in figures if one.seed == run.seed]
     own = [one for one in of_run if one.attack and not one.against]
     told = [one for one in own if one.point == BEFORE and (one.low or 0.0) > 0.5]
-    retrained = [(one, of_point(own, one, RETRAINED)) for one in told]
+    retrained = [(one, estimate_at(own, one, RETRAINED)) for one in told]
     above = sum(
         other is not None and other.high is not None and (one.low or 0.0) > other.high
         for one, other in retrained

@@ -63,7 +63,7 @@ from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
-from fedaudit.results.sources import FAIR, LABELS, OLDER_LEVEL, has_older_level
+from fedaudit.results.runs import FAIR, LABELS, OLDER_LEVEL, has_older_level
 
 CONTRASTS = {
     "unseen": "unseen samples",

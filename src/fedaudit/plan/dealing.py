@@ -35,7 +35,7 @@ from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepared
 from fedaudit.plan.options import check_options
 from fedaudit.plan.sections import Study
-from fedaudit.results.clusters import EVERYBODY
+from fedaudit.results.runs import ALL_CLIENTS
 
 
 class HoldOutRule(NamedTuple):
@@ -232,7 +232,7 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
     clients, given = sorted(deal.clients), study.shift
     place = places(dataset, deal, study.audit.targets, seed=seed)
     if given is None:
-        return GroupedData(dataset, deal, Groups((EVERYBODY,), dict.fromkeys(clients, 0), place))
+        return GroupedData(dataset, deal, Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), place))
     group = of_clients(len(clients), given.minority)
     groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
     if given.kind == ATTRIBUTE:

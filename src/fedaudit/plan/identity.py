@@ -19,7 +19,7 @@ from fedaudit.plan.games import GameStudy, Plan
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.sections import RiskSection, Study
 from fedaudit.results.older import DEFENDED_LIKE_THE_RUN, FIRST_SET
-from fedaudit.results.text import made_plain
+from fedaudit.results.text import plain_json
 
 PlanKind = TypeVar("PlanKind", bound=Plan)
 
@@ -58,7 +58,7 @@ def settings_of(study: Plan) -> dict[str, object]:
 def config_of(study: Plan) -> dict[str, object]:
     """All settings as a record has them: what a user wrote may hold any character."""
     values = study.model_dump(mode="json", exclude=_off(study))
-    return {name: made_plain(value) for name, value in values.items()}
+    return {name: plain_json(value) for name, value in values.items()}
 
 
 def _off(study: Plan) -> set[str]:

@@ -8,7 +8,7 @@ from typing import cast
 
 from fedaudit.core.errors import BadInput, nearest
 from fedaudit.core.files import LARGEST, SHORT, TooLarge, parsed_json, read_text
-from fedaudit.results.older import settled
+from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
 
 _WORDLESS = re.compile(
@@ -59,7 +59,7 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
         raise BadInput(f"{what} {path} is not valid TOML: {error}") from error
     source = f"{what} {path}"
     if path.suffix == ".json" and text.lstrip(_MARK + " \t\r\n").startswith("{"):
-        return _checked(settled(_parsed_object(text, source)), source)
+        return _checked(resolve_older_settings(_parsed_object(text, source)), source)
     return parsed_toml(text, source)
 
 

@@ -34,12 +34,18 @@ from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
-from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import (
+    MODEL_ESTIMATE,
+    MODEL_RISK,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    VIOLATIONS,
+    Estimate,
+)
 from fedaudit.results.guessing import NOT_RELIED_ON
-from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ALL_CLIENTS
 from fedaudit.results.unlearning import unlearning_rows
 
 ACCEPTS = Style(OKABE_ITO[2], "", "circle")
@@ -279,7 +285,7 @@ def _model_line(study: Clustered, name: str, of: str, *, is_doubted: bool) -> Li
         marks.append(_dot(most, look, f"{wording.client_name(client)} accepts", 4.0))
     leak = None if is_doubted else risk_size(risk)
     cell = cell_of(risk, marks, "▲ " * bool(leak))
-    above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else EVERYBODY)
+    above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
     if above is not None and accepted and not is_doubted:
         many = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
         cell = cell._replace(limits=" · ".join(filter(None, (cell.limits, many))))

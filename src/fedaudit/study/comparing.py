@@ -20,14 +20,14 @@ from fedaudit.plan.values import study_from
 from fedaudit.results.aggregate import (
     Value,
     Values,
+    average_each,
+    describe_runs,
     difference,
-    each_over_runs,
-    estimated,
-    further_runs,
-    gap_between,
-    restricted,
-    runs_of,
-    these_runs,
+    further_runs_interval,
+    mean_over_seeds,
+    restrict_targets,
+    seeds_of,
+    subtract_figures,
 )
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
@@ -41,10 +41,9 @@ from fedaudit.results.comparison import (
     Row,
     Source,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import above_chance, most_frequent_class, with_doubts
-from fedaudit.results.metrics import TEST_ACCURACY, errors_cancel
-from fedaudit.results.older import settled
+from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate, errors_cancel
+from fedaudit.results.guessing import above_chance, mark_doubts, most_frequent_class
+from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
 from fedaudit.results.tradeoffs import (
@@ -127,7 +126,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
             "some of these records are audits of people and others of single samples, whose "
             "figures are not one scale; compare those of one unit (audit.unit)"
         )
-    records = [with_doubts(record) for record in records]
+    records = [mark_doubts(record) for record in records]
     rows = rows_of(records)
     known = [_attack_figures(records[row.source], row.family) for row in rows]
     known = _with_averages(rows, known)
@@ -261,8 +260,8 @@ def _entry(
     base: _RowFigures | None,
 ) -> AttackEntry:
     known = figures.get(key, _MISSING)
-    values = restricted(known.values, targets)
-    estimate, seen = estimated(values), _clients(values)
+    values = restrict_targets(known.values, targets)
+    estimate, seen = mean_over_seeds(values), _clients(values)
     note = known.note or ("not in this record" if targets else "no audited client")
     change, before = None, {} if base is None else base.get(key, _MISSING).values
     if estimate is not None:
@@ -300,7 +299,7 @@ def _lacks(values: Values, known: _RowFigures, base: Values | None) -> Iterator[
     """Yield the runs that a row has and a figure lacks, and the clients that its change lacks."""
     clients = _clients(values)
     every = {seed for one in known.values() for seed in one.values if seed is not None}
-    counts = sorted({len(runs_of(values, target)) for target in clients})
+    counts = sorted({len(seeds_of(values, target)) for target in clients})
     if 0 < counts[0] < len(every):
         fewest, most = counts[0], counts[-1]
         number = f"{fewest}" if fewest == most else f"{fewest} to {most}, by client,"
@@ -308,7 +307,7 @@ def _lacks(values: Values, known: _RowFigures, base: Values | None) -> Iterator[
     paired = {
         target
         for target in clients
-        if base is not None and runs_of(values, target) & runs_of(base, target)
+        if base is not None and seeds_of(values, target) & seeds_of(base, target)
     }
     if base is not None and paired < clients:
         names = ", ".join(f"{target}" for target in sorted(t for t in paired if t is not None))
@@ -402,7 +401,7 @@ def _base(rows: Sequence[Row], at: int) -> int | None:
 def _study(record: Record) -> Study | None:
     """Return the study of a record; None if its settings are not this program's."""
     try:
-        return study_from(settled(record.config))
+        return study_from(resolve_older_settings(record.config))
     except BadInput:
         return None
 
@@ -546,7 +545,7 @@ def _over_runs(record: Record, family: str) -> dict[object, _OverRuns]:
         if (one.defense or NO_DEFENSE) == family
     ]
     wholes = [
-        *each_over_runs([one for one in own if one.topic == "utility"]),
+        *average_each([one for one in own if one.topic == "utility"]),
         *(one for one in own if one.seed is None),
     ]
     found: dict[object, _OverRuns] = {}
@@ -587,11 +586,11 @@ def paired_change(
     if not len(gaps) == len(runs) == len(before):
         # The limits of either are over runs that the other does not have.
         method = f"over the {len(gaps)} runs that both have"
-        further = further_runs(gaps) if len(gaps) > 1 else None
+        further = further_runs_interval(gaps) if len(gaps) > 1 else None
         return Difference(
             value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
         )
-    here = gap_between(
+    here = subtract_figures(
         Value(mean.number, mean.low, mean.high, ""), Value(base.number, base.low, base.high, "")
     )
     how = "limits combined, " * (here.low is not None)
@@ -600,7 +599,7 @@ def paired_change(
         value=fmean(gaps),
         low=here.low,
         high=here.high,
-        method=f"{how}one seed" if len(gaps) == 1 else f"{how}over {these_runs(len(gaps))}",
+        method=f"{how}one seed" if len(gaps) == 1 else f"{how}over {describe_runs(len(gaps))}",
         runs=len(gaps),
-        further=further_runs(gaps, these=these) if len(gaps) > 1 else None,
+        further=further_runs_interval(gaps, these=these) if len(gaps) > 1 else None,
     )

@@ -27,9 +27,8 @@ from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.verdict import controls_line, controls_sign
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Front
-from fedaudit.results.estimate import NO_DEFENSE, Interval
+from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Interval
 from fedaudit.results.guessing import NOT_RELIED_ON
-from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 LEAST_SPANS = {"leakage": 0.2, "error": 0.1}

@@ -36,7 +36,6 @@ from fedaudit.report.tables.cells import change_lines, estimate_table, measured
 from fedaudit.report.wording import (
     listed,
 )
-from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     MIRRORED,
@@ -51,6 +50,7 @@ from fedaudit.results.comparison import (
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ALL_CLIENTS
 
 _DOUBTED = f"✗ {NOT_RELIED_ON}."
 
@@ -440,7 +440,7 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
 
     def place(entry: FigureEntry) -> tuple[int, bool, str]:
         group = entry.figure.group
-        return order.index(entry.figure.metric), group != EVERYBODY, group
+        return order.index(entry.figure.metric), group != ALL_CLIENTS, group
 
     notes = evidence.distinct(entry.figure.note for entry in entries if entry.figure.note)
     return _figures_table(

@@ -8,7 +8,7 @@ from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.membership import little_can_hide
 from fedaudit.report.verdict import clients_named
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance, relied_on
+from fedaudit.results.guessing import above_chance, without_doubts
 from fedaudit.results.record import Record
 
 POOLED = "pooled clients"
@@ -93,8 +93,8 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
     if len(clients) < 2:
         return ""
     pooled = evidence.pooled(figures)
-    withheld = bool(pooled) and not relied_on(pooled)
-    pooled = relied_on(pooled)
+    withheld = bool(pooled) and not without_doubts(pooled)
+    pooled = without_doubts(pooled)
     alone = [one for one in figures if one.target is not None]
     above = clients_of(one for one in alone if above_chance(one))
     if not pooled:

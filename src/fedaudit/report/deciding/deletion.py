@@ -11,7 +11,7 @@ from fedaudit.results.record import Record
 from fedaudit.results.unlearning import (
     UnlearningRow,
     is_destroyed,
-    most_left,
+    row_with_largest_auc,
     unlearning_rows,
     unlearning_verdict_of,
 )
@@ -55,7 +55,7 @@ def deletion(record: Record) -> Deletion | None:
         return None
     verdict = deletion_verdict(record, unlearning_verdict_of(rows))
     both = max((row.both for row in rows), key=lambda figure: figure.number)
-    return Deletion(verdict, most_left(rows), both)
+    return Deletion(verdict, row_with_largest_auc(rows), both)
 
 
 def deletion_verdict(record: Record, found: str) -> str:

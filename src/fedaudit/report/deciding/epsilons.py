@@ -19,7 +19,7 @@ from fedaudit.core.metric_names import (
 from fedaudit.report import evidence, wording
 from fedaudit.report.verdict import unit_of
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import HIDES_LEAKS, relied_on
+from fedaudit.results.guessing import HIDES_LEAKS, without_doubts
 from fedaudit.results.record import Record
 
 _AGAINST_THE_VIEW = "against the adversary here"
@@ -167,4 +167,4 @@ def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:
     A refuted claim is a finding about the defense, and no fault of the bound that refutes it.
     """
     failed = {one.control for one in evidence.checks_of(record.controls).failed}
-    return figures if failed <= {CLAIM_CONTROL, *HIDES_LEAKS} else relied_on(figures)
+    return figures if failed <= {CLAIM_CONTROL, *HIDES_LEAKS} else without_doubts(figures)

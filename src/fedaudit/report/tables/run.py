@@ -9,8 +9,13 @@ from fedaudit.report.evidence import checks_of, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
+from fedaudit.results.estimate import (
+    GENERALISATION_GAP,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    Estimate,
+)
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 
 

@@ -29,9 +29,8 @@ from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Extension, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import ServerSection
 from fedaudit.results import aggregate
-from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
-from fedaudit.results.aggregate import each_over_runs, over_runs
-from fedaudit.results.coverage import ClientCoverage, Coverage
+from fedaudit.results.aggregate import average_each, average_runs
+from fedaudit.results.aggregate import correct_tests as corrected_by_hypothesis
 from fedaudit.results.estimate import Estimate, tests_of
 from fedaudit.results.record import (
     MOST_CLIENTS,
@@ -45,7 +44,7 @@ from fedaudit.results.record import (
     ViewRow,
     write_record,
 )
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.observing import measured_on
@@ -198,12 +197,12 @@ def assembled(
             *findings.groups,
             *(figure for run, rounds in measured for figure in utility(run, rounds)),
             *on_sources,
-            *corrected_by_hypothesis(each_over_runs(on_sources), alpha),
+            *corrected_by_hypothesis(average_each(on_sources), alpha),
             *on_fair_draws,
             # A family of its own: the leading figures are judged as if there were no others.
-            *corrected_by_hypothesis(each_over_runs(on_fair_draws), alpha),
+            *corrected_by_hypothesis(average_each(on_fair_draws), alpha),
             *on_clusters,
-            *each_over_runs(on_clusters),
+            *average_each(on_clusters),
         ],
         curves=findings.curves,
         trajectories=findings.trajectories,
@@ -461,7 +460,7 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
             key = (figure.attack, figure.contrast, figure.unit, figure.target, figure.metric)
             groups.setdefault(key, []).append(place)
     means = [
-        over_runs(
+        average_runs(
             [findings.figures[place] for place in places],
             [findings.limits[place] for place in places if place in findings.limits],
         )
@@ -472,5 +471,5 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
     return [
         figure.model_copy(update={"tests": tests_of(figure.significant)})
         for family in (findings.figures, means)
-        for figure in aggregate.corrected(family, alpha)
+        for figure in aggregate.correct_tests(family, alpha)
     ]
