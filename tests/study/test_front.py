@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import fedaudit as fa
 from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.attacks.rules import Mean
 from fedaudit.catalogue import explanation, listing
 from fedaudit.core import errors
 from fedaudit.core.errors import BadInput, FedauditError, Unsupported, called_by
@@ -588,7 +588,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     (tmp_path / "theirs_of_test.py").write_text(
         "from fedaudit.attacks.base import Attack\n"
-        "from fedaudit.attacks.membership.single_client import Mean\n"
+        "from fedaudit.attacks.rules import Mean\n"
         "from fedaudit.signals.outputs import Confidence\n"
         "sure = Attack((Confidence(),), Mean(), 'theirs', 'Sure outputs.')\n"
     )

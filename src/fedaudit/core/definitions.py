@@ -19,8 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name
 from pathlib import Path
 
-KNOWN = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {"__main__"}
-"""Packages whose version an environment states; the source of others is digested."""
+from fedaudit.core.importing import KNOWN_PACKAGES
 
 _REFLECTION = re.compile(
     "FunctionType|attrgetter|builtins|cloudpickle|ctypes|currentframe|dill|dir|eval|exec|f_back|"
@@ -236,7 +235,7 @@ def _own_file(module: str) -> Path | None:
 def _file_of(module: str, roots: Sequence[str], package: str) -> Path | None:
     """Return the file of a module of the user: none is installed, except for the package's."""
     # Next to the module may lie one with the name of a known package.
-    spec = _spec(module, [*roots, *(() if _top(module) in KNOWN else sys.path)])
+    spec = _spec(module, [*roots, *(() if _top(module) in KNOWN_PACKAGES else sys.path)])
     if spec is None or not spec.has_location or not spec.origin:
         return None
     file = Path(spec.origin).resolve()
@@ -556,7 +555,7 @@ class _Plainness:
         return bool(origin) and _top(origin) not in {_top(name) for name in self.sources}
 
     def _is_known(self, origin: str) -> bool:
-        return self._is_foreign(origin) and _top(origin) in KNOWN
+        return self._is_foreign(origin) and _top(origin) in KNOWN_PACKAGES
 
 
 def _are_names(target: ast.expr) -> bool:

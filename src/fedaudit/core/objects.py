@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from torch._tensor_str import printoptions
 
-from fedaudit.core.definitions import KNOWN, definition_digest
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.importing import GivenObject
+from fedaudit.core.importing import KNOWN_PACKAGES, GivenObject
 from fedaudit.core.values import Setting
 
 _SHOWN = 1000
@@ -313,12 +312,15 @@ def source_behind(kind: type) -> str:
 def _own_source(code: type | types.FunctionType) -> dict[str, str]:
     """Return the digest of a custom class's or function's source, by its name."""
     module = code.__module__ or ""
-    return {} if module.partition(".")[0] in KNOWN else {_name(code): _digest_of(code)}
+    return {} if module.partition(".")[0] in KNOWN_PACKAGES else {_name(code): _digest_of(code)}
 
 
 def _digest_of(code: type | types.FunctionType) -> str:
     """Return the SHA-256 of the source that defines a class or function, and of what it uses."""
     if is_importable(code):
+        # Not at the top: only studies with custom code need it.
+        from fedaudit.core.definitions import definition_digest
+
         return definition_digest(code.__module__, code.__qualname__)
     return _sha256(source_of(code))
 
