@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from time import perf_counter
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import packed
 from fedaudit.core.modules import refuse_unfit
+from fedaudit.core.objects import part_reference
 from fedaudit.core.tasks import TASKS, PerSampleLoss, Reading, lacking, of_loss, task_named
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.dataset import samples_of_task
@@ -256,3 +259,30 @@ def test_tokens_that_a_mask_leaves_out_count_in_no_loss() -> None:
 def test_a_loss_is_called_with_its_settings_or_refused() -> None:
     with pytest.raises(BadInput, match=r"settings nope: .*unexpected keyword"):
         task_named("tests.core.test_tasks:_endless", {"nope": 5})
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (functional.cross_entropy, "cross_entropy returns one number for all samples"),
+        (functional.mse_loss, "give the task 'regression' instead"),
+        (nn.CrossEntropyLoss, "CrossEntropyLoss is a class"),
+        (partial(functional.l1_loss, reduction="sum"), "give such a function"),
+    ],
+)
+def test_a_loss_of_torch_that_is_no_loss_per_sample_is_refused_at_once(
+    loss: PerSampleLoss, text: str
+) -> None:
+    start = perf_counter()
+    with pytest.raises(BadInput, match=text):
+        fa.audit(fa.Federation("digits", task=loss))
+    assert perf_counter() - start < 10
+
+
+def test_a_loss_of_torch_without_reduction_is_taken_and_digested_fast() -> None:
+    start = perf_counter()
+    part = part_reference(functional.cross_entropy, {"reduction": "none"}, kind="task")  # type: ignore[arg-type]
+    assert perf_counter() - start < 10
+    assert part.name == "torch.nn.functional:cross_entropy"
+    task = task_named(part.name, part.options)
+    assert task.losses(torch.zeros(2, 3), torch.tensor([0, 1])).shape == (2,)

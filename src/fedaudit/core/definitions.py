@@ -161,9 +161,12 @@ def definition_digest(module: str, attribute: str) -> str:
     Returns:
         The same for every definition with the same content: comments and layout do not count, nor
         do other objects of the module. The digest of the files of the module and of all modules
-        of the user that it imports if one of them is not plain, and of nothing where a module has
-        no file.
+        of the user that it imports if one of them is not plain. The digest of the object's name
+        for a module of a known package, and of nothing for any other module without a file.
     """
+    if _is_of_known_package(module):
+        # An environment states the version. Digesting all of torch would take a minute.
+        return hashlib.sha256(f"{module}:{attribute}".encode()).hexdigest()
     sources = _reached(module)
     name = attribute.partition(".")[0]
     check = _Plainness(sources)
@@ -179,6 +182,15 @@ def definition_digest(module: str, attribute: str) -> str:
         parts = {one.name: hashlib.sha256(one.data).hexdigest() for one in sources.values()}
     listed = [f"{name}\n{text}" for name, text in sorted(parts.items())]
     return hashlib.sha256("\n\n".join(listed).encode()).hexdigest()
+
+
+def _is_of_known_package(module: str) -> bool:
+    """Return whether a module is of a known package, and not of a custom one of the same name."""
+    file = _own_file(module)
+    if file is None or _top(module) not in KNOWN_PACKAGES:
+        return False
+    own_package = Path(__file__).resolve().parents[1]
+    return any(file.is_relative_to(folder) for folder in (own_package, *_installed_folders()))
 
 
 def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:

@@ -24,6 +24,7 @@ from torch._tensor_str import printoptions
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import KNOWN_PACKAGES, GivenObject
+from fedaudit.core.tasks import refuse_mean_loss
 from fedaudit.core.values import Setting
 
 _SHOWN = 1000
@@ -58,8 +59,10 @@ def part_reference(
         kind: What it is wanted as, for refusals.
 
     Raises:
-        BadInput: A setting is no number, text, or true or false.
+        BadInput: A setting is no number, text, or true or false; or a loss is no loss per sample.
     """
+    if kind == "task":
+        refuse_mean_loss(value, options)
     name = _name(value)
     given = GivenObject(value, name, _digest_of(value))
     return PartReference(name, plain_options(kind, name, options), given)

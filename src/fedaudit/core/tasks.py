@@ -646,6 +646,40 @@ def of_loss(name: str, losses: PerSampleLoss) -> Task:
     return Task(name, losses, Utility("loss", losses))
 
 
+_TASK_OF_LOSS = {
+    "binary_cross_entropy_with_logits": "multi-label",
+    "BCEWithLogitsLoss": "multi-label",
+    "cross_entropy": "classification",
+    "CrossEntropyLoss": "classification",
+    "mse_loss": "regression",
+    "MSELoss": "regression",
+}
+"""Catalogued task whose loss is that of torch for each sample, by names of torch."""
+
+
+def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]) -> None:
+    """Raise if a loss is a class, or one of torch that returns a single number for all samples.
+
+    Args:
+        loss: Class or function.
+        settings: Its settings by keyword.
+    """
+    name = getattr(loss, "__name__", "loss")
+    try:
+        default = signature(loss).parameters["reduction"].default
+    except (KeyError, ValueError):
+        default = "none"
+    if not isinstance(loss, type) and settings.get("reduction", default) == "none":
+        return
+    what = "is a class" if isinstance(loss, type) else "returns one number for all samples"
+    task = _TASK_OF_LOSS.get(name)
+    hint = f"give the task {task!r} instead" if task else "give such a function"
+    raise BadInput(
+        f"the loss {name} {what}; a loss of a task is a function of outputs and targets that "
+        f"returns one number per sample (reduction='none'); {hint}"
+    )
+
+
 def lacking(what: str, wanted: Reading, task: Task) -> str:
     """A refusal, in words, of what needs readings that a task does not have."""
     named = {Reading.POSTERIOR: "classes", Reading.TOKENS: "tokens"}
@@ -676,6 +710,7 @@ def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> T
     if found in TASKS.values():
         return cast(Callable[..., Task], found)(**settings)
     loss = cast(PerSampleLoss, found)
+    refuse_mean_loss(loss, settings)
     try:
         signature(loss).bind(None, None, **settings)
     except TypeError as error:
