@@ -70,10 +70,10 @@ def test_padding_counts_in_no_tokens_loss() -> None:
         ("classification", FOUR, torch.tensor([0, 1, -1, 0]), "class indices from 0"),
         ("binary", FOUR, torch.tensor([0, 1, 2, 0]), "0 or 1.*'classification'"),
         ("binary", FOUR, torch.tensor([0, 1, torch.nan, 1]), "from 0 to 1, 1 of them infinite or"),
-        ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "one row of 0 and 1"),
+        ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "a row of 0 and 1"),
         ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*no finite numbers"),
         ("next-token", torch.tensor([[3, 0, 0], [1, 2, 0]]), FOUR[:2, 0], "1 of 2 sequences"),
-        ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to be predicted"),
+        ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to predict"),
         ("next-token", torch.tensor([[3, -4], [4, 5]]), FOUR[:2, 0], "tokens lie from 0"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_token_outside_the_vocabulary_and_features_that_are_no_tokens_are_refu
 @pytest.mark.parametrize(
     ("name", "outputs", "said"),
     [
-        ("binary", torch.zeros(4, 2), "one logit a sample"),
+        ("binary", torch.zeros(4, 2), "one logit per sample"),
         ("regression", torch.zeros(4, 2), r"shape \(4, 1\), got \(4, 2\)"),
         ("multi-label", torch.zeros(4, 1), r"shape \(4, 3\), got \(4, 1\)"),
         ("next-token", torch.zeros(4, 7), "a row of logits for every token"),
@@ -161,8 +161,8 @@ def test_inputs_by_name_come_out_as_they_went_in() -> None:
     [
         ({}, "got none"),
         ({"a": torch.zeros(2, 1), "b": torch.zeros(3, 1)}, "a: 2, b: 3"),
-        ({"a": torch.zeros(1, 1), "b": torch.tensor([[2**24 + 1]])}, "'b' holds .* 16777216 are"),
-        ({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)}, "'k' is one number"),
+        ({"a": torch.zeros(1, 1), "b": torch.tensor([[2**24 + 1]])}, "'b' has .* 16777216 are"),
+        ({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)}, "'k' is a single number"),
     ],
 )
 def test_inputs_that_do_not_lie_side_by_side_are_refused(
@@ -191,7 +191,7 @@ def test_tokens_may_be_targets_of_their_own_and_groups_are_none() -> None:
     assert torch.equal(task.targets(tokens, books), tokens)
     for own in (tokens * 2, (tokens * 2).float()):
         assert torch.equal(task.targets(tokens, own), tokens * 2)
-    with pytest.raises(BadInput, match="as where they were shifted already"):
+    with pytest.raises(BadInput, match="shifted by one position"):
         task.targets(tokens, torch.tensor([[2, 3, 0], [5, 6, 0]]))
 
 
@@ -247,7 +247,7 @@ def test_tokens_that_a_mask_leaves_out_count_in_no_loss() -> None:
     assert taken.targets.tolist() == [[1, 2, 9], [4, 5, 6]]
     assert taken.inputs is not None
     assert torch.equal(taken.inputs.unpacked(taken.features)["input_ids"], tokens)
-    with pytest.raises(BadInput, match="1 of 2 sequences have no token to be predicted"):
+    with pytest.raises(BadInput, match="1 of 2 sequences have no token to predict"):
         samples_of_task(
             Samples(
                 {"input_ids": tokens, "attention_mask": mask * torch.tensor([[0], [1]])}, [0, 1]

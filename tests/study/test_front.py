@@ -544,7 +544,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
             lambda: fa.Audit(samples=3, fair=4),  # type: ignore[call-arg]
             "fair, samples and people are one setting; give one",
         ),
-        (lambda: fa.Samples([[1, 2]], ["a"]), "turn texts into numbers"),
+        (lambda: fa.Samples([[1, 2]], ["a"]), "encode texts as numbers"),
         (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
         (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or what"),
