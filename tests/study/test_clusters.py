@@ -18,9 +18,9 @@ from fedaudit.evaluation.clusters import (
     cluster_result,
     thresholds,
 )
-from fedaudit.fl.algorithms.base import cohort_of
+from fedaudit.fl.algorithms.base import Cluster, cohort_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.measurements import MeasuredRound, Stored

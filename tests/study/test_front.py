@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import fedaudit as fa
 from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.attacks.rules import Mean
 from fedaudit.catalogue import explanation, listing
 from fedaudit.core import errors
 from fedaudit.core.errors import BadInput, FedauditError, Unsupported, called_by
@@ -544,7 +544,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
             lambda: fa.Audit(samples=3, fair=4),  # type: ignore[call-arg]
             "fair, samples and people are one setting; give one",
         ),
-        (lambda: fa.Samples([[1, 2]], ["a"]), "turn texts into numbers"),
+        (lambda: fa.Samples([[1, 2]], ["a"]), "encode texts as numbers"),
         (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
         (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or what"),
@@ -588,7 +588,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     (tmp_path / "theirs_of_test.py").write_text(
         "from fedaudit.attacks.base import Attack\n"
-        "from fedaudit.attacks.membership.single_client import Mean\n"
+        "from fedaudit.attacks.rules import Mean\n"
         "from fedaudit.signals.outputs import Confidence\n"
         "sure = Attack((Confidence(),), Mean(), 'theirs', 'Sure outputs.')\n"
     )

@@ -57,6 +57,11 @@ GROUPS: Mapping[str, str] = {
 }
 """Entry points through which an installed package brings parts, by what they are."""
 
+KNOWN_PACKAGES = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {
+    "__main__"
+}
+"""Packages that are identified by a version. The source code of any other module is hashed."""
+
 _PREFIX = "fedaudit."
 
 

@@ -20,8 +20,8 @@ from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.evaluation.accuracy import model_of_each, outputs_served, some_of
-from fedaudit.fl.algorithms.base import ChoosesModels, cohort_of
-from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
+from fedaudit.fl.algorithms.base import ChoosesModels, Cluster, cohort_of
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.metrics import share
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import ModelRisk, fairness_gaps, violations, violations_by_chance

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import samples_on
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting
 from fedaudit.core.modules import as_taken

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.attacks.ami.game import Contest, Played, Pools, Rules, shared_out
+from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami.game import Contest, Played, Pools, shared_out
 from fedaudit.attacks.ami.plant import Neurons, range_over_box
-from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seeded

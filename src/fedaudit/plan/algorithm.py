@@ -16,17 +16,15 @@ from fedaudit.core.tasks import Reading, lacking
 from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
-from fedaudit.fl.algorithms.ifca import Ifca
-from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, OwnRisk
 from fedaudit.models import architecture
 from fedaudit.observe.round import Logits
 from fedaudit.plan.dealing import GroupedData
 from fedaudit.plan.parts import Parts
 from fedaudit.plan.sections import Study
-from fedaudit.risk.catalog import ByLoss
 
 if TYPE_CHECKING:
+    from fedaudit.fl.algorithms.ifca_mir import Preference
     from fedaudit.risk.server import ServerRisk
 
 _EPOCHS = 5
@@ -70,7 +68,7 @@ def algorithm_of(parts: Parts, world: GroupedData, seed: int, data_dir: Path | N
         public=partial(_training_part, seed=seed, data_dir=data_dir),
         seed=seed,
         risk=partial(server_risk, study, world, seed),
-        own_risk=ByLoss(),
+        own_risk=_risk_by_loss,
         accepted=(study.risk.low, study.risk.high),
     )
     name = study.algorithm.name
@@ -97,6 +95,13 @@ def algorithm_of(parts: Parts, world: GroupedData, seed: int, data_dir: Path | N
 
 def _training_part(name: str, *, seed: int, data_dir: Path | None) -> Samples:
     return load(name, data_dir=data_dir, seed=seed).train
+
+
+def _risk_by_loss() -> OwnRisk:
+    # Not at the top: few studies have clustered clients, whose modules are large.
+    from fedaudit.risk.catalog import ByLoss
+
+    return ByLoss()
 
 
 def server_risk(
@@ -142,6 +147,11 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
         trained: Samples of all clients.
         measured: Rounds in which the run is measured.
     """
+    if not isinstance(algorithm, ChoosesModels):
+        return ""
+    from fedaudit.fl.algorithms.ifca import Ifca
+    from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+
     if not isinstance(algorithm, Ifca):
         return ""
     given, how = study.risk, study.training
@@ -162,12 +172,14 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
     )
 
 
-def accepted(study: Study) -> Preference:
+def accepted(study: Study) -> "Preference":
     """The risk that clients accept, whatever they do about it.
 
     Raises:
         BadInput: The limits cannot be.
     """
+    from fedaudit.fl.algorithms.ifca_mir import Preference
+
     return Preference(accepted=(study.risk.low, study.risk.high))
 
 
@@ -183,6 +195,10 @@ def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Al
     Raises:
         BadInput: As :func:`server_risk` and :func:`accepted`; or clients would never know it.
     """
+    if not isinstance(algorithm, ChoosesModels):
+        return
+    from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+
     rounds = study.training.rounds
     if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
         raise BadInput(
@@ -190,9 +206,8 @@ def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Al
             f"which clients would be told; lower {setting('algorithm.options.every')}, or raise "
             f"{setting('training.rounds')}"
         )
-    if isinstance(algorithm, ChoosesModels):
-        accepted(study)
-        server_risk(study, world, seed)
+    accepted(study)
+    server_risk(study, world, seed)
 
 
 def _samples(world: GroupedData, count: int, seed: int, besides: Deal | None) -> Samples:

@@ -27,8 +27,8 @@ from fedaudit.core.values import Setting
 
 def as_known(kind: str, name: str) -> str:
     """A name as the catalogue of a kind spells it; as it is where that has none like it."""
-    # Most studies use no defense, and the catalogue of defenses loads all of them.
-    if (kind, name) == ("defense", "none"):
+    # Defaults of most studies, for which these two catalogues need not be loaded.
+    if (kind, name) in (("defense", "none"), ("measure of risk", "train-mia")):
         return name
     return as_catalogued(kind, name, _catalogue(kind))
 

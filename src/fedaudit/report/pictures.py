@@ -5,14 +5,6 @@ from collections.abc import Mapping, Sequence
 from fedaudit.core.metric_names import AUC, rate_of, tpr_at
 from fedaudit.report import evidence, wording
 from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
-from fedaudit.report.comparison.tables import attacks_of
-from fedaudit.report.comparison.tradeoffs import (
-    clients_of,
-    estimate_of,
-    labels_of,
-    strongest_entry,
-    tradeoffs,
-)
 from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
@@ -299,6 +291,10 @@ def _dot(value: float, look: Style, name: str, size: float = 9.0) -> Mark:
 
 def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
     """Return rows side by side for comparisons without a front: membership, sources, clusters."""
+    # Not at the top: most records are shown by themselves.
+    from fedaudit.report.comparison.tables import attacks_of
+    from fedaudit.report.comparison.tradeoffs import labels_of
+
     labels = labels_of(comparison)
     best = [
         (label, max(attacks, key=lambda attack: attack.success.number))
@@ -326,6 +322,14 @@ COMPARED = "membership, row by row"
 
 def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:
     """Return strongest AUC and test accuracy of every row; empty without AUCs."""
+    from fedaudit.report.comparison.tradeoffs import (
+        clients_of,
+        estimate_of,
+        labels_of,
+        strongest_entry,
+        tradeoffs,
+    )
+
     strongest = [
         entry
         for entry in comparison.entries

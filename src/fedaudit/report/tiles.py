@@ -16,7 +16,6 @@ from fedaudit.report.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.text.membership import rate_bounds
-from fedaudit.report.text.points import game_tiles
 from fedaudit.report.unlearning import unlearning_tile
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
 from fedaudit.results.estimate import (
@@ -44,6 +43,9 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
     if evidence.says_nothing(record):
         return {}
     if record.games:
+        # Not at the top: few records are of games.
+        from fedaudit.report.text.points import game_tiles
+
         return {"games": game_tiles(record)}
     return {
         "membership": _tiles_by_side(record),
