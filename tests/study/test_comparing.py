@@ -19,7 +19,7 @@ from fedaudit.results.comparison import (
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.results.tradeoffs import lost_share
-from fedaudit.study.comparing import compared, named_records
+from fedaudit.study.comparing import compared, record_paths
 from tests.estimates import changed, estimate
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
@@ -325,10 +325,10 @@ def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
     path = tmp_path / "comparison.json"
     write_comparison_file(made, path)
     assert read_comparison(path) == made
-    assert named_records(path) == [folder / "record.json", tmp_path / "weak.json"]
+    assert record_paths(path) == [folder / "record.json", tmp_path / "weak.json"]
     (tmp_path / "weak.json").unlink()
     with pytest.raises(BadInput, match="of the record 'weak', which is not at"):
-        named_records(path)
+        record_paths(path)
 
 
 @pytest.mark.parametrize(

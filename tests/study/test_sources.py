@@ -222,7 +222,7 @@ def test_where_uploads_are_only_seen_in_sum_nobody_can_be_named() -> None:
 
 
 def test_clients_that_are_attacked_as_one_cannot_be_told_apart() -> None:
-    with pytest.raises(NotVisible, match="tells single clients apart"):
+    with pytest.raises(NotVisible, match="distinguishes single clients"):
         refuse_misfits([source_study(audit={"draw": "sia", "fair": 1, "merge": [1, 2]})])
 
 

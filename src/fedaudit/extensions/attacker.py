@@ -10,7 +10,7 @@ from torch import Tensor
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import samples_on
-from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting
+from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting, table
 from fedaudit.core.modules import as_taken
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
@@ -194,13 +194,13 @@ def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
     if study.training.participation < 1:
         raise Unsupported(
             f"{setting('training.participation')} is {study.training.participation:g}, and a "
-            "malicious client would not be asked in each round that it is to poison; give 1, or "
-            "leave [attacker] out"
+            "malicious client would not take part in each round that it poisons; give 1, or "
+            f"leave out {table('attacker')}"
         )
     if study.canaries is not None:
         raise Unsupported(
-            "canary clients tell how well honest clients' updates are hidden; leave out [canaries] "
-            "or [attacker]"
+            "canary clients measure how well honest clients' updates are hidden; leave out "
+            f"{table('canaries')} or {table('attacker')}"
         )
     chosen = frozenset(poisoned_rounds(study))
     # As clients' samples are once training begins.

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, setting
+from fedaudit.core.errors import BadInput, Unsupported, setting, table
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLAIMED_CLIENT_EPSILON_ALONE,
@@ -186,7 +186,8 @@ def _canaries(run: Setup, given: CanariesSection) -> Canaries:
     run.refuse_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
-            "canary clients are clients of their own; leave audit.merge or [canaries] out"
+            "canary clients are further clients, which are not merged; leave out audit.merge or "
+            f"{table('canaries')}"
         )
     private = client_dp_of(defenses)
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting, table
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seed_for, seeded
@@ -184,8 +184,8 @@ def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
     others = {
         "audit.draw": study.audit.draw != "fair",
         "audit.merge": bool(study.audit.merge),
-        "[shift]": study.shift is not None,
-        "[canaries]": study.canaries is not None,
+        table("shift"): study.shift is not None,
+        table("canaries"): study.canaries is not None,
         "server": study.server != ServerSection(),
         "figures.evaluation": study.figures.evaluation != "aligned",
         "figures.nobody_is_a_member": study.figures.nobody_is_a_member,
@@ -193,8 +193,8 @@ def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
     for name, asked in others.items():
         if asked:
             raise BadInput(
-                f"unlearning holds samples that a fair draw gave to a client against unseen ones; "
-                f"leave {name} as it is by default, or leave [unlearning] out"
+                "unlearning compares samples that a fair draw assigned to a client with unseen "
+                f"samples; leave {name} at its default, or leave out {table('unlearning')}"
             )
     if given.method in _TRAINS_ON and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(

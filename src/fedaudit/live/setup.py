@@ -64,12 +64,15 @@ def recorded_run(
         data=DataSection(name=RECORDED),
         partition=PartitionSection(clients=max(2, len(clients))),
         training=TrainingSection(rounds=max(rounds, default=1)),
-        audit=AuditSection(
-            draw=RECORDED,
-            targets=recording.targets,
-            every=recording.every,
-            view=recording.view,
-            keep=recording.keep,
+        # No catalogue has this draw, so that the constructor would refuse its name.
+        audit=AuditSection.model_validate(
+            {
+                "draw": RECORDED,
+                "targets": recording.targets,
+                "every": recording.every,
+                "view": recording.view,
+                "keep": recording.keep,
+            }
         ),
         attacks={name: {} for name in names},
         figures=FiguresSection.model_validate(figures or {}),

@@ -3,7 +3,9 @@
 Names of parts are kept as their catalogue spells them, however they were typed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -20,8 +22,8 @@ from pydantic import (
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import without_ranges
-from fedaudit.core.errors import BadInput, folded_name, setting
-from fedaudit.core.importing import as_catalogued
+from fedaudit.core.errors import BadInput, called_by, folded_name, option, setting
+from fedaudit.core.importing import as_catalogued, refuse_unknown_part
 from fedaudit.core.values import Setting
 
 
@@ -72,6 +74,10 @@ def _catalogue(kind: str) -> Iterable[str]:
             from fedaudit.metrics.table import METRICS
 
             return METRICS
+        case "shift":
+            from fedaudit.datasets.partitions.shifts import ATTRIBUTE, SHIFTS
+
+            return [*SHIFTS, ATTRIBUTE]
         case "measure of risk":
             from fedaudit.risk.catalog import MEASURES
 
@@ -94,8 +100,32 @@ def each_once(given: object) -> object:
     return given
 
 
+_checks_names: ContextVar[bool] = ContextVar("checks_names", default=False)
+
+
+@contextmanager
+def _checking_names() -> Iterator[None]:
+    """Inside, refuse names of parts that do not exist.
+
+    Sections that are constructed in Python check names at once. Records may have names of parts
+    that are not installed here, and can be read all the same.
+    """
+    token = _checks_names.set(True)
+    try:
+        yield
+    finally:
+        _checks_names.reset(token)
+
+
 def _of(kind: str) -> BeforeValidator:
-    return BeforeValidator(lambda name: as_known(kind, name) if isinstance(name, str) else name)
+    def resolve(name: object) -> object:
+        if not isinstance(name, str):
+            return name
+        if _checks_names.get():
+            refuse_unknown_part(kind, name, _catalogue(kind))
+        return as_known(kind, name)
+
+    return BeforeValidator(resolve)
 
 
 AttackName = Annotated[str, _of("attack")]
@@ -108,6 +138,7 @@ ViewName = Annotated[str, _of("view")]
 TaskName = Annotated[str, _of("task")]
 MeasureName = Annotated[str, _of("measure of risk")]
 MetricName = Annotated[str, _of("metric")]
+ShiftName = Annotated[str, _of("shift")]
 
 
 def _setting(value: object) -> Setting:
@@ -125,6 +156,10 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
 
 
+def _set_elsewhere(name: str) -> str:
+    return option(name.removeprefix("--")) if name.startswith("--") else setting(name)
+
+
 Kind = TypeVar("Kind", bound=type)
 
 if TYPE_CHECKING:
@@ -139,10 +174,12 @@ else:
 
             if args:
                 raise BadInput(f"settings of {cls.python_name()} are given by name, got {args!r}")
-            try:
-                return super().__call__(**settings)
-            except ValidationError as error:
-                raise refusal_of(error, cls, cls.python_name()) from error
+            is_public = cls.__module__ == "fedaudit"
+            with called_by("objects"), _checking_names() if is_public else nullcontext():
+                try:
+                    return super().__call__(**settings)
+                except ValidationError as error:
+                    raise refusal_of(error, cls, cls.python_name()) from error
 
         @property
         def __signature__(cls):
@@ -197,7 +234,7 @@ class Section(BaseModel, metaclass=_Refusing):
             if name in self.set_elsewhere:
                 raise ValueError(
                     f"options.{name} is no setting of its own, since the program passes {name} "
-                    f"itself; leave it out and set {setting(self.set_elsewhere[name])}"
+                    f"itself; leave it out and set {_set_elsewhere(self.set_elsewhere[name])}"
                 )
         return self
 
@@ -217,6 +254,11 @@ class Section(BaseModel, metaclass=_Refusing):
 
     def __dir__(self) -> list[str]:
         return dir(type(self))
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        for name, value in super().__repr_args__():
+            field = type(self).model_fields.get(name or "")
+            yield (field.alias if field and field.alias else name), value
 
     @classmethod
     def python_name(cls) -> str:

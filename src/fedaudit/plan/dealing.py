@@ -20,6 +20,7 @@ from fedaudit.datasets.draws.audit_set import Deal, all_but
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.datasets.partitions.shifts import (
+    ATTRIBUTE,
     SHIFTS,
     BySide,
     Shift,
@@ -139,9 +140,6 @@ def refuse_one_sided(data: Mapping[ClientId, Samples], given: HoldOutRule) -> No
 def _ids(data: Mapping[ClientId, Samples]) -> dict[ClientId, Int[ndarray, " _"]]:
     return {client: samples.ids.numpy() for client, samples in data.items()}
 
-
-ATTRIBUTE = "attribute"
-"""The kind of shift in which groups of clients have different people."""
 
 MAJORITY_AND_MINORITY = ("majority", "minority")
 

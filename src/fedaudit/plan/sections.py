@@ -20,7 +20,7 @@ from fedaudit.core.arguments import (
     WeightDecay,
     documented_by,
 )
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting, table
 from fedaudit.core.importing import code_key
 from fedaudit.core.metric_names import tpr_at
 from fedaudit.fl.training.local import LocalTraining, OptimizerName, ScheduleName
@@ -38,6 +38,7 @@ from fedaudit.plan.base import (
     Rounds,
     Section,
     Settings,
+    ShiftName,
     TaskName,
     ViewName,
     each_once,
@@ -258,10 +259,13 @@ class AuditSection(Section):
     def _of_people(self) -> "AuditSection":
         if self.unit == "person" and self.draw != "fair":
             raise ValueError(
-                f'people are drawn fairly, and audit.draw is {self.draw!r}; leave it at "fair"'
+                f'unit "person" needs the draw "fair", and draw is {self.draw!r}; leave out draw'
             )
         if self.unit == "sample" and self.clients_per_person != 1:
-            raise ValueError('clients_per_person is of people; set audit.unit = "person"')
+            raise ValueError(
+                f"clients_per_person is {self.clients_per_person}, which only the unit "
+                '"person" uses; set unit to "person", or leave out clients_per_person'
+            )
         return self
 
 
@@ -296,7 +300,7 @@ class ShiftSection(Section):
         'rotation'
     """
 
-    kind: str
+    kind: ShiftName
     minority: ProperShare = 0.15
     minority_range: tuple[float, float] = (0.0, 25.0)
     majority_range: tuple[float, float] = (25.0, 50.0)
@@ -346,8 +350,8 @@ class RiskSection(Section):
             return given
         if given.get("training", "continued") != "continued":
             raise ValueError(
-                f"risk.epochs is {given['epochs']}, of shadow models that go on from the model, "
-                f"and risk.training is {given['training']!r}; leave out one of them"
+                f"epochs is {given['epochs']}, which only continued shadow models use, and "
+                f"training is {given['training']!r}; leave out one of them"
             )
         return {**given, "training": "continued"}
 
@@ -475,14 +479,19 @@ class Study(Section):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"each seed may stand once, got {list(self.seeds)}")
         if self.audit.draw == "fair" and self.audit.fair == 0:
-            raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
+            raise ValueError(
+                f"{setting('audit.fair')} is 0, so that an audit would have no members; give at "
+                "least 1"
+            )
         if self.audit.draw == "fair" and self.audit.options:
-            raise ValueError("audit.options are of other draws; the fair draw has none")
+            raise ValueError(
+                'the draw "fair" has no options; leave out audit.options, or choose another draw'
+            )
         self._check_sources()
         if self.attacks and self.attack_set:
             raise ValueError(
-                f"attack_set is {self.attack_set!r}, and [attacks] names attacks one by one; leave "
-                "one of them out"
+                f"attack_set is {self.attack_set!r}, and {table('attacks')} names single attacks; "
+                "leave out one of them"
             )
         self._check_merge()
         self._check_models()

@@ -70,7 +70,8 @@ def refusal_of(
     error: ValidationError, kind: type[BaseModel], source: str, overrides: Collection[str] = ()
 ) -> BadInput:
     """The fault that pydantic found, in one sentence of who wrote the settings."""
-    faults = error.errors()
+    # A misspelt name is the reason for a missing one.
+    faults = sorted(error.errors(), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
     where = ".".join(str(part) for part in first["loc"])
     beside = next((name for name in overrides if _is_within(name, where)), "")
@@ -88,7 +89,10 @@ def refusal_of(
     name = typed if typed.startswith("--") else beside
     place = name if beside and where else f"{setting(where)} in {source}" if where else source
     # What refuses a whole table says itself what it was given.
-    of_table = first["type"] == "value_error" and isinstance(first["input"], Mapping | BaseModel)
+    of_table = first["type"] in ("missing", "value_error") and isinstance(
+        first["input"], Mapping | BaseModel
+    )
+    of_table = of_table or isinstance(first.get("ctx", {}).get("error"), BadInput)
     return BadInput(f"{place}: {wanted}{'' if of_table else _got(first['input'])}{more}")
 
 
@@ -105,6 +109,7 @@ def _is_within(one: str, other: str) -> bool:
 
 
 _IN_WORDS = {
+    "missing": "it has no default; give a value",
     "tuple_type": "it should be a list",
     "too_short": "it should have at least one entry",
     "dict_type": "it should be a table of settings",
@@ -130,4 +135,5 @@ def _known(path: list[str], section: type[BaseModel]) -> list[str]:
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             return []
         section = kind
-    return [".".join([*path, name]) for name in section.model_fields]
+    fields = section.model_fields.items()
+    return [".".join([*path, field.alias or name]) for name, field in fields]

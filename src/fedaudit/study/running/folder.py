@@ -1,6 +1,7 @@
 """A study's own folder: guards against overwriting another study, and how a study may grow."""
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -351,11 +352,27 @@ def refuse_other_study(out: Path, study: Plan) -> Growth | None:
                 f"place of its record; name them too, or choose another folder with "
                 f"{option('out')}"
             )
+    _refuse_other_weights(out, there, here)
     raise BadInput(
         f"{out} holds a study with other settings ({difference(there, here)}); choose "
         f"another folder with {option('out')}, or delete it (only seeds, attacks and figures can "
         "be added to a study)"
     )
+
+
+def _refuse_other_weights(
+    out: Path, there: Mapping[str, object], here: Mapping[str, object]
+) -> None:
+    """Raise if two studies differ only in the values of a network that was passed as an object."""
+    before, now = (json.dumps(values.get("model")) for values in (there, here))
+    classes = [re.fullmatch(r'.*"name": "([^"#]*)#\w+".*', text) for text in (before, now)]
+    if before != now and classes[0] and classes[1] and classes[0][1] == classes[1][1]:
+        raise BadInput(
+            f"{out} holds an audit of a network of {classes[0][1]!r} with other initial weights or "
+            "settings; seed before you construct the network (torch.manual_seed), pass its class "
+            f"instead, whose weights the audit's seed decides, or choose another folder with "
+            f"{option('out')}"
+        )
 
 
 def refuse_other_record(
