@@ -3,6 +3,7 @@
 A test holds them to the code, so that a clone has them and none of them is out of date.
 """
 
+import types
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,25 +21,22 @@ from fedaudit.plan.sections import Study
 DOCS = Path(__file__).parent
 
 MEANINGS = {
-    "data.name": "Data set: a catalogue name, that of a file or folder in the data folder, or "
-    "module:function.",
-    "data.options": "Settings of the source, see its entry in the catalogue.",
-    "partition.scheme": "How training samples are dealt, by catalogue name.",
+    "data.name": "Data set by catalogue name, by the name of a file or folder in the data folder, "
+    "or as module:function.",
+    "data.options": "Options of the data set; see its entry in the catalogue.",
+    "partition.scheme": "Partition of training samples by catalogue name.",
     "partition.clients": "Number of clients.",
-    "partition.samples_per_client": "Samples of each client; 0 deals everything.",
-    "partition.options": "Further settings of the scheme.",
-    "server.name": '"honest", or a server of the user\'s own as module:object.',
-    "server.options": "Settings of that server.",
-    "task.name": "What clients train their model for, by catalogue name or as module:object.",
-    "task.options": "Settings of the task.",
+    "partition.samples_per_client": "Number of samples of each client; 0 gives out all samples.",
+    "partition.options": "Further options of the partition, such as beta.",
+    "task.options": "Options of the task.",
     "model.name": "Architecture by catalogue name or as module:object.",
-    "model.options": "Settings of the architecture.",
-    "algorithm.name": "How the federation learns, by catalogue name or as module:object.",
-    "algorithm.options": "Settings of the algorithm.",
+    "model.options": "Options of the architecture.",
+    "algorithm.name": "Federated algorithm by catalogue name or as module:object.",
+    "algorithm.options": "Options of the algorithm.",
     "defense.name": "Defense by catalogue name or as module:object.",
-    "defense.options": "Settings of the defense.",
+    "defense.options": "Options of the defense.",
     "mechanism.name": '"none", or a defense that perturbs features, by catalogue name.',
-    "mechanism.options": "Settings of the mechanism.",
+    "mechanism.options": "Options of the mechanism.",
 }
 LIMITS = {
     annotated_types.Ge: (">=", "ge"),
@@ -49,7 +47,7 @@ LIMITS = {
 
 
 def settings_markdown(study: type[BaseModel]) -> str:
-    """Every setting of a study file, a table for each section.
+    """Return the settings of a study file as one table for each section.
 
     Args:
         study: The kind of study.
@@ -57,14 +55,15 @@ def settings_markdown(study: type[BaseModel]) -> str:
     sections = {"": study} | {
         name: table
         for name, field in study.model_fields.items()
-        if (table := _table(field, study is Policy)) is not None
+        if (table := _table(field, optional=True)) is not None
     }
     return "\n\n".join(_section(name, model) for name, model in sections.items()) + "\n"
 
 
-def _table(field: FieldInfo, optional: bool) -> type[BaseModel] | None:
-    """The section that a setting is; with ``optional`` also one that may be left out."""
-    kinds = typing.get_args(field.annotation) if optional else ()
+def _table(field: FieldInfo, *, optional: bool) -> type[BaseModel] | None:
+    """Return the section of a field, if it is one; optional sections only if these are included."""
+    is_union = typing.get_origin(field.annotation) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(field.annotation) if optional and is_union else ()
     for kind in kinds or (field.annotation,):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -76,7 +75,7 @@ def _section(name: str, model: type[BaseModel]) -> str:
     title = f"## `[{name}]`" if name else "## At the top"
     lines = ["| setting | type | default | meaning |", "| --- | --- | --- | --- |"]
     for key, field in model.model_fields.items():
-        if _table(field, model is Policy) is not None:
+        if _table(field, optional=model is Policy) is not None:
             continue
         dotted = f"{name}.{key}" if name else key
         meaning = doc.named.get(key) or MEANINGS[dotted]

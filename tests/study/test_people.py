@@ -215,7 +215,7 @@ def test_people_visit_several_clients_and_count_as_the_targets_if_it_is_among_th
 @pytest.mark.parametrize(
     ("audit", "told"),
     [
-        ({"draw": "fedmia_paper"}, "people are drawn fairly"),
+        ({"draw": "fedmia_paper"}, 'audit.unit is "person", which takes the fair draw'),
         ({"unit": "sample", "clients_per_person": 2}, "audit.unit"),
         ({"unit": "household"}, "unit"),
         ({"people": 10}, "one setting"),

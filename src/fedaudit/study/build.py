@@ -49,11 +49,11 @@ from fedaudit.plan.named import (
     named_entries,
     noisy_tail,
     partition_of,
-    refuse_unfit,
+    refuse_missing,
+    refuse_unfit_defenses,
     server_of,
     task_of,
 )
-from fedaudit.plan.options import refuse_missing
 from fedaudit.plan.parts import Extension, Parts, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.signals.base import ReadsLayers
@@ -159,7 +159,7 @@ def _setup(
     )
     run = _without_uninformed(run, parts)
     for kind in parts.extensions:
-        run = kind.added(run, dataset)
+        run = kind.add_to(run, dataset)
     for one in (run, *run.own_federations):
         _refuse_absent_targets(one)
     return run
@@ -174,7 +174,7 @@ def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
     # Elsewhere the audited samples of each client are random ones of its data, or few are its.
     random = audit.draw == "fair" and not study.has_equal_clients
     if random and any(attack.infers_source for attack in attacks):
-        count = audit.fair // (3 * study.partition.clients)
+        count = audit.samples // (3 * study.partition.clients)
     return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
 
 
@@ -277,7 +277,7 @@ def _fitting_algorithm(
     """Construct the algorithm, and refuse defenses that do not fit its networks."""
     algorithm = algorithm_of(parts, world, seed, data_dir)
     for plan in _plans(parts.study, world.dataset, algorithm):
-        refuse_unfit(parts.defenses, plan)
+        refuse_unfit_defenses(parts.defenses, plan)
     refuse_unmeasured(parts.study, world, seed, algorithm)
     return algorithm
 
@@ -340,7 +340,7 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
     if study.audit.merge:
         view = as_one(view, study.audit.merge)
     for kind in extensions:
-        view = kind.seen(study, view)
+        view = kind.extend_view(study, view)
     return view
 
 
@@ -369,7 +369,7 @@ def _informed(
     for name, given in study.attacks.items():
         attack = attacks[name]
         for kind in extensions:
-            attack = kind.informed(study, attack)
+            attack = kind.configure_attack(study, attack)
         found[name] = attack.with_settings(_noise_tail(study, name, attack, defenses) | given)
     return found
 
@@ -443,5 +443,5 @@ def _measured_rounds(
             f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
             f"measured; give at most {last}, or 0 for a tenth of the rounds"
         )
-    more = (kind.measured_in(study) for kind in extensions)
+    more = (kind.extra_rounds(study) for kind in extensions)
     return tuple(sorted({*range(step, last + 1, step)}.union(*more)))
