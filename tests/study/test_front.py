@@ -304,7 +304,7 @@ def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Pat
             {"algorithm": fa.algorithms.FedProx(rounds=2)},
             r"'fedprox' has one network for all clients, and models names 2: .* such as fedmd",
         ),
-        ({"model": "cnn"}, "model is 'cnn', of all clients, and models are of each"),
+        ({"model": "cnn"}, "model is 'cnn' for all clients, and models has one for each"),
         ({"models": [Linear] * 4}, "there are 4 models and 3 clients"),
         (
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
@@ -547,10 +547,10 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
     [
         (lambda: TRAINING_OF(round=3), "no setting in fedaudit.Training named 'round'; did you"),
         (lambda: TRAINING_OF(lr=-1), "lr in fedaudit.Training: it should be greater than 0"),
-        (lambda: TRAINING_OF(3), "settings of fedaudit.Training are given by name"),
+        (lambda: TRAINING_OF(3), "fedaudit.Training takes settings by name"),
         (
             lambda: fa.Audit(samples=3, fair=4),  # type: ignore[call-arg]
-            "fair, samples and people are one setting; give one",
+            "samples, fair and people are one setting; give one",
         ),
         (lambda: fa.Samples([[1, 2]], ["a"]), "encode texts as numbers"),
         (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),

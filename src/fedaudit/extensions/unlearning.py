@@ -81,7 +81,7 @@ class Unlearning(Extension):
     table: ClassVar[str] = "unlearning"
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with the federations that its unlearning trains."""
         given = run.study.unlearning
         assert given is not None
@@ -92,10 +92,10 @@ class Unlearning(Extension):
         all_rounds = run.study.training.rounds
         retrained = _beside(run, deal, "retrained", all_rounds, "retrained")
         if given.method == "nothing":
-            return run.extended(cls(retrained, None))
+            return run.with_extension(cls(retrained, None))
         rounds = given.rounds if given.method in _TRAINS_ON else all_rounds
         what = _name_of(run.study, given)
-        return run.extended(cls(retrained, _beside(run, deal, what, rounds, "unlearning")))
+        return run.with_extension(cls(retrained, _beside(run, deal, what, rounds, "unlearning")))
 
     @property
     def federations(self) -> tuple[Setup, ...]:
@@ -109,7 +109,7 @@ class Unlearning(Extension):
         if given.method == "ascent":
             _try_ascent(run, given)
 
-    def fitted(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, means: Means) -> Setup:
         """Measure the models of unlearning."""
         what = "a federation without the forgotten samples"
         found = replace(self, measured_retrained=means.measured(self.retrained, what, None)[-1])
@@ -117,10 +117,10 @@ class Unlearning(Extension):
             begun = partial(_begun, run, self.unlearned, means.folder)
             after = means.measured(self.unlearned, "unlearning", begun)[-1]
             found = replace(found, measured_after=after)
-        return run.extended(found)
+        return run.with_extension(found)
 
     @classmethod
-    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return figures of the models before, after and retrained, and their controls."""
         study = found[0].run.study
         assert study.unlearning is not None
@@ -301,7 +301,7 @@ def _no_ascent(
     run: Setup, target: ClientId, samples: int, size: int, error: Exception, described: str
 ) -> BadInput:
     return BadInput(
-        f"{run.named_for_people}, {run.called(target)}: of {samples:,} samples to be forgotten in "
+        f"{run.display_name}, {run.client_name(target)}: of {samples:,} samples to be forgotten in "
         f"batches of {run.study.training.batch_size}, one batch has {size}, and the model "
         f"{run.algorithm.nets[0].name!r} cannot take a step of ascent on it ({described}); set "
         f"another {setting('training.batch_size')} or unlearning.method, or take another model "

@@ -21,7 +21,7 @@ from fedaudit.games.records import Drawn, drawn
 from fedaudit.plan.file import Point, points_of
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.identity import config_of, with_code
-from fedaudit.plan.toml import read_toml
+from fedaudit.plan.values import read_toml
 from fedaudit.results.games import DESCRIPTIVE_SETTINGS, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment

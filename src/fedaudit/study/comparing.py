@@ -563,7 +563,7 @@ def _over_runs(record: Record, family: str) -> dict[object, _OverRuns]:
         if (figure.defense or NO_DEFENSE) == family
     ]
     overall = [
-        *each_over_runs([figure for figure in figures if figure.topic == "utility"]),
+        *average_each([figure for figure in figures if figure.topic == "utility"]),
         *(figure for figure in figures if figure.seed is None),
     ]
     by_key: dict[object, _OverRuns] = {}
@@ -608,7 +608,7 @@ def paired_change(
         return Difference(
             value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
         )
-    gap = gap_between(
+    gap = subtract_figures(
         Value(mean.number, mean.low, mean.high, ""), Value(base.number, base.low, base.high, "")
     )
     prefix = "limits combined, " * (gap.low is not None)
@@ -617,7 +617,9 @@ def paired_change(
         value=fmean(gaps),
         low=gap.low,
         high=gap.high,
-        method=f"{prefix}one seed" if len(gaps) == 1 else f"{prefix}over {these_runs(len(gaps))}",
+        method=f"{prefix}one seed"
+        if len(gaps) == 1
+        else f"{prefix}over {describe_runs(len(gaps))}",
         runs=len(gaps),
-        further=further_runs(gaps, these=limits) if len(gaps) > 1 else None,
+        further=further_runs_interval(gaps, these=limits) if len(gaps) > 1 else None,
     )

@@ -115,7 +115,7 @@ def conclude(
         usage += [] if used is None else usage_rows(run, used)
     besides = list[Estimate]()
     for kind, having in _extended(runs, stored, places).items():
-        found = kind.concluded(having, findings.scores)
+        found = kind.conclude(having, findings.scores)
         besides += found.figures
         checks += found.checks
     made = environment(clock, work.device)
@@ -297,7 +297,7 @@ _UNDEFENDED = {
 def _undefended(run: Setup, name: str, way: str) -> str:
     """Return what an attack does, with undefended models of the adversary named as such."""
     attack = attack_named(name)
-    ignorant = any(one.ignores_defense and one.serves(attack) for one in run.extensions)
+    ignorant = any(one.ignores_defense and one.is_needed_by(attack) for one in run.extensions)
     return _UNDEFENDED.get(way, way) if ignorant else way
 
 
@@ -333,7 +333,7 @@ def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
 
 def _untested(run: Setup) -> list[str]:
     study = run.study
-    targets = ", ".join(run.called(target) for target in study.audit.targets)
+    targets = ", ".join(run.client_name(target) for target in study.audit.targets)
     said = [
         f"Other adversaries than this one: {run.view.description}.",
         f"Other clients than the audited {targets}."

@@ -191,7 +191,7 @@ def _fitted(
         return _observed(begun() if begun else one, place, work, log)
 
     own = run.extension(kind)
-    return run if own is None else own.fitted(run, Means(places[run.seed], measured, work.progress))
+    return run if own is None else own.fit(run, Means(places[run.seed], measured, work.progress))
 
 
 def _announce(
