@@ -5,8 +5,8 @@ from statistics import fmean
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
-from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
+from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import (
     excess_size,
