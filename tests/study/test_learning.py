@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees
-from fedaudit.datasets.draws.shadow import Known
+from fedaudit.datasets.draws.shadow import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
 from fedaudit.extensions.examples import (
     Examples,
@@ -70,7 +70,7 @@ def shadow_of(run: Setup) -> Setup:
     return found.runs[0]
 
 
-def known_of(run: Setup) -> Known:
+def known_of(run: Setup) -> KnownMembers:
     (found,) = run.extensions
     assert isinstance(found, KnownSplit)
     return found.known

@@ -1,4 +1,4 @@
-"""Exact copies among samples: rows whose features and targets are the same, byte by byte."""
+"""Exact copies among samples: rows with the same features and targets, byte by byte."""
 
 from math import prod
 
@@ -15,19 +15,20 @@ _VALUES_AT_ONCE = 2**22
 def number_rows(*parts: Samples) -> list[Int[ndarray, " samples"]]:
     """Number the distinct rows of all parts together; copies share a number.
 
-    Rows are grouped by a hash first. Only rows with equal hashes are compared, by all their bytes,
-    so that the result is exact and 100,000 pictures take seconds.
+    Rows are grouped by a hash first. Only rows with equal hashes are compared, by all their bytes.
+    The result is exact, and 100,000 images take seconds.
     """
     hashes = np.concatenate([_hashes(part) for part in parts])
     _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    following = int(numbers.max(initial=-1)) + 1
-    known: dict[bytes, int] = {}
+    next_number = int(numbers.max(initial=-1)) + 1
+    by_content: dict[bytes, int] = {}
     starts = np.cumsum([0, *map(len, parts)])
     for part, start in zip(parts, starts[:-1], strict=True):
         within = counts[numbers[start : start + len(part)]] > 1
         for row in np.flatnonzero(within):
             content = _content(part.features, int(row)) + b"|" + _content(part.targets, int(row))
-            numbers[start + row] = known.setdefault(content, following + len(known))
+            number = next_number + len(by_content)
+            numbers[start + row] = by_content.setdefault(content, number)
     return np.split(numbers, starts[1:-1])
 
 
@@ -40,12 +41,12 @@ def occur_in_several(rows: list[Int[ndarray, " samples"]]) -> Int[ndarray, " sha
 
 
 def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
-    """Multilinear hash of each row, modulo 2**64."""
+    """Return the multilinear hash of each row, modulo 2**64."""
     hashes = np.zeros(len(samples), dtype=np.uint64)
     for place, tensor in enumerate((samples.features, samples.targets)):
         rows = _rows(tensor)
         width = rows.shape[1] * max(1, rows.itemsize // 4)
-        # Differences of 32-bit words times an odd 64-bit number never vanish on their own.
+        # A difference in one 32-bit word changes the hash, since the factors are odd.
         factors = np.random.default_rng(place).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
         for part in chunks(len(rows), max(1, _VALUES_AT_ONCE // max(1, width))):
             words = _words(rows[part]).astype(np.uint64)
@@ -54,7 +55,7 @@ def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
 
 
 def _rows(tensor: Tensor) -> Shaped[ndarray, "samples values"]:
-    # Torch infers no width where there are no rows.
+    # Torch cannot infer the width without rows.
     return tensor.detach().cpu().reshape(len(tensor), prod(tensor.shape[1:])).numpy()
 
 

@@ -1,4 +1,4 @@
-"""Data sets of arrays that are in memory already."""
+"""Data sets from arrays in memory."""
 
 from dataclasses import dataclass, replace
 
@@ -25,20 +25,21 @@ from fedaudit.datasets.dataset import Dataset, with_subjects
 @short_repr
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """Makes a data set of arrays; see :func:`samples`.
+    """Factory of a data set from arrays; see :func:`samples`.
 
     Attributes:
-        name: Of the data set.
-        x: Features, one row a sample.
+        name: Name of the data set.
+        x: Features, one row for each sample.
         y: Class of each sample.
-        x_test: Features of the test part; None where it is drawn from ``x``.
-        y_test: Its classes.
-        test_share: Share of each class that is drawn, where it is.
-        standardise: Whether features get mean 0 and spread 1 over the training part.
-        inputs: How the inputs of a model that takes several by name lie in the features.
-        labels: Group of each sample, by which samples are dealt and drawn where their targets are
-            no classes; without a test part of its own.
-        subject: Of which person each sample is, those of a test part of its own after the others.
+        x_test: Features of the test part; None if it is drawn from ``x``.
+        y_test: Classes of the test part.
+        test_share: Share of each class that is drawn for testing.
+        standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
+            part.
+        inputs: Layout of the features of a model with several named inputs.
+        labels: Group of each sample, by which samples are dealt and drawn if their targets are no
+            classes; only without ``x_test``.
+        subject: Person of each sample, with those of ``x_test`` last.
     """
 
     name: str
@@ -53,34 +54,39 @@ class InMemory:
     subject: AnyArray | None = None
 
     def __call__(self, *, seed: int) -> Dataset:
-        """The data set; the seed decides which samples are tested on, if that is open."""
+        """Return the data set; the seed selects the test samples unless they are given."""
         rng = seeded_numpy(seed, "split", self.name)
         subject = self.subject
         if self.x_test is not None and self.y_test is not None:
             parts = Arrays(self.x, self.y, self.x_test, self.y_test)
         elif self.labels is None:
-            parts, at = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
-            subject = None if subject is None else subject[np.concatenate(at)]
+            parts, positions = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
+            subject = None if subject is None else subject[np.concatenate(positions)]
         else:
             return self._grouped(self.labels, rng)
-        found = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
-        return found if subject is None else with_subjects(found, subject)
+        dataset = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
+        return dataset if subject is None else with_subjects(dataset, subject)
 
     def _grouped(self, labels: AnyArray, rng: np.random.Generator) -> Dataset:
-        """Every group in both parts, and labels that are its numbers."""
-        at = split(strata(labels), self.test_share, rng=rng)
-        parts = Arrays(self.x[at.train], self.y[at.train], self.x[at.test], self.y[at.test])
-        found = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
-        train = found.train.replace(labels=torch.from_numpy(labels[at.train]))
-        test = found.test.replace(labels=torch.from_numpy(labels[at.test]))
-        groups = count_classes(labels[at.train], labels[at.test])
-        return replace(found, train=train, test=test, classes=groups)
+        """Return the data set with every group in both parts, and group numbers as labels."""
+        positions = split(strata(labels), self.test_share, rng=rng)
+        parts = Arrays(
+            self.x[positions.train],
+            self.y[positions.train],
+            self.x[positions.test],
+            self.y[positions.test],
+        )
+        dataset = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
+        train = dataset.train.replace(labels=torch.from_numpy(labels[positions.train]))
+        test = dataset.test.replace(labels=torch.from_numpy(labels[positions.test]))
+        groups = count_classes(labels[positions.train], labels[positions.test])
+        return replace(dataset, train=train, test=test, classes=groups)
 
-    def _with_inputs(self, found: Dataset) -> Dataset:
+    def _with_inputs(self, dataset: Dataset) -> Dataset:
         if self.inputs is None:
-            return found
-        train, test = (replace(part, inputs=self.inputs) for part in (found.train, found.test))
-        return replace(found, train=train, test=test)
+            return dataset
+        train, test = (replace(part, inputs=self.inputs) for part in (dataset.train, dataset.test))
+        return replace(dataset, train=train, test=test)
 
 
 @checked
@@ -99,29 +105,31 @@ def samples(
 
     Args:
         x: Features, one row for each sample: numbers, or images as bytes, channels last; or a
-            dictionary of what a model takes by name.
+            dictionary of a model's named inputs.
         y: Class of each sample, counted from 0; for other tasks the target.
         x_test: Features of the test part; without it, a part of ``x`` is drawn for each seed.
         y_test: Classes of the test part.
-        name: Of the data set, for the report.
+        name: Name of the data set, for the report.
         test_share: Share of each class that is drawn for testing, in (0, 1).
-        standardise: Whether features get mean 0 and standard deviation 1 over the training part.
+        standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
+            part.
         subject: Name or number of the person that each sample is from, for ``unit="person"``; those
             of ``x_test`` after those of ``x``.
 
     Raises:
-        BadInput: Not one label for each sample, half of a test part, or persons of other samples.
+        BadInput: The number of labels or persons is not that of samples, or a test part has only
+            features or only labels.
 
     Examples:
         >>> samples([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], name="toy").name
         'toy'
     """
-    given = Samples(x, y)
+    train = Samples(x, y)
     if (x_test is None) != (y_test is None):
         raise BadInput("a test part has features and labels; give x_test and y_test, or neither")
-    tested = None if x_test is None else Samples(x_test, y_test)
+    test = None if x_test is None else Samples(x_test, y_test)
     people = None if subject is None else _array_of(subject)
-    count = len(given) + (0 if tested is None else len(tested))
+    count = len(train) + (0 if test is None else len(test))
     if people is not None and people.shape != (count,):
         raise BadInput(
             f"there are {count} samples and people of shape {people.shape}; give subject one name "
@@ -129,28 +137,28 @@ def samples(
         )
     return InMemory(
         name,
-        _array_of(given.features),
-        _array_of(given.targets),
-        None if tested is None else _array_of(tested.features),
-        None if tested is None else _array_of(tested.targets),
+        _array_of(train.features),
+        _array_of(train.targets),
+        None if test is None else _array_of(test.features),
+        None if test is None else _array_of(test.targets),
         test_share,
         standardise,
-        given.inputs,
+        train.inputs,
         subject=people,
     )
 
 
 def _array_of(values: object) -> AnyArray:
-    """Return an array of a tensor, also of one on a GPU or that requires gradients, or a list."""
+    """Return an array of a list or tensor, also of a tensor on a GPU or with gradients."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().numpy()
     array: AnyArray = np.asarray(values)
     return array
 
 
-def of_samples(given: Samples) -> InMemory:
-    """The data set of samples, a part of which is drawn for testing; see :func:`samples`."""
-    found = samples(_array_of(given.features), _array_of(given.targets))
-    named = given.labels is not given.targets and bool(given.labels.any())
-    labels = np.asarray(given.labels) if named else None
-    return replace(found, inputs=given.inputs, labels=labels)
+def of_samples(source: Samples) -> InMemory:
+    """Return the data set of samples, a part of which is drawn for testing; see :func:`samples`."""
+    dataset = samples(_array_of(source.features), _array_of(source.targets))
+    has_groups = source.labels is not source.targets and bool(source.labels.any())
+    labels = np.asarray(source.labels) if has_groups else None
+    return replace(dataset, inputs=source.inputs, labels=labels)

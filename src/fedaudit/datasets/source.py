@@ -1,4 +1,4 @@
-"""Bases of the catalogue's data sets: a name with the settings of reading it."""
+"""Bases of the catalogue's data sets, which hold a name and settings."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSource:
-    """A data set with settings. Its file has the name of the catalogue."""
+    """Data set with settings. Its file has the catalogue name."""
 
     catalogue_name: ClassVar[str]
 
@@ -21,31 +21,31 @@ class DataSource:
         cls.catalogue_name = entry_name(cls.__module__)
 
     def part(self) -> DataPart:
-        """Return name and settings as a study file has them, without settings at their defaults."""
+        """Return name and settings as in a study file, without settings at their defaults."""
         return DataPart(self.catalogue_name, changed_fields(self))
 
     def read(self, seed: int) -> "Dataset":
         """Return the data set.
 
         Args:
-            seed: Decides all that is random about it: what is generated, and which samples are
-                tested on where no file settles that.
+            seed: Seed of all random choices: generated data, and the test samples if no file
+                defines them.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class DataFile(DataSource):
-    """A file or folder that holds a data set.
+    """File or folder with a data set.
 
     Attributes:
         path: Path, or name in the data directory.
     """
 
     looks_for: ClassVar[str]
-    """What :meth:`find` looks for, in words."""
+    """Path that :meth:`find` searches for, in words."""
     suffix: ClassVar[str] = ""
-    """Suffix of the file, which may be left out."""
+    """Suffix of the file, which users may omit."""
 
     path: Path | str
 
@@ -61,12 +61,12 @@ class DataFile(DataSource):
         settings.pop("path")
         path = Path(self.path)
         name = path.name.removesuffix(self.suffix)
-        # A plain name that is not here is one in the data directory.
+        # A plain name without such a file is a name in the data directory.
         is_path = path.exists() or self.file.exists() or name != str(self.path)
         folder = path.absolute().parent if is_path else None
         return DataPart(f"{self.catalogue_name}:{name}", settings, folder)
 
     @classmethod
     def find(cls, folder: Path, name: str) -> Path | None:
-        """Return the file or folder of a data set in the data directory, if it is there."""
+        """Return the file or folder of a data set in the data directory, or None."""
         raise NotImplementedError

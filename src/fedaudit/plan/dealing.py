@@ -16,19 +16,19 @@ from fedaudit.core.errors import BadInput, Unsupported, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal, all_but
+from fedaudit.datasets.draws.audit_set import Deal, other_positions
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.datasets.partitions.shifts import (
     SHIFTS,
     BySide,
     Shift,
-    dealt_by_side,
-    like_their_side,
-    of_clients,
-    places,
-    shifted,
-    sides_of,
+    apply_shift,
+    assign_by_side,
+    deal_by_side,
+    minority_groups,
+    shift_clients,
+    split_by_attribute,
 )
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
@@ -160,10 +160,10 @@ def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> De
     """
     if study.shift is None or study.shift.kind != ATTRIBUTE:
         return _dealt(study, dataset, partition, seed)
-    group = of_clients(study.partition.clients, study.shift.minority)
+    group = minority_groups(study.partition.clients, study.shift.minority)
     each = BySide(partition, tuple(group.tolist()))
-    sides = sides_of(dataset, study.shift.value)
-    return dealt_by_side(dataset, sides, lambda part: _dealt(study, part, each, seed))
+    sides = split_by_attribute(dataset, study.shift.value)
+    return deal_by_side(dataset, sides, lambda part: _dealt(study, part, each, seed))
 
 
 def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
@@ -230,19 +230,22 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
         raise unknown_name("shift", study.shift.kind, (*SHIFTS, ATTRIBUTE))
     _refuse_different_targets(study)
     clients, given = sorted(deal.clients), study.shift
-    place = places(dataset, deal, study.audit.targets, seed=seed)
+    place = shift_clients(dataset, deal, study.audit.targets, seed=seed)
     if given is None:
         return GroupedData(dataset, deal, Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), place))
-    group = of_clients(len(clients), given.minority)
+    group = minority_groups(len(clients), given.minority)
     groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
     if given.kind == ATTRIBUTE:
-        sides, rng = sides_of(dataset, given.value), seeded_numpy(seed, "places by attribute")
+        sides, rng = (
+            split_by_attribute(dataset, given.value),
+            seeded_numpy(seed, "places by attribute"),
+        )
         held = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
-        free = all_but(len(dataset), held)
-        place[free] = like_their_side(sides, group, free, rng=rng)
+        free = other_positions(len(dataset), held)
+        place[free] = assign_by_side(sides, group, free, rng=rng)
         return GroupedData(dataset, deal, groups)
     shift = Shift(given.kind, given.minority, given.minority_range, given.majority_range)
-    world = shifted(dataset, deal, shift, place, seed=seed)
+    world = apply_shift(dataset, deal, shift, place, seed=seed)
     return GroupedData(world.dataset, world.deal, groups)
 
 
@@ -253,7 +256,7 @@ def _refuse_different_targets(study: Study) -> None:
     if given is None or len(together) < 2:
         return
     if given.kind == ATTRIBUTE:
-        group = of_clients(study.partition.clients, given.minority)
+        group = minority_groups(study.partition.clients, given.minority)
         if len({int(group[c]) for c in together if c < len(group)}) < 2:
             return
     raise Unsupported(

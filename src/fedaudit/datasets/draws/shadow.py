@@ -1,4 +1,4 @@
-"""Data for attacks that learn: disjoint from what is audited, with membership known."""
+"""Data with known membership for attacks that learn, disjoint from the audited samples."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,23 +20,23 @@ from fedaudit.datasets.draws.audit_set import Deal
 def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:
     """Deal a shadow federation from training samples that the audited run does not use.
 
-    Training samples of the audited run's clients and its audited samples are not dealt. The
-    test part is used for testing. Samples keep the ids that they have in the data set.
+    Training samples of the audited run's clients and its audited samples are not dealt. The test
+    part is used for testing. Samples keep their ids in the data set.
 
     Args:
-        dataset: Of the audited run.
+        dataset: Data set of the audited run.
         audited: The audited run's deal.
-        draw: Deals a data set to the shadow's clients.
+        draw: Function that deals a data set to the shadow's clients.
 
     Raises:
-        BadInput: Too few samples are left for a federation of the audited one's size.
+        BadInput: Too few samples remain for a federation of the audited one's size.
     """
     free_ids = untouched(dataset, audited)
-    need, have = sum(audited.sizes.values()), len(free_ids)
-    if have < need:
+    needed, available = sum(audited.sizes.values()), len(free_ids)
+    if available < needed:
         raise BadInput(
-            f"a federation of the adversary's own needs {need} training samples that the audited "
-            f"run does not touch, and of {len(dataset.train)} there are {have} left; lower "
+            f"a shadow federation needs {needed} training samples that the audited run does not "
+            f"use, and {available} of {len(dataset.train)} are left; lower "
             f"{setting('partition.samples_per_client')} so that the clients take less than half of "
             "the data (or, "
             'for attacks that learn, set shadow.mode = "known-split")'
@@ -44,8 +44,8 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
     ids = torch.cat([free_ids, dataset.test.ids])
     remaining = Dataset(
         dataset.name,
-        dataset.train.take(free_ids).replace(ids=torch.arange(have)),
-        dataset.test.replace(ids=torch.arange(have, have + len(dataset.test))),
+        dataset.train.take(free_ids).replace(ids=torch.arange(available)),
+        dataset.test.replace(ids=torch.arange(available, available + len(dataset.test))),
         dataset.classes,
         dataset.normalisation,
         None if dataset.group is None else dataset.group[ids],
@@ -56,21 +56,21 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
         deal = draw(remaining)
     except BadInput as error:
         raise BadInput(
-            f"no shadow federation can be dealt from the {have} left: {error}"
+            f"no shadow federation can be dealt from the {available} remaining samples: {error}"
         ) from error
     return Deal(
-        {client: _under(samples, ids) for client, samples in deal.clients.items()},
-        replace(deal.audit, samples=_under(deal.audit.samples, ids)),
+        {client: _with_ids(samples, ids) for client, samples in deal.clients.items()},
+        replace(deal.audit, samples=_with_ids(deal.audit.samples, ids)),
     )
 
 
-class Known(NamedTuple):
+class KnownMembers(NamedTuple):
     """Samples that are not audited, with known membership.
 
     Attributes:
-        client: Whose training is known.
-        samples: Half of them that client's.
-        is_member: Which ones.
+        client: The client whose training data is known.
+        samples: The samples, half of them that client's.
+        is_member: Which samples are that client's.
     """
 
     client: ClientId
@@ -86,20 +86,19 @@ def known_split(
     trained_on: Int[ndarray, " _"],
     size: int,
     seed: int,
-) -> Known:
+) -> KnownMembers:
     """Draw samples that a client trained on and as many that no client did, none of them audited.
 
-    Non-members are training samples that were not dealt and, if these do not suffice, test
-    samples.
+    Non-members are training samples that were not dealt and, if these do not suffice, test samples.
 
     Args:
-        dataset: Of the run.
-        audited: Its deal.
-        client: Whose training data is known.
-        trained_on: Ids of the samples that this client trains on: its data, less what a defense
-            holds out.
-        size: Of both halves together.
-        seed: Root seed; decides which samples.
+        dataset: Data set of the run.
+        audited: Deal of the run.
+        client: The client whose training data is known.
+        trained_on: Ids of the samples that this client trains on: its data, less those that a
+            defense holds out.
+        size: Size of both halves together.
+        seed: Root seed of the choice.
 
     Raises:
         BadInput: Too few of the client's samples, or of held-out samples, are not audited.
@@ -109,20 +108,20 @@ def known_split(
     members = np.setdiff1d(trained_on, audit)
     unused = rng.permutation(untouched(dataset, audited).numpy())
     tests = rng.permutation(np.setdiff1d(dataset.test.ids.numpy(), audit))
-    nobodys = np.concatenate([unused, tests])
-    if min(len(members), len(nobodys)) < half or not half:
+    non_members = np.concatenate([unused, tests])
+    if min(len(members), len(non_members)) < half or not half:
         raise BadInput(
             f"a known split of {size} needs {half} samples that client {client} trained on and as "
-            f"many that nobody did, none of them audited; there are {len(members)} and "
-            f"{len(nobodys)}; set shadow.known to at least 2 and at most "
-            f"{2 * min(len(members), len(nobodys))}, or audit less"
+            f"many held-out samples, none of them audited; there are {len(members)} and "
+            f"{len(non_members)}; set shadow.known to at least 2 and at most "
+            f"{2 * min(len(members), len(non_members))}, or audit less"
         )
     ids: Int[ndarray, " samples"] = np.concatenate(
-        [rng.permutation(members)[:half], nobodys[:half]]
+        [rng.permutation(members)[:half], non_members[:half]]
     )
     order = rng.permutation(len(ids))
     is_member = torch.from_numpy(order < half)
-    return Known(client, dataset.samples(torch.from_numpy(ids[order])), is_member)
+    return KnownMembers(client, dataset.samples(torch.from_numpy(ids[order])), is_member)
 
 
 def untouched(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
@@ -133,6 +132,6 @@ def untouched(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
     return free[: len(dataset.train)].nonzero().flatten()
 
 
-def _under(samples: Samples, ids: Int[Tensor, " all"]) -> Samples:
-    """The samples under the ids that they have in the whole data set."""
+def _with_ids(samples: Samples, ids: Int[Tensor, " all"]) -> Samples:
+    """Return the samples with their ids in the whole data set."""
     return samples.replace(ids=ids[samples.ids])
