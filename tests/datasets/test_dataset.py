@@ -7,9 +7,8 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
-from fedaudit.datasets.arrays import Arrays, from_arrays, split
+from fedaudit.datasets.arrays import Arrays, from_arrays, of_samples, split
 from fedaudit.datasets.dataset import Dataset, numbered, of_task
-from fedaudit.datasets.in_memory import of_samples
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -42,7 +41,10 @@ TWO = (torch.tensor([0, 1]), ("a", "b"))
     ("made", "said"),
     [
         (lambda: small().samples(torch.tensor([3, 8])), "run from 0 to 7, got 3 to 8"),
-        (lambda: Dataset("d", small().train, small().test, 3, "", *TWO), "give one code for each sample"),
+        (
+            lambda: Dataset("d", small().train, small().test, 3, "", *TWO),
+            "one code for each sample",
+        ),
         (lambda: Dataset("d", PART, PART, 3, ""), "must count from 0"),
         (lambda: Dataset("d", PART, PART.take(slice(0)), 2, ""), "in 0 to 1, got 0 to 2"),
     ],

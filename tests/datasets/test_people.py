@@ -12,12 +12,11 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY
+from fedaudit.datasets.arrays import samples
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset, select_classes
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.audit_set import Deal, shadow_deal
 from fedaudit.datasets.draws.fair import draw
-from fedaudit.datasets.draws.shadow import shadow_deal
-from fedaudit.datasets.in_memory import samples
 from fedaudit.datasets.partitions.schemes import IID
 
 DATA = load("synthetic", seed=1, samples=4000, people=200, dimensions=5, classes=3)

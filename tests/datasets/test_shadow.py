@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.draws.audit_set import Deal, known_split, shadow_deal, untouched
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.draws.published import cofedmid
-from fedaudit.datasets.draws.shadow import known_split, shadow_deal, untouched
 from fedaudit.datasets.partitions.schemes import IID, Dirichlet, Partition
 from tests.datasets.by_id import by_id
 

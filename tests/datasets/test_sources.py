@@ -20,12 +20,12 @@ from sklearn.datasets import load_diabetes, load_digits
 
 import fedaudit
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
+from fedaudit.datasets.arrays import of_samples
 from fedaudit.datasets.catalog import FORMATS, SOURCES, load
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.generated.diabetes import _bundled_patients
 from fedaudit.datasets.generated.digits import _bundled_digits
 from fedaudit.datasets.hubs import hf
-from fedaudit.datasets.in_memory import of_samples
 
 Reads = Callable[..., Dataset]
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from fedaudit.datasets.formats.images import images as images
 
     # isort: on
+    from fedaudit.datasets.arrays import samples as samples
+    from fedaudit.datasets.dataset import DataSource as DataSource
     from fedaudit.datasets.generated.diabetes import diabetes as diabetes
     from fedaudit.datasets.generated.digits import digits as digits
     from fedaudit.datasets.generated.synthetic import synthetic as synthetic
     from fedaudit.datasets.hubs.hf import hf as hf
-    from fedaudit.datasets.in_memory import samples as samples
-    from fedaudit.datasets.source import DataSource as DataSource
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

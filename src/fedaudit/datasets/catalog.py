@@ -12,8 +12,7 @@ from fedaudit.core.importing import called, installed, is_own, named
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Setting
-from fedaudit.datasets.dataset import Dataset, of_task, select_classes
-from fedaudit.datasets.source import DataFile, DataSource
+from fedaudit.datasets.dataset import DataFile, Dataset, DataSource, of_task, select_classes
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
 

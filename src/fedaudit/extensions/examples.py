@@ -20,7 +20,7 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.shadow import KnownMembers, known_split, shadow_deal
+from fedaudit.datasets.draws.audit_set import KnownMembers, known_split, shadow_deal
 from fedaudit.evaluation.truth import origin_of
 from fedaudit.fl.algorithms.base import HONEST
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir

@@ -197,7 +197,7 @@ def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Al
 
 def _samples(world: GroupedData, count: int, seed: int, besides: Deal | None) -> Samples:
     """Training samples that are neither trained on nor audited."""
-    from fedaudit.datasets.draws.shadow import untouched
+    from fedaudit.datasets.draws.audit_set import untouched
 
     left = untouched(world.dataset, world.deal)
     if besides is not None:

@@ -16,8 +16,7 @@ from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import TooLarge, read_bytes
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.source import DataFile
+from fedaudit.datasets.dataset import DataFile, Dataset
 
 _USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _MAX_BATCH_BYTES = 2**28

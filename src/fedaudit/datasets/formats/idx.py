@@ -16,8 +16,7 @@ from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import hold_to_budget, open_regular
 from fedaudit.datasets.arrays import Arrays, from_arrays
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.source import DataFile
+from fedaudit.datasets.dataset import DataFile, Dataset
 
 _BYTES_TYPE = 8
 

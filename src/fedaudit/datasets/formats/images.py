@@ -18,8 +18,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import hold_to_budget, open_regular, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.source import DataFile
+from fedaudit.datasets.dataset import DataFile, Dataset
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -37,8 +37,7 @@ from fedaudit.datasets.arrays import (
     scaled_columns,
     split_arrays,
 )
-from fedaudit.datasets.dataset import Dataset, with_subjects
-from fedaudit.datasets.source import DataFile
+from fedaudit.datasets.dataset import DataFile, Dataset, with_subjects
 
 _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000

@@ -10,9 +10,8 @@ from jaxtyping import Float
 from fedaudit.core.arguments import ProperShare, Range, dataclass
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import assembled, scaled_columns, split
-from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.generated.digits import bundled_file
-from fedaudit.datasets.source import DataSource
 
 
 @dataclass(frozen=True)

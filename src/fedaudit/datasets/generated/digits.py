@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 from fedaudit.core.arguments import ProperShare, dataclass
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.source import DataSource
+from fedaudit.datasets.dataset import Dataset, DataSource
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from fedaudit.core.arguments import Count, Fraction, Positive, ProperShare, Rang
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
-from fedaudit.datasets.dataset import Dataset, with_subjects
-from fedaudit.datasets.source import DataSource
+from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
 
 
 @dataclass(frozen=True)

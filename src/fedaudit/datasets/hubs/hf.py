@@ -18,9 +18,8 @@ from fedaudit.core.files import hold_to_budget, open_regular, resolved
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
-from fedaudit.datasets.dataset import Dataset, with_subjects
+from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
 from fedaudit.datasets.formats.images import Encoded, decoded, stacked
-from fedaudit.datasets.source import DataSource
 
 if TYPE_CHECKING:
     import pyarrow
