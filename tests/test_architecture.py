@@ -75,7 +75,7 @@ OPENED_ELSEWHERE = {
     "datasets.formats.idx._array": "a stream of open_regular",
     "datasets.formats.images._sized": "a stream of open_regular",
     "datasets.formats.npz._stored": "a stream of open_regular",
-    "datasets.formats.npz._announced": "an entry of a stream of open_regular",
+    "datasets.formats.npz._declared": "an entry of a stream of open_regular",
     "games.records._net": "an installed package",
     "report.fixed.package_file": "a file of this package",
     "results.ladder.ladder": "a file of this package",

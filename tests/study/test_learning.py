@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees
-from fedaudit.datasets.draws.shadow import Known
+from fedaudit.datasets.draws.audit_set import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
 from fedaudit.extensions.examples import (
     Examples,
@@ -70,7 +70,7 @@ def shadow_of(run: Setup) -> Setup:
     return found.runs[0]
 
 
-def known_of(run: Setup) -> Known:
+def known_of(run: Setup) -> KnownMembers:
     (found,) = run.extensions
     assert isinstance(found, KnownSplit)
     return found.known
@@ -245,7 +245,7 @@ def test_a_study_of_older_days_keeps_its_identity() -> None:
 
 def test_too_little_data_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(
-        BadInput, match=r"a federation of the adversary.s own needs .*partition\.samples_per_client"
+        BadInput, match=r"a shadow federation needs .*partition\.samples_per_client"
     ):
         run_study(learning_study(partition={"samples_per_client": 300}), tmp_path)
     assert not (tmp_path / "seed-1").exists()

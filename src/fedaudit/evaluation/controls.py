@@ -25,7 +25,7 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Model, Params, Samples, Sees, plus
-from fedaudit.datasets.copies import number_rows
+from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
     Findings,
     TargetTruth,

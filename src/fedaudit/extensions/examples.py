@@ -20,7 +20,7 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.shadow import Known, known_split, shadow_deal
+from fedaudit.datasets.draws.audit_set import KnownMembers, known_split, shadow_deal
 from fedaudit.evaluation.truth import origin_of
 from fedaudit.fl.algorithms.base import HONEST
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
@@ -244,7 +244,7 @@ class KnownSplit(LearnedFrom):
         unlike: Audited clients that defend themselves in another way than the known one.
     """
 
-    known: Known
+    known: KnownMembers
     unlike: tuple[ClientId, ...] = ()
 
     def untested(self) -> str:
@@ -341,7 +341,7 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
     return f"{named} {', '.join(map(str, clients))}"
 
 
-def _known(run: Setup, given: ShadowSection) -> Known:
+def _known(run: Setup, given: ShadowSection) -> KnownMembers:
     """Return samples of one client of the run, some of which it trained on."""
     if run.study.shift is not None:
         raise Unsupported(

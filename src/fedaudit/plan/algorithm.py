@@ -214,7 +214,7 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
 
 def _server_samples(data: GroupedData, count: int, seed: int, other_deal: Deal | None) -> Samples:
     """Return training samples that no client trains on and that are not audited."""
-    from fedaudit.datasets.draws.shadow import untouched
+    from fedaudit.datasets.draws.audit_set import untouched
 
     ids = untouched(data.dataset, data.deal)
     if other_deal is not None:
