@@ -14,7 +14,7 @@ from fedaudit.core.errors import NotVisible
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.views import grouped
+from fedaudit.observe.views import group_models
 
 if TYPE_CHECKING:
     from fedaudit.signals.gradients import GradientProducts
@@ -136,7 +136,9 @@ class Seen:
         bases = [one.base for one in self._outlines if one.base is not None]
         # Hidden bases cannot tell clients apart: all that is left is one group.
         numbers = (
-            grouped(bases).numbers if len(bases) == len(self.clients) else [0] * len(self.clients)
+            group_models(bases).numbers
+            if len(bases) == len(self.clients)
+            else [0] * len(self.clients)
         )
         return torch.tensor(numbers, dtype=torch.int64)
 
