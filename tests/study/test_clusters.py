@@ -194,7 +194,7 @@ def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
         )
         for name, model in last.after.items()
     ]
-    judged = risk.judged(clusters, seed=seed_for(1, "risk of real members", 4))
+    judged = risk.estimate(clusters, seed=seed_for(1, "risk of real members", 4))
     state_of_round = ClusterRound.model_validate_json(cluster_notes(run, last)[STATE])
     place = run.groups.place[run.dataset.test.ids.numpy()]
     for judge, state, (name, model) in zip(

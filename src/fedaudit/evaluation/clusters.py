@@ -185,7 +185,7 @@ def _state(seen: _Seen, device: torch.device) -> ClusterRound:
     if not isinstance(risk, ServerRisk):
         risk = server_risk(run.study, GroupedData(run.dataset, run.deal, run.groups), run.seed)
     seed = seed_for(run.seed, "risk of real members", seen.round.index)
-    judged = replace(risk, device=device).judged(clusters, seed=seed)
+    judged = replace(risk, device=device).estimate(clusters, seed=seed)
     sent = next(iter(seen.round.sent.values()), None)
     told: list[float | None] = [None] * len(after)
     if sent is not None and "risk" in sent.extra:

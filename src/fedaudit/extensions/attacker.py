@@ -18,7 +18,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.base import TurnContext
 from fedaudit.fl.hooks import Chain, Defense, Turn
 from fedaudit.observe.round import Update, Upload
-from fedaudit.observe.views import PARTICIPANT, View, with_own
+from fedaudit.observe.views import PARTICIPANT, View, with_resources
 from fedaudit.plan.optional import AttackerSection
 from fedaudit.plan.parts import Extension, Setup
 from fedaudit.plan.sections import Study
@@ -170,7 +170,7 @@ def _as_attacker(study: Study, given: AttackerSection, view: View) -> View:
     when = "" if given.kind == "none" else f" in rounds {listed}, and sends that"
     times = f", at {given.strength:g} times its length" if when and given.strength != 1 else ""
     return replace(
-        with_own(view, Sees.CHOOSES_UPLOAD),
+        with_resources(view, Sees.CHOOSES_UPLOAD),
         description=f"{view.description}; it is client {client} and {sends}{when}{times}",
     )
 

@@ -34,7 +34,7 @@ from fedaudit.observe.measurements import (
     write_measured,
 )
 from fedaudit.observe.round import Round
-from fedaudit.observe.views import View, with_own
+from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.algorithm import server_risk
 from fedaudit.plan.dealing import dealt, exclude_held_out, grouped, left_to_train
 from fedaudit.plan.named import defense_key, defenses_of, representatives
@@ -187,7 +187,7 @@ class LearnedFrom(Extension):
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
         """Add data to learn from to the view."""
-        return with_own(view, Sees.AUXILIARY_DATA)
+        return with_resources(view, Sees.AUXILIARY_DATA)
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:

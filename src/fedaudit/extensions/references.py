@@ -18,7 +18,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.extensions.examples import OwnFederations, OwnPlan, own_federation
 from fedaudit.observe.measurements import stacked
-from fedaudit.observe.views import View, with_own
+from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.dealing import exclude_held_out, left_to_train
 from fedaudit.plan.optional import ReferencesSection
 from fedaudit.plan.parts import Means, Setup
@@ -41,7 +41,7 @@ class References(OwnFederations):
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
         """Add models to compare with to the view, if an attack of the study uses some."""
-        return with_own(view, Sees.REFERENCE_MODELS) if _compares(study, view) else view
+        return with_resources(view, Sees.REFERENCE_MODELS) if _compares(study, view) else view
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:

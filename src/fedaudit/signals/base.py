@@ -14,7 +14,7 @@ from fedaudit.core.errors import NotVisible
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.views import grouped
+from fedaudit.observe.views import group_models
 
 if TYPE_CHECKING:
     from fedaudit.signals.gradients import GradientProducts
@@ -139,7 +139,7 @@ class Seen:
         bases = [outline.base for outline in self._outlines if outline.base is not None]
         # With hidden base models all clients form one group.
         is_visible = len(bases) == len(self.clients)
-        numbers = grouped(bases).numbers if is_visible else [0] * len(self.clients)
+        numbers = group_models(bases).numbers if is_visible else [0] * len(self.clients)
         return torch.tensor(numbers, dtype=torch.int64)
 
     @property

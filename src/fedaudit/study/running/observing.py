@@ -30,7 +30,7 @@ from fedaudit.observe.measurements import (
 )
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import estimated_bytes
-from fedaudit.observe.usage import keeping_usage
+from fedaudit.observe.usage import record_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Setup, Work
 from fedaudit.signals.base import Signal
@@ -212,7 +212,7 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     stream = setup.simulate(work.engine, work.device, folder / "checkpoint.safetensors")
     for one in setup.extensions:
         stream = one.watch(stream, setup, folder, key, work.progress)
-    told = keeping_usage(stream, setup.deal.clients, folder, key)
+    told = record_usage(stream, setup.deal.clients, folder, key)
     given = evaluation_split(setup)
     phase = f"seed {setup.seed}: training rounds"
     done = 0

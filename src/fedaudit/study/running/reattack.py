@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError, option
 from fedaudit.core.files import own_place, sweep
 from fedaudit.core.importing import code_named_in, imported, is_own, refusing_exits
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, tell_of_unhashed
+from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, warn_of_unhashed
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.parts import Means, Setup, Work
 from fedaudit.plan.sections import Study
@@ -186,7 +186,7 @@ def _attacked(
         folder = run_folder(recording, seed)
         refuse_other_data(run, folder)
         rounds = with_all_signals(run, folder, stored_rounds(run, folder), work, notes.append)
-        tell_of_unhashed(folder, log)
+        warn_of_unhashed(folder, log)
         possible = _possible(run, rounds, named=bool(names))
         runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
         stored.append(rounds)
