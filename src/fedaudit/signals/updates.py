@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported, unknown_name
-from fedaudit.core.modules import CHUNK, as_taken, loaded
+from fedaudit.core.modules import CHUNK, in_model_dtype, loaded
 from fedaudit.core.values import Model, Sees, chunks
 from fedaudit.signals.base import AgainstUpdates, Seen
 
@@ -328,7 +328,7 @@ def _entering(model: Model, layer: _Linear, features: Tensor, device: torch.devi
         handle = module.get_submodule(layer.path).register_forward_pre_hook(watch)
         try:
             for piece in chunks(len(features), CHUNK):
-                x = as_taken(features[piece].detach(), model).to(device, copy=True)
+                x = in_model_dtype(features[piece].detach(), model).to(device, copy=True)
                 model.architecture.task.outputs(module, x)
                 if not given or any(one.shape[0] != len(x) for one in given):
                     raise Unsupported(

@@ -9,7 +9,7 @@ import torch
 from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option
-from fedaudit.core.files import own_place, sweep
+from fedaudit.core.files import delete_partial_files, own_place
 from fedaudit.core.importing import code_named_in, imported, is_own, refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, tell_of_unhashed
@@ -179,7 +179,7 @@ def _attacked(
     parts = resolve(_asked(study, names, figures))
     asked = parts.study
     _refuse_taken(out, asked)
-    sweep(out, before=clock.at)
+    delete_partial_files(out, before=clock.at)
     runs, stored, notes = [], [], list[str]()
     for seed in study.seeds:
         run = run_of(parts, seed, data_dir)
