@@ -146,7 +146,7 @@ def test_group_normalisation_leaves_each_sample_on_its_own_while_training(
         ("cnn", (600,), "channels x height x width, got samples of shape 600"),
         ("wide-resnet", (600,), "'wide-resnet' reads images .* got samples of shape 600"),
         ("resnet18", (28, 28), "'resnet18' reads images .* got samples of shape 28x28"),
-        ("mlp", (), "at least one side"),
+        ("mlp", (), "at least one axis"),
         ("mlp", (0, 3), "each at least 1"),
     ],
 )
