@@ -163,6 +163,39 @@ def test_a_section_shows_its_fields_and_explains_them(section: type[Section]) ->
         section(no_such=1)
 
 
+@pytest.mark.parametrize(
+    ("construct", "text"),
+    [
+        (lambda: fa.Audit(view="global"), "no view named 'global'; did you mean 'globals'?"),
+        (lambda: fa.Audit(draw="fai"), "no draw named 'fai'; did you mean 'fair'?"),
+        (lambda: fa.Audit(sampels=3), "named 'sampels'; did you mean 'samples'?"),  # type: ignore[call-arg]
+        (lambda: fa.Figures(metrics=["acc"]), "no metric named 'acc'"),  # type: ignore[arg-type]
+        (lambda: fa.Risk(measure="x"), "no measure of risk named 'x'"),
+        (lambda: fa.Shift(kind="x"), "no shift named 'x'; known: attribute, brightness, rotation"),
+        (lambda: fa.Shift(), "kind in fedaudit.Shift: it has no default; give a value"),  # type: ignore[call-arg]
+        (lambda: fa.defenses.CoFedMID(members=[0], m_max=1, m_min=2), "m_max is 1 and m_min is 2"),
+    ],
+)
+def test_a_section_refuses_unknown_names_when_it_is_constructed(
+    construct: Callable[[], object], text: str
+) -> None:
+    with pytest.raises(fa.errors.BadInput) as refused:
+        construct()
+    assert text in str(refused.value)
+    assert ", got" not in str(refused.value)
+
+
+def test_names_of_parts_of_other_packages_can_be_read_from_records() -> None:
+    study = fa.study_from({"name": "x", "audit": {"view": "of-another-package"}})
+    assert study.audit.view == "of-another-package"
+    assert fa.Audit(view="module:View").view == "module:View"
+
+
+def test_an_audit_shows_its_samples_by_the_name_of_their_argument() -> None:
+    assert "samples=60" in repr(fa.Audit(samples=60))
+    assert "fair=" not in repr(fa.Audit(samples=60))
+
+
 @pytest.mark.parametrize("section", SECTIONS, ids=[one.__name__ for one in SECTIONS])
 def test_the_example_of_a_section_runs(section: type[Section]) -> None:
     for example in doctest.DocTestFinder(recurse=False).find(section, module=False):

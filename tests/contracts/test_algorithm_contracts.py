@@ -27,7 +27,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.plan.options import check_options
+from fedaudit.plan.named import check_options
 from fedaudit.risk.catalog import ByLoss
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure

@@ -28,8 +28,8 @@ from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import shadow_cost
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import RiskSection, Study
-from fedaudit.results.clusters import ClusterResult, ClusterRound
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ClusterResult, ClusterRound
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk, shadow_sizes
 from fedaudit.study.build import refuse_misfits, setup

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.base import Rule, measured_rounds
-from fedaudit.core.errors import BadInput, TooFewPeers, TooFewRounds
+from fedaudit.core.errors import BadInput, TooFewPeers, TooFewRounds, table
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
@@ -312,8 +312,8 @@ class Recovery:
         if not steps or not self.floor > 0:
             raise BadInput(
                 f"no loss can be followed after a poisoned round (first {self.first}, every "
-                f"{self.every}, floor {self.floor:g}; measured: {rounds}); leave the attack's "
-                "settings to the study's [attacker]"
+                f"{self.every}, floor {self.floor:g}; measured: {rounds}); leave out the attack's "
+                f"settings, which are those of {table('attacker')}"
             )
         logs = (losses + self.floor).log()
         return torch.stack([logs[start] - logs[end] for start, end in steps]).mean(0)

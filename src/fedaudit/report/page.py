@@ -17,8 +17,8 @@ from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_section
 from fedaudit.report.evidence import attacks_tried, says_nothing
+from fedaudit.report.figures.charts import drawn
 from fedaudit.report.figures.forest import forest_drawn
-from fedaudit.report.figures.svg import drawn
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
