@@ -16,7 +16,7 @@ from fedaudit.attacks.references import USUAL_SLOPE, LikelihoodRatio, RelativeLi
 from fedaudit.attacks.rules import Last, Mean, OneSidedLikelihood, Recovery, Slope, WhereAssigned
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import unknown_name
-from fedaudit.core.importing import as_catalogued, installed, is_own, named, unknown_part
+from fedaudit.core.importing import as_catalogued, installed, is_custom, named, unknown_part
 from fedaudit.core.values import Setting
 from fedaudit.signals.outputs import (
     Confidence,
@@ -157,7 +157,7 @@ def attack_named(name: str) -> Attack:
         "attack",
         name,
         ATTACKS | SOURCE_ATTACKS,
-        wanted="a fedaudit.attacks.Attack, or a class of such that takes nothing",
+        expected="a fedaudit.attacks.Attack, or a class of such that takes nothing",
         fits=lambda found: isinstance(found, Attack) or _makes_attacks(found),
     )
     return found() if isinstance(found, type) else found  # type: ignore[call-arg]
@@ -174,7 +174,7 @@ def catalogued(names: Iterable[str]) -> list[str]:
     catalogue = ATTACKS | SOURCE_ATTACKS
     catalogue_names = [as_catalogued("attack", name, catalogue) for name in names]
     for name in catalogue_names:
-        if not (is_own(name) or name in catalogue or name in installed("attack")):
+        if not (is_custom(name) or name in catalogue or name in installed("attack")):
             raise unknown_part("attack", name, catalogue)
     return catalogue_names
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
+from fedaudit.core.importing import called, imported, installed, is_custom, unknown_part
 from fedaudit.core.lazy import Catalogue, lazy_names
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Setting
@@ -73,7 +73,7 @@ def architecture(
         >>> architecture("mlp", shape=(2,), classes=3, hidden="16").name
         'mlp'
     """
-    if name not in MODELS and (is_own(name) or name in installed("model")):
+    if name not in MODELS and (is_custom(name) or name in installed("model")):
         return _from_path(name, shape, classes, settings, task)
     if name not in MODELS:
         raise unknown_part("model", name, MODELS)
@@ -158,7 +158,7 @@ def _from_path(
     task: Task,
 ) -> Architecture:
     _check_samples(shape, classes, task)
-    if not is_own(path) and path not in installed("model"):
+    if not is_custom(path) and path not in installed("model"):
         raise BadInput(
             f"a custom model is named 'package.module:callable', got {path!r}; "
             f"use architecture() for models of the catalogue ({', '.join(MODELS)})"

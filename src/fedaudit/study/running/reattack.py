@@ -10,7 +10,7 @@ from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option
 from fedaudit.core.files import delete_partial_files, own_place
-from fedaudit.core.importing import code_named_in, imported, is_own, refusing_exits
+from fedaudit.core.importing import code_named_in, imported, is_custom, refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, tell_of_unhashed
 from fedaudit.observe.tensors import read_tensors
@@ -216,7 +216,7 @@ def _attacked(
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
     """Refuses code that whoever asks has named, and not the recording, as named by them."""
-    asked = [name for name in names if is_own(name)]
+    asked = [name for name in names if is_custom(name)]
     if not asked or trusted:
         return
     own = recorded_study(recording).attacks
