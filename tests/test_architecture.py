@@ -60,7 +60,7 @@ OPENS = {
 OPENED_ELSEWHERE = {
     "core.files.open_regular": "which opens regular files only, for all others",
     "core.files.write_whole": "a new file",
-    "core.files.opened_to_append": "a regular file, looked at before it is written to",
+    "core.files.open_to_append": "a regular file, looked at before it is written to",
     "core.importing.module_digest": "the file of a module that was imported",
     "core.definitions._bytes_of": "likewise",
     "core.pretrained.of_minilm": "an installed package",

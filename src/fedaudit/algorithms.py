@@ -514,7 +514,7 @@ def algorithm_named(name: str) -> Callable[..., Algorithm]:
         "algorithm",
         name,
         ALGORITHMS,
-        wanted="a function from a fedaudit.algorithms.FederatedTask, its parameter "
+        expected="a function from a fedaudit.algorithms.FederatedTask, its parameter "
         "'task', to an algorithm",
         fits=lambda found: callable(found) and "task" in signature(found).parameters,
     )

@@ -220,7 +220,7 @@ def test_an_attack_refuses_a_view_in_which_a_part_that_it_needs_is_deleted(
 def test_an_attack_that_needs_every_upload_refuses_the_sum(name: str) -> None:
     rounds = seen_from(trained(), VIEWS["sum"])
     cubes = stacked(measure(rounds, ATTACKS[name].signals, AUDITED))
-    with pytest.raises(NotVisible, match="besides the target"):
+    with pytest.raises(NotVisible, match="other clients"):
         ready(name).scores(cubes, TARGET)
 
 
@@ -280,7 +280,7 @@ LEARNING = [name for name, attack in ATTACKS.items() if attack.learns]
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_an_attack_that_learns_scores_nothing_before_it_has_learned(name: str) -> None:
-    with pytest.raises(BadInput, match="has learned nothing yet"):
+    with pytest.raises(BadInput, match="is not fitted"):
         ATTACKS[name].scores(measured(), TARGET)
 
 

@@ -217,7 +217,7 @@ def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        (_detached, "no gradient by the outputs"),
+        (_detached, "no gradient with respect to the outputs"),
         (_centred, "depends on the other samples"),
         (_endless, "infinite or not a number for 3 of 3 samples before"),
     ],

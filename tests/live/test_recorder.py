@@ -523,7 +523,7 @@ def test_a_recording_that_was_attacked_is_found_by_every_command_that_reads_reco
     ]
     for command in commands:
         assert exit_code(*command) == 2
-        assert f"make it with `fedaudit attack {folder}`" in capsys.readouterr().err
+        assert f"write it with `fedaudit attack {folder}`" in capsys.readouterr().err
     assert exit_code("attack", folder, *AS_QUICK) == 0
     assert [exit_code(*command) for command in commands] == [0, 0, 0, 0]
     assert (folder / "attacked" / "report.html").is_file()

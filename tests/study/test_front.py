@@ -429,7 +429,7 @@ def test_further_attacks_take_the_objects_again(run: fa.Run, tmp_path: Path) -> 
     more = run.attack("loss-series", Sure(), out=tmp_path / "more")
     assert {f.attack for f in more.record.findings} == {"loss-series", f"{__name__}:Sure"}
     alone = fa.Run(run.folder)
-    with pytest.raises(BadInput, match=r"'samples#.*' was handed over as an object .* again"):
+    with pytest.raises(BadInput, match=r"'samples#.*' is an object of a script .* again"):
         alone.attack("loss-series", out=tmp_path / "alone")
     federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
     opened = fa.Run(run.folder, federation, attacks=[Sure()])
@@ -620,7 +620,7 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
     (entry,) = installed("attack").values()
     assert package_of(entry) == "theirs 1.2"
     assert stray_groups() == [
-        "theirs 1.2 has entry points in 'fedaudit.defence', a group that is not read; did it mean "
+        "theirs 1.2 has entry points in the unknown group 'fedaudit.defence'; did it mean "
         "'fedaudit.defenses'?"
     ]
     assert "theirs_of_test" not in sys.modules

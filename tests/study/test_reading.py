@@ -107,7 +107,7 @@ def test_budgets_need_no_samples(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"nothing\.json is not there"):
+    with pytest.raises(BadInput, match=r"nothing\.json does not exist"):
         read_record(tmp_path / "nothing.json")
     with pytest.raises(BadInput, match="is a folder"):
         read_record(tmp_path)
@@ -138,7 +138,7 @@ def test_another_version_is_refused_with_what_to_do(tmp_path: Path, version: obj
 
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
     text = SMALL.model_dump_json().replace('"seeds"', '"name":"twice","seeds"', 1)
-    with pytest.raises(Damaged, match="'name' stands twice"):
+    with pytest.raises(Damaged, match="'name' occurs twice"):
         read_record(written(tmp_path, text))
 
 

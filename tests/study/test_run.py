@@ -294,7 +294,7 @@ def test_a_linked_folder_of_rounds_gets_none_written_outside(tmp_path: Path) -> 
         out = tmp_path / name.replace("/", "-")
         (out / name).parent.mkdir(parents=True)
         (out / name).symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(BadInput, match="is a link, and what belongs into"):
+        with pytest.raises(BadInput, match="is a link, so that files of"):
             run_study(quick_study(training={"rounds": 2}), out)
         assert not any((tmp_path / "elsewhere").iterdir())
 

@@ -22,7 +22,7 @@ from fedaudit.observe.measurements import Measurements
 LR_STEP = 10
 LR_DECAY = 0.9
 LR_LOWEST = 5e-4
-SCORED_AT_ONCE = 1024
+SCORING_BATCH = 1024
 
 PUBLISHED_EPOCHS = 150
 PARTS = 4
@@ -30,7 +30,7 @@ PATIENCE = 20
 
 
 class _Scaling(NamedTuple):
-    """Mean and spread of each signal over the samples and rounds that were learned from."""
+    """Mean and standard deviation of each signal over the training samples and rounds."""
 
     mean: Float[Tensor, " signals"]
     spread: Float[Tensor, " signals"]
@@ -57,33 +57,33 @@ class _Reader(nn.Module):
 
 @dataclass(frozen=True)
 class SequenceReader:
-    """A recurrent network that has learned, on a shadow run, how members' signals move.
+    """A recurrent network that learns from a shadow run how members' signals change over rounds.
 
-    The target's signals over the measured rounds are one short sequence a sample. An LSTM reads
-    it; its last state attends to all its states by inner products; a linear layer on the last
-    state and what it attended to decides. Signals are standardised with the mean and spread of
-    the shadow samples. The score is the logit of "member" minus that of "non-member".
+    An LSTM reads the target's signals over the measured rounds, which are a short sequence per
+    sample. Its last state attends to all its states by inner products. A linear layer on the last
+    state and the attended states decides. Signals are standardised by the shadow samples. The score
+    is the logit of "member" minus that of "non-member".
 
-    How long to learn is chosen on shadow samples that are held back. These are dealt into four
-    parts, each with its share of members; four networks leave one part each out, and keep the
-    weights of the epoch in which their loss on it is least, once twenty more have not lowered
-    it. The score is the mean of the four.
+    By default, four networks are trained with early stopping. Shadow samples are divided into four
+    parts with equal shares of members, and each network holds one part out. It keeps the weights of
+    the epoch with the least held-out loss, and stops 20 epochs later. The score is the mean of the
+    four networks.
 
     Attributes:
         hidden: Size of the LSTM's state.
-        epochs: Passes over the shadow samples; 0 for as many as held-back samples call for, at
-            most 150. The published form is 150, of one network, which learns some hundreds of
-            shadow samples by heart.
-        batch_size: Shadow samples a step.
-        lr: Learning rate of Adam, times 0.9 after every ten epochs while above 5e-4.
-        weight_decay: On weights, not on biases.
+        epochs: Number of epochs of a single network; 0 for four networks with early stopping, of at
+            most 150 epochs. The published form is 150, in which the network memorises some hundreds
+            of shadow samples.
+        batch_size: Number of shadow samples per step.
+        lr: Learning rate of Adam, multiplied by 0.9 every ten epochs while above 5e-4.
+        weight_decay: Weight decay of weights; biases have none.
 
     Source: SeqMIA (Li et al., CCS 2024), section 4; CoFedMID appendix D, for federations.
-    Differs: No distillation: the sequence is the target client's models of the measured rounds.
-        The published code scores by the logit of "member" alone, which is not monotone in the
-        probability, and leaves dropout on while it measures; neither is done here. Labels come
-        from a shadow run, never from the audited one: CoFedMID does not say. Epochs are chosen
-        by default, and four networks decide.
+    Differs: There is no distillation: the sequence is of the target client's models of the measured
+        rounds. The published code scores by the logit of "member", which is not monotone in the
+        probability, and measures with dropout; neither is done here. Labels are those of a shadow
+        run, never of the audited one, which CoFedMID leaves open. By default, epochs are chosen by
+        early stopping, and four networks are averaged.
     """
 
     hidden: int = 50
@@ -109,11 +109,7 @@ class SequenceReader:
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
-
-        Raises:
-            BadInput: Always: nothing has been learned yet.
-        """
+        """Raise, since the attack must be fitted first."""
         raise nothing_learned()
 
     def fitted(
@@ -123,22 +119,26 @@ class SequenceReader:
         target: ClientId,
         seed: int,
     ) -> "FittedReader":
-        """See :class:`fedaudit.attacks.base.LearnedRule`.
+        """Return the fitted attack.
 
         Raises:
-            BadInput: Too few members or non-members to hold some of them back.
+            BadInput: There are too few members or non-members to hold some of them out.
         """
         raw = _sequences(measurements, target)
         scaling = _scaling(raw)
         sequences = ((raw - scaling.mean) / scaling.spread).float()
         with one_thread():
             if self.epochs:
-                *_, weights = islice(self._epochs(sequences, is_member.long(), seed), self.epochs)
+                *_, weights = islice(
+                    self._train_epochs(sequences, is_member.long(), seed), self.epochs
+                )
                 weights_by_part = [weights]
             else:
                 parts = _parts(is_member, seed)
                 weights_by_part = [
-                    self._stopped(sequences, is_member.long(), parts == part, seed)
+                    self._train_with_early_stopping(
+                        sequences, is_member.long(), parts == part, seed
+                    )
                     for part in range(int(parts.max()) + 1)
                 ]
         return FittedReader(
@@ -149,36 +149,38 @@ class SequenceReader:
             scaling,
         )
 
-    def _stopped(
+    def _train_with_early_stopping(
         self,
         sequences: Float[Tensor, "samples rounds signals"],
         labels: Int[Tensor, " samples"],
-        held: Bool[Tensor, " samples"],
+        is_held_out: Bool[Tensor, " samples"],
         seed: int,
     ) -> dict[str, Tensor]:
-        """The weights of the epoch with the least loss on what is held back."""
-        judge = _initial(sequences.shape[2], self.hidden, seed)
+        """Return the weights of the epoch with the least loss on held-out samples."""
+        network = _initial(sequences.shape[2], self.hidden, seed)
         best_weights: dict[str, Tensor] = {}
-        least, since = float("inf"), 0
-        epochs = self._epochs(sequences[~held], labels[~held], seed)
+        least, waited = float("inf"), 0
+        epochs = self._train_epochs(sequences[~is_held_out], labels[~is_held_out], seed)
         for weights in islice(epochs, PUBLISHED_EPOCHS):
-            judge.load_state_dict(weights)
+            network.load_state_dict(weights)
             with torch.no_grad():
-                loss = float(functional.cross_entropy(judge(sequences[held]), labels[held]))
-            since += 1
+                loss = float(
+                    functional.cross_entropy(network(sequences[is_held_out]), labels[is_held_out])
+                )
+            waited += 1
             if loss < least or not best_weights:
-                least, best_weights, since = loss, {n: v.clone() for n, v in weights.items()}, 0
-            if since == PATIENCE:
+                least, best_weights, waited = loss, {n: v.clone() for n, v in weights.items()}, 0
+            if waited == PATIENCE:
                 break
         return best_weights
 
-    def _epochs(
+    def _train_epochs(
         self,
         sequences: Float[Tensor, "samples rounds signals"],
         labels: Int[Tensor, " samples"],
         seed: int,
     ) -> Iterator[dict[str, Tensor]]:
-        """The weights after each epoch, which the next one changes."""
+        """Yield the weights after each epoch; the next epoch changes them in place."""
         reader = _initial(sequences.shape[2], self.hidden, seed)
         groups = [
             {"params": [p for n, p in reader.named_parameters() if ("bias" in n) == bias]}
@@ -205,12 +207,12 @@ class SequenceReader:
 
 @dataclass(frozen=True, eq=False)
 class FittedReader:
-    """A :class:`SequenceReader` that has learned.
+    """A fitted :class:`SequenceReader`.
 
     Attributes:
         hidden: Size of the LSTM's state.
-        weights: Of each network; their scores are averaged.
-        scaling: Mean and spread of the signals that it learned from.
+        weights: Weights of each network; their scores are averaged.
+        scaling: Standardisation by the training samples.
     """
 
     hidden: int
@@ -229,20 +231,20 @@ class FittedReader:
             for weights in self.weights:
                 reader.load_state_dict(weights)
                 logits = torch.cat(
-                    [reader(sequences[c]) for c in chunks(len(sequences), SCORED_AT_ONCE)]
+                    [reader(sequences[c]) for c in chunks(len(sequences), SCORING_BATCH)]
                 )
                 scores += (logits[:, 1] - logits[:, 0]) / len(self.weights)
-        # The last of 64 bits depend on what else is scored at once; the first 32 do not.
+        # The last bits depend on the batch in which a sample is scored; those of float32 do not.
         return scores.float().double()
 
 
 def _parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samples"]:
-    """The number of each sample's part: members, and others, are dealt out evenly."""
+    """Return the part of each sample; parts have equal shares of members."""
     kinds = [kind.nonzero().flatten() for kind in (is_member, ~is_member)]
     if min(len(kind) for kind in kinds) < 2:
         raise BadInput(
-            f"an attack that holds shadow samples back needs two members and two non-members at "
-            f"least, got {len(kinds[0])} and {len(kinds[1])}; give more, or set its epochs"
+            f"an attack with early stopping needs at least two members and two non-members, got "
+            f"{len(kinds[0])} and {len(kinds[1])}; give more, or set its epochs"
         )
     rng = seeded(seed, "held back")
     parts = torch.empty(len(is_member), dtype=torch.int64)
@@ -253,7 +255,7 @@ def _parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samp
 
 
 def _initial(signals: int, hidden: int, seed: int) -> _Reader:
-    """Torch's own ranges of initial weights, from a generator of ours."""
+    """Return a network with torch's initialisation, drawn from a seeded generator."""
     with torch.random.fork_rng(devices=[]):
         reader = _Reader(signals, hidden)
     rng = seeded(seed, "weights")
@@ -267,10 +269,10 @@ def _initial(signals: int, hidden: int, seed: int) -> _Reader:
 def _sequences(
     measurements: tuple[Measurements, ...], target: ClientId
 ) -> Float[Tensor, "samples rounds signals"]:
-    each = [m.of(target) for m in measurements]
-    was_measured = measured_rounds(each[0], target)
+    signals = [m.of(target) for m in measurements]
+    was_measured = measured_rounds(signals[0], target)
     return (
-        torch.stack([values[was_measured].double() for values in each], 2)
+        torch.stack([values[was_measured].double() for values in signals], 2)
         .transpose(0, 1)
         .contiguous()
     )
@@ -279,7 +281,7 @@ def _sequences(
 def _scaling(sequences: Float[Tensor, "samples rounds signals"]) -> _Scaling:
     flat = sequences.flatten(0, 1)
     spread = flat.std(0, correction=0)
-    # A constant signal carries no information, whatever it is divided by.
+    # A constant signal carries no information; a spread of 1 avoids a division by zero.
     return _Scaling(flat.mean(0), spread.where(spread > 0, 1.0))
 
 
@@ -288,19 +290,19 @@ Evidence = Float[Tensor, "samples evidence"]
 
 @dataclass(frozen=True)
 class Stacked:
-    """Weighs what single attacks look at, by samples whose membership is known.
+    """A logistic regression on several signals, which is trained on samples of known membership.
 
-    Evidence of each signal are its last value, its mean over the rounds, and the mean over the
-    rounds of its distance from the other clients' in their standard deviations: what threshold
-    attacks look at, and FedMIA's comparison. A logistic regression weighs them, fitted on each of
-    several bootstrap samples; its mean log-odds are the score.
+    Its features are, for each signal, the last value, the mean over the rounds, and the mean
+    distance from the other clients' values, in their standard deviations. The first two are those
+    of threshold attacks, and the third is that of FedMIA. The score is the mean log-odds of
+    regressions on several bootstrap samples.
 
     Attributes:
         penalty: Weight of the squared coefficients, in samples.
-        bags: Bootstrap samples.
+        bags: Number of bootstrap samples.
 
-    Source: None; the evidence is that of Yeom et al. 2018, Li et al. 2022 and FedMIA, Eqs. (5) to
-        (12), put together as a shadow attack (Shokri et al. 2017; Nasr et al. 2019).
+    Source: None; the features are those of Yeom et al. 2018, Li et al. 2022 and FedMIA, Eqs. (5) to
+        (12), combined as a shadow attack (Shokri et al. 2017; Nasr et al. 2019).
     """
 
     penalty: float = 1.0
@@ -317,11 +319,7 @@ class Stacked:
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
-
-        Raises:
-            BadInput: Always: nothing has been learned yet.
-        """
+        """Raise, since the attack must be fitted first."""
         raise nothing_learned()
 
     def fitted(
@@ -331,16 +329,16 @@ class Stacked:
         target: ClientId,
         seed: int,
     ) -> "FittedStack":
-        """See :class:`fedaudit.attacks.base.LearnedRule`.
+        """Return the fitted attack.
 
         Raises:
-            NotVisible: In no round are there two other clients to compare with.
+            NotVisible: Every round has fewer than two other clients to compare with.
         """
         from sklearn.linear_model import LogisticRegression
 
         raw = _evidence(measurements, target)
         mean, spread = raw.mean(0), raw.std(0, correction=0)
-        # Constant evidence carries no information, whatever it is divided by.
+        # A constant feature carries no information; a spread of 1 avoids a division by zero.
         spread = spread.where(spread > 0, 1.0)
         standardised, truth = ((raw - mean) / spread).numpy(), is_member.numpy()
         rng, weights = seeded_numpy(seed, "bags"), []
@@ -355,12 +353,12 @@ class Stacked:
 
 @dataclass(frozen=True, eq=False)
 class FittedStack:
-    """A :class:`Stacked` that has learned.
+    """A fitted :class:`Stacked`.
 
     Attributes:
-        mean: Of each piece of evidence, where it learned.
-        spread: Likewise.
-        weights: Of each, and of 1.
+        mean: Mean of each feature over the training samples.
+        spread: Standard deviation of each feature over the training samples.
+        weights: Weight of each feature, and the intercept.
     """
 
     mean: Float[Tensor, " evidence"]
@@ -372,44 +370,46 @@ class FittedStack:
     needs = Stacked.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Return the score of each sample.
 
         Raises:
-            NotVisible: In no round are there two other clients to compare with.
+            NotVisible: Every round has fewer than two other clients to compare with.
         """
-        seen = (_evidence(measurements, target) - self.mean) / self.spread
-        # Beyond what it has learned from, evidence counts no more than there.
-        return (seen.clamp(-_FURTHEST, _FURTHEST) * self.weights[:-1]).sum(1) + self.weights[-1]
+        evidence = (_evidence(measurements, target) - self.mean) / self.spread
+        # Features far outside the range of the training samples are clipped.
+        return (evidence.clamp(-_MAX_DEVIATION, _MAX_DEVIATION) * self.weights[:-1]).sum(
+            1
+        ) + self.weights[-1]
 
 
-_FURTHEST = 6.0
+_MAX_DEVIATION = 6.0
 
 
 def _evidence(measurements: tuple[Measurements, ...], target: ClientId) -> Evidence:
     return torch.stack(
-        [evidence for m in measurements for evidence in _of_signal(m, target)], dim=1
+        [evidence for m in measurements for evidence in _evidence_of_signal(m, target)], dim=1
     )
 
 
-def _of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
-    """Last value, mean, and mean distance from the other clients' in their deviations."""
+def _evidence_of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
+    """Return last value, mean, and mean standardised distance from the other clients."""
     values_of_target = m.of(target).double()
     was_measured = measured_rounds(values_of_target, target)
-    apart = [
+    distances = [
         _distance(values, peers.double())
         for values, peers, seen in zip(values_of_target, m.peers(target), was_measured, strict=True)
         if seen and len(peers) >= 2
     ]
-    if not apart:
+    if not distances:
         raise TooFewPeers(
-            "this attack compares the target with at least 2 clients besides the target that were "
-            "sent the same model in the same round, and there are fewer; use one that looks at the "
-            "target alone, such as loss-series"
+            "this attack compares the target with at least 2 other clients that were sent the same "
+            "model in the same round, and there are fewer; use an attack on the target alone, such "
+            "as loss-series"
         )
     return [
         values_of_target[was_measured][-1],
         values_of_target[was_measured].mean(0),
-        torch.stack(apart).mean(0),
+        torch.stack(distances).mean(0),
     ]
 
 
@@ -418,5 +418,5 @@ def _distance(
 ) -> Float[Tensor, " samples"]:
     above = values - peers.mean(0)
     spread = peers.std(0, correction=0)
-    # Peers that agree exactly leave no unit to measure in: only the direction is known.
+    # The spread is 0 if peers agree exactly. Only the direction is then known.
     return torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign())

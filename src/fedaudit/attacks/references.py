@@ -1,4 +1,4 @@
-"""Rules that hold a model against reference models: federations that the adversary has trained."""
+"""Rules that compare a model with reference models, which the adversary trained."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -19,12 +19,11 @@ from fedaudit.observe.measurements import Measurements
 
 Signals = Float[Tensor, "references samples"]
 SLOPES = tuple(step / 10 for step in range(11))
-"""Slopes among which one is chosen."""
-USUAL_SLOPE = 0.3
-"""The slope where there is nothing to choose it on, as the paper uses it on several data sets."""
-TUNED_ON = 4
-"""References that settings are chosen by attacks on, at most: with more of them, as with fewer
-samples, each of these is measured alike."""
+"""Slopes from which RMIA chooses."""
+DEFAULT_SLOPE = 0.3
+"""The slope without samples to choose it on, which the paper uses on several data sets."""
+MAX_TUNED = 4
+"""Maximum number of references whose attacks choose settings."""
 TrainedOn = Bool[Tensor, "references samples"]
 Kind = TypeVar("Kind", bound="ReferenceCalibrated")
 
@@ -33,17 +32,17 @@ Kind = TypeVar("Kind", bound="ReferenceCalibrated")
 class ReferenceCalibrated:
     """A rule on one signal of the target and of reference models, round by round.
 
-    A hard sample has a large loss whoever trains on it, an easy one a small loss: what is left
-    of the signal once models are taken into account that were not trained on the sample (offline),
-    or of which half were (online), is due to membership.
+    A hard sample has a large loss in every model, an easy one a small loss. Compared with models
+    that were not trained on the sample (offline), or of which half were (online), the rest of the
+    signal is due to membership.
 
     Attributes:
-        rounds: "last" for the last measured round alone, "mean" for the mean over all of them.
+        rounds: "last" for the last measured round, "mean" for the mean over all measured rounds.
     """
 
     rounds: str = "last"
     references: tuple[Reference, ...] | None = field(default=None, repr=False, compare=False)
-    """What the adversary's own federations give; None as long as there are none."""
+    """The reference models; None until :meth:`with_references` adds them."""
 
     over_clients = "against reference models"
 
@@ -65,17 +64,20 @@ class ReferenceCalibrated:
 
     def on_samples(self: Kind, chosen: Tensor) -> Kind:
         return replace(
-            self, references=tuple(reference.on_samples(chosen) for reference in self._given())
+            self,
+            references=tuple(
+                reference.on_samples(chosen) for reference in self._require_references()
+            ),
         )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Return the score of each sample.
 
         Raises:
             BadInput: There are no reference models, or the target was never measured.
         """
         (m,) = measurements
-        signals, references = m.of(target), self._given()
+        signals, references = m.of(target), self._require_references()
         rows = measured_rounds(signals, target).nonzero().flatten().tolist()
         trained_on = torch.stack([reference.trained_on for reference in references])
         return torch.stack(
@@ -84,7 +86,9 @@ class ReferenceCalibrated:
                     signals[row].double(),
                     torch.stack(
                         [
-                            _at(reference.measured, reference.client_for(target), m.rounds[row])
+                            _signal_in_round(
+                                reference.measured, reference.client_for(target), m.rounds[row]
+                            )
                             for reference in references
                         ]
                     ),
@@ -95,28 +99,25 @@ class ReferenceCalibrated:
         ).mean(0)
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
-        """Refuse, before any is trained, reference models that do not suffice for all samples.
+        """Raise if there would be too few reference models with or without some sample.
 
         Args:
-            trained_on: On which of the samples each reference model will be trained.
-
-        Raises:
-            BadInput: There are too few of a kind for some sample.
+            trained_on: Which of the samples each reference model will be trained on.
         """
 
     @abstractmethod
     def compared(
-        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
-        """The scores of one round.
+        """Return the scores of a round.
 
         Args:
-            own: The target's signal, in double precision.
-            others: The reference models'.
-            trained_on: On which of the samples each reference model was trained.
+            signal: The target's signal, in double precision.
+            others: The reference models' signals.
+            trained_on: Which of the samples each reference model was trained on.
         """
 
-    def _given(self) -> tuple[Reference, ...]:
+    def _require_references(self) -> tuple[Reference, ...]:
         if not self.references:
             raise BadInput(
                 "this attack compares with reference models, and has none; use "
@@ -127,7 +128,7 @@ class ReferenceCalibrated:
 
 @dataclass(frozen=True)
 class RelativeLikelihood(ReferenceCalibrated):
-    """RMIA: likelihood that the target gives a sample, over its mean over reference models.
+    """RMIA: a sample's likelihood under the target, divided by its mean over reference models.
 
     The signal is minus a loss that is a negative log-likelihood: exp(-loss) is the probability of
     the true class, or its geometric mean over tokens.
@@ -135,18 +136,18 @@ class RelativeLikelihood(ReferenceCalibrated):
     Attributes:
         rounds: "last", or "mean" of the logarithms over rounds.
         offline: Slope a of the approximation for samples that no reference model was trained on:
-            the mean over models of both kinds is taken for ((1 + a) * the mean over the others
-            + 1 - a) / 2. From 0 to 1; -1 chooses the multiple of 0.1 with the largest AUC in
-            attacks on the reference models themselves, each compared with the others, and takes
-            0.3 if there is one reference model only.
+            the mean over models with and without the sample is approximated by
+            ((1 + a) * the mean over models without it + 1 - a) / 2. From 0 to 1; -1 chooses the
+            multiple of 0.1 with the largest AUC in attacks on the reference models, each compared
+            with the others, and uses 0.3 with a single reference model.
 
     Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
-    Differs: The score is the logarithm of the ratio itself, instead of the share of population
-        samples whose ratio it exceeds by a factor: the same order of samples, without its ties
-        and without population samples. The authors choose a by an attack on one reference model;
-        here each of the first four references is attacked in turn, on samples that these were
-        trained on and on the audited ones, which none of them has. Reference models are
-        federations, in which every client is defended as in the audited one by default.
+    Differs: The score is the logarithm of the ratio, instead of the share of population samples
+        whose ratio it exceeds by a factor. It ranks samples in the same order, without ties and
+        without population samples. The authors choose a by an attack on one reference model. Here,
+        each of the first four references is attacked in turn, on samples that these were trained on
+        and on the audited samples, which none was trained on. Reference models are federations,
+        whose clients have the defenses of the audited federation by default.
     """
 
     offline: float = -1.0
@@ -167,30 +168,30 @@ class RelativeLikelihood(ReferenceCalibrated):
     def chosen_slope(self, target: ClientId) -> float:
         """Return the slope with the largest AUC in attacks on the first reference models.
 
-        Only these models have members among the measured samples that were drawn for them. The
-        members of a further model would be samples that it shares with these by chance.
+        Only these have members among the measured samples that were drawn for them. A further
+        model's members would be samples that it shares with these by chance.
 
         Args:
             target: The client under audit. References may be measured at another client instead.
         """
-        references = self._given()
+        references = self._require_references()
         areas = []
-        for index, attacked in enumerate(references[:TUNED_ON]):
+        for index, attacked in enumerate(references[:MAX_TUNED]):
             others = (*references[:index], *references[index + 1 :])
             areas.append(self._areas(attacked, others, target))
         areas = [by_slope for by_slope in areas if by_slope]
-        return SLOPES[int(np.argmax(np.mean(areas, axis=0)))] if areas else USUAL_SLOPE
+        return SLOPES[int(np.argmax(np.mean(areas, axis=0)))] if areas else DEFAULT_SLOPE
 
     def _areas(
         self, attacked: Reference, others: tuple[Reference, ...], target: ClientId
     ) -> list[float]:
-        """The AUC of each slope in an attack on one reference; empty if it cannot be attacked."""
+        """Return the AUC of each slope in an attack on a reference; empty if there can be none."""
         tunings = [reference.tuning for reference in others if reference.tuning is not None]
         if attacked.tuning is None or not tunings:
             return []
         client, owner = attacked.client_for(target), attacked.tuning.owner
         absent = torch.stack([tuning.owner == NOBODY for tuning in tunings])
-        # A sample that all others were trained on has no model to be compared with.
+        # A sample that all other references were trained on cannot be compared.
         comparable = absent.any(0) & ((owner == client) | (owner == NOBODY))
         is_member = (owner == client)[comparable].numpy()
         if not 0 < is_member.sum() < len(is_member):
@@ -201,7 +202,7 @@ class RelativeLikelihood(ReferenceCalibrated):
         scores = np.zeros((len(SLOPES), len(is_member)))
         for row in rows if self.rounds == "mean" else rows[-1:]:
             signals = [
-                _at(tuning.measured, reference.client_for(target), m.rounds[row])[
+                _signal_in_round(tuning.measured, reference.client_for(target), m.rounds[row])[
                     comparable
                 ].numpy()
                 for reference, tuning in zip(others, tunings, strict=True)
@@ -212,7 +213,7 @@ class RelativeLikelihood(ReferenceCalibrated):
         return [_auc(slope_scores, is_member) for slope_scores in scores]
 
     def compared(
-        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
         mask = trained_on.numpy()
         with_it = _log_mean_exp(others.numpy(), mask)
@@ -221,18 +222,18 @@ class RelativeLikelihood(ReferenceCalibrated):
         both = np.logaddexp(with_it, without) - log(2)
         never, always = ~mask.any(0), mask.all(0)
         usual = np.where(never, assumed, np.where(always, with_it, both))
-        return own - torch.from_numpy(usual)
+        return signal - torch.from_numpy(usual)
 
 
 def _approximation(without: Float[ndarray, " samples"], slope: float) -> Float[ndarray, " samples"]:
-    """Logarithm of the mean over models of both kinds, as guessed from those without a sample."""
+    """Return the log mean over models of both kinds, approximated from those without a sample."""
     constant = log(1 - slope) if slope < 1 else -np.inf
     assumed: Float[ndarray, " samples"] = np.logaddexp(without + log(1 + slope), constant) - log(2)
     return assumed
 
 
 def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"]) -> float:
-    """The share of pairs of a member and a non-member that are in order; ties count half."""
+    """Return the AUC: the share of member and non-member pairs in order, where ties count half."""
     others = np.sort(scores[~is_member])
     below = np.searchsorted(others, scores[is_member], "left")
     not_above = np.searchsorted(others, scores[is_member], "right")
@@ -243,23 +244,23 @@ def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"
 class LikelihoodRatio(ReferenceCalibrated):
     """LiRA: a normal distribution of the signal over reference models, for each sample.
 
-    Offline the score is the target's distance above the mean over models that were not trained on
-    the sample, in standard deviations where each sample has its own; online it is the logarithm
-    of the ratio of the densities with the sample and without it.
+    Offline, the score is the target's distance above the mean over models that were not trained on
+    the sample, in standard deviations if each sample has its own variance. Online, it is the
+    logarithm of the ratio of the densities with and without the sample.
 
     Attributes:
         rounds: "last", or "mean" of the scores over rounds.
-        variance: "fixed" for one variance for all samples, as is better with few reference models,
-            "each" for one a sample.
+        variance: "fixed" for one variance for all samples, which is better with few reference
+            models; "each" for one variance per sample.
 
     Source: Carlini et al. 2022 (LiRA), Algorithm 1 and Eq. (4); section VI-C (fixed variance).
-    Differs: The distance itself instead of its probability (the same order, without ties), which
-        one variance for all samples would only scale. The published code takes the median over the
-        models, which here is the mean; its fixed variance is that of all signals of all samples
-        together, one for models with and without the sample, which here is that about each sample's
-        own mean, one for each kind; and its offline score is the density, so that a signal far
-        below that of the reference models counts as one far above, which here, as in Eq. (4), only
-        the side above does. Reference models are federations, as for RMIA.
+    Differs: The score is the distance and not its probability, which ranks samples in the same
+        order without ties. The published code uses the median over the models, and here it is the
+        mean. Its fixed variance is that of all signals of all samples, with and without the sample;
+        here it is the variance about each sample's mean, separately for both kinds of models. Its
+        offline score is the density, which treats signals far below those of the reference models
+        like signals far above; here, as in Eq. (4), only the upper side counts. Reference models
+        are federations, as for RMIA.
     """
 
     variance: str = "fixed"
@@ -270,20 +271,19 @@ class LikelihoodRatio(ReferenceCalibrated):
             raise BadInput(f"variance is 'fixed' or 'each', got {self.variance!r}")
 
     def compared(
-        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
-        """See :class:`ReferenceCalibrated`.
+        """Return the scores of a round.
 
         Raises:
-            BadInput: Reference models were trained on some samples, and for one of these all or
-                none were; or a variance of each sample is asked of too few.
+            BadInput: A sample has too few reference models with it or without it.
         """
         without, spread = self._fitted(others, ~trained_on)
-        above = own - without
+        above = signal - without
         if not bool(trained_on.any()):
             return above if self.variance == "fixed" else above / spread
         with_it, wide = self._fitted(others, trained_on)
-        densities = (above / spread).square() - ((own - with_it) / wide).square()
+        densities = (above / spread).square() - ((signal - with_it) / wide).square()
         return densities / 2 + (spread / wide).log()
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
@@ -292,34 +292,34 @@ class LikelihoodRatio(ReferenceCalibrated):
             self._refuse_few(trained_on)
 
     def _fitted(
-        self, others: Signals, of: TrainedOn
+        self, others: Signals, chosen: TrainedOn
     ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
-        """Mean and standard deviation over the chosen models of every sample."""
-        self._refuse_few(of)
-        count = of.sum(0)
-        mean = others.where(of, 0.0).sum(0) / count
-        squares = (others - mean).where(of, 0.0).square().sum(0)
+        """Return mean and standard deviation of each sample over the chosen models."""
+        self._refuse_few(chosen)
+        count = chosen.sum(0)
+        mean = others.where(chosen, 0.0).sum(0) / count
+        squares = (others - mean).where(chosen, 0.0).square().sum(0)
         if self.variance == "each":
             variance = squares / (count - 1)
         else:
             variance = (squares.sum() / (count - 1).sum().clamp_min(1)).expand_as(squares)
         return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
-    def _refuse_few(self, of: TrainedOn) -> None:
-        count = of.sum(0)
+    def _refuse_few(self, chosen: TrainedOn) -> None:
+        count = chosen.sum(0)
         fewest = 2 if self.variance == "each" else 1
         if int(count.min()) < fewest:
             raise BadInput(
                 f"a likelihood ratio with variance {self.variance!r} needs {fewest} reference "
-                f"models of a kind for every sample, got {int(count.min())}; raise "
-                "references.count, or take RMIA"
+                f"models with and without every sample, got {int(count.min())}; raise "
+                "references.count, or use RMIA"
             )
 
 
-def _at(
+def _signal_in_round(
     measured: tuple[Measurements, ...], client: ClientId, index: int
 ) -> Float[Tensor, " samples"]:
-    """A reference's signal in a round; in its last where it was not measured in that one."""
+    """Return a reference's signal in a round, or in its last one if it was not measured then."""
     (m,) = measured
     values = m.of(client)
     was_measured = measured_rounds(values, client)
@@ -334,8 +334,8 @@ def _at(
 def _log_mean_exp(
     values: Float[ndarray, "references samples"], chosen: Bool[ndarray, "references samples"]
 ) -> Float[ndarray, " samples"]:
-    """Logarithm of the mean of the exponentials of the chosen values; minus infinity for none."""
-    # Not torch's: its last digits depend on where in memory a sample stands.
+    """Return the log mean of the exponentials of the chosen values; minus infinity for none."""
+    # Not torch.logsumexp, whose last digits depend on the position of a sample in memory.
     total = np.logaddexp.reduce(np.where(chosen, values, -np.inf), axis=0)
     mean: Float[ndarray, " samples"] = total - np.log(np.maximum(chosen.sum(0), 1))
     return mean

@@ -139,9 +139,9 @@ class OneSidedLikelihood:
                 tails.append(self._upper_tail(signal, peers.double()))
         if not tails:
             raise TooFewPeers(
-                "the likelihood rule needs at least 2 clients besides the target that were sent "
-                f"the same model in the same round, got {max_peers} other at best; "
-                "use a rule that looks at the target alone, such as avg-cosine or loss-series"
+                "the likelihood rule needs at least 2 other clients that were sent the same model "
+                f"as the target in the same round, got {max_peers} at most; use an attack on the "
+                "target alone, such as avg-cosine or loss-series"
             )
         return -torch.stack(tails).mean(0)
 

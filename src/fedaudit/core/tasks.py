@@ -711,7 +711,7 @@ def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> T
         "task",
         name,
         TASKS,
-        wanted="a fedaudit.tasks.Task, or a loss of outputs and targets with one number per sample",
+        expected="a fedaudit.tasks.Task, or a loss of outputs and targets per sample",
         fits=lambda part: isinstance(part, Task) or callable(part),
     )
     if isinstance(part, Task):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit.core.arguments import parameters, refuse_unfit
 from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
-from fedaudit.core.importing import called, installed, is_own, named
+from fedaudit.core.importing import called, installed, is_custom, named
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Setting
@@ -84,7 +84,7 @@ def _load_all(
         generated = GENERATED[name]
         _check_options(name, generated, options)
         return generated(**options).read(seed)
-    if is_own(name, READERS) or (not colon and name in installed("data set")):
+    if is_custom(name, READERS) or (not colon and name in installed("data set")):
         return _load_custom(name, data_dir, seed, options)
     if kind in HUBS and colon:
         hub = HUBS[kind]
@@ -122,9 +122,9 @@ def custom_source(name: str) -> Callable[..., object]:
     """
     kind = "a function that returns a Dataset"
     try:
-        return named("data set", name, GENERATED, wanted=kind, fits=callable)
+        return named("data set", name, GENERATED, expected=kind, fits=callable)
     except BadInput as error:
-        close = nearest(name.partition(":")[0], READERS, most=1)
+        close = nearest(name.partition(":")[0], READERS, limit=1)
         hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
         raise BadInput(f"{error}{hint}") from error
 

@@ -11,7 +11,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import samples_on
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting, table
-from fedaudit.core.modules import as_taken
+from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
 from fedaudit.datasets.dataset import Dataset
@@ -206,7 +206,7 @@ def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
     # As clients' samples are once training begins.
     net = algorithm.nets[0].initial(0)
     probes = run.deal.audit.samples
-    probes = probes.replace(features=as_taken(probes.features, net))
+    probes = probes.replace(features=in_model_dtype(probes.features, net))
     if given.kind == "ascent":
         poison = PoisonedUpload(probes, chosen, _CLIMBS * math.log(classes), given.strength)
     else:

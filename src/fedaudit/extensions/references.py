@@ -10,7 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.references import TUNED_ON, ReferenceCalibrated
+from fedaudit.attacks.references import MAX_TUNED, ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, Sees, positions_of
@@ -178,7 +178,7 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     reference by means of the others.
     """
     parts = []
-    for one in references[:TUNED_ON]:
+    for one in references[:MAX_TUNED]:
         rng = seeded_numpy(one.seed, "tuning")
         for client in one.study.audit.targets:
             data = one.deal.clients[client]

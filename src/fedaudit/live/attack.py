@@ -10,7 +10,7 @@ from torch import nn
 
 from fedaudit.attacks import catalogued
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.importing import code_named_in, is_own, refusing_exits, sources_of
+from fedaudit.core.importing import code_named_in, is_custom, refusing_exits, sources_of
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -299,7 +299,7 @@ def _config(
     config = {"name": recording.name, "recording": settings, "figures": dict(figures)}
     if names:
         config["attacks"] = {name: {} for name in names}
-    custom_attacks = [("attack", name) for name in (names or recording.attacks) if is_own(name)]
+    custom_attacks = [("attack", name) for name in (names or recording.attacks) if is_custom(name)]
     if custom_attacks:
         config["code"] = sources_of(custom_attacks)
     # A recording may be anybody's, and hold any character.

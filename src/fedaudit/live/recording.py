@@ -15,7 +15,7 @@ from fedaudit.core.files import (
     MOST_ROUNDS,
     RECORDING_FILE,
     TooLarge,
-    opened_to_append,
+    open_to_append,
     parsed_json,
     read_object,
     read_text,
@@ -275,7 +275,7 @@ def mended_round_log(folder: Path) -> list[RoundEntry]:
 def append_round(entry: RoundEntry, folder: Path) -> None:
     """Append a line for one round atomically; raise if the log is full."""
     line = (entry.model_dump_json(exclude_defaults=True) + "\n").encode()
-    with opened_to_append(folder / LOG_FILE) as file:
+    with open_to_append(folder / LOG_FILE) as file:
         before = file.tell()
         _refuse_full(folder, before, before + len(line))
         if file.write(line) != len(line):

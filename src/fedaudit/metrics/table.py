@@ -398,7 +398,7 @@ def metric_named(name: str) -> Exact | Metric:
         "metric",
         name,
         METRICS,
-        wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
+        expected="a fedaudit.metrics.Metric, or a function of scores and membership",
         fits=lambda value: isinstance(value, Exact | Metric) or callable(value),
     )
     return metric if isinstance(metric, Exact | Metric) else Metric(metric)

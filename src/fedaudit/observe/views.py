@@ -315,7 +315,7 @@ def view_named(name: str) -> View:
         "view",
         name,
         VIEWS,
-        wanted="a fedaudit.views.View",
+        expected="a fedaudit.views.View",
         fits=lambda value: isinstance(value, View),
     )
 

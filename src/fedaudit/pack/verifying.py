@@ -28,7 +28,7 @@ from fedaudit.core.files import (
     refuse_absent,
     refuse_many_values,
 )
-from fedaudit.core.importing import installed, is_own
+from fedaudit.core.importing import installed, is_custom
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
@@ -108,8 +108,8 @@ def foreign_names(record: Record, policy: Policy) -> Findings:
         names |= {row.metric, row.contrast, row.view, row.algorithm, row.against, row.topic}
     odd = sorted(name for name in names if not (name.isascii() and name.isprintable()))
     catalogue = {*ATTACKS, *SOURCE_ATTACKS, *installed("attack")}
-    others = sorted(name for name in attacks - catalogue - set(odd) if not is_own(name))
-    owned = sorted(name for name in attacks - set(odd) if is_own(name))
+    others = sorted(name for name in attacks - catalogue - set(odd) if not is_custom(name))
+    owned = sorted(name for name in attacks - set(odd) if is_custom(name))
     unchecked = []
     if others:
         unchecked.append(f"attacks that this fedaudit does not know: {listed(others)}")

@@ -9,8 +9,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import (
     code_key,
     installed,
+    is_custom,
     is_handed_over,
-    is_own,
     module_digest,
     sources_of,
 )
@@ -103,7 +103,7 @@ def own_parts(study: Plan) -> list[tuple[str, str]]:
     return [
         (kind, name)
         for kind, name in parts
-        if is_own(name, READERS if kind == "data set" else ()) or name in installed(kind)
+        if is_custom(name, READERS if kind == "data set" else ()) or name in installed(kind)
     ]
 
 

@@ -64,7 +64,7 @@ def write_report_beside(record: Record, folder: Path) -> None:
         BadInput: Another process has replaced the record.
     """
     path, own = folder / files.RECORD_FILE, record_json(record).encode()
-    with files.alone_in(folder):
+    with files.exclusive_access(folder):
         try:
             same = read_bytes(path, max_bytes=len(own)) == own
         except (OSError, files.TooLarge):

@@ -17,7 +17,7 @@ from fedaudit.attacks import ATTACKS, attack_named
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible, Unsupported, unknown_name
-from fedaudit.core.importing import is_own
+from fedaudit.core.importing import is_custom
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.tasks import Reading
 from fedaudit.core.values import Model, Samples, Sees, difference
@@ -402,7 +402,7 @@ def measure_named(name: str) -> Measure:
     try:
         attack = attack_named(name)
     except FedauditError:
-        if is_own(name):
+        if is_custom(name):
             raise
         raise unknown_name("measure of risk", name, MEASURES) from None
     reason = why_unfit(attack)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on, model_on, params_on, refuse_several_workers
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.modules import as_taken
+from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.values import Model, Params, chunks, plus_tail, tail_of, tail_size
 from fedaudit.engines.local import one_thread
 from fedaudit.signals.kernels import LayerProducts
@@ -145,7 +145,7 @@ def gradient_products(
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        work = _Work(as_taken(features.detach(), base), labels, workers, chunk, device, cut)
+        work = _Work(in_model_dtype(features.detach(), base), labels, workers, chunk, device, cut)
         dots, squared = _checked(base, distinct, lengths, work)
     return GradientProducts(dots.t()[index].contiguous(), squared, lengths[index])
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported, unknown_name
-from fedaudit.core.modules import CHUNK, as_taken, loaded
+from fedaudit.core.modules import CHUNK, in_model_dtype, loaded
 from fedaudit.core.values import Model, Sees, chunks
 from fedaudit.signals.base import AgainstUpdates, Seen
 
@@ -334,7 +334,7 @@ def _layer_inputs(
         handle = module.get_submodule(layer.path).register_forward_pre_hook(record)
         try:
             for piece in chunks(len(features), CHUNK):
-                x = as_taken(features[piece].detach(), model).to(device, copy=True)
+                x = in_model_dtype(features[piece].detach(), model).to(device, copy=True)
                 model.architecture.task.outputs(module, x)
                 if not calls or any(inputs.shape[0] != len(x) for inputs in calls):
                     raise Unsupported(

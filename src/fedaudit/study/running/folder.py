@@ -11,7 +11,7 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     SCORES_FILE,
-    alone_in,
+    exclusive_access,
     read_object,
     refuse_absent,
     write_object,
@@ -277,7 +277,7 @@ def claim(out: Path, study: Plan) -> Growth | None:
         Damaged: What it holds cannot be read.
     """
     refuse_other_study(out, study)
-    with alone_in(out):
+    with exclusive_access(out):
         return _claimed(out, study, has_record=(out / RECORD_FILE).exists())
 
 
@@ -285,7 +285,7 @@ def claim_record(out: Path, study: Plan) -> None:
     """Note that a study gets its record now, which may be a further one.
 
     Another process may have made the folder that of a larger study since it was claimed. The
-    folder must be kept to this process; see :func:`fedaudit.core.files.alone_in`.
+    folder must be kept to this process; see :func:`fedaudit.core.files.exclusive_access`.
 
     Raises:
         BadInput: As :func:`claim`.

@@ -22,7 +22,7 @@ from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_o
 from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
 from fedaudit.core.importing import line_of
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.modules import CHUNK, as_taken, outputs_of
+from fedaudit.core.modules import CHUNK, in_model_dtype, outputs_of
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
@@ -430,7 +430,7 @@ def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.d
     if batch is None:
         few = samples_on(planned.samples.take(slice(0, planned.size)), device)
         batch = Batch(few.features, few.targets, few.ids)
-    batch = replace(batch, x=as_taken(batch.x, turn.received))
+    batch = replace(batch, x=in_model_dtype(batch.x, turn.received))
     how = run.study.training.local()
     try_step(turn.received, batch, how, planned.defense, turn)
 

@@ -9,8 +9,8 @@ import torch
 from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option
-from fedaudit.core.files import own_place, sweep
-from fedaudit.core.importing import code_named_in, imported, is_own, refusing_exits
+from fedaudit.core.files import delete_partial_files, own_place
+from fedaudit.core.importing import code_named_in, imported, is_custom, refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, warn_of_unhashed
 from fedaudit.observe.tensors import read_tensors
@@ -179,7 +179,7 @@ def _attacked(
     parts = resolve(_asked(study, names, figures))
     asked = parts.study
     _refuse_taken(out, asked)
-    sweep(out, before=clock.at)
+    delete_partial_files(out, before=clock.at)
     runs, stored, notes = [], [], list[str]()
     for seed in study.seeds:
         run = run_of(parts, seed, data_dir)
@@ -216,7 +216,7 @@ def _attacked(
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
     """Refuses code that whoever asks has named, and not the recording, as named by them."""
-    asked = [name for name in names if is_own(name)]
+    asked = [name for name in names if is_custom(name)]
     if not asked or trusted:
         return
     own = recorded_study(recording).attacks

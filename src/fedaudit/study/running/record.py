@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedaudit.attacks import attack_named
-from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, alone_in
+from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, exclusive_access
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Architecture, Sees
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
@@ -120,7 +120,7 @@ def conclude(
         checks += found.checks
     made = environment(clock, work.device)
     record = assembled(runs, stored, findings, checks, made, usage, sources, besides, notes)
-    with alone_in(out):
+    with exclusive_access(out):
         check()
         # The record first: scores without one are taken for somebody else's.
         write_record(record, out / RECORD_FILE)

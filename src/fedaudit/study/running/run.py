@@ -11,7 +11,7 @@ import torch
 from fedaudit.core.arguments import Condition, checked
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import own_folder, sweep
+from fedaudit.core.files import delete_partial_files, own_folder
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet, size_of
 from fedaudit.core.values import ClientId
@@ -128,7 +128,7 @@ def run_study(
     _announce([*runs, *shadows], places, out, log)
     write_run_places(places, out)
     for folder in {out, *places.values()}:
-        sweep(folder, before=clock.at)
+        delete_partial_files(folder, before=clock.at)
     stored = [_observed(run, places[run.seed], work, log, notes.append) for run in runs]
     # One extension of all runs after another: what a user waits for is said in that order.
     for kind in dict.fromkeys(type(one) for run in runs for one in run.extensions):
