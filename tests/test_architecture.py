@@ -60,7 +60,7 @@ OPENS = {
 OPENED_ELSEWHERE = {
     "core.files.open_regular": "which opens regular files only, for all others",
     "core.files.write_whole": "a new file",
-    "core.files.opened_to_append": "a regular file, looked at before it is written to",
+    "core.files.open_to_append": "a regular file, looked at before it is written to",
     "core.importing.module_digest": "the file of a module that was imported",
     "core.definitions._bytes_of": "likewise",
     "core.pretrained.of_minilm": "an installed package",
@@ -75,7 +75,7 @@ OPENED_ELSEWHERE = {
     "datasets.formats.idx._array": "a stream of open_regular",
     "datasets.formats.images._sized": "a stream of open_regular",
     "datasets.formats.npz._stored": "a stream of open_regular",
-    "datasets.formats.npz._announced": "an entry of a stream of open_regular",
+    "datasets.formats.npz._declared": "an entry of a stream of open_regular",
     "games.records._net": "an installed package",
     "report.fixed.package_file": "a file of this package",
     "results.ladder.ladder": "a file of this package",

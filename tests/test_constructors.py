@@ -5,13 +5,16 @@ import inspect
 import pydoc
 from collections.abc import Callable, Iterator
 from inspect import Parameter
+from time import perf_counter
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import pytest
+from torch import nn
 
 import fedaudit as fa
 from fedaudit.core.arguments import Range, parameters
 from fedaudit.plan.base import Section
+from fedaudit.study.front.federation import plan_of
 from fedaudit.tasks import Utility
 
 PACKAGES = {
@@ -238,3 +241,33 @@ def test_a_refusal_says_what_is_allowed(make: Callable[[], object], text: str) -
 def test_a_base_class_is_refused_with_what_to_construct(base: Any) -> None:
     with pytest.raises(fa.errors.BadInput, match="is a base class; construct one of its"):
         base.part()
+
+
+def test_classes_of_models_and_functions_of_tasks_stand_for_their_defaults() -> None:
+    federation = fa.Federation("digits", model=fa.models.MLP, task=fa.tasks.classification)  # type: ignore[arg-type]
+    study = plan_of(federation, name="x").study
+    assert (study.model.name, study.model.options) == ("mlp", {})
+    assert study.task.name == "classification"
+
+
+@pytest.mark.parametrize(
+    ("federation", "text"),
+    [
+        (lambda: fa.Federation("digits", clients=fa.partitions.IID), "got the class IID"),  # type: ignore[arg-type]
+        (
+            lambda: fa.Federation("digits", algorithm=fa.algorithms.FedAvg),  # type: ignore[arg-type]
+            "construct it: FedAvg()",
+        ),
+        (lambda: fa.Federation("digits", defenses=[fa.defenses.DPSGD]), "needs clip"),
+        (lambda: fa.Federation(fa.datasets.Dataset), "could not be called"),
+        (lambda: fa.Federation("digits", model=nn.Linear), "could not be called"),
+    ],
+)
+def test_classes_that_need_arguments_are_refused_before_anything_is_trained(
+    federation: Callable[[], fa.Federation], text: str
+) -> None:
+    start = perf_counter()
+    with pytest.raises(fa.errors.BadInput) as refused:
+        fa.audit(federation(), attacks="loss-series")
+    assert text in str(refused.value)
+    assert perf_counter() - start < 20

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.observe.tensors import read_notes, write_tensors
-from fedaudit.observe.usage import MOST_USES, counted, unused
+from fedaudit.observe.usage import MOST_USES, add_round, empty_usage
 from fedaudit.plan.values import study_from
 from fedaudit.study.running.pretraining import _refuse_other
 from fuzz import kept
@@ -167,9 +167,9 @@ def test_a_path_of_a_run_that_no_folder_can_have_is_refused(where: str) -> None:
 def test_uses_of_a_sample_are_counted_up_to_what_is_read_back() -> None:
     round = kept._round()
     many = {0: {"used": kept.DATA.ids.repeat(3), "recycled": kept.DATA.ids}}
-    usage = unused({0: kept.DATA})
+    usage = empty_usage({0: kept.DATA})
     usage.used[0].fill_(MOST_USES - 1)
-    found = counted(usage, type(round)(**{**vars(round), "facts": many}))
+    found = add_round(usage, type(round)(**{**vars(round), "facts": many}))
     assert found.used[0].tolist() == [MOST_USES] * 6
 
 

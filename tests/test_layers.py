@@ -46,11 +46,11 @@ FLOORS: dict[str, str] = {
     "datasets.draws.fair datasets.partitions.schemes datasets.partitions.shifts metrics.table "
     "risk.catalog",
     # Parts of a run, which settings name.
+    "plan.named": EVERYTHING_BELOW,
     "plan.dealing": EVERYTHING_BELOW,
     "plan.identity": EVERYTHING_BELOW,
     "plan.parts": EVERYTHING_BELOW,
     "plan.algorithm": EVERYTHING_BELOW,
-    "plan.named": EVERYTHING_BELOW,
     "evaluation": EVERYTHING_BELOW,
     # Each optional table of a study, from set-up to figures.
     "extensions": EVERYTHING_BELOW,
@@ -60,7 +60,7 @@ FLOORS: dict[str, str] = {
     "study.front": EVERYTHING_BELOW,
     "study": "core.errors core.metric_names results plan",
     "live": EVERYTHING_BELOW,
-    "gate": "core.errors core.files core.metric_names metrics results report plan.toml "
+    "gate": "core.errors core.files core.metric_names metrics results report "
     "plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names results report gate",
     "integrations": EVERYTHING_BELOW,

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import fedaudit as fa
-from fedaudit.attacks.ami.game import Contest, Pools, Rules
+from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami.game import Contest, Pools
 from fedaudit.attacks.ami.plant import plant
-from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.additive import LdpLaplace

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import fedaudit as fa
 from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.attacks.rules import Mean
 from fedaudit.catalogue import explanation, listing
 from fedaudit.core import errors
 from fedaudit.core.errors import BadInput, FedauditError, Unsupported, called_by
@@ -304,7 +304,7 @@ def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Pat
             {"algorithm": fa.algorithms.FedProx(rounds=2)},
             r"'fedprox' has one network for all clients, and models names 2: .* such as fedmd",
         ),
-        ({"model": "cnn"}, "model is 'cnn', of all clients, and models are of each"),
+        ({"model": "cnn"}, "model is 'cnn' for all clients, and models has one for each"),
         ({"models": [Linear] * 4}, "there are 4 models and 3 clients"),
         (
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
@@ -429,7 +429,7 @@ def test_further_attacks_take_the_objects_again(run: fa.Run, tmp_path: Path) -> 
     more = run.attack("loss-series", Sure(), out=tmp_path / "more")
     assert {f.attack for f in more.record.findings} == {"loss-series", f"{__name__}:Sure"}
     alone = fa.Run(run.folder)
-    with pytest.raises(BadInput, match=r"'samples#.*' was handed over as an object .* again"):
+    with pytest.raises(BadInput, match=r"'samples#.*' is an object of a script .* again"):
         alone.attack("loss-series", out=tmp_path / "alone")
     federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
     opened = fa.Run(run.folder, federation, attacks=[Sure()])
@@ -547,12 +547,12 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
     [
         (lambda: TRAINING_OF(round=3), "no setting in fedaudit.Training named 'round'; did you"),
         (lambda: TRAINING_OF(lr=-1), "lr in fedaudit.Training: it should be greater than 0"),
-        (lambda: TRAINING_OF(3), "settings of fedaudit.Training are given by name"),
+        (lambda: TRAINING_OF(3), "fedaudit.Training takes settings by name"),
         (
             lambda: fa.Audit(samples=3, fair=4),  # type: ignore[call-arg]
-            "fair, samples and people are one setting; give one",
+            "samples, fair and people are one setting; give one",
         ),
-        (lambda: fa.Samples([[1, 2]], ["a"]), "turn texts into numbers"),
+        (lambda: fa.Samples([[1, 2]], ["a"]), "encode texts as numbers"),
         (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
         (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or an object"),
@@ -596,7 +596,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     (tmp_path / "theirs_of_test.py").write_text(
         "from fedaudit.attacks.base import Attack\n"
-        "from fedaudit.attacks.membership.single_client import Mean\n"
+        "from fedaudit.attacks.rules import Mean\n"
         "from fedaudit.signals.outputs import Confidence\n"
         "sure = Attack((Confidence(),), Mean(), 'theirs', 'Sure outputs.')\n"
     )
@@ -620,7 +620,7 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
     (entry,) = installed("attack").values()
     assert package_of(entry) == "theirs 1.2"
     assert stray_groups() == [
-        "theirs 1.2 has entry points in 'fedaudit.defence', a group that is not read; did it mean "
+        "theirs 1.2 has entry points in the unknown group 'fedaudit.defence'; did it mean "
         "'fedaudit.defenses'?"
     ]
     assert "theirs_of_test" not in sys.modules

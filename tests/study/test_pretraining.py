@@ -142,7 +142,7 @@ def test_a_model_that_takes_no_weights_is_refused_before_training(tmp_path: Path
 
 
 def test_values_that_are_not_there_or_damaged_are_told_of(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="are not there; 'fedaudit run' makes those"):
+    with pytest.raises(BadInput, match="do not exist; 'fedaudit run' trains those"):
         pretrained("nothing")
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"\x08" + bytes(30))

@@ -286,7 +286,7 @@ def test_too_few_references_for_an_attack_are_refused_before_anything_is_trained
     assert len(run.own_federations) == 1
     defense = {"name": "compensation", "options": {"validation": 0.9, "start": 2}}
     by_default = setup(final_study(references=HALVES, defense=defense), 1, None)
-    assert "raise references.count, or take RMIA" in by_default.refused["lira"]
+    assert "raise references.count, or use RMIA" in by_default.refused["lira"]
     assert "rmia" in by_default.attacks
 
 

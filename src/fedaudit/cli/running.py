@@ -108,7 +108,7 @@ def run_command(
     """
     with importing():
         from fedaudit.plan.games import GameStudy, kind_of
-        from fedaudit.plan.toml import read_toml
+        from fedaudit.plan.values import read_toml
 
     # By running a study, the user trusts the code that it names.
     with code_named_in(study, trusted=True, folder=study.parent), expecting(study, STUDY):
@@ -325,7 +325,7 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path, *, brief: bo
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
     """Parse ``--a.b=1`` or ``--a.b 1`` to ``{"a.b": 1}``. Values are TOML, or else text."""
-    from fedaudit.plan.toml import refuse_many_dots
+    from fedaudit.plan.values import refuse_many_dots
 
     settings: dict[str, object] = {}
     remaining = list(words)
@@ -358,7 +358,7 @@ def _refuse_bytes(option: str, text: str) -> None:
 def _value(option: str, text: str) -> object:
     from tomllib import TOMLDecodeError
 
-    from fedaudit.plan.toml import parsed_toml
+    from fedaudit.plan.values import parsed_toml
 
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]

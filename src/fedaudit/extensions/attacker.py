@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import samples_on
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting, table
-from fedaudit.core.modules import as_taken
+from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.base import TurnContext
 from fedaudit.fl.hooks import Chain, Defense, Turn
 from fedaudit.observe.round import Update, Upload
-from fedaudit.observe.views import PARTICIPANT, View, with_own
+from fedaudit.observe.views import PARTICIPANT, View, with_resources
 from fedaudit.plan.optional import AttackerSection
 from fedaudit.plan.parts import Extension, Setup
 from fedaudit.plan.sections import Study
@@ -91,12 +91,12 @@ class Attacker(Extension):
     table: ClassVar[str] = "attacker"
 
     @classmethod
-    def seen(cls, study: Study, view: View) -> View:
+    def extend_view(cls, study: Study, view: View) -> View:
         """Return the view of a participant who chooses what it sends."""
         return _as_attacker(study, _section(study), view)
 
     @classmethod
-    def informed(cls, study: Study, attack: Attack) -> Attack:
+    def configure_attack(cls, study: Study, attack: Attack) -> Attack:
         """Give an attack on poisoned rounds the numbers of these."""
         if not isinstance(attack.rule, Recovery):
             return attack
@@ -105,24 +105,24 @@ class Attacker(Extension):
         return replace(attack, rule=rule)
 
     @classmethod
-    def measured_in(cls, study: Study) -> set[int]:
+    def extra_rounds(cls, study: Study) -> set[int]:
         """Return rounds in which the malicious client looks: after each poison, before the next."""
         later = _section(study).every - 1
         return {index + wait for index in poisoned_rounds(study) for wait in (0, later)}
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its malicious client, unless that sends no poison."""
         given = _section(run.study)
         if given.kind == "none":
             return run
-        return run.extended(_attacker(run, given, dataset.classes))
+        return run.with_extension(_attacker(run, given, dataset.classes))
 
-    def joined(self, everybody: TurnContext) -> TurnContext:
-        """Let one client send its poison, treated like any other upload of its."""
-        own = everybody.defenses.get(self.client)
-        defense = self.poison if own is None else Chain((self.poison, own))
-        return everybody._replace(defenses={**everybody.defenses, self.client: defense})
+    def extend_clients(self, clients: TurnContext) -> TurnContext:
+        """Return all clients, where one sends poisoned updates under its defense."""
+        defense = clients.defenses.get(self.client)
+        poisoned = self.poison if defense is None else Chain((self.poison, defense))
+        return clients._replace(defenses={**clients.defenses, self.client: poisoned})
 
     def untested(self) -> str:
         """Return a sentence on the federation without its malicious client."""
@@ -170,7 +170,7 @@ def _as_attacker(study: Study, given: AttackerSection, view: View) -> View:
     when = "" if given.kind == "none" else f" in rounds {listed}, and sends that"
     times = f", at {given.strength:g} times its length" if when and given.strength != 1 else ""
     return replace(
-        with_own(view, Sees.CHOOSES_UPLOAD),
+        with_resources(view, Sees.CHOOSES_UPLOAD),
         description=f"{view.description}; it is client {client} and {sends}{when}{times}",
     )
 
@@ -206,7 +206,7 @@ def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
     # As clients' samples are once training begins.
     net = algorithm.nets[0].initial(0)
     probes = run.deal.audit.samples
-    probes = probes.replace(features=as_taken(probes.features, net))
+    probes = probes.replace(features=in_model_dtype(probes.features, net))
     if given.kind == "ascent":
         poison = PoisonedUpload(probes, chosen, _CLIMBS * math.log(classes), given.strength)
     else:

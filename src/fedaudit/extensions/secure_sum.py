@@ -74,14 +74,14 @@ class SecureSum(Extension):
     table: ClassVar[str] = "secure_sum"
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run, of whose last round such sums are drawn."""
         given = run.study.secure_sum
         assert given is not None
         _refuse_misfit(run, run.study)
-        return run.extended(cls(given.draws, run.study.audit.targets))
+        return run.with_extension(cls(given.draws, run.study.audit.targets))
 
-    def watching(
+    def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Leave the rounds as they are; bounds on the last sum go into a file of the run."""
@@ -112,7 +112,7 @@ class SecureSum(Extension):
         )
 
     @classmethod
-    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return bounds of each audited client in each run, and the least of all runs.
 
         That is a bound for every one of them; of the largest it is not known how often it is wrong.
@@ -239,7 +239,7 @@ def _weighted(
 def _read(one: MeasuredRun) -> dict[ClientId, SumFound]:
     """Return the bounds that a run has left, by audited client."""
     targets = one.run.study.audit.targets
-    left = one.left(SUMS_FILE, {"bounds": (len(targets), len(SumFound._fields))})
+    left = one.load_tensors(SUMS_FILE, {"bounds": (len(targets), len(SumFound._fields))})
     rows = zip(targets, left["bounds"].tolist(), strict=True)
     return {target: SumFound(*row) for target, row in rows}
 

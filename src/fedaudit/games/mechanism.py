@@ -11,7 +11,7 @@ from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp import FixedPoint, LocalDP
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
 from fedaudit.plan.games import MechanismSection
-from fedaudit.plan.options import check_options
+from fedaudit.plan.named import check_options
 
 NO_MECHANISM = "none"
 
@@ -53,7 +53,7 @@ def given(section: MechanismSection, features: int) -> Given:
         "mechanism",
         section.name,
         mechanisms,
-        wanted="a class derived from fedaudit.defenses.ldp.LocalDP",
+        expected="a class derived from fedaudit.defenses.ldp.LocalDP",
         fits=_is_local,
     )
     check_options("mechanism", section.name, make, section.options)

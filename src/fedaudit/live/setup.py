@@ -26,7 +26,7 @@ from fedaudit.plan.sections import (
     Study,
     TrainingSection,
 )
-from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
+from fedaudit.results.runs import ALL_CLIENTS as EVERY_CLIENT
 
 SEED = 1
 """Seed of what is drawn for controls and figures; the federation's own is not known."""

@@ -26,9 +26,9 @@ from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
     View,
-    as_one,
-    of_outputs,
-    of_several_models,
+    merged_view,
+    output_view,
+    several_models_view,
     view_named,
 )
 from fedaudit.plan.algorithm import algorithm_of, refuse_unmeasured
@@ -49,11 +49,11 @@ from fedaudit.plan.named import (
     named_entries,
     noisy_tail,
     partition_of,
-    refuse_unfit,
+    refuse_missing,
+    refuse_unfit_defenses,
     server_of,
     task_of,
 )
-from fedaudit.plan.options import refuse_missing
 from fedaudit.plan.parts import Extension, Parts, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.signals.base import ReadsLayers
@@ -158,7 +158,7 @@ def _setup(
     )
     run = _without_uninformed(run, parts)
     for kind in parts.extensions:
-        run = kind.added(run, dataset)
+        run = kind.add_to(run, dataset)
     for federation in (run, *run.own_federations):
         _refuse_absent_targets(federation)
     return run
@@ -173,7 +173,7 @@ def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
     # Other draws audit random samples of each client, or few samples of it.
     needs_samples = audit.draw == "fair" and not study.has_equal_clients
     if needs_samples and any(attack.infers_source for attack in attacks):
-        count = audit.fair // (3 * study.partition.clients)
+        count = audit.samples // (3 * study.partition.clients)
     return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
 
 
@@ -278,7 +278,7 @@ def _fitting_algorithm(
     """Construct the algorithm; raise if a defense does not fit its networks."""
     algorithm = algorithm_of(parts, world, seed, data_dir)
     for plan in _plans(parts.study, world.dataset, algorithm):
-        refuse_unfit(parts.defenses, plan)
+        refuse_unfit_defenses(parts.defenses, plan)
     refuse_unmeasured(parts.study, world, seed, algorithm)
     return algorithm
 
@@ -339,17 +339,17 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
             f"{study.partition.clients - 1}"
         )
     if study.audit.merge:
-        view = as_one(view, study.audit.merge)
+        view = merged_view(view, study.audit.merge)
     for kind in extensions:
-        view = kind.seen(study, view)
+        view = kind.extend_view(study, view)
     return view
 
 
 def _view_of_uploads(view: View, algorithm: Algorithm) -> View:
     """Remove from a view what the clients of an algorithm do not send."""
     if algorithm.upload_kind is Logits:
-        return of_outputs(view)
-    return of_several_models(view) if isinstance(algorithm, ChoosesModels) else view
+        return output_view(view)
+    return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view
 
 
 def _attacks_of(study: Study) -> dict[str, Attack]:
@@ -370,7 +370,7 @@ def _with_side_information(
     for name, options in study.attacks.items():
         attack = attacks[name]
         for kind in extensions:
-            attack = kind.informed(study, attack)
+            attack = kind.configure_attack(study, attack)
         tail = _noise_tail(study, name, attack, defenses)
         configured[name] = attack.with_settings(tail | options)
     return configured
@@ -446,5 +446,5 @@ def _measured_rounds(
             f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
             f"measured; give at most {last}, or 0 for a tenth of the rounds"
         )
-    further = (kind.measured_in(study) for kind in extensions)
+    further = (kind.extra_rounds(study) for kind in extensions)
     return tuple(sorted({*range(step, last + 1, step)}.union(*further)))

@@ -20,14 +20,14 @@ from fedaudit.plan.values import study_from
 from fedaudit.results.aggregate import (
     Value,
     Values,
+    average_each,
+    describe_runs,
     difference,
-    each_over_runs,
-    estimated,
-    further_runs,
-    gap_between,
-    restricted,
-    runs_of,
-    these_runs,
+    further_runs_interval,
+    mean_over_seeds,
+    restrict_targets,
+    seeds_of,
+    subtract_figures,
 )
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
@@ -41,10 +41,9 @@ from fedaudit.results.comparison import (
     Row,
     Source,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import above_chance, most_frequent_class, with_doubts
-from fedaudit.results.metrics import TEST_ACCURACY, errors_cancel
-from fedaudit.results.older import settled
+from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate, errors_cancel
+from fedaudit.results.guessing import above_chance, mark_doubts, most_frequent_class
+from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import Record
 from fedaudit.results.tradeoffs import (
@@ -128,7 +127,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
             "some of these records audit people and others single samples, whose figures cannot "
             "be compared; compare records of the same unit (audit.unit)"
         )
-    records = [with_doubts(record) for record in records]
+    records = [mark_doubts(record) for record in records]
     rows = rows_of(records)
     measured = [_attack_figures(records[row.source], row.family) for row in rows]
     figures = _with_averages(rows, measured)
@@ -273,8 +272,8 @@ def _entry(
     base: _RowFigures | None,
 ) -> AttackEntry:
     attack = figures.get(key, _MISSING)
-    values = restricted(attack.values, targets)
-    estimate, clients = estimated(values), _clients(values)
+    values = restrict_targets(attack.values, targets)
+    estimate, clients = mean_over_seeds(values), _clients(values)
     note = attack.note or ("not in this record" if targets else "no audited client")
     change, before = None, {} if base is None else base.get(key, _MISSING).values
     if estimate is not None:
@@ -314,7 +313,7 @@ def _gaps(values: Values, figures: _RowFigures, base: Values | None) -> Iterator
     """Yield notes on runs without the figure, and on clients without its change."""
     clients = _clients(values)
     seeds = {seed for attack in figures.values() for seed in attack.values if seed is not None}
-    counts = sorted({len(runs_of(values, target)) for target in clients})
+    counts = sorted({len(seeds_of(values, target)) for target in clients})
     if 0 < counts[0] < len(seeds):
         low, high = counts[0], counts[-1]
         number = f"{low}" if low == high else f"{low} to {high}, by client,"
@@ -322,7 +321,7 @@ def _gaps(values: Values, figures: _RowFigures, base: Values | None) -> Iterator
     paired = {
         target
         for target in clients
-        if base is not None and runs_of(values, target) & runs_of(base, target)
+        if base is not None and seeds_of(values, target) & seeds_of(base, target)
     }
     if base is not None and paired < clients:
         names = ", ".join(f"{target}" for target in sorted(t for t in paired if t is not None))
@@ -420,7 +419,7 @@ def _base(rows: Sequence[Row], index: int) -> int | None:
 def _study(record: Record) -> Study | None:
     """Return the study of a record; None if this version does not know its settings."""
     try:
-        return study_from(settled(record.config))
+        return study_from(resolve_older_settings(record.config))
     except BadInput:
         return None
 
@@ -568,7 +567,7 @@ def _over_runs(record: Record, family: str) -> dict[object, _OverRuns]:
         if (figure.defense or NO_DEFENSE) == family
     ]
     overall = [
-        *each_over_runs([figure for figure in figures if figure.topic == "utility"]),
+        *average_each([figure for figure in figures if figure.topic == "utility"]),
         *(figure for figure in figures if figure.seed is None),
     ]
     by_key: dict[object, _OverRuns] = {}
@@ -609,11 +608,11 @@ def paired_change(
     if not len(gaps) == len(runs) == len(before):
         # The limits of each study are also over runs that the other study does not have.
         method = f"over the {len(gaps)} runs that both have"
-        further = further_runs(gaps) if len(gaps) > 1 else None
+        further = further_runs_interval(gaps) if len(gaps) > 1 else None
         return Difference(
             value=fmean(gaps), low=None, high=None, method=method, runs=len(gaps), further=further
         )
-    gap = gap_between(
+    gap = subtract_figures(
         Value(mean.number, mean.low, mean.high, ""), Value(base.number, base.low, base.high, "")
     )
     prefix = "limits combined, " * (gap.low is not None)
@@ -622,7 +621,9 @@ def paired_change(
         value=fmean(gaps),
         low=gap.low,
         high=gap.high,
-        method=f"{prefix}one seed" if len(gaps) == 1 else f"{prefix}over {these_runs(len(gaps))}",
+        method=f"{prefix}one seed"
+        if len(gaps) == 1
+        else f"{prefix}over {describe_runs(len(gaps))}",
         runs=len(gaps),
-        further=further_runs(gaps, these=limits) if len(gaps) > 1 else None,
+        further=further_runs_interval(gaps, these=limits) if len(gaps) > 1 else None,
     )

@@ -21,9 +21,8 @@ from fedaudit.core.importing import GivenObject
 from fedaudit.core.naming import AlgorithmPart, Clients, NamedPart
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.in_memory import InMemory
-from fedaudit.datasets.source import DataSource
+from fedaudit.datasets.arrays import InMemory
+from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.engines.base import Counted
 from fedaudit.engines.local import refuse_unknown_engine
 from fedaudit.fl.algorithms.base import Algorithm, Server

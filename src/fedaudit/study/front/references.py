@@ -27,11 +27,10 @@ from fedaudit.core.objects import (
 )
 from fedaudit.core.tasks import TASKS, Task
 from fedaudit.core.values import Samples
+from fedaudit.datasets.arrays import InMemory, of_samples, samples
 from fedaudit.datasets.catalog import SOURCES
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.in_memory import InMemory, of_samples, samples
+from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
-from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.hooks import Defense

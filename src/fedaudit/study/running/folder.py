@@ -10,7 +10,7 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     SCORES_FILE,
-    alone_in,
+    exclusive_access,
     read_object,
     refuse_absent,
     write_object,
@@ -18,8 +18,8 @@ from fedaudit.core.files import (
 from fedaudit.plan.games import GameStudy, Plan, plan_from
 from fedaudit.plan.identity import FOR_PEOPLE, settings_of
 from fedaudit.plan.sections import Study
-from fedaudit.results.older import GROWTH, settled
-from fedaudit.results.text import made_plain
+from fedaudit.results.older import GROWTH, resolve_older_settings
+from fedaudit.results.text import plain_json
 from fedaudit.study.running.outputs import refuse_page_alone
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _read_study_file(recording: Path) -> _StudyFile:
         raise BadInput(f"{recording} is no recording: {fault}; check the path")
     values = read_object(path)
     growth = growth_from(values.pop(GROWTH, None), str(path))
-    return _StudyFile(plan_from(settled(values), source=str(path)), growth)
+    return _StudyFile(plan_from(resolve_older_settings(values), source=str(path)), growth)
 
 
 def recorded_growth(out: Path) -> Growth | None:
@@ -267,7 +267,7 @@ def claim(out: Path, study: Plan) -> Growth | None:
         Damaged: The study or record in the folder cannot be read.
     """
     refuse_other_study(out, study)
-    with alone_in(out):
+    with exclusive_access(out):
         return _write_study_file(out, study, has_record=(out / RECORD_FILE).exists())
 
 
@@ -275,7 +275,7 @@ def claim_record(out: Path, study: Plan) -> None:
     """Note in the study's file that the study now has a record.
 
     Another process may have written a larger version of the study since :func:`claim`. The folder
-    must be locked by this process; see :func:`fedaudit.core.files.alone_in`.
+    must be locked by this process; see :func:`fedaudit.core.files.exclusive_access`.
 
     Raises:
         BadInput: As :func:`claim`.
@@ -309,7 +309,7 @@ def _growth_since(record: "Record", out: Path, study: Plan) -> Growth | None:
             f"lists what was added; restore that file, or choose another folder with "
             f"{option('out')}"
         )
-    recorded = plan_from(settled(record.config), source=str(out / RECORD_FILE))
+    recorded = plan_from(resolve_older_settings(record.config), source=str(out / RECORD_FILE))
     if isinstance(recorded, Study) and isinstance(study, Study):
         return growth_of(recorded, study)
     return None
@@ -402,7 +402,11 @@ def refuse_other_record(
     try:
         record = read_record(path)
         config = record.config
-        recorded = config if record.watched else plan_from(settled(config), source=str(path))
+        recorded = (
+            config
+            if record.watched
+            else plan_from(resolve_older_settings(config), source=str(path))
+        )
     except FedauditError as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that cannot be read as a record of this study; give "
@@ -447,7 +451,7 @@ def _settled(settings: Plan | Mapping[str, object], ignored: Collection[str]) ->
     values = settings if isinstance(settings, Mapping) else settings_of(settings)
     ignored = {*FOR_PEOPLE, *ignored}
     values = {name: value for name, value in values.items() if name not in ignored}
-    return json.loads(json.dumps(made_plain(values)))
+    return json.loads(json.dumps(plain_json(values)))
 
 
 def difference(before: object, after: object, name: str = "") -> str:

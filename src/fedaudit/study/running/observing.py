@@ -30,7 +30,7 @@ from fedaudit.observe.measurements import (
 )
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import estimated_bytes
-from fedaudit.observe.usage import keeping_usage
+from fedaudit.observe.usage import record_usage
 from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Setup, Work
 from fedaudit.signals.base import Signal
@@ -52,7 +52,7 @@ def unmeasured(run: Setup, folder: Path) -> list[str]:
     needed = [] if run.study.audit.keep == "full" else [signal.name for signal in run.signals]
     missing = [name for name in needed if name not in measured]
     return missing + [
-        name for extension in run.extensions for name in extension.unmeasured(run, folder)
+        name for extension in run.extensions for name in extension.missing_signals(run, folder)
     ]
 
 
@@ -215,10 +215,10 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     """
     own_folder(folder.parent, folder.name)
     rounds, key = setup.study.training.rounds, setup.key(work.device.type)
-    stream = setup.simulated(work.engine, work.device, folder / "checkpoint.safetensors")
+    stream = setup.simulate(work.engine, work.device, folder / "checkpoint.safetensors")
     for extension in setup.extensions:
-        stream = extension.watching(stream, setup, folder, key, work.progress)
-    stream = keeping_usage(stream, setup.deal.clients, folder, key)
+        stream = extension.watch(stream, setup, folder, key, work.progress)
+    stream = record_usage(stream, setup.deal.clients, folder, key)
     split = evaluation_split(setup)
     phase = f"seed {setup.seed}: training rounds"
     done = 0

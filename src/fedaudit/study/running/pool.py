@@ -103,7 +103,7 @@ def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
             pooled = _identity_in(place)
             if pooled is None or not is_usable(pooled, identity) or not is_measured(run, place):
                 continue
-            if not any(extension.unmeasured(run, place) for extension in run.extensions):
+            if not any(extension.missing_signals(run, place) for extension in run.extensions):
                 return place
     own_folder(pool, identity.name)
     _write(exact / RUN_FILE, asdict(identity))

@@ -21,7 +21,7 @@ from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_o
 from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
 from fedaudit.core.importing import line_of
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.modules import CHUNK, as_taken, outputs_of
+from fedaudit.core.modules import CHUNK, in_model_dtype, outputs_of
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
@@ -109,7 +109,7 @@ def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compa
             is_member = truth.is_member[comparison.chosen]
             counts = int(is_member.sum()), int((~is_member).sum())
             if all(counts) and not repeats(contrast, truth):
-                yield _Compared(run.called(truth.target), contrast, (counts,))
+                yield _Compared(run.client_name(truth.target), contrast, (counts,))
 
 
 def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
@@ -158,7 +158,7 @@ def refuse_unusable(run: Setup, device: torch.device) -> None:
     Raises:
         FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
     """
-    run.simulated(device=device)
+    run.simulate(device=device)
 
 
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
@@ -227,7 +227,7 @@ def _unmeasurable(
     run: Setup, net: Architecture, size: int, error: Exception, described: str
 ) -> BadInput:
     return BadInput(
-        f"{run.named_for_people}: audited and test samples go through a model in parts of up to "
+        f"{run.display_name}: audited and test samples go through a model in parts of up to "
         f"{CHUNK}, and the model {net.name!r} cannot be run on {size} samples in evaluation mode "
         f"({described}, {line_of(error)}); change the model so that it takes any number of "
         "samples, or use another model"
@@ -437,7 +437,7 @@ def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.d
     if batch is None:
         samples = samples_on(planned.samples.take(slice(0, planned.size)), device)
         batch = Batch(samples.features, samples.targets, samples.ids)
-    batch = replace(batch, x=as_taken(batch.x, turn.received))
+    batch = replace(batch, x=in_model_dtype(batch.x, turn.received))
     training = run.study.training.local()
     try_step(turn.received, batch, training, planned.defense, turn)
 
@@ -454,7 +454,7 @@ def _untrainable(
     """Return the error for a network that cannot be trained on batches of a size."""
     size = failed.size
     clients = sorted({batch.client for batch in batches if batch.size == size})
-    names = ", ".join(run.called(client) for client in clients[:5])
+    names = ", ".join(run.client_name(client) for client in clients[:5])
     others = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
     counts = sorted({len(data[client]) for client in clients})
     samples = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
@@ -467,7 +467,7 @@ def _untrainable(
     remedy = f"{option} = {better}" if better else f"another {option}"
     when = f" of round {failed.round}" if failed.batch is not None else ""
     return BadInput(
-        f"{run.named_for_people}, {names}{others}: with {samples} samples in batches of "
+        f"{run.display_name}, {names}{others}: with {samples} samples in batches of "
         f"{batch_size}, one batch{when} has {size}, and the model {net.name!r} cannot take a "
         f"training step on it ({described}); set {remedy}, give clients other numbers of samples "
         f"({setting('partition.samples_per_client')}), or use another model (batch normalisation "

@@ -9,10 +9,10 @@ import torch
 from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
-from fedaudit.core.files import own_place, sweep
-from fedaudit.core.importing import code_named_in, imported, is_own, refusing_exits
+from fedaudit.core.files import delete_partial_files, own_place
+from fedaudit.core.importing import code_named_in, imported, is_custom, refusing_exits
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, tell_of_unhashed
+from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, warn_of_unhashed
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.parts import Means, Setup, Work
 from fedaudit.plan.sections import Study
@@ -179,14 +179,14 @@ def _attack(
     study = recorded_study(recording)
     parts = resolve(_changed_study(study, names, figures))
     _refuse_taken(out, parts.study)
-    sweep(out, before=clock.start_time)
+    delete_partial_files(out, before=clock.start_time)
     runs, stored, notes = [], [], list[str]()
     for seed in study.seeds:
         run = run_of(parts, seed, data_dir)
         folder = run_folder(recording, seed)
         refuse_other_data(run, folder)
         rounds = with_all_signals(run, folder, stored_rounds(run, folder), work, notes.append)
-        tell_of_unhashed(folder, log)
+        warn_of_unhashed(folder, log)
         possible = _possible(run, rounds, named=bool(names))
         runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
         stored.append(rounds)
@@ -217,7 +217,7 @@ def _attack(
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
     """Raise if the caller names custom attacks without trust; the error then names the caller."""
-    custom = [name for name in names if is_own(name)]
+    custom = [name for name in names if is_custom(name)]
     if not custom or trusted:
         return
     recorded = recorded_study(recording).attacks
@@ -296,9 +296,9 @@ def _with_fitted_attacks(
     for extension in run.extensions:
         measure = partial(_measured_federation, recording, extension.table)
         means = Means(folder, measure, work.progress)
-        needing = [name for name, attack in run.attacks.items() if extension.serves(attack)]
+        needing = [name for name, attack in run.attacks.items() if extension.is_needed_by(attack)]
         try:
-            run = extension.fitted(run, means)
+            run = extension.fit(run, means)
         except FedauditError as refusal:
             if named or not needing or isinstance(refusal, Damaged):
                 raise

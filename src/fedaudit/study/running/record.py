@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedaudit.attacks import attack_named
-from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, alone_in
+from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, exclusive_access
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Architecture, Sees
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
@@ -29,9 +29,8 @@ from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Extension, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import ServerSection
 from fedaudit.results import aggregate
-from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
-from fedaudit.results.aggregate import each_over_runs, over_runs
-from fedaudit.results.coverage import ClientCoverage, Coverage
+from fedaudit.results.aggregate import average_each, average_runs
+from fedaudit.results.aggregate import correct_tests as corrected_by_hypothesis
 from fedaudit.results.estimate import Estimate, tests_of
 from fedaudit.results.record import (
     MOST_CLIENTS,
@@ -45,7 +44,7 @@ from fedaudit.results.record import (
     ViewRow,
     write_record,
 )
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.observing import measured_on
@@ -116,12 +115,12 @@ def conclude(
         usage += [] if used is None else usage_rows(run, used)
     further = list[Estimate]()
     for kind, measured_runs in _runs_by_extension(runs, stored, places).items():
-        conclusion = kind.concluded(measured_runs, findings.scores)
+        conclusion = kind.conclude(measured_runs, findings.scores)
         further += conclusion.figures
         checks += conclusion.checks
     machine = environment(clock, work.device)
     record = assemble(runs, stored, findings, checks, machine, usage, sources, further, notes)
-    with alone_in(out):
+    with exclusive_access(out):
         check()
         # The record is written first, because scores without a record are never replaced.
         write_record(record, out / RECORD_FILE)
@@ -196,12 +195,12 @@ def assemble(
             *findings.groups,
             *(figure for run, rounds in measured for figure in utility(run, rounds)),
             *on_sources,
-            *corrected_by_hypothesis(each_over_runs(on_sources), alpha),
+            *corrected_by_hypothesis(average_each(on_sources), alpha),
             *on_fair_draws,
             # Corrected as a separate family, so that the leading figures do not depend on it.
-            *corrected_by_hypothesis(each_over_runs(on_fair_draws), alpha),
+            *corrected_by_hypothesis(average_each(on_fair_draws), alpha),
             *on_clusters,
-            *each_over_runs(on_clusters),
+            *average_each(on_clusters),
         ],
         curves=findings.curves,
         trajectories=findings.trajectories,
@@ -298,7 +297,7 @@ def _undefended(run: Setup, name: str, way: str) -> str:
     """Describe an attack, and say so if the adversary's models train without the defense."""
     attack = attack_named(name)
     is_undefended = any(
-        extension.ignores_defense and extension.serves(attack) for extension in run.extensions
+        extension.ignores_defense and extension.is_needed_by(attack) for extension in run.extensions
     )
     return _UNDEFENDED.get(way, way) if is_undefended else way
 
@@ -334,7 +333,7 @@ def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
 
 def _untested(run: Setup) -> list[str]:
     study = run.study
-    targets = ", ".join(run.called(target) for target in study.audit.targets)
+    targets = ", ".join(run.client_name(target) for target in study.audit.targets)
     sentences = [
         f"Other adversaries than this one: {run.view.description}.",
         f"Other clients than the audited {targets}."
@@ -467,7 +466,7 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
             key = (figure.attack, figure.contrast, figure.unit, figure.target, figure.metric)
             groups.setdefault(key, []).append(index)
     means = [
-        over_runs(
+        average_runs(
             [findings.figures[index] for index in indices],
             [findings.limits[index] for index in indices if index in findings.limits],
         )
@@ -478,5 +477,5 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
     return [
         figure.model_copy(update={"tests": tests_of(figure.significant)})
         for family in (findings.figures, means)
-        for figure in aggregate.corrected(family, alpha)
+        for figure in aggregate.correct_tests(family, alpha)
     ]

@@ -11,7 +11,7 @@ import torch
 from fedaudit.core.arguments import Condition, checked
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import own_folder, sweep
+from fedaudit.core.files import delete_partial_files, own_folder
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet, size_of
 from fedaudit.core.values import ClientId
@@ -129,7 +129,7 @@ def run_study(
     _announce([*runs, *shadows], places, out, log)
     write_run_places(places, out)
     for folder in {out, *places.values()}:
-        sweep(folder, before=clock.start_time)
+        delete_partial_files(folder, before=clock.start_time)
     stored = [_observed(run, places[run.seed], work, log, notes.append) for run in runs]
     # Each extension is finished for all runs before the next, so that progress shows one at a time.
     kinds = dict.fromkeys(type(extension) for run in runs for extension in run.extensions)
@@ -197,7 +197,7 @@ def _fit_extension(
     extension = run.extension(kind)
     if extension is None:
         return run
-    return extension.fitted(run, Means(places[run.seed], measure, work.progress))
+    return extension.fit(run, Means(places[run.seed], measure, work.progress))
 
 
 def _announce(
