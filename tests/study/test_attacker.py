@@ -160,7 +160,11 @@ def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> Non
         ({"attacker": {"client": 0}}, BadInput, "attacker.client is 0"),
         ({"attacker": {"client": 4}}, BadInput, "attacker.client is 4"),
         ({"attacker": {"first": 6}}, BadInput, "recovered from in round 7 of 6"),
-        ({"training": {"rounds": 6, "participation": 0.5}}, Unsupported, "would not be asked"),
+        (
+            {"training": {"rounds": 6, "participation": 0.5}},
+            Unsupported,
+            "would not take part in each round",
+        ),
         (
             {"algorithm": {"name": "fedsgd"}, "training": {"rounds": 6, "epochs": 1}},
             Unsupported,
@@ -189,7 +193,7 @@ def test_what_cannot_work_is_refused_before_anything_is_trained(
 
 
 def test_the_attack_is_refused_where_no_client_is_malicious() -> None:
-    with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*\[attacker\] table"):
+    with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*give \[attacker\]"):
         setup(attacker_study(attacker=None), 1, None)
 
 

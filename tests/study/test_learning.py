@@ -221,7 +221,7 @@ def test_attacks_that_learn_run_where_named_or_where_there_is_a_shadow_table() -
     unnamed = small_study(partition={"samples_per_client": 120})
     run = setup(unnamed, 1, None)
     assert run.extension(LearnedFrom) is None
-    assert "a [shadow] table, or name the attack" in run.refused["seqmia"]
+    assert "give [shadow], or name the attack" in run.refused["seqmia"]
     assert Sees.AUXILIARY_DATA not in run.view.offers
     given = setup(unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None)
     assert "seqmia" in given.attacks
@@ -261,7 +261,7 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
         partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
     )
     run_study(kept, tmp_path / "run")
-    with pytest.raises(BadInput, match=r"no federation beside .* or with the \[shadow\] table"):
+    with pytest.raises(BadInput, match=r"no federation of the adversary.* or with \[shadow\]"):
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 

@@ -280,5 +280,5 @@ def test_people_and_samples_are_not_compared(carried: Carried) -> None:
             ]
         }
     )
-    with pytest.raises(BadInput, match="audits of people and others of single samples"):
+    with pytest.raises(BadInput, match="audit people and others single samples"):
         compared([record, samples])

@@ -227,7 +227,7 @@ def test_clients_that_are_attacked_as_one_cannot_be_told_apart() -> None:
 
 
 def test_where_nobody_is_a_member_owners_are_not_asked_for() -> None:
-    with pytest.raises(NotVisible, match="whose a sample is"):
+    with pytest.raises(NotVisible, match="infers the client of a sample"):
         refuse_misfits([source_study(figures={"nobody_is_a_member": True})])
 
 

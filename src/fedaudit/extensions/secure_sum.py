@@ -133,8 +133,9 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
             f"{table('secure_sum')} measures what an adversary learns from the sum of one round "
-            'alone, about single clients that take part in every round; use the view "sum", '
-            f"without audit.merge and with {setting('training.participation')} 1"
+            "alone, about single clients that take part in every round; use "
+            'audit.view = "sum", '
+            f"without audit.merge and with {setting('training.participation')} = 1"
         )
     run.refuse_several_models("secure_sum")
     private = client_dp_of(run.defenses)

@@ -113,7 +113,7 @@ def attack_recording(
 
         def check() -> None:
             assert run.recorded is not None
-            before = refuse_other_record(out, run.recorded.config, besides=ATTACKS)
+            before = refuse_other_record(out, run.recorded.config, ignored=ATTACKS)
             replaced.append(replaced_attacks(before, names))
 
         work, places = Work(progress=progress), {SEED: folder}
@@ -197,7 +197,7 @@ def _run(
     if not blind:
         figures = {**figures, "blind_classifier": False}
     config = _config(recording.model_copy(update={"targets": attacked}), names, figures)
-    refuse_other_record(out, config, besides=ATTACKS)
+    refuse_other_record(out, config, ignored=ATTACKS)
     took_part = {c for entry in contents.measured for c in (*entry.clients, *entry.stands_for)}
     took_part |= {c for entry in contents.log for c in entry.asked}
     run = recorded_run(

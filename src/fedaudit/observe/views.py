@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedaudit.core.errors import BadInput, NotVisible, type_of
+from fedaudit.core.errors import BadInput, NotVisible, table, type_of
 from fedaudit.core.importing import named
 from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, select_clients
@@ -231,12 +231,12 @@ class View:
         if missing:
             names = ", ".join(part.name or "" for part in missing)
             if not missing & ~ADVERSARY_RESOURCES:
-                table = next(table for part, table in _TABLES.items() if part in missing)
-                # Naming an attack in a study adds its tables of shadow or reference models.
-                advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
+                section = next(name for part, name in _TABLES.items() if part in missing)
+                # Naming an attack is enough for the sections shadow and references.
+                named = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
                 raise NotVisible(
-                    f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
-                    f"have; add a [{table}] table{advice}"
+                    f"{what} needs {names}, and the adversary of the view {self.name!r} has none; "
+                    f"give {table(section)}{named}"
                 )
             suitable = [v.name for v in VIEWS.values() if v.can_offer(needs)]
             if self.name in suitable:

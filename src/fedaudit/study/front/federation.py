@@ -1,7 +1,6 @@
 """Federations and options of audits in Python, and the studies that they describe.
 
-:func:`plan_of` returns a :class:`fedaudit.plan.sections.Study`, and the objects that some of its
-names stand for.
+:func:`plan_of` returns a :class:`fedaudit.plan.sections.Study`, and its custom objects by name.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class _Kind(NamedTuple):
         allowed: What a part of this kind may be, for messages.
         catalogue: Classes, functions and objects by catalogue name.
         base: Class of its objects; ``()`` if only names, classes and functions are allowed.
-        make: Returns what the name of an object stands for; the object itself if None.
+        make: Returns the value of an object's name; the object itself if None.
     """
 
     allowed: str
@@ -189,9 +189,9 @@ def reference(kind: str, value: object) -> PartReference:
     Raises:
         BadInput: It is no part of this kind, or a setting is not plain.
     """
-    known = _KINDS[kind]
+    part_kind = _KINDS[kind]
     what, options = _unwrap(kind, value)
-    name = what if isinstance(what, str) else _named_in(known.catalogue, what)
+    name = what if isinstance(what, str) else _named_in(part_kind.catalogue, what)
     if name is not None:
         return PartReference(name, plain_options(kind, name, options))
     if isinstance(what, type | types.FunctionType) and kind != "view":
@@ -203,7 +203,7 @@ def reference(kind: str, value: object) -> PartReference:
     settings = None if kind == "model" else plain_settings(what, besides=set_elsewhere)
     if settings is None:
         label = getattr(what.of, "__name__", "metric") if isinstance(what, Metric) else ""
-        return snapshot_reference(what, make=known.make, label=label)
+        return snapshot_reference(what, make=part_kind.make, label=label)
     return reference(kind, NamedPart(type(what), settings))
 
 
