@@ -152,4 +152,4 @@ def test_a_task_without_classes_has_no_wrong_labels() -> None:
 
 
 def replace_draw(study: Study) -> object:
-    return study.audit.model_copy(update={"draw": "fair", "options": {}, "fair": 60})
+    return study.audit.model_copy(update={"draw": "fair", "options": {}, "samples": 60})

@@ -13,8 +13,8 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Model, difference, norm
 from fedaudit.extensions.unlearning import (
     Unlearning,
-    _begun,
     _judged,
+    _start_unlearning,
     unlearning_controls,
 )
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -78,7 +78,7 @@ def beside(run: Setup) -> tuple[Setup, Setup]:
 
 def begun(run: Setup, folder: Path) -> Setup:
     """What is trained after a run, with the model that it begins with."""
-    return _begun(run, beside(run)[0], folder)
+    return _start_unlearning(run, beside(run)[0], folder)
 
 
 def test_what_is_forgotten_are_the_targets_audited_members_and_nothing_else() -> None:
@@ -140,7 +140,7 @@ def test_forgotten_samples_that_leave_a_batch_of_one_are_refused_before_training
     batch = last_of_one(trained, [forgotten])
     with pytest.raises(
         BadInput,
-        match=rf"seed 1, client 0: of {forgotten} samples to be forgotten in batches of {batch}, "
+        match=rf"seed 1, client 0: of {forgotten} forgotten samples in batches of {batch}, "
         "one batch has 1, .* step of ascent",
     ):
         run_study(normalised_study(batch, "ascent"), tmp_path / "out")
