@@ -316,7 +316,8 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         numbers = []
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and not checks_of(record.controls).failed:
-        left = residual(record).text
+        # The headline above it has the bounds on epsilon.
+        left = residual(record, with_epsilons=False).text
         if left != NO_LIMIT:
             left = left[:1].lower() + left[1:]
             texts.append(f"By the attacks tried here, with 95% confidence each: {left}")

@@ -93,9 +93,8 @@ class EpsilonBounds(NamedTuple):
     def sentence(self) -> str:
         """The sentence of a headline."""
         others = ""
-        # A bound of 0 says nothing alone: the other one has an assumption, or lacks one.
-        has_zero = not all(measured.bound.number for measured in self.measured)
-        if self.measured[1:] and (has_zero or self.unit == "one canary sample"):
+        # The numbers below have the other bounds. Only next to a 0 they would be missed.
+        if self.measured[1:] and not all(measured.bound.number for measured in self.measured):
             others = f" ({'; '.join(measured.text for measured in self.measured[1:])})"
         joint = "; " if self.claim is not None else ", and "
         claim = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""

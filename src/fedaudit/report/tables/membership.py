@@ -110,6 +110,9 @@ def _figures_table(
         for row, same in grouped(ordered, lambda figure: (figure.attack, figure.target)).items()
     }
 
+    def contrast(figure: Estimate) -> str:
+        return wording.contrast_name(figure.contrast) if figure.attack else "The run itself"
+
     def heading(figure: Estimate) -> Cell:
         client = "pooled clients" if figure.target is None else wording.client_name(figure.target)
         name = f"{client} · {figure.attack}" if several and figure.attack else figure.attack
@@ -121,19 +124,15 @@ def _figures_table(
         caption,
         ordered,
         rows=heading,
-        columns=lambda figure: (_contrast(figure), _short_name(figure.metric)),
+        columns=lambda figure: (contrast(figure), _short_name(figure.metric)),
         cell=lambda figure: figure_cell(figure, notes),
         under={
             name: below("" if several else _sizes(same), *distinct(map(_compared_within, same)))
-            for name, same in grouped(ordered, _contrast).items()
+            for name, same in grouped(ordered, contrast).items()
         },
         notes=notes,
         remark=_methods(figures) + wording.about_runs(figure.further for figure in figures),
     )
-
-
-def _contrast(figure: Estimate) -> str:
-    return wording.contrast_name(figure.contrast) if figure.attack else "The run itself"
 
 
 def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
@@ -297,16 +296,15 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     smallest = min((rate for curve in curves for rate in curve.fpr if rate > 0), default=1.0)
     floor = max(_LOWEST_RATE, min(smallest / 2, 5e-4))
 
-    settings = grouped(curves, _setting)
-    varies = [len(set(values)) > 1 for values in zip(*settings, strict=True)]
+    settings = grouped(curves, lambda c: Setting(c.defense, c.view, c.target, c.seed))
+    labels = differing(settings)
     choices = []
     for setting, same in settings.items():
-        label = " · ".join(part for part, differs in zip(setting, varies, strict=True) if differs)
         panels = by_contrast(same)
         # A mixture repeats both of its parts.
         names = [name for name in panels if name != "mixed"] or list(panels)
         parts = tuple(_roc_panel(panels[name], looks, floor) for name in names)
-        choices.append(charts.Choice(label, parts))
+        choices.append(charts.Choice(labels[setting], parts))
 
     other_names = "others: " + wording.listed([shortened(attack) for attack in others])
     greys = ({other_names: _PALE} if others else {}) | {"guessing": _GUESSING}
@@ -318,15 +316,6 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
         tuple(choices),
         charts.legend(looks) + charts.legend(greys, limit=200),
         "square",
-    )
-
-
-def _setting(curve: Curve) -> tuple[str, ...]:
-    return (
-        shortened(wording.defense_name(curve.defense)),
-        wording.client_name(curve.target),
-        f"seed {curve.seed}",
-        f"view: {shortened(curve.view)}",
     )
 
 

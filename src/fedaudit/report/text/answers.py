@@ -398,7 +398,7 @@ def _unbounded(record: Record, metric: str) -> Answer:
     return unanswered(record, f"The record has no {name} with a 95% upper limit.", metric)
 
 
-def residual(record: Record) -> Answer:
+def residual(record: Record, *, with_epsilons: bool = True) -> Answer:
     """Return the risk that remains after this audit, for whoever deploys the model.
 
     A limit of 100% bounds nothing and is left out.
@@ -421,6 +421,7 @@ def residual(record: Record) -> Answer:
         for name, (value, of) in limits.items()
         if rounded_up(value) < 1
     ]
-    texts += [f"o{bounds.sentence[1:]}" for bounds in shown_bounds(record)]
+    if with_epsilons:
+        texts += [f"o{bounds.sentence[1:]}" for bounds in shown_bounds(record)]
     text = "; ".join(texts) or NO_LIMIT
     return Answer("stated", wording.capital(text), fixed("answers.residual"))
