@@ -16,7 +16,7 @@ from fedaudit.report.comparison.tradeoffs import (
 from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, name_of
-from fedaudit.report.figures.charts import OKABE_ITO, Style
+from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
 from fedaudit.report.figures.forest import (
     BASELINE,
     DEFENDED,
@@ -25,7 +25,6 @@ from fedaudit.report.figures.forest import (
     Line,
     Mark,
     Picture,
-    Track,
     TrackCell,
     cell_of,
     forest,
@@ -90,7 +89,7 @@ def _deletion(record: Record) -> Picture:
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
         lines.append(Line(name, (cell,), band=band))
     title = "Deleted samples before and after deletion"
-    tracks = [Track("AUC after deletion", guess=0.5)]
+    tracks = [Axis("AUC after deletion", guess=0.5)]
     return forest(title, "after deletion", fixed("pictures.deletion"), tracks, lines, looks)
 
 
@@ -115,7 +114,7 @@ def _epsilons(record: Record) -> Picture:
     caption = fixed("pictures.claimed" if claimed else "pictures.measured")
     looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}
     title = f"Epsilon of {bounds.unit}: {kind}"
-    return forest(title, "epsilon", caption, [Track("ε")], lines, looks)
+    return forest(title, "epsilon", caption, [Axis("ε")], lines, looks)
 
 
 def _membership(record: Record) -> Picture:
@@ -151,8 +150,8 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     )
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     rate, labels = _drawn_rate(every), evidence.labels_among(figures)
-    rate_track = Track(wording.metric_name(rate), "%", rate_of(rate))
-    tracks = {AUC: Track("AUC", guess=0.5), rate: rate_track}
+    rate_track = Axis(wording.metric_name(rate), form="%", guess=rate_of(rate))
+    tracks = {AUC: Axis("AUC", guess=0.5), rate: rate_track}
     drawn = [figure for figure in figures if figure.defense in looks and figure.metric in tracks]
     # A metric without any value needs no track.
     tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in drawn)}
@@ -232,12 +231,12 @@ def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Pic
         cell = cell._replace(limits=" · ".join(texts))
         lines.append(Line(shortened(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
-    track = Track("Attack success rate", "%", max(chances) if len(chances) == 1 else None)
+    track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
     caption = fixed("pictures.sources", attack=who)
     return forest(title, "source inference", caption, [track], lines, looks)
 
 
-_RISK = Track("Risk of the model", "%", 0.5)
+_RISK = Axis("Risk of the model", form="%", guess=0.5)
 _ACCEPTS = Style(OKABE_ITO[2], "", "circle")
 _ACCEPTS_LESS = Style(OKABE_ITO[1], "", "triangle-down")
 _HAS_ANOTHER_MODEL = Style(OKABE_ITO[2], "", "circle-open")
@@ -360,7 +359,7 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
         if (accuracy := accuracies.get(row)) is not None:
             cells[1] = cell_of(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
         lines.append(Line(label, tuple(cells)))
-    tracks = (Track("Strongest AUC", guess=0.5), Track("Test accuracy", "%", high=1.0))
+    tracks = (Axis("Strongest AUC", guess=0.5), Axis("Test accuracy", high=1.0, form="%"))
     title = f"Rows, members {wording.against(contrast)}"
     return forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)
 
@@ -396,7 +395,8 @@ def games_picture(record: Record) -> Picture:
     caption = fixed("pictures.games") + text
     if hidden := len(record.games) - len(points):
         caption += f" The tables have {hidden} more points."
-    track, title = Track("Attack success rate", "%", 0.5), "Success of the server against guessing"
+    title = "Success of the server against guessing"
+    track = Axis("Attack success rate", form="%", guess=0.5)
     lines = [_point_line(item) for item in points]
     return forest(title, "success", caption, [track], lines, _GAME_LOOKS)
 

@@ -83,8 +83,9 @@ def first_of_comparison(
     else:
         status = "no trade-off"
         text = "No defense is shown to lower the leakage to the strongest attack"
-        if row is not None and row.lowers:
-            text = f"{fixed('pictures.no_bargain')} {shortened(row.name, 60)}: {_bargain(row)}"
+        if row is not None:
+            text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
+            text = f"{text} {shortened(row.name, 60)}: {_bargain(row)}"
     steps = fixed_texts("choosing")
     return First(
         look,
@@ -107,56 +108,41 @@ def _side_by_side(comparison: Comparison, verdicts: Sequence[PlainVerdict]) -> s
 
 
 def _bargain(row: TradeOff) -> str:
-    limits = ""
+    limits = "no interval"
     if row.low is not None and row.high is not None:
-        limits = f" (95% interval {-100 * row.high:.1f} to {-100 * row.low:.1f})"
-    return f"{-100 * row.leakage:.1f} points less leakage{limits} to the strongest attack, " + (
-        "no cost in accuracy shown"
-        if row.error <= 0
-        else "the model without the defense is no better than guessing"
-        if row.lost is None
-        else f"{wording.percent(row.lost)} of what was learned above guessing lost"
-    )
+        limits = f"95% interval {-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
+    less = f"{-100 * row.leakage:.1f} points less leakage".replace("-", "−")
+    lost = "" if row.lost is None else f"{wording.percent(row.lost)} of what was learned above "
+    cost = f"{lost}guessing lost" if lost else "the model without the defense only guesses"
+    cost = "no cost in accuracy shown" if row.error <= 0 else cost
+    return f"{less} ({limits}) to the strongest attack, {cost}"
 
 
 def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
-    """Return the leakage and the accuracy of a row; a change is here unless the headline has it."""
+    """Return the leakage and the accuracy of a row; the headline has the change of leakage."""
     count = len(tradeoffs(comparison))
-    leakage = [
-        f"{wording.percent(row.undefended)} without the defense",
-        f"strongest attack {wording.against(row.contrast)}; guessing has 0%",
-        f"not corrected for picking one of {count} rows" * (count > 1),
-    ]
-    if not row.lowers:
-        limits = _interval(row.low, row.high) or "no interval"
-        leakage[:0] = [shortened(row.name, 40)]
-        leakage.append(f"change {wording.points(row.leakage)} points, {limits}")
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
-    limits = _interval(change.low, change.high) if change else ""
-    accuracy = (
-        f"{wording.percent(1 - row.undefended_error)} without the defense, same clients",
-        f"change {wording.points(-row.error)} points" + f", {limits}" * bool(limits),
-    )
+    limits = ""
+    if change is not None and change.low is not None and change.high is not None:
+        limits = f", 95% interval {wording.span(change.low, change.high, TEST_ACCURACY)}"
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
             wording.percent(max(row.undefended + row.leakage, 0.0)),
-            "; ".join(filter(None, leakage)),
+            f"{wording.percent(row.undefended)} without the defense; strongest attack "
+            f"{wording.against(row.contrast)}; guessing has 0%"
+            + f"; not corrected for picking one of {count} rows"
+            * (count > 1),
             "good" if row.lowers else "",
         ),
         Tile(
             "Test accuracy",
             wording.percent(1 - row.undefended_error - row.error),
-            "; ".join(accuracy),
+            f"{wording.percent(1 - row.undefended_error)} without the defense, same clients; "
+            f"change {wording.points(-row.error)} points{limits}",
         ),
     )
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return ""
-    return f"95% interval {wording.points(low)} to {wording.points(high)}"
 
 
 def front_figure(

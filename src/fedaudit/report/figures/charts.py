@@ -92,13 +92,25 @@ def _swatch(look: Style) -> Markup:
 
 
 class Axis(NamedTuple):
-    """An axis with its ends, of a logarithmic one as exponents of ten, and its ticks with texts."""
+    """An axis with its ends and ticks.
+
+    Attributes:
+        title: What it measures.
+        low: Its start; of a logarithmic axis the exponent of ten.
+        high: Its end, likewise.
+        ticks: Values with their texts.
+        log: Whether it is logarithmic.
+        form: "%" for shares.
+        guess: Value of a guess; None if it has none.
+    """
 
     title: str
-    low: float
-    high: float
-    ticks: Mapping[float, str]
+    low: float = 0.0
+    high: float = 0.0
+    ticks: tuple[tuple[float, str], ...] = ()
     log: bool = False
+    form: str = ""
+    guess: float | None = None
 
     def at(self, value: float) -> float:
         """Return the place of a value as a share of the axis."""
@@ -107,7 +119,7 @@ class Axis(NamedTuple):
 
     def places(self) -> list[tuple[float, str]]:
         """Return the ticks between the ends as shares of the axis, with their texts."""
-        places = [(self.at(value), text) for value, text in self.ticks.items()]
+        places = [(self.at(value), text) for value, text in self.ticks]
         return [(place, text) for place, text in places if -1e-9 <= place <= 1 + 1e-9]
 
 
@@ -134,14 +146,8 @@ class Point(NamedTuple):
 class Panel(NamedTuple):
     """One set of axes with its lines and marks, the first below the others.
 
-    Attributes:
-        title: Title above it.
-        summary: What it shows, for readers who cannot see it.
-        x: The horizontal axis.
-        y: The vertical axis.
-        curves: Lines.
-        points: Marks.
-        uprights: Values of the horizontal axis at which a dotted line crosses it.
+    The summary is for readers who cannot see the panel. A dotted line crosses it at each value of
+    ``uprights``, and the title is above it.
     """
 
     title: str
@@ -205,19 +211,16 @@ def drawn(panel: Panel) -> Markup:
     )
 
 
-def ticks(low: float, high: float, count: int, form: str = "") -> dict[float, str]:
+def ticks(low: float, high: float, count: int, form: str = "") -> tuple[tuple[float, str], ...]:
     """Return about a number of ticks between two ends, with their texts; "%" is for shares."""
     step = tick_step(high - low, count)
     scale = 100 if form == "%" else 1
     decimals = max(0, -math.floor(math.log10(step * scale) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    values = [place * step for place in range(first, last + 1)]
     # Adding zero turns a negative zero into a positive one.
-    return {
-        place * step: f"{round(place * step * scale, decimals) + 0.0:,.{decimals}f}{form}".replace(
-            "-", "−"
-        )
-        for place in range(first, last + 1)
-    }
+    texts = [f"{round(value * scale, decimals) + 0.0:,.{decimals}f}{form}" for value in values]
+    return tuple(zip(values, (text.replace("-", "−") for text in texts), strict=True))
 
 
 def tick_step(span: float, count: int) -> float:

@@ -12,6 +12,7 @@ from fedaudit.report import evidence, wording
 from fedaudit.report.figures.charts import (
     GREY,
     OKABE_ITO,
+    Axis,
     LegendEntry,
     Style,
     figure,
@@ -53,30 +54,6 @@ class Mark(NamedTuple):
     size: float = 9.0
 
 
-class Track(NamedTuple):
-    """A scale that all rows share.
-
-    Attributes:
-        title: The metric.
-        form: "%" for shares.
-        guess: Value of a guess; None if rows have their own baselines.
-        low: Left end.
-        high: Right end; chosen for the marks if it is not above the left one.
-        ticks: Values with their texts.
-    """
-
-    title: str
-    form: str = ""
-    guess: float | None = None
-    low: float = 0.0
-    high: float = 0.0
-    ticks: tuple[tuple[float, str], ...] = ()
-
-    def at(self, value: float) -> float:
-        """Return a value's place as a share of the track, from 0 to 1."""
-        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
-
-
 class TrackCell(NamedTuple):
     """A row's figures in a track: marks, the first on top, and the main figure as text."""
 
@@ -86,13 +63,9 @@ class TrackCell(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row.
+    """A row: its label, its figures in each track, and the tone of the first value.
 
-    Attributes:
-        label: The attack, model or point.
-        cells: Its figures in each track.
-        tone: Colour of the first value, as in tables.
-        band: Ends of a band in the first track, such as the margin of a comparison.
+    The first track has a band between two values, such as the margin of a comparison.
     """
 
     label: str
@@ -116,7 +89,7 @@ class Forest(NamedTuple):
     title: str
     label: str
     caption: str
-    tracks: tuple[Track, ...]
+    tracks: tuple[Axis, ...]
     lines: tuple[Line, ...]
     keys: tuple[LegendEntry, ...] = ()
 
@@ -145,7 +118,7 @@ def forest(
     title: str,
     label: str,
     caption: str,
-    tracks: Sequence[Track],
+    tracks: Sequence[Axis],
     lines: Sequence[Line],
     looks: Mapping[str, Style] | None = None,
 ) -> Picture:
@@ -187,7 +160,7 @@ def _keys(looks: Mapping[str, Style], used: set[Style]) -> tuple[LegendEntry, ..
     return legend(keys) if len(keys) > 1 or in_doubt else ()
 
 
-def _fitted(track: Track, marks: Sequence[Mark]) -> Track:
+def _fitted(track: Axis, marks: Sequence[Mark]) -> Axis:
     """Return a track with ends and ticks.
 
     A track with chance level one half gets that in its left part, and one of other shares starts
@@ -202,8 +175,7 @@ def _fitted(track: Track, marks: Sequence[Mark]) -> Track:
     elif high <= low:
         step = tick_step(1.15 * most or 1.0, 4)
         high = step * (int(1.15 * most / step) + 1)
-    texts = ticks(low, high, 4, track.form)
-    return track._replace(low=low, high=high, ticks=tuple(texts.items()))
+    return track._replace(low=low, high=high, ticks=ticks(low, high, 4, track.form))
 
 
 def forest_drawn(forest: Forest) -> Markup:
@@ -219,7 +191,7 @@ def forest_drawn(forest: Forest) -> Markup:
     ]
     feet = [
         Markup('<span class="ft-foot">{}</span><span class="fv"></span>').format(
-            tick_texts([(track.at(value), text) for value, text in track.ticks])
+            tick_texts(track.places())
         )
         for track in forest.tracks
     ]
@@ -231,7 +203,7 @@ def forest_drawn(forest: Forest) -> Markup:
     ).format(len(forest.tracks), forest.title, *map(Markup("").join, (heads, rows, feet)))
 
 
-def _line(line: Line, tracks: Sequence[Track]) -> Markup:
+def _line(line: Line, tracks: Sequence[Axis]) -> Markup:
     form = Markup(
         '<span class="ft" aria-hidden="true">{}</span>'
         '<span class="fv {}" role="cell">{}<small>{}</small></span>'
@@ -249,13 +221,13 @@ def _line(line: Line, tracks: Sequence[Track]) -> Markup:
     return row.format(line.label, Markup("").join(cells))
 
 
-def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None) -> Markup:
+def _track(track: Axis, marks: Sequence[Mark], band: tuple[float, float] | None) -> Markup:
     parts = []
     if band is not None:
-        left, right = (100 * track.at(end) for end in band)
+        left, right = (100 * _place(track, end) for end in band)
         shape = '<rect class="band" x="{:.2f}%" width="{:.2f}%" y="0" height="100%"/>'
         parts.append(Markup(shape).format(left, right - left))
-    parts += [upright("grid", track.at(value)) for value, _ in track.ticks]
+    parts += [upright("grid", place) for place, _ in track.places()]
     if track.guess is not None:
         parts.append(upright("guess", track.at(track.guess)))
     # Up to four main marks of a row are drawn below each other. Baselines lie behind them, and
@@ -270,10 +242,14 @@ def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None
     return Markup(form).format(Markup("").join(parts))
 
 
-def _mark(track: Track, mark: Mark, up: float) -> Markup:
-    middle = track.at(mark.value)
+def _mark(track: Axis, mark: Mark, up: float) -> Markup:
+    middle = _place(track, mark.value)
     low, high = middle, middle
     if mark.low is not None or mark.high is not None:
-        low = 0.0 if mark.low is None else track.at(mark.low)
-        high = 1.0 if mark.high is None else track.at(mark.high)
+        low = 0.0 if mark.low is None else _place(track, mark.low)
+        high = 1.0 if mark.high is None else _place(track, mark.high)
     return figure(mark.text, [(low, up, high, up)], mark.look, (middle, up), mark.size)
+
+
+def _place(track: Axis, value: float) -> float:
+    return min(max(track.at(value), 0.0), 1.0)

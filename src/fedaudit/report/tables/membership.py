@@ -276,7 +276,14 @@ def exposed_table(record: Record) -> Grid | None:
 _GUESSING = charts.Style(charts.GREY, "dot")
 _PALE = charts.Style(charts.MUTED, "solid")
 _LOWEST_RATE = 1e-5
-_TICKS = {1e-5: "0.001%", 1e-4: "0.01%", 1e-3: "0.1%", 1e-2: "1%", 1e-1: "10%", 1.0: "100%"}
+_TICKS = (
+    (1e-5, "0.001%"),
+    (1e-4, "0.01%"),
+    (0.001, "0.1%"),
+    (0.01, "1%"),
+    (0.1, "10%"),
+    (1, "100%"),
+)
 
 
 def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
