@@ -16,11 +16,10 @@ from fedaudit.report.figures.charts import (
     Panel,
     Point,
     Style,
-    drawn,
     ticks,
 )
 from fedaudit.report.fixed import package_file
-from fedaudit.report.page import comparison_html, report_html
+from fedaudit.report.page import comparison_html, report_html, templates
 from fedaudit.results.estimate import Interval
 from fedaudit.study.comparing import compared
 from tests.estimates import changed
@@ -61,6 +60,10 @@ def panel(*parts: Curve | Point, x: Axis = TEN, y: Axis = TEN) -> Panel:
     curves = [part for part in parts if isinstance(part, Curve)]
     points = [part for part in parts if isinstance(part, Point)]
     return Panel("a panel", "what it shows", x, y, curves, points)
+
+
+def drawn(shown: Panel) -> str:
+    return str(templates().get_template("charts.html.j2").module.panel(shown))  # type: ignore[attr-defined]
 
 
 def places(markup: str) -> list[tuple[float, float]]:

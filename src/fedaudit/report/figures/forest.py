@@ -6,21 +6,17 @@ The same rows make the first picture of a page and the table of a terminal.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup
-
 from fedaudit.report import evidence, wording
 from fedaudit.report.figures.charts import (
     GREY,
     OKABE_ITO,
     Axis,
     LegendEntry,
+    Placed,
     Style,
-    figure,
     legend,
     tick_step,
-    tick_texts,
     ticks,
-    upright,
 )
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
@@ -60,6 +56,28 @@ class TrackCell(NamedTuple):
     marks: tuple[Mark, ...] = ()
     value: str = wording.MISSING
     limits: str = ""
+
+    def placed(self, track: Axis) -> list[Placed]:
+        """Return the marks at their places, those behind first.
+
+        Up to four main marks of a row are drawn below each other. Baselines lie behind them, and
+        small marks in the lower half, where they cannot hide the figure that they belong to.
+        """
+        main = [mark for mark in self.marks if mark.look != BASELINE and mark.size >= 9]
+        room = 0.6 if any(mark.size < 9 for mark in self.marks) else 1.0
+        placed = []
+        for mark in [mark for mark in self.marks if mark not in main][::-1] + main[::-1]:
+            has_lane = mark in main and len(main) < 5
+            up = room * (main.index(mark) + 0.5) / len(main) if has_lane else room / 2
+            up = up if mark.size >= 9 else 0.8
+            middle = track.share(mark.value)
+            low, high = middle, middle
+            if mark.low is not None or mark.high is not None:
+                low = 0.0 if mark.low is None else track.share(mark.low)
+                high = 1.0 if mark.high is None else track.share(mark.high)
+            ends = ((low, up, high, up),)
+            placed.append(Placed(mark.text, mark.look, mark.size, middle, up, ends))
+        return placed
 
 
 class Line(NamedTuple):
@@ -176,80 +194,3 @@ def _fitted(track: Axis, marks: Sequence[Mark]) -> Axis:
         step = tick_step(1.15 * most or 1.0, 4)
         high = step * (int(1.15 * most / step) + 1)
     return track._replace(low=low, high=high, ticks=ticks(low, high, 4, track.form))
-
-
-def forest_drawn(forest: Forest) -> Markup:
-    """Return the rows as HTML: text at its own size, and a drawing that follows the width.
-
-    Its texts are a table for screen readers, which skip the drawing.
-    """
-    heads = [
-        Markup(
-            '<span class="ft-head" role="columnheader">{}</span><span class="fv"></span>'
-        ).format(track.title)
-        for track in forest.tracks
-    ]
-    feet = [
-        Markup('<span class="ft-foot">{}</span><span class="fv"></span>').format(
-            tick_texts(track.places())
-        )
-        for track in forest.tracks
-    ]
-    rows = [_line(line, forest.tracks) for line in forest.lines]
-    return Markup(
-        '<div class="forest t{}" role="table" aria-label="{}">'
-        '<div class="frow fhead" role="row"><span class="fl" role="cell"></span>{}</div>{}'
-        '<div class="frow ffoot" aria-hidden="true"><span class="fl"></span>{}</div></div>'
-    ).format(len(forest.tracks), forest.title, *map(Markup("").join, (heads, rows, feet)))
-
-
-def _line(line: Line, tracks: Sequence[Axis]) -> Markup:
-    form = Markup(
-        '<span class="ft" aria-hidden="true">{}</span>'
-        '<span class="fv {}" role="cell">{}<small>{}</small></span>'
-    )
-    cells = [
-        form.format(
-            _track(track, cell.marks, None if place else line.band),
-            "" if place else line.tone,
-            cell.value,
-            f" {cell.limits}" if cell.limits else "",
-        )
-        for place, (track, cell) in enumerate(zip(tracks, line.cells, strict=True))
-    ]
-    row = Markup('<div class="frow" role="row"><span class="fl" role="rowheader">{}</span>{}</div>')
-    return row.format(line.label, Markup("").join(cells))
-
-
-def _track(track: Axis, marks: Sequence[Mark], band: tuple[float, float] | None) -> Markup:
-    parts = []
-    if band is not None:
-        left, right = (100 * _place(track, end) for end in band)
-        shape = '<rect class="band" x="{:.2f}%" width="{:.2f}%" y="0" height="100%"/>'
-        parts.append(Markup(shape).format(left, right - left))
-    parts += [upright("grid", place) for place, _ in track.places()]
-    if track.guess is not None:
-        parts.append(upright("guess", track.at(track.guess)))
-    # Up to four main marks of a row are drawn below each other. Baselines lie behind them, and
-    # small marks in the lower half, where they cannot hide the figure that they belong to.
-    main = [mark for mark in marks if mark.look != BASELINE and mark.size >= 9]
-    room = 0.6 if any(mark.size < 9 for mark in marks) else 1.0
-    for mark in [mark for mark in marks if mark not in main][::-1] + main[::-1]:
-        has_lane = mark in main and len(main) < 5
-        up = room * (main.index(mark) + 0.5) / len(main) if has_lane else room / 2
-        parts.append(_mark(track, mark, up if mark.size >= 9 else 0.8))
-    form = '<svg width="100%" height="100%" overflow="visible">{}</svg>'
-    return Markup(form).format(Markup("").join(parts))
-
-
-def _mark(track: Axis, mark: Mark, up: float) -> Markup:
-    middle = _place(track, mark.value)
-    low, high = middle, middle
-    if mark.low is not None or mark.high is not None:
-        low = 0.0 if mark.low is None else _place(track, mark.low)
-        high = 1.0 if mark.high is None else _place(track, mark.high)
-    return figure(mark.text, [(low, up, high, up)], mark.look, (middle, up), mark.size)
-
-
-def _place(track: Axis, value: float) -> float:
-    return min(max(track.at(value), 0.0), 1.0)
