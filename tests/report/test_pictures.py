@@ -9,10 +9,12 @@ from fedaudit.core.metric_names import (
     CLIENT_EPSILON,
     FORMAL_EPSILON,
     SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
 )
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
+from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
@@ -107,6 +109,10 @@ def test_canary_clients_and_sums_have_their_own_epsilons() -> None:
     assert names == ["Measured", "Claimed"]
     sums = first_picture(of(bound(SECURE_SUM_EPSILON, 3.9)))[0]
     assert [line.label for line in sums.lines] == ["Measured"]
+    both = of(bound(SECURE_SUM_EPSILON, 0.0), bound(SECURE_SUM_EPSILON_IF_GAUSSIAN, 1.8))
+    said = "epsilon at least 1.800 if the noise is normal (0.000 without an assumption)"
+    assert said in verdict(both).headline, "a bound of 0 hides no other"
+    assert [line.cells[0].value for line in first_picture(both)[0].lines] == ["≥ 1.800", "≥ 0.000"]
     title = "Epsilon of one client's update in one round's sum: lower bounds"
     assert (sums.title, sums.keys) == (title, ()), "nothing is claimed"
 

@@ -52,11 +52,9 @@ from fedaudit.results.unlearning import unlearning_rows
 
 
 def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
-    """Return the first picture of a record; empty if its figures say nothing about leakage.
+    """Return the first picture of a record, with its topics in this order.
 
-    Args:
-        record: The record.
-        topics: "membership", "sources" and "clusters" in the order of the picture.
+    It is empty if the record's figures say nothing about leakage.
     """
     if evidence.says_nothing(record):
         return ()
@@ -75,9 +73,9 @@ def _deletion(record: Record) -> Picture:
     lines = []
     for row in unlearning_rows(record):
         name, middle = shortened(row.after.attack, 30), row.retrained.number
-        figures = (row.after, row.retrained, row.before)
+        figures = [row.after, row.retrained, row.before]
         if is_withheld:
-            figures = tuple(figure.doubted(NOT_RELIED_ON) for figure in figures)
+            figures = [figure.doubted(NOT_RELIED_ON) for figure in figures]
         marks = [
             mark_of(figure, look, f"{name} {when}: AUC")
             for figure, (when, look) in zip(figures, looks.items(), strict=True)
@@ -102,14 +100,14 @@ def _epsilons(record: Record) -> Picture:
     lines = []
     for measured in bounds.measured:
         name, value = wording.capital(measured.assumes or "measured"), measured.bound.number
-        ceiling = measured.bound.ceiling
-        text = "" if ceiling is None else f"at most {wording.number(ceiling)} could be shown"
-        mark = Mark(value, value, None, PLAIN, f"{name}: {wording.number(value)}")
-        lines.append(Line(name, (TrackCell((mark,), f"≥ {wording.number(value)}", text),)))
+        text, ceiling = wording.number(value), measured.bound.ceiling
+        most = "" if ceiling is None else f"at most {wording.number(ceiling)} could be shown"
+        mark = Mark(value, value, None, PLAIN, f"{name}: {text}")
+        lines.append(Line(name, (TrackCell((mark,), f"≥ {text}", most),)))
     for name, claim in claimed:
-        value = claim.number
-        mark = Mark(value, None, value, DEFENDED[0], f"{name}: {wording.number(value)}")
-        lines.append(Line(name, (TrackCell((mark,), f"≤ {wording.number(value)}"),)))
+        text = wording.number(claim.number)
+        mark = Mark(claim.number, None, claim.number, DEFENDED[0], f"{name}: {text}")
+        lines.append(Line(name, (TrackCell((mark,), f"≤ {text}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
     caption = fixed("pictures.claimed" if claimed else "pictures.measured")
     looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}

@@ -150,12 +150,8 @@ def front_figure(
 ) -> charts.Figures | None:
     """Return leakage to the strongest attack against test error; None without a defended row.
 
-    A mark is a strength of a defense, with its intervals on both axes.
-
-    Args:
-        comparison: The comparison.
-        records: The records that were compared; without them nothing is doubted.
-        ranked: False if a control failed: no row is called best.
+    A mark is a strength of a defense, with its intervals on both axes. No row is called best
+    unless ``ranked``, and without records no figure is doubted.
     """
     fronts = _drawn_fronts(comparison)
     if not fronts:
@@ -216,11 +212,7 @@ def _panel(
 ) -> charts.Panel:
     """Return a panel of fronts with one metric and contrast.
 
-    Args:
-        fronts: The fronts.
-        looks: Styles by the names of fronts.
-        rows: Styles of single rows that differ from their front's.
-        labels: Labels of all rows.
+    ``looks`` has the styles of fronts by name, and ``rows`` those of single rows that differ.
     """
     points = [
         charts.Point(

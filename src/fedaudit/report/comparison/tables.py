@@ -25,7 +25,6 @@ from fedaudit.report.grid import (
     Grid,
     Place,
     below,
-    clean,
     named,
     shortened,
     tabled,
@@ -63,6 +62,12 @@ def comparison_sections(
     )
     text = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
     attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, text)
+    utility = _figures_table(
+        comparison,
+        "Utility",
+        comparison.on("utility"),
+        columns=lambda entry: wording.capital(wording.metric_name(entry.figure.metric)),
+    )
     parts = [
         of_table("rows", "What is compared", rows_table(comparison, verdicts)),
         of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison, records)),
@@ -73,7 +78,7 @@ def comparison_sections(
         if outside
         else None,
         of_table("epsilons", "Epsilon", epsilon_comparison(comparison, records)),
-        of_table("utility", "Utility", utility_table(comparison)),
+        of_table("utility", "Utility", utility),
         of_table("usage", "Use of training data", usage_table(comparison, records)),
     ]
     return [part for part in parts if part is not None]
@@ -201,6 +206,9 @@ def _attack_table(
         if entry.attack in columns
     ]
 
+    def column(attack: str) -> str:
+        return attack.capitalize() if attack in OF_SEVERAL else attack
+
     def heading(entry: AttackEntry) -> Cell:
         if entry.part != "reference":
             return headings[entry.row]
@@ -220,17 +228,13 @@ def _attack_table(
         f"{wording.metric_name(entries[0].metric)}: members {wording.against(entries[0].contrast)}",
         rows,
         rows=lambda row: heading(row[0]),
-        columns=lambda row: _attack_name(row[0].attack),
+        columns=lambda row: column(row[0].attack),
         cell=lambda row: _attack_cell(*row, notes),
-        order=[_attack_name(attack) for attack in (*OF_SEVERAL, *attacks)],
+        order=map(column, (*OF_SEVERAL, *attacks)),
         first="Defense",
         notes=notes,
         remark=" ".join(filter(None, parts)),
     )
-
-
-def _attack_name(attack: str) -> str:
-    return attack.capitalize() if attack in OF_SEVERAL else attack
 
 
 def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[AttackEntry]:
@@ -253,9 +257,7 @@ def _attack_cell(
     entry: AttackEntry, figure: Estimate, change: Difference | None, notes: Footnotes
 ) -> Cell | None:
     if entry.value is None:
-        return Cell(
-            wording.MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note)
-        )
+        return Cell(wording.MISSING, "not given", "muted", notes.mark(entry.note))
     lines = []
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"on {on_clients(entry.targets)} alone")
@@ -327,16 +329,6 @@ def _figures_table(
         ),
         first=first,
         remark=f"{remark} {_about(comparison, changes)}",
-    )
-
-
-def utility_table(comparison: Comparison) -> Grid | None:
-    """Return the test accuracy of each row, with the change against its base."""
-    return _figures_table(
-        comparison,
-        "Utility",
-        comparison.on("utility"),
-        columns=lambda entry: wording.capital(wording.metric_name(entry.figure.metric)),
     )
 
 

@@ -22,6 +22,8 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, relied_on
 from fedaudit.results.record import Record
 
+_ONE_CLIENT = "one client's whole contribution"
+_ONE_UPDATE = "one client's update in one round's sum"
 _AGAINST_THE_VIEW = "against the adversary here"
 AGAINST_BOTH_MODELS = "against whoever has the first and the last global model"
 _AGAINST_ONE_SUM = "against whoever has the last round’s sum and the model before it"
@@ -119,13 +121,12 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
             of_run(metric, like=measured[0].bound)
             for metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
         )
-        unit, observer = "one client's whole contribution", AGAINST_BOTH_MODELS
-        bounds.append(EpsilonBounds(unit, observer, measured, claim, "claimed", deployed))
+        claims = (claim, "claimed", deployed)
+        bounds.append(EpsilonBounds(_ONE_CLIENT, AGAINST_BOTH_MODELS, measured, *claims))
     if measured := _measured(record, of_run, SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN):
-        unit = "one client's update in one round's sum"
         # A bound of 0 says nothing, so that it must not come before a positive one.
         measured = tuple(sorted(measured, key=lambda one: not one.bound.number))
-        bounds.append(EpsilonBounds(unit, _AGAINST_ONE_SUM, measured))
+        bounds.append(EpsilonBounds(_ONE_UPDATE, _AGAINST_ONE_SUM, measured))
     return bounds
 
 

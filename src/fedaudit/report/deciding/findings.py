@@ -21,14 +21,9 @@ LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing"
 
 
 class Finding(NamedTuple):
-    """The verdict on one topic.
+    """The verdict on one topic, in two or three words and in a sentence, with what follows.
 
-    Attributes:
-        topic: "membership", "sources" or "clusters".
-        status: The verdict in two or three words.
-        headline: The verdict in a sentence.
-        meaning: What follows from it, and what does not.
-        badge: Words that replace the status for a reader; empty for the status itself.
+    The badge replaces the status for a reader, unless it is empty.
     """
 
     topic: str

@@ -116,12 +116,7 @@ def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
 
 
 def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
-    """Return the sentence on the clients that a headline is about; empty for a single client.
-
-    Args:
-        record: The record.
-        figures: Figures of its headline, without those of another side of the run.
-    """
+    """Return the sentence on the clients of a headline's figures; empty for a single client."""
     clients = clients_of(figures)
     if len(clients) < 2:
         return ""

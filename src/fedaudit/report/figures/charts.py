@@ -91,16 +91,9 @@ class Placed(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis with its ends and ticks.
+    """An axis with its title, its ends (of a logarithmic one exponents of ten), and its ticks.
 
-    Attributes:
-        title: What it measures.
-        low: Its start; of a logarithmic axis the exponent of ten.
-        high: Its end, likewise.
-        ticks: Values with their texts.
-        log: Whether it is logarithmic.
-        form: "%" for shares.
-        guess: Value of a guess; None if it has none.
+    ``form`` is "%" for shares, and ``guess`` the value of a guess.
     """
 
     title: str
@@ -168,8 +161,7 @@ class Point(NamedTuple):
 class Panel(NamedTuple):
     """One set of axes with its lines and marks, the first below the others.
 
-    The summary is for readers who cannot see the panel. A dotted line crosses it at each value of
-    ``uprights``, and the title is above it.
+    The summary is for readers who cannot see it. It has a dotted line at each of ``uprights``.
     """
 
     title: str
@@ -195,14 +187,9 @@ class Choice(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A figure of the report: its choices, of which the first is drawn at the start.
+    """A figure of the report: its choices, of which the first is drawn at the start, and a legend.
 
-    Attributes:
-        ident: Its name in the document.
-        caption: What it shows and how to read it.
-        choices: At least one.
-        keys: The legend, outside of the panels so that it never covers a curve.
-        shape: "square" for ROC curves, "tall" for others.
+    ``ident`` is its name in the document, and ``shape`` "square" for ROC curves or "tall".
     """
 
     ident: str

@@ -93,16 +93,7 @@ class Line(NamedTuple):
 
 
 class Forest(NamedTuple):
-    """Rows upon tracks: a picture, or one choice of it.
-
-    Attributes:
-        title: What it shows.
-        label: Its name among several.
-        caption: How to read it, in a sentence or two.
-        tracks: Scales from left to right.
-        lines: Rows from top to bottom.
-        keys: Looks of marks, where there are several.
-    """
+    """Rows upon tracks, with a title, a name among several, a caption and a legend."""
 
     title: str
     label: str
@@ -142,13 +133,7 @@ def forest(
 ) -> Picture:
     """Return rows upon tracks that are as long as their marks need; nothing without rows.
 
-    Args:
-        title: What it shows.
-        label: Its name among several.
-        caption: How to read it.
-        tracks: Scales from left to right.
-        lines: Rows from top to bottom, of which the first are drawn.
-        looks: Looks of marks by name; a legend shows those that are drawn if there are several.
+    Only the first rows are drawn. A legend names the looks of marks if there are several.
     """
     drawn, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
     if not drawn:

@@ -35,18 +35,14 @@ MOST_FAILED = 12
 
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed ones first: how many passed, values, each failure."""
+
+    def order(pair: tuple[str, list[ControlResult]]) -> tuple[bool, bool]:
+        checks = checks_of(pair[1])
+        return not checks.failed, not checks.ran
+
     kinds = grouped(record.controls, lambda result: result.control)
-    rows = sorted(kinds.items(), key=lambda pair: _rank(pair[1]))
-    return tabled(
-        "Controls",
-        [_controls_row(kind, results) for kind, results in rows],
-        words=("Result", "Passed", "Expected, and what failed"),
-    )
-
-
-def _rank(results: list[ControlResult]) -> int:
-    checks = checks_of(results)
-    return 0 if checks.failed else 1 if checks.ran else 2
+    rows = [_controls_row(*pair) for pair in sorted(kinds.items(), key=order)]
+    return tabled("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
 
 
 def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
