@@ -101,9 +101,9 @@ def _epsilons(record: Record) -> Picture:
     for measured in bounds.measured:
         name, value = wording.capital(measured.assumes or "measured"), measured.bound.number
         text, ceiling = wording.number(value), measured.bound.ceiling
-        most = "" if ceiling is None else f"at most {wording.number(ceiling)} could be shown"
+        limits = "" if ceiling is None else f"at most {wording.number(ceiling)} could be shown"
         mark = Mark(value, value, None, PLAIN, f"{name}: {text}")
-        lines.append(Line(name, (TrackCell((mark,), f"≥ {text}", most),)))
+        lines.append(Line(name, (TrackCell((mark,), f"≥ {text}", limits),)))
     for name, claim in claimed:
         text = wording.number(claim.number)
         mark = Mark(claim.number, None, claim.number, DEFENDED[0], f"{name}: {text}")
@@ -137,8 +137,9 @@ def _drawn_rate(figures: Sequence[Estimate]) -> str:
     """Return the TPR at the lowest FPR that at least half of the attacks have; else at 1 %."""
     rates = [f.metric for f in figures if rate_of(f.metric) is not None]
     ascending = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
-    most = max((rates.count(metric) for metric in ascending), default=0)
-    return next((metric for metric in ascending if 2 * rates.count(metric) >= most), tpr_at(0.01))
+    highest = max((rates.count(metric) for metric in ascending), default=0)
+    frequent = (metric for metric in ascending if 2 * rates.count(metric) >= highest)
+    return next(frequent, tpr_at(0.01))
 
 
 def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
@@ -406,8 +407,8 @@ def _point_line(item: ShownPoint) -> Line:
     text = f"{item.name}: right in {success} ({limits})"
     marks = [Mark(adv.value, adv.low, adv.high, look, text)]
     claimed, actual = point.figure(CLAIMED_SUCCESS), point.most if point.most < 1 else None
-    for most, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
-        if most is not None:
-            text = f"{item.name}: at most {wording.percent(most)}"
-            marks.append(Mark(most, None, None, look, text, size))
+    for bound, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
+        if bound is not None:
+            text = f"{item.name}: at most {wording.percent(bound)}"
+            marks.append(Mark(bound, None, None, look, text, size))
     return Line(shortened(item.name, 60), (TrackCell(tuple(marks), success, limits),))

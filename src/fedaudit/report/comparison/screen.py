@@ -166,8 +166,9 @@ def front_figure(
     )
     by_panel = evidence.grouped(ordered, lambda front: (front.metric, front.contrast))
     labels, names = labels_of(comparison), evidence.distinct(map(front_name, fronts))
-    looks = {name: charts.style(at)._replace(dash="") for at, name in enumerate(names)}
-    rows = {row: _UNDEFENDED for row, one in enumerate(comparison.rows) if one.family == NO_DEFENSE}
+    looks = {name: charts.style(place)._replace(dash="") for place, name in enumerate(names)}
+    families = [row.family for row in comparison.rows]
+    rows = {row: _UNDEFENDED for row, family in enumerate(families) if family == NO_DEFENSE}
     rows |= {best.row: _BEST} if best else {}
     rows |= dict.fromkeys(doubted_rows(comparison, records), DOUBTED)
     choices = [
@@ -178,13 +179,7 @@ def front_figure(
         )
         for (metric, contrast), inside in by_panel.items()
     ]
-    caption = fixed("pictures.fronts")
-    if best:
-        caption += f" {fixed('pictures.best')}"
-    elif ranked and nothing_to_lower(comparison):
-        caption += f" {fixed('pictures.nothing')}"
-    elif ranked and holds_defenses(comparison):
-        caption += f" {fixed('pictures.no_bargain')}"
+    caption = fixed("pictures.fronts") + f" {fixed('pictures.best')}" * bool(best)
     looks |= {
         "no defense, same clients": _UNDEFENDED,
         f"best trade-off: {labels[best.row] if best else ''}": _BEST,
@@ -230,7 +225,7 @@ def _panel(
     metric, contrast = fronts[0].metric, fronts[0].contrast
     title, leakage = f"Members {wording.against(contrast)}", leakage_name(metric)
     errors = _reach((point.x, point.x_limits) for point in points)
-    most = max(_reach((point.y, point.y_limits) for point in points))
+    largest = max(_reach((point.y, point.y_limits) for point in points))
     low, high = min(errors), max(errors)
     margin = max((high - low) / 10, (LEAST_SPANS["error"] - (high - low)) / 2)
     x, y = (
@@ -238,7 +233,7 @@ def _panel(
         for name, ends in (
             ("Test error", (low - margin, high + margin)),
             # This axis starts at guessing, so that a large leak has a large distance from it.
-            (leakage, (-most / 40, max(1.1 * most, LEAST_SPANS["leakage"]))),
+            (leakage, (-largest / 40, max(1.1 * largest, LEAST_SPANS["leakage"]))),
         )
     )
     texts = shortened("; ".join(dict.fromkeys(point.text for point in points)), 1000)

@@ -17,7 +17,7 @@ from fedaudit.report.comparison.tradeoffs import (
     labels_of,
     on_clients,
 )
-from fedaudit.report.fixed import fixed
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import (
     Cell,
     Filled,
@@ -279,7 +279,7 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
     """Return the methods of intervals, and what changes are against."""
     figures, changes = zip(*rows, strict=True)
     of_figures, of_changes = (
-        evidence.distinct(shortened(one.method, 80) for one in parts if one and one.method)[:3]
+        evidence.distinct(shortened(part.method, 80) for part in parts if part and part.method)[:3]
         for parts in (figures, changes)
     )
     base = "the undefended row of the same settings, or else the first row"
@@ -361,15 +361,8 @@ def source_comparison(comparison: Comparison) -> Grid | None:
     )
 
 
-_EPSILONS = {
-    metric_names.FORMAL_EPSILON: "Formal ε, training",
-    metric_names.FORMAL_EPSILON_OF_A_ROUND: "Formal ε, one round",
-    metric_names.CLAIMED_CLIENT_EPSILON: "ε claimed",
-    metric_names.CLAIMED_CLIENT_EPSILON_ALONE: "Claimed without canaries",
-    metric_names.CLIENT_EPSILON_IF_GAUSSIAN: "ε at least, if Gaussian",
-    metric_names.CLIENT_EPSILON: "ε at least, from coins",
-}
-_FORMAL = list(_EPSILONS)[:2]
+_EPSILONS = fixed_texts("compared_epsilons")
+_FORMAL = (metric_names.FORMAL_EPSILON, metric_names.FORMAL_EPSILON_OF_A_ROUND)
 
 
 def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
@@ -391,18 +384,16 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         for _, figure in figures
         if figure.metric in _FORMAL and figure.method
     )
-
-    def cell(figure: Estimate) -> str:
-        if figure.value is None:
-            return "none proven" if figure.metric in _FORMAL else wording.MISSING
-        return wording.number(figure.value)
-
     return estimate_table(
         "Epsilon",
         figures,
         rows=lambda pair: headings[pair[0]],
         columns=lambda pair: _EPSILONS[pair[1].metric],
-        cell=lambda pair: cell(pair[1]),
+        cell=lambda pair: (
+            "none proven"
+            if pair[1].value is None and pair[1].metric in _FORMAL
+            else wording.given(pair[1].value, wording.number)
+        ),
         order=_EPSILONS.values(),
         first="Defense",
         remark=fixed("compared.epsilons", notes=f" ({', '.join(notes[:4])})" * bool(notes)),

@@ -49,7 +49,7 @@ def labels_of(comparison: Comparison) -> list[str]:
 def headings_of(comparison: Comparison) -> list[Cell]:
     """Return the labels of rows as cells: the defense, and the rest in a smaller line."""
     labels = [label.partition(" · ") for label in labels_of(comparison)]
-    return [named(defense, rest, limit=120) for defense, _, rest in labels]
+    return [named(defense, details, limit=120) for defense, _, details in labels]
 
 
 def case_of(row: Row | Front) -> str:
@@ -274,9 +274,9 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
 
 def nothing_to_lower(comparison: Comparison) -> bool:
     """Return True if rows are defended, and no undefended one has an attack above chance."""
-    undefended = {row for row, one in enumerate(comparison.rows) if one.family == NO_DEFENSE}
     return holds_defenses(comparison) and not any(
-        entry.above for entry in comparison.entries if entry.row in undefended
+        entry.above and comparison.rows[entry.row].family == NO_DEFENSE
+        for entry in comparison.entries
     )
 
 

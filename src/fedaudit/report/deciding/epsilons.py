@@ -124,8 +124,8 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
         claims = (claim, "claimed", deployed)
         bounds.append(EpsilonBounds(_ONE_CLIENT, AGAINST_BOTH_MODELS, measured, *claims))
     if measured := _measured(record, of_run, SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN):
-        # A bound of 0 says nothing, so that it must not come before a positive one.
-        measured = tuple(sorted(measured, key=lambda one: not one.bound.number))
+        # A bound of 0 is trivial, so that it must not come before a positive one.
+        measured = tuple(sorted(measured, key=lambda item: not item.bound.number))
         bounds.append(EpsilonBounds(_ONE_UPDATE, _AGAINST_ONE_SUM, measured))
     return bounds
 

@@ -136,16 +136,16 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
         f"{pooled_over(record)(strongest.attack)}, each compared with its own held-out samples"
     )
     if above:
-        shown = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
-        return f"{shown} for {clients_named(above)} alone"
-    shown = "Shown" if by_all else "Judged"
+        start = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
+        return f"{start} for {clients_named(above)} alone"
+    outcome = "Shown" if by_all else "Judged"
     by_client = evidence.grouped(single, lambda figure: figure.target)
     small = [client for client in clients if not little_can_hide(record, by_client[client])]
     if not small:
-        return f"{shown} {together}"
+        return f"{outcome} {together}"
     names = "single clients" if small == clients else clients_named(small)
     verb = "are" if len(small) > 1 else "is"
-    return f"{shown} {together}; {names} {verb} too small to be judged alone"
+    return f"{outcome} {together}; {names} {verb} too small to be judged alone"
 
 
 def pooled_over(record: Record) -> Callable[[str], str]:

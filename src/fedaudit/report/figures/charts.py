@@ -41,21 +41,19 @@ class Style(NamedTuple):
     symbol: str = ""
 
     @property
-    def shape(self) -> Markup:
-        """The mark as SVG; empty without a symbol."""
-        symbol = self.symbol.removesuffix("-open")
-        if symbol and symbol not in MARKS:
-            raise ValueError(f"no mark is called {self.symbol!r}; known: {', '.join(MARKS)}")
-        ink = 'fill="{}"' if symbol == self.symbol else 'fill="var(--card)" stroke="{}"'
-        form = Markup("<g {} {}>{}</g>")
-        width = Markup('stroke-width="2"' * (symbol != self.symbol))
-        ink = Markup(ink).format(self.color)
-        return form.format(ink, width, Markup(MARKS[symbol])) if symbol else Markup("")
-
-    @property
     def dashes(self) -> str:
         """The dash pattern of SVG."""
         return DASHES[self.dash]
+
+    @property
+    def is_open(self) -> bool:
+        """True for a hollow mark."""
+        return self.symbol.endswith("-open")
+
+    @property
+    def mark(self) -> Markup:
+        """The mark as SVG without its colour; empty without a symbol."""
+        return Markup(MARKS[self.symbol.removesuffix("-open")] if self.symbol else "")
 
 
 def style(position: int) -> Style:
@@ -173,7 +171,7 @@ class Panel(NamedTuple):
     uprights: Sequence[float] = ()
 
     @property
-    def left(self) -> int:
+    def left_margin(self) -> int:
         """Approximate width of the vertical axis's texts, in pixels."""
         longest = max((len(text) for _, text in self.y.places()), default=0)
         return round(30 + 6.4 * min(longest, 24))

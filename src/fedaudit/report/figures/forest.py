@@ -170,12 +170,12 @@ def _fitted(track: Axis, marks: Sequence[Mark]) -> Axis:
     at 0.
     """
     ends = [end for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
-    low, high, least, most = 0.0, track.high, min([*ends, 0.5]), max([*ends, 0.0])
+    low, high, smallest, largest = 0.0, track.high, min([*ends, 0.5]), max([*ends, 0.0])
     if track.guess == 0.5:
-        low, high = next(end for end in (0.4, 0.2, 0.0) if end <= max(least, 0.0)), 1.0
+        low, high = next(end for end in (0.4, 0.2, 0.0) if end <= max(smallest, 0.0)), 1.0
     elif high <= low and track.form == "%":
-        high = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6) if most <= end), 1.0)
+        high = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6) if largest <= end), 1.0)
     elif high <= low:
-        step = tick_step(1.15 * most or 1.0, 4)
-        high = step * (int(1.15 * most / step) + 1)
+        step = tick_step(1.15 * largest or 1.0, 4)
+        high = step * (int(1.15 * largest / step) + 1)
     return track._replace(low=low, high=high, ticks=ticks(low, high, 4, track.form))

@@ -294,8 +294,8 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     """
     if not curves:
         return None
-    found = grouped(curves, lambda curve: curve.attack)
-    ranked = sorted(found, key=lambda attack: -fmean(map(_height, found[attack])))
+    by_attack = grouped(curves, lambda curve: curve.attack)
+    ranked = sorted(by_attack, key=lambda attack: -fmean(map(_height, by_attack[attack])))
     coloured, others = ranked[:_MOST_COLOURED], ranked[_MOST_COLOURED:]
     looks = {
         attack: charts.style(place)._replace(symbol="") for place, attack in enumerate(coloured)
@@ -342,23 +342,20 @@ def _roc_panel(
         charts.Axis(f"{kind}-positive rate", math.log10(floor), 0.02, _TICKS, log=True)
         for kind in ("False", "True")
     )
+    lines = [charts.Curve("guessing", [floor, 1], [floor, 1], _GUESSING)]
     # Grey curves come first, so that they lie below the others.
-    ordered = sorted(curves, key=lambda curve: curve.attack in looks)
-    lines = [_roc_curve(curve, looks.get(curve.attack, _PALE), floor) for curve in ordered]
+    for curve in sorted(curves, key=lambda curve: curve.attack in looks):
+        # A logarithmic axis has no zero: such points go to the edge, below it for the TPR. A step
+        # goes across before it goes up.
+        fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
+        tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
+        lines.append(charts.Curve(curve.attack, fpr, tpr, looks.get(curve.attack, _PALE)))
     return charts.Panel(
         f"Members {wording.against(contrast)}",
         f"ROC curves of {len(curves)} attacks, members against "
         f"{wording.contrast_meaning(contrast)}; the table of attacks gives their numbers.",
         x,
         y,
-        [charts.Curve("guessing", [floor, 1], [floor, 1], _GUESSING), *lines],
+        lines,
         uprights=(0.001, 0.01),
     )
-
-
-def _roc_curve(curve: Curve, look: charts.Style, floor: float) -> charts.Curve:
-    # A logarithmic axis has no zero: such points go to the edge, below it for the TPR. A step goes
-    # across before it goes up.
-    fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
-    tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
-    return charts.Curve(curve.attack, fpr, tpr, look)

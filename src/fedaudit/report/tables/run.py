@@ -52,14 +52,14 @@ def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
     valued = [result for result in checks.ran if result.value is not None]
     values = [
         _QUANTITIES.get(kind, "")
-        + wording.from_to([one.value or 0.0 for one in same], "–", text=wording.number)
+        + wording.from_to([result.value or 0.0 for result in same], "–", text=wording.number)
         for same in grouped(valued, lambda result: result.expected).values()
     ]
     expected = distinct(shortened(result.expected, 120) for result in results)
     hidden = len(checks.failed) - MOST_FAILED
     lines = [_failure(result) for result in checks.failed[:MOST_FAILED]]
     lines += [f"and {wording.count(hidden)} more"] * (hidden > 0)
-    lines += distinct(shortened(one.note, 200) for one in results if one.passed is None)[:3]
+    lines += distinct(shortened(r.note, 200) for r in results if r.passed is None)[:3]
     return {
         "Control": named(kind),
         "Result": Cell(text, tone=tone),
