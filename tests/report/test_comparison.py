@@ -122,8 +122,8 @@ def comparison(*rows: tuple[str, dict[str, str]]) -> Comparison:
     return Comparison.model_construct(
         sources=[Source.model_construct(name="study") for _ in rows],
         rows=[
-            Row(source=at, defense=name, family=name, clients=10, settings=settings)
-            for at, (name, settings) in enumerate(rows)
+            Row(source=place, defense=name, family=name, clients=10, settings=settings)
+            for place, (name, settings) in enumerate(rows)
         ],
     )
 
@@ -159,7 +159,7 @@ def comparison(*rows: tuple[str, dict[str, str]]) -> Comparison:
 def test_rows_without_a_defense_are_named_by_what_differs(
     settings: tuple[dict[str, str], ...], labels: list[str]
 ) -> None:
-    assert labels_of(comparison(*(("none", one) for one in settings))) == labels
+    assert labels_of(comparison(*(("none", item) for item in settings))) == labels
 
 
 def test_a_row_without_a_defense_says_so_beside_one_with_it() -> None:
@@ -175,9 +175,9 @@ def test_settings_that_vary_have_columns() -> None:
 
 
 def test_a_comparison_of_defenses_asks_for_tuned_dp_sgd() -> None:
-    said = "Tuned DP-SGD is not among the defenses"
-    assert any(said in caution for caution in cautions(THREE, RECORDS))
-    assert not any(said in caution for caution in cautions(compared([PLAIN] * 2), [PLAIN] * 2))
+    answer = "Tuned DP-SGD is not among the defenses"
+    assert any(answer in caution for caution in cautions(THREE, RECORDS))
+    assert not any(answer in caution for caution in cautions(compared([PLAIN] * 2), [PLAIN] * 2))
 
 
 def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
@@ -231,11 +231,11 @@ def test_no_row_is_called_best_where_the_headline_shows_no_trade_off() -> None:
 def test_a_failed_control_takes_the_best_trade_off_back() -> None:
     failing = changed(PLAIN, controls=[control("untrained model", passed=False)])
     records = [failing, WEAK, STRONG]
-    whole = compared(records)
-    said = first_of_comparison(whole, records, [verdict(one) for one in records])
-    assert (said.look, said.status, said.numbers) == ("control failed", "control failed", ())
-    assert said.headline == "A control failed, so that no trade-off is concluded"
-    page = comparison_html(whole, records)
+    result = compared(records)
+    answer = first_of_comparison(result, records, [verdict(item) for item in records])
+    assert (answer.look, answer.status, answer.numbers) == ("control failed", "control failed", ())
+    assert answer.headline == "A control failed, so that no trade-off is concluded"
+    page = comparison_html(result, records)
     assert "best trade-off: " not in page
     assert "Low and to the left is good" not in page
 
@@ -243,14 +243,14 @@ def test_a_failed_control_takes_the_best_trade_off_back() -> None:
 def test_rows_of_a_record_whose_control_failed_are_not_relied_on_wherever_they_are_shown() -> None:
     failing = cleaned(changed(PLAIN, controls=[control("untrained model", passed=False)]))
     long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
-    whole = compared([failing, long])
-    (table,) = attack_tables(whole, [failing, long])["unseen"]
+    result = compared([failing, long])
+    (table,) = attack_tables(result, [failing, long])["unseen"]
     first, other = cells(table, "a")
     assert (first.text[0], first.detail.split("\n")[0]) == ("✗", "not relied on")
     assert other.text[0] == "▲"
     assert "Δ" not in other.detail, "against a figure that is not relied on"
     assert "✗ not relied on: a control failed." in table.remark
-    (forest,) = membership_rows(whole, [failing, long])
+    (forest,) = membership_rows(result, [failing, long])
     doubted, relied_on = (line.cells[0] for line in forest.lines)
     assert (doubted.value[0], doubted.limits) == ("✗", "not relied on")
     assert relied_on.value[0] == "▲"
@@ -275,35 +275,35 @@ def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None
     # Attack a has the larger mean, b the larger figure in the second run.
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     accuracy = {1: 0.9, 2: 0.9}
-    shown = compared([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
-    (table,) = attack_tables(shown)["unseen"]
+    result = compared([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
+    (table,) = attack_tables(result)["unseen"]
     strongest = [row[2].text for row in table.rows if row[0].text.startswith("gradient")]
-    (forest,) = membership_rows(shown, [])
-    (front,) = (f for f in shown.fronts if f.attack == STRONGEST_ATTACK and f.gain is not None)
+    (forest,) = membership_rows(result, [])
+    (front,) = (f for f in result.fronts if f.attack == STRONGEST_ATTACK and f.gain is not None)
     point = front.points[1]
     assert strongest == ["0.750"]
     assert forest.lines[1].cells[0].value == "▲ 0.750"
     assert point.leakage == pytest.approx(2 * 0.75 - 1)
-    (one,) = tradeoffs(shown)
-    assert one.undefended + one.leakage == pytest.approx(point.leakage)
-    assert must(front_figure(shown)).choices[0].label.startswith("Advantage, strongest attack")
+    (item,) = tradeoffs(result)
+    assert item.undefended + item.leakage == pytest.approx(point.leakage)
+    assert must(front_figure(result)).choices[0].label.startswith("Advantage, strongest attack")
 
 
 def test_the_undefended_row_of_a_terminal_is_on_the_clients_that_defend_as_in_the_picture() -> None:
     (forest,) = membership_rows(THREE, RECORDS)
     # Client 0 alone, not the mean of clients 0 and 4.
     assert forest.lines[0].cells[0].value == "▲ 0.820"
-    (one, _) = tradeoffs(THREE)
-    assert (one.undefended + 1) / 2 == pytest.approx(0.82)
+    (item, _) = tradeoffs(THREE)
+    assert (item.undefended + 1) / 2 == pytest.approx(0.82)
 
 
 def test_attacks_that_no_defended_row_has_draw_nothing() -> None:
-    more = given("more", {"c": {1: {0: 0.7}, 2: {0: 0.7}}}, {1: 0.9, 2: 0.9}, rounds=20)
-    comparison = compared([*RECORDS, more])
+    extended = given("more", {"c": {1: {0: 0.7}, 2: {0: 0.7}}}, {1: 0.9, 2: 0.9}, rounds=20)
+    comparison = compared([*RECORDS, extended])
     figure = must(front_figure(comparison))
     assert {front.attack for front in comparison.fronts} >= {"a", "c"}
     assert not [choice.label for choice in figure.choices if ", c," in choice.label]
-    assert comparison_html(comparison, [*RECORDS, more])
+    assert comparison_html(comparison, [*RECORDS, extended])
     bare = [front for front in comparison.fronts if front.family == "none"]
     assert front_figure(changed(comparison, fronts=bare)) is None
 
@@ -337,10 +337,10 @@ def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
 
 def test_rows_without_a_defense_have_leakage_and_accuracy_with_intervals() -> None:
     long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
-    whole = compared([PLAIN, long])
-    assert front_figure(whole) is None
-    said = first_of_comparison(whole, [PLAIN, long], [verdict(PLAIN), verdict(long)])
-    (forest,) = said.picture
+    result = compared([PLAIN, long])
+    assert front_figure(result) is None
+    answer = first_of_comparison(result, [PLAIN, long], [verdict(PLAIN), verdict(long)])
+    (forest,) = answer.picture
     assert [line.label for line in forest.lines] == ["rounds 10", "rounds 30"]
     marks = [mark for line in forest.lines for cell in line.cells for mark in cell.marks]
     assert len(marks) == 4
