@@ -1,4 +1,4 @@
-"""What the verdict module decides, and that every reader says the same."""
+"""The verdict on a record, which every output shares."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def named(name: str = "hospital-a", value: float = 0.8) -> Record:
     return changed(only(*figures), config={"recording": {"names": names}})
 
 
-def test_a_client_is_called_by_its_name_on_every_surface() -> None:
+def test_every_output_uses_the_name_of_a_client() -> None:
     audit = named()
     checked = evaluate_policy(audit, POLICY)
     surfaces = {
@@ -77,7 +77,7 @@ def test_a_client_is_called_by_its_name_on_every_surface() -> None:
 
 
 @pytest.mark.parametrize("named_as", ["hospital-a", "3", "Client A"])
-def test_no_table_or_picture_calls_a_client_by_a_number_that_stands_for_its_name(
+def test_no_table_or_picture_shows_the_number_of_a_named_client(
     named_as: str,
 ) -> None:
     """Pictures and tables of single clients, groups, sources and sizes once had numbers."""
@@ -138,7 +138,7 @@ def test_canary_samples_are_never_called_people_and_their_epsilon_is_on_the_firs
     assert "Of canary samples, not of people" in clauses_json(audit)
 
 
-def test_a_leak_whose_lower_limit_was_refused_is_given_as_a_range() -> None:
+def test_a_leak_without_a_lower_limit_is_reported_as_a_range() -> None:
     audit = only(
         auc(0.55, 0.5, 0.6, significant=False),
         rate(0.106, None, 0.197, significant=True, method="exact 95%"),
@@ -156,7 +156,7 @@ def test_a_small_leak_with_a_low_estimate_stays_a_trace() -> None:
     assert verdict(audit).headline.startswith("A trace of leakage")
 
 
-def test_sources_above_guessing_take_the_warning_of_a_model_that_hardly_learned_away() -> None:
+def test_a_model_that_leaks_sources_has_no_warning_that_it_barely_learned() -> None:
     audit = hardly_learned(none_found(), 0.1)
     assert verdict(audit).warning
     success = estimate(
@@ -190,7 +190,7 @@ def test_advice_on_a_recording_never_asks_to_run_a_study(case: str, defense: str
     assert "seeds" not in steps
 
 
-def test_a_view_of_sums_is_not_said_to_reveal_whose_data_took_part() -> None:
+def test_a_view_of_sums_does_not_claim_to_reveal_clients() -> None:
     audit = only(auc(0.8, 0.77, 0.83, significant=True))
     sums = changed(audit, view=changed(audit.view, sees=["predictions", "global_model"]))
     assert "whose data" not in verdict(sums).meaning
@@ -239,7 +239,7 @@ def test_an_auc_below_one_half_never_passes_a_gate() -> None:
 
 @pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("owners", ["too small", "none", "not asked"])
-def test_label_distributions_that_explain_owners_are_no_reason_to_advise_a_defense(
+def test_no_defense_is_advised_if_label_distributions_explain_the_sources(
     owners: str, watched: bool
 ) -> None:
     explained = source(right=60, baseline_p=0.5, class_p_value=0.5, mixes=0.5)
@@ -272,7 +272,7 @@ def test_a_failed_control_is_named_with_its_client_on_the_first_screen() -> None
     )
 
 
-def test_an_auc_of_next_to_nothing_is_below_one_half() -> None:
+def test_a_tiny_auc_is_below_one_half() -> None:
     tiny = auc(5e-324, 0.0, 5e-324, method="DeLong 95%", significant=False)
     assert "wrong sign" in verdict(only(tiny)).headline
 
@@ -296,7 +296,7 @@ def test_the_clause_map_bounds_leakage_by_fair_comparisons_if_there_are_any() ->
 
 
 @pytest.mark.parametrize("defense", ["none", "dp-sgd"])
-def test_a_recording_is_not_said_to_have_no_defense(defense: str) -> None:
+def test_a_recording_does_not_claim_to_have_no_defense(defense: str) -> None:
     audit = record(details=False, defenses=((defense, 1.0),))
     for watched in (False, True):
         tiles = first_screen(changed(audit, watched=watched), verdict(audit)).numbers
@@ -352,7 +352,7 @@ def covered(**missing: object) -> Record:
         ),
     ],
 )
-def test_what_was_not_measured_is_named_and_no_leak_shown_is_not_said(
+def test_missing_measurements_are_named_and_make_the_verdict_inconclusive(
     missing: dict[str, object], answer: str
 ) -> None:
     assert verdict(covered()).status == "no leak shown"
@@ -362,7 +362,7 @@ def test_what_was_not_measured_is_named_and_no_leak_shown_is_not_said(
         assert answer in " ".join(text.split())
 
 
-def test_a_control_that_cannot_tell_is_no_check_mark() -> None:
+def test_a_control_that_was_not_run_gives_no_check_mark() -> None:
     audit = record()
     assert controls_line([audit]) == "3 of 4 controls hold, 1 cannot tell"
     text = printed(audit)
@@ -380,7 +380,7 @@ def test_unfair_figures_stay_out_of_the_headline_if_there_are_fair_ones() -> Non
     assert caveat in verdict(alone).headline
 
 
-def test_the_ladder_says_nothing_beyond_the_gaps_it_was_fitted_on(
+def test_the_ladder_gives_no_advice_outside_of_its_fitted_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     audit = record(defenses=(("none", 1.0),))
@@ -398,7 +398,7 @@ def deleted(word: str, *failing: str) -> Record:
 
 
 def texts(audit: Record) -> dict[str, str]:
-    """What each reader of a record says after deletion."""
+    """Return each output of a record after deletion."""
     return {
         "headline": verdict(audit).headline,
         "tile": str(unlearning_tile(audit)),
@@ -409,7 +409,7 @@ def texts(audit: Record) -> dict[str, str]:
     }
 
 
-def test_forgotten_is_said_on_every_surface_where_all_controls_hold() -> None:
+def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     audit = deleted("forgotten")
     assert must(deletion(audit)).verdict == "forgotten"
     answer = texts(audit)
@@ -419,7 +419,7 @@ def test_forgotten_is_said_on_every_surface_where_all_controls_hold() -> None:
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])
 @pytest.mark.parametrize("word", ["forgotten", "not forgotten"])
-def test_a_verdict_after_deletion_is_withheld_on_every_surface_if_a_control_failed(
+def test_every_output_withholds_the_verdict_after_deletion_if_a_control_failed(
     word: str, control: str
 ) -> None:
     audit = deleted(word, control)
@@ -430,13 +430,13 @@ def test_a_verdict_after_deletion_is_withheld_on_every_surface_if_a_control_fail
             assert f"{word} " not in f"{text} ", surface
 
 
-def test_a_control_that_cannot_tell_does_not_withhold_the_verdict_after_deletion() -> None:
+def test_a_control_that_was_not_run_does_not_withhold_the_verdict_after_deletion() -> None:
     audit = deleted("forgotten")
     untold = [changed(item, passed=None) for item in audit.controls]
     assert must(deletion(changed(audit, controls=untold))).verdict == "forgotten"
 
 
-def test_the_rule_for_a_final_model_says_nothing_beyond_its_gaps(
+def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     audit = record(defenses=(("none", 1.0),))
@@ -452,7 +452,7 @@ def test_the_rule_for_a_final_model_says_nothing_beyond_its_gaps(
     assert ladder().uploads.most == max(rung.gap for rung in ladder().rungs)
 
 
-def test_the_gate_does_not_say_that_figures_show_nothing_where_an_attack_succeeds() -> None:
+def test_the_gate_does_not_dismiss_figures_if_an_attack_succeeds() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     assert "figures near guessing show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
@@ -464,7 +464,7 @@ def test_the_gate_does_not_say_that_figures_show_nothing_where_an_attack_succeed
     assert "barely learned its training data leaks little" in words(report_html(quiet))
 
 
-def test_the_gate_does_not_say_it_where_sources_are_named_above_guessing() -> None:
+def test_the_gate_does_not_dismiss_figures_if_sources_are_named_above_guessing() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     success = estimate(
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
@@ -496,7 +496,7 @@ def test_a_leak_without_a_defense_does_not_show_that_a_defended_model_learned() 
 
 
 def pooled_with(value: float, low: float, high: float, *, significant: bool) -> Record:
-    """All clients together below the ceiling, and one client by itself."""
+    """Return a record with pooled clients below the ceiling, and one client above it."""
     figures = [
         auc(0.5, 0.47, 0.53, target=None, within="client", significant=False),
         auc(value, low, high, target=0, significant=significant),
@@ -510,7 +510,7 @@ POOLED = Policy.model_validate(
 )
 
 
-def test_a_client_whose_leak_is_shown_does_not_pass_among_others() -> None:
+def test_a_leaking_client_does_not_pass_because_the_pooled_figure_does() -> None:
     checked = evaluate_policy(pooled_with(0.9, 0.58, 0.99, significant=True), POOLED)
     assert checked.outcome is Outcome.INCONCLUSIVE
     assert "client 0" in checked.reason
@@ -544,7 +544,7 @@ def two_attacks(control: str, *, first: tuple[float, float, float], **about: Any
     return changed(only(*figures), controls=[failed])
 
 
-def test_a_leak_that_other_attacks_show_stands_beside_a_failed_control_of_one() -> None:
+def test_a_failed_control_of_one_attack_leaves_the_leak_of_another() -> None:
     audit = two_attacks("peer updates", first=(0.65, 0.61, 0.69), attack="b", clients=[2])
     answer = verdict(audit)
     assert answer.status == "clear leak", "by attack a: figures of b are not relied on"
@@ -561,7 +561,7 @@ def test_a_leak_that_other_attacks_show_stands_beside_a_failed_control_of_one() 
     )
 
 
-def test_nothing_is_concluded_where_only_the_doubtful_attack_finds_a_leak() -> None:
+def test_nothing_is_concluded_if_only_an_attack_with_a_failed_control_finds_a_leak() -> None:
     audit = two_attacks("peer updates", first=(0.5, 0.45, 0.55), attack="b")
     answer = verdict(audit)
     assert answer.status == "control failed"
@@ -571,7 +571,7 @@ def test_nothing_is_concluded_where_only_the_doubtful_attack_finds_a_leak() -> N
     assert evaluate_policy(audit, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.INCONCLUSIVE
 
 
-def test_a_failed_control_of_the_whole_audit_takes_every_leak_back() -> None:
+def test_a_failed_control_of_the_audit_leaves_no_leak() -> None:
     audit = two_attacks("blind classifier", first=(0.65, 0.61, 0.69))
     assert verdict(audit).status == "control failed"
     assert "▲" not in printed(audit)
@@ -579,7 +579,7 @@ def test_a_failed_control_of_the_whole_audit_takes_every_leak_back() -> None:
 
 
 @pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
-def test_a_control_that_can_only_hide_leaks_takes_none_back(control: str) -> None:
+def test_a_failed_control_that_can_only_hide_leaks_keeps_them(control: str) -> None:
     audit = two_attacks(control, first=(0.65, 0.61, 0.69), target=0)
     answer = verdict(audit)
     assert answer.status == "strong leak"
@@ -588,7 +588,9 @@ def test_a_control_that_can_only_hide_leaks_takes_none_back(control: str) -> Non
 
 
 @pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
-def test_a_control_that_can_hide_leaks_leaves_no_verdict_without_one(control: str) -> None:
+def test_a_failed_control_that_can_hide_leaks_leaves_no_verdict_without_a_leak(
+    control: str,
+) -> None:
     audit = two_attacks(control, first=(0.5, 0.45, 0.55), target=0)
     quiet = changed(audit, estimates=audit.estimates[:1])
     assert verdict(quiet).status == "control failed"
@@ -600,7 +602,7 @@ def blind(passed: bool, target: int | None) -> ControlResult:
     )
 
 
-def test_one_clients_failed_control_takes_back_its_figures_and_the_pooled_ones_alone() -> None:
+def test_a_failed_control_of_a_client_marks_its_figures_and_the_pooled_ones() -> None:
     audit = pooled_with(0.8, 0.75, 0.85, significant=True)
     clients = sorted({f.target for f in audit.findings if f.target is not None})
     first, *others = clients
@@ -617,7 +619,7 @@ def test_one_clients_failed_control_takes_back_its_figures_and_the_pooled_ones_a
     assert doubted == {None, *clients}
 
 
-def test_owners_named_less_often_than_by_guessing_are_no_sign_of_none() -> None:
+def test_sources_named_less_often_than_by_guessing_are_inconclusive() -> None:
     audit = with_sources(source(right=1, clients=10, each=100))
     assert verdict(audit).status == "inconclusive"
     policy = Policy.model_validate(
@@ -633,14 +635,14 @@ def test_owners_named_less_often_than_by_guessing_are_no_sign_of_none() -> None:
     assert "right less often than a guess" in sign.reason
 
 
-def test_a_leak_that_is_left_after_deletion_stands_where_attacks_may_find_too_little() -> None:
+def test_a_leak_after_deletion_is_reported_if_a_control_can_only_hide_leaks() -> None:
     audit = deleted("not forgotten", "planted leak")
     assert must(deletion(audit)).verdict == "not forgotten"
     assert must(deletion(deleted("forgotten", "planted leak"))).verdict == WITHHELD
     assert must(deletion(deleted("not forgotten", "untrained model"))).verdict == WITHHELD
 
 
-def test_a_leak_of_one_client_is_not_said_to_be_missing_over_all_where_that_is_withheld() -> None:
+def test_a_withheld_pooled_figure_does_not_deny_the_leak_of_a_client() -> None:
     audit = pooled_with(0.9, 0.8, 0.95, significant=True)
     answer = verdict(changed(audit, controls=[blind(False, None), blind(True, 0), blind(False, 1)]))
     assert answer.status == "strong leak"
@@ -649,7 +651,7 @@ def test_a_leak_of_one_client_is_not_said_to_be_missing_over_all_where_that_is_w
     assert "Not shown" not in answer.headline
 
 
-def test_no_number_of_samples_is_named_for_figures_that_a_control_takes_back() -> None:
+def test_figures_with_a_failed_control_need_no_number_of_samples() -> None:
     audit = two_attacks("blind classifier", first=(0.8, 0.75, 0.85))
     (check,) = [
         item
@@ -660,7 +662,7 @@ def test_no_number_of_samples_is_named_for_figures_that_a_control_takes_back() -
     assert check.needs == ""
 
 
-def test_a_doubt_is_gone_with_the_control_that_raised_it() -> None:
+def test_removing_a_failed_control_removes_its_doubts() -> None:
     doubtful = cleaned(two_attacks("blind classifier", first=(0.65, 0.61, 0.69)))
     assert all(figure.doubt for figure in doubtful.findings)
     cleared = cleaned(changed(doubtful, controls=[]))

@@ -1,4 +1,4 @@
-"""The first picture answers the question of its kind."""
+"""The first picture of each kind of record."""
 
 import re
 
@@ -60,7 +60,7 @@ def failing(audit: Record) -> Record:
     return changed(audit, controls=controls)
 
 
-def test_a_failed_control_takes_back_the_picture_and_table_of_a_deletion() -> None:
+def test_a_failed_control_marks_the_picture_and_table_of_a_deletion() -> None:
     audit = failing(
         audit_of(*unlearned("forgotten"), unlearning={"method": "ascent", "margin": 0.05})
     )
@@ -80,7 +80,7 @@ def test_a_failed_control_takes_back_the_picture_and_table_of_a_deletion() -> No
     assert tile.detail == NOT_RELIED_ON
 
 
-def test_a_failed_control_takes_back_the_picture_of_clusters() -> None:
+def test_a_failed_control_marks_the_picture_of_clusters() -> None:
     forests = first_picture(failing(with_clusters(tiny([0, 0, 0, 0, 1, 1]))))
     (forest,) = (item for item in forests if item.title == "Membership risk by model")
     for line in forest.lines:
@@ -123,7 +123,7 @@ def test_a_record_without_such_bounds_opens_with_its_attacks() -> None:
     assert first_picture(audit_of())[0].title == "Attacks against guessing"
 
 
-def test_clusters_have_what_their_clients_accept_beside_the_risk_of_their_model() -> None:
+def test_the_risk_of_a_model_is_drawn_with_the_risks_that_its_clients_accept() -> None:
     (forest,) = first_picture(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
     majority = forest.lines[0]
     small = [mark for mark in majority.cells[0].marks if mark.size < 9]

@@ -36,7 +36,7 @@ def auc(value: float | None, **options: object) -> Estimate:
     return estimate({**where, **options})
 
 
-def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs() -> None:
+def test_a_rate_with_too_few_nonmembers_has_only_an_upper_limit() -> None:
     figure = estimate(
         attack="a",
         metric="tpr@0.001",
@@ -59,7 +59,7 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs
     assert table.remark.startswith(expected), "each method has its metrics"
 
 
-def test_attacks_are_rows_and_three_metrics_a_contrast_are_columns() -> None:
+def test_attacks_are_rows_and_metrics_by_contrast_are_columns() -> None:
     (grid, defended) = attack_tables(record())
     assert [(heading.text, heading.detail) for heading in grid.headings] == [
         ("", ""),
@@ -100,7 +100,7 @@ def test_a_refused_figure_shows_a_dash_and_says_why_below_the_table() -> None:
     assert grid.notes == (("a", "needs 1,000 more"),)
 
 
-def test_figures_over_seeds_stand_in_for_those_of_single_seeds() -> None:
+def test_figures_over_seeds_replace_those_of_single_seeds() -> None:
     both = only(auc(0.6, seed=1), auc(0.8, seed=2), auc(0.7, low=0.6, high=0.8, seed=None))
     (grid,) = attack_tables(both)
     assert texts(grid, 1) == ["▲ 0.700"]
@@ -121,7 +121,7 @@ def test_the_triangle_follows_the_corrected_test_and_not_the_bare_interval() -> 
     assert texts(grid, 1) == ["▲ 0.600"]
 
 
-def test_epsilon_is_shown_with_the_most_it_could_have_been() -> None:
+def test_epsilon_is_shown_with_its_ceiling() -> None:
     grid = must(other_figures_table(record()))
     assert grid.rows[0][1].detail == "≥ 1.420\nof at most 5.610"
 
@@ -133,7 +133,7 @@ def test_utility_over_seeds_is_their_mean_with_the_lowest_and_highest() -> None:
     assert grid.rows[0][1].detail.endswith("mean of 3 seeds")
 
 
-def test_the_words_of_sizes_have_the_thresholds_of_the_verdict() -> None:
+def test_the_explained_thresholds_are_those_of_the_verdict() -> None:
     expected = signs_of([])
     for item in SIZES[1:]:
         for part in (item.word, f"{item.auc:g}", f"{item.percent_rate:.0%}"):
@@ -150,7 +150,7 @@ def test_failed_controls_come_first_with_value_and_interval() -> None:
     assert grid.rows[-1][4].detail == "Not requested for this study."
 
 
-def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
+def test_controls_are_summarised_by_kind_with_every_expectation() -> None:
     controls = [
         control(
             "blind classifier",
@@ -199,7 +199,7 @@ def seeds_of_a_rate(*values: float) -> list[Estimate]:
     return [auc(value, seed=seed, **counts) for seed, value in enumerate(values, 1)]
 
 
-def test_a_mean_rate_has_the_sizes_of_all_seeds_and_no_counts_of_its_own() -> None:
+def test_a_mean_rate_has_the_sizes_of_all_seeds_and_no_counts() -> None:
     runs = seeds_of_a_rate(0.01, 0.02, 0.03)
     mean = auc(0.02, metric="tpr@0.001", low=0.0, high=0.05, n_members=1500, n_nonmembers=9000)
     audit = only(*runs, mean)
@@ -208,7 +208,7 @@ def test_a_mean_rate_has_the_sizes_of_all_seeds_and_no_counts_of_its_own() -> No
     assert grid.rows[0][1].detail == "0–5.0%"
 
 
-def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
+def test_a_sample_that_several_attacks_list_has_one_row_and_comes_first() -> None:
     audit = only(
         *(auc(0.6, attack=name, target=0, seed=1, n_nonmembers=2000) for name in "ab"),
         auc(0.5, low=0.45, high=0.55, attack="c", target=0, seed=1, n_nonmembers=2000),
@@ -230,7 +230,7 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
     ]
 
 
-def test_where_nothing_is_above_guessing_nobody_is_called_exposed() -> None:
+def test_no_sample_is_called_exposed_if_no_attack_is_above_guessing() -> None:
     audit = only(auc(0.5, low=0.45, high=0.55, target=0, seed=1))
     audit = changed(audit, exposed=[exposed("fedmia-1", 3, 1.0)])
     assert exposed_table(audit) is None
@@ -262,7 +262,7 @@ def test_every_audited_client_has_its_rows_after_those_of_all_together() -> None
     assert grid.rows[1][0].detail == "10 v. 20, all seeds"
 
 
-def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
+def test_clients_without_a_row_share_the_last_row() -> None:
     rows = [ClientRow(client=700, samples=3, audited=2, class_counts=[1, 2])]
     others = OtherClients(
         clients=9_999, samples=30_000, fewest=1, most=7, audited=0, class_counts=[20_000, 10_000]
@@ -278,7 +278,7 @@ def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
     assert "10,000 clients holding 1 to 7 samples each" in audited(large)
 
 
-def test_the_first_table_says_once_that_samples_are_taken_as_independent() -> None:
+def test_only_the_first_table_states_that_samples_are_taken_as_independent() -> None:
     two = ("none", 1.0), ("clip", 0.5)
     first, *others = attack_tables(record(strengths=(1.0,), defenses=two, details=False))
     assert others
@@ -288,11 +288,11 @@ def test_the_first_table_says_once_that_samples_are_taken_as_independent() -> No
     assert not any(expected in other.remark for other in others)
 
 
-def test_a_recording_is_not_told_of_settings_that_it_has_not() -> None:
+def test_a_recording_is_not_advised_to_change_settings() -> None:
     watched = changed(only(), watched=True)
     assert independence(watched).endswith("as independent of each other.")
 
 
-def test_data_that_name_people_of_one_sample_each_need_no_sentence() -> None:
+def test_people_with_one_sample_each_need_no_note_on_independence() -> None:
     named = changed(only(), config={"data": {"options": {"subject": "patient"}}})
     assert independence(named) == ""

@@ -1,4 +1,4 @@
-"""A small part of `python -m benchmarks.verdicts`: what is said of simulated studies."""
+"""A small part of `python -m benchmarks.verdicts`: the verdicts on simulated studies."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ STUDIES, SEEDS = 4, 3
 
 
 def shares(auc: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
-    """Mean width of the AUC's interval and how many studies are told to leak, by seeds."""
+    """Return the mean width of the AUC's interval and the number of studies with a leak, by seeds."""
     monkeypatch.setattr(verdicts, "SIZES", SMALL)
     monkeypatch.setattr(verdicts, "ATTACKS", ("a",))
     rng = np.random.default_rng(5)
@@ -24,7 +24,7 @@ def shares(auc: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], li
     ]
 
 
-def test_with_every_seed_the_interval_narrows_and_a_leak_is_told_no_less_often(
+def test_more_seeds_narrow_the_interval_and_find_a_leak_as_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     widths, leaks = shares(0.6, monkeypatch)
@@ -34,7 +34,7 @@ def test_with_every_seed_the_interval_narrows_and_a_leak_is_told_no_less_often(
     assert leaks[-1] == STUDIES
 
 
-def test_without_a_leak_none_is_told_however_many_seeds_there_are(
+def test_more_seeds_find_no_leak_if_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert shares(0.5, monkeypatch)[1] == [0, 0, 0]
