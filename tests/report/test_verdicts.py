@@ -12,7 +12,7 @@ STUDIES, SEEDS = 4, 3
 
 
 def shares(auc: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
-    """Return the mean width of the AUC's interval and the number of studies with a leak, by seeds."""
+    """Return the mean width of the AUC's interval and the number of leaks found, by seeds."""
     monkeypatch.setattr(verdicts, "SIZES", SMALL)
     monkeypatch.setattr(verdicts, "ATTACKS", ("a",))
     rng = np.random.default_rng(5)
