@@ -13,7 +13,7 @@ from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import on_sources
 from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import percent
+from fedaudit.report.wording import attack_name, percent
 from fedaudit.results.record import ClientRow, Record
 from fedaudit.study.comparing import compared
 from tests.estimates import changed
@@ -336,4 +336,4 @@ def test_an_attack_that_the_study_names_and_that_gave_no_figures_is_stated() -> 
     for config, lines in cases:
         one = changed(whole, attacks=[*refused, *whole.attacks[1:]], config=config)
         reasons = [text for text in first_screen(one, verdict(one)).beside if name in text]
-        assert reasons == [f"No figures of {name}: needs 2 peers"] * lines
+        assert reasons == [f"No figures of {attack_name(name)}: needs 2 peers"] * lines

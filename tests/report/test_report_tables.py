@@ -272,7 +272,7 @@ def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
         "0",
         "2/2",
     ]
-    assert "10,000 clients holding 1 to 7 samples each" in audited(large)
+    assert "10,000 clients with 1 to 7 samples each" in audited(large)
 
 
 def test_the_first_table_says_once_that_samples_are_taken_as_independent() -> None:

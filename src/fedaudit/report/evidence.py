@@ -1,6 +1,6 @@
 """Figures that stand in front of a report, and the size of the leak that each shows."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -359,6 +359,12 @@ def above_chance_attacks(record: Record) -> set[tuple[str, str, int | None]]:
 def about_members(record: Record) -> bool:
     """Return True if a record has figures of membership attacks, or is about nothing else."""
     return bool(headline(record)) or not (record.sources or record.clusters)
+
+
+def named_attacks(record: Record) -> Collection[str]:
+    """Return the attacks that the user named, by their catalogue names."""
+    attacks = record.config.get("attacks")
+    return attacks if isinstance(attacks, dict) else ()
 
 
 def attacks_tried(record: Record) -> int:

@@ -100,9 +100,9 @@ def _epsilons(record: Record) -> Picture:
     for one in bounds.measured:
         name, value = wording.capital(one.assumes or "measured"), one.bound.number
         most = one.bound.ceiling
-        text = "" if most is None else f"at most {wording.number(most)} could be shown"
-        mark = Mark(value, value, None, PLAIN, f"{name}: {wording.number(value)}")
-        lines.append(Line(name, (TrackCell((mark,), f"≥ {wording.number(value)}", text),)))
+        text = "" if most is None else f"at most {wording.number(most, -1)} could be shown"
+        mark = Mark(value, value, None, PLAIN, f"{name}: {wording.number(value, -1)}")
+        lines.append(Line(name, (TrackCell((mark,), f"≥ {wording.number(value, -1)}", text),)))
     for name, claim in claimed:
         value = claim.number
         mark = Mark(value, None, value, DEFENDED[0], f"{name}: {wording.number(value)}")

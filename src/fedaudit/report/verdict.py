@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import (
@@ -150,7 +151,7 @@ def _high_among(figure: Estimate, count: int) -> float:
     return 1 / (1 + exp(-max(logits[0] + widened * (logits[1] - logits[0]), -700.0)))
 
 
-WRONG_SIGN = "members score lower than non-members: the score may have the wrong sign"
+WRONG_SIGN = fixed("membership.inconclusive.wrong sign")
 
 
 def coverage_gaps(record: Record) -> str:

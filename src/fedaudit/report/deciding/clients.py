@@ -15,7 +15,7 @@ POOLED = "pooled clients"
 """Name of the figures over all audited clients together."""
 
 
-def clients_of(figures: Iterable[Estimate]) -> list[int]:
+def audited_clients(figures: Iterable[Estimate]) -> list[int]:
     """Return the clients that figures are about, by number."""
     return sorted({figure.target for figure in figures if figure.target is not None})
 
@@ -34,7 +34,7 @@ def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
     """
     if figure.target is not None:
         return wording.client_name(figure.target)
-    every, covered = clients_of(figures), _pooled_clients(figures, figure.attack)
+    every, covered = audited_clients(figures), _pooled_clients(figures, figure.attack)
     if covered in (0, len(every)):
         return POOLED
     return f"{covered} of {len(every)} clients pooled"
@@ -89,14 +89,14 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
         record: The record.
         figures: Figures of its headline, without those of another side of the run.
     """
-    clients = clients_of(figures)
+    clients = audited_clients(figures)
     if len(clients) < 2:
         return ""
     pooled = evidence.pooled(figures)
     withheld = bool(pooled) and not relied_on(pooled)
     pooled = relied_on(pooled)
     alone = [one for one in figures if one.target is not None]
-    above = clients_of(one for one in alone if above_chance(one))
+    above = audited_clients(one for one in alone if above_chance(one))
     if not pooled:
         if not above:
             return ""
@@ -131,7 +131,7 @@ def pooled_over(record: Record) -> Callable[[str], str]:
     by_attack = evidence.grouped((one for one in figures if one.fair), lambda one: one.attack)
     covered_by = {attack: _pooled_clients(own, attack) for attack, own in by_attack.items()}
     audited = {one.client for one in record.coverage.clients} if record.coverage else set()
-    total = len(audited.union(clients_of(figures)))
+    total = len(audited.union(audited_clients(figures)))
 
     def over(attack: str) -> str:
         covered = covered_by.get(attack, 0)
@@ -144,7 +144,7 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
 def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:
     return len(
-        clients_of(
+        audited_clients(
             one for one in figures if one.attack == attack and one.n_members and one.n_nonmembers
         )
     )

@@ -36,7 +36,7 @@ class Measured(NamedTuple):
     @property
     def text(self) -> str:
         """Return "2.120 if the mechanism is Gaussian"."""
-        return f"{wording.number(self.bound.number)} {self.assumes or 'without an assumption'}"
+        return f"{wording.number(self.bound.number, -1)} {self.assumes or 'without an assumption'}"
 
 
 class EpsilonBounds(NamedTuple):
@@ -69,7 +69,7 @@ class EpsilonBounds(NamedTuple):
     def at_least(self) -> str:
         """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
         assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
-        return f"epsilon at least {wording.number(self.lead.number)}{self.ceiling}{assumes}"
+        return f"epsilon at least {wording.number(self.lead.number, -1)}{self.ceiling}{assumes}"
 
     @property
     def ceiling(self) -> str:
