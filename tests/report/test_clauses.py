@@ -102,7 +102,7 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
         "model. A policy’s verdict is in a pack’s verdict.json."
     )
     games = played(point(right=60))
-    assert answers.conclusion(games).text.startswith(game_verdict(games).headline)
+    assert answers.conclusion(games).text.startswith(game_verdict(games).first.headline)
     assert ROWS[0].question == "What does this audit conclude?"
 
 
@@ -154,7 +154,7 @@ def test_a_mean_alone_is_not_called_the_worst_of_its_models() -> None:
 def test_checks_are_counted_by_kind_and_those_not_run_are_named() -> None:
     ran = [control("permuted members"), control("permuted members"), control("untrained model")]
     said = answers.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
-    assert said.text == "3 of 4 controls hold, 1 cannot tell"
+    assert said.text == "3 of 4 controls hold, 1 without a result"
     assert said.more == (
         "Run: permuted members and untrained model. Not run: blind classifier and planted leak."
     )
@@ -228,7 +228,7 @@ def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
         "accountant, delta 1e-05."
     )
     local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
-    assert "adjacency: as the unit says" in answers.claimed_epsilon(found(local)).more
+    assert "adjacency: as the unit states" in answers.claimed_epsilon(found(local)).more
     whole = epsilon(FORMAL_EPSILON, 8.0, note="unit: a client's whole contribution to each upload")
     assert (
         "whether a client takes part is not covered" in answers.claimed_epsilon(found(whole)).more
@@ -334,8 +334,8 @@ def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
     said = answers.residual(found(auc(0.4, 0.6), rate(0.2)))
     assert said.text == (
         "An attack ranks a member above a non-member in at most 60.0% of pairs (fedmia-2 v. "
-        "unseen; guessing: 50%); at 1% false alarms at most 20.0% of members are found (fedmia-2 v. "
-        "unseen)"
+        "unseen; guessing: 50%); at 1% false alarms at most 20.0% of members are found (fedmia-2 "
+        "v. unseen)"
     )
 
 

@@ -222,7 +222,7 @@ def test_no_row_is_called_best_where_the_headline_shows_no_trade_off() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
     figure = must(front_figure(compared([plain, less])))
-    assert "No defense is shown to take away more leakage than it costs" in figure.caption
+    assert "No defense is shown to lower leakage by more than it costs" in figure.caption
     assert [key.name for key in figure.keys] == [
         "gradient-noise · all 6 clients",
         "no defense, same clients",

@@ -362,9 +362,9 @@ def test_what_was_not_measured_is_named_and_no_leak_shown_is_not_said(
 
 def test_a_control_that_cannot_tell_is_no_check_mark() -> None:
     whole = record()
-    assert controls_line([whole]) == "3 of 4 controls hold, 1 cannot tell"
+    assert controls_line([whole]) == "3 of 4 controls hold, 1 without a result"
     text = printed(whole)
-    assert "? 3 of 4 controls hold, 1 cannot tell" in text
+    assert "? 3 of 4 controls hold, 1 without a result" in text
     assert "✓" not in text
 
 

@@ -279,7 +279,7 @@ def test_the_first_table_says_once_that_samples_are_taken_as_independent() -> No
     two = ("none", 1.0), ("clip", 0.5)
     first, *others = attack_tables(record(strengths=(1.0,), defenses=two, details=False))
     assert others
-    said = "Intervals and tests take audited samples as independent of each other."
+    said = "Intervals and tests assume that audited samples are independent of each other."
     assert said in first.remark
     assert "audit people (data.options.subject" in first.remark
     assert not any(said in other.remark for other in others)
@@ -287,7 +287,7 @@ def test_the_first_table_says_once_that_samples_are_taken_as_independent() -> No
 
 def test_a_recording_is_not_told_of_settings_that_it_has_not() -> None:
     watched = changed(only(), watched=True)
-    assert independence(watched).endswith("as independent of each other.")
+    assert independence(watched).endswith("are independent of each other.")
 
 
 def test_data_that_name_people_of_one_sample_each_need_no_sentence() -> None:

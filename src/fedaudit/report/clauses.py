@@ -183,7 +183,7 @@ def conclusion(record: Record) -> Answer:
     figures = [figure for figure in figures if figure.seed is not None] or figures
     more = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
-        return Answer("stated", wording.sentence(game_verdict(record).headline), more)
+        return Answer("stated", wording.sentence(game_verdict(record).first.headline), more)
     audit = wording.plural(len(record.seeds), "seed")
     if figures:
         members = wording.from_to(figure.n_members for figure in figures)

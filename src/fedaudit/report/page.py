@@ -31,7 +31,7 @@ from fedaudit.report.sources import kind_of, source_section
 from fedaudit.report.tables.games import game_sections
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
-from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
@@ -123,7 +123,7 @@ def report_html(record: Record, pictures: str = "") -> str:
             "games.html.j2",
             record,
             "Security games",
-            first_of_games(record, played),
+            played.first,
             wording.plural(len(record.points), "point"),
             wording.plural(sum(game.adv.total for game in record.games), "game"),
             verdict=played,

@@ -27,7 +27,7 @@ from fedaudit.report.page import templates, write_page
 from fedaudit.report.reproducing import inline, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
-from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.verdict import clients_named, coverage_gaps, left_out, units_of
@@ -185,7 +185,7 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
     record = wording.printable(record)
     if record.kind == "games":
         played = game_verdict(record)
-        first, question, kind = first_of_games(record, played), played.played, "Security games"
+        first, question, kind = played.first, played.played, "Security games"
         meaning, unsettled = played.meaning, played.limits
         warnings = (*played.contradictions, *played.claims)
     else:

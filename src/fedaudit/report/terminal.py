@@ -11,7 +11,7 @@ from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
-from fedaudit.report.text.games import first_of_games, fit_warnings, game_verdict
+from fedaudit.report.text.games import fit_warnings, game_verdict
 from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import printable, printable_comparison
@@ -42,7 +42,7 @@ def print_record(record: Record, console: Console | None = None, *, brief: bool 
     record = printable(record)
     if record.kind == "games":
         conclusion = game_verdict(record)
-        first = first_of_games(record, conclusion)
+        first = conclusion.first
         fit = fit_warnings(shown_points(record.games))
         warnings = (*conclusion.contradictions, *first.beside, *fit)[:_MOST_POINTS]
         _print(first, first.picture, warnings, console)

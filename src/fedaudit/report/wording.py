@@ -384,9 +384,7 @@ _NOT_SHOWN = "config"
 """A study's settings are shown as a study file, which escapes its texts."""
 _NUMBERS = {float, int, bool, type(None)}
 """Types of most values of a record, which need no cleaning."""
-_DIGEST = re.compile(r"(?<=[^\s#])#[0-9a-f]{8}\b")
-_LONGEST_WORD = 100
-"""Characters before a digest that are compared, since a text may be of any length."""
+_DIGEST = re.compile(r"([^\s#\"]{1,100})(#[0-9a-f]{8})\b")
 
 
 def without_digests(models: Iterable[BaseModel]) -> Speaker:
@@ -394,7 +392,7 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
     A digest stays if two objects of the records share a name.
     """
-    texts = set[str]()
+    texts, digests = set[str](), defaultdict[str, set[str]](set)
 
     def collect(text: str) -> str:
         texts.add(clean(text))
@@ -402,21 +400,13 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
     for model in models:
         _Cleaner(collect, {}, watched=False).model(model)
-    digests = defaultdict[str, set[str]](set)
-    for text in texts:
-        for match in _DIGEST.finditer(text):
-            name = _word_before(match)
-            digests[name].update({match[0], ""} if name in texts else {match[0]})
+    for name, digest in (pair for text in texts for pair in _DIGEST.findall(text)):
+        digests[name] |= {digest, ""} if name in texts else {digest}
 
-    def needed(match: re.Match[str]) -> str:
-        return match[0] if len(digests[_word_before(match)]) > 1 else ""
+    def shorten(match: re.Match[str]) -> str:
+        return match[0] if len(digests[match[1]]) > 1 else match[1]
 
-    return cache(lambda text: _DIGEST.sub(needed, clean(text)))
-
-
-def _word_before(match: re.Match[str]) -> str:
-    before = match.string[max(0, match.start() - _LONGEST_WORD) : match.start()]
-    return re.split(r"[\s#]", before)[-1]
+    return cache(lambda text: _DIGEST.sub(shorten, clean(text)))
 
 
 def cleaned(
