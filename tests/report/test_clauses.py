@@ -487,7 +487,9 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
     assert said.text.startswith("Unlearning by retrain: forgotten (")
     assert "adversary with both models 0.87" in said.text
     assert ": not forgotten (" in asked("deletion", there).text
-    assert verdict(gone).headline.endswith("This is the model before deletion; after it: forgotten")
+    assert verdict(gone).headline.endswith(
+        "This is before deletion; verdict after deletion: forgotten"
+    )
     assert answers.caveats(gone).startswith("Figures are of the model before deletion.")
 
 

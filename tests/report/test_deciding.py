@@ -412,7 +412,7 @@ def test_forgotten_is_said_on_every_surface_where_all_controls_hold() -> None:
     assert must(deletion(whole)).verdict == "forgotten"
     said = texts(whole)
     assert all(WITHHELD not in text for text in said.values())
-    assert "after it: forgotten" in said["headline"]
+    assert "verdict after deletion: forgotten" in said["headline"]
 
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])

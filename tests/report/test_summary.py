@@ -83,7 +83,7 @@ KINDS = {
     ),
     "unlearning-location30/unlearning-location30-ascent-far": (
         "After samples were deleted from the model: does it still reveal them?",
-        "This is the model before deletion; after it: not forgotten.**",
+        "This is before deletion; verdict after deletion: not forgotten.**",
         "not forgotten | Relative likelihood (rmia), AUC before 0.846 (",
     ),
     "sia-location30-defenses/sia-location30-defenses-alpha-1-dp-sgd": (

@@ -40,6 +40,7 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, relied_on
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
+from fedaudit.results.unlearning import UNLEARNING
 
 LOW = 6
 """Rows up to which a picture leaves room below it, next to the numbers."""
@@ -354,6 +355,8 @@ def _cluster_tiles(record: Record) -> list[Tile]:
 
 def _utility_tiles(record: Record) -> list[Tile]:
     """Return utility on test samples, of undefended runs if there are any."""
+    if any(f.topic == UNLEARNING and f.metric == TEST_ACCURACY for f in record.estimates):
+        return []  # the tile on deletion has the accuracy
     figures = record.where(topic="utility")
     tested = [f for f in figures if f.metric.startswith(("test ", TEST_ACCURACY))]
     none = wording.defense_name(NO_DEFENSE)

@@ -74,7 +74,7 @@ def _deletion(record: Record) -> Picture:
                 figure.doubted(NOT_RELIED_ON) for figure in (row.before, row.after, row.retrained)
             )
             row = row._replace(before=before, after=after, retrained=retrained)
-        name, middle = shortened(row.after.attack, 30), row.retrained.number
+        name, middle = shortened(row.after.attack, 60), row.retrained.number
         figures = zip((row.after, row.retrained, row.before), looks.items(), strict=True)
         marks = [mark_of(figure, look, f"{name} {when}: AUC") for figure, (when, look) in figures]
         beside = (
@@ -173,7 +173,7 @@ def _of_contrast(
     for inside in sorted(rows.values(), key=place):
         by_metric = {m: [figure for figure in inside if figure.metric == m] for m in tracks}
         cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
-        name = shortened(inside[0].attack, 30)
+        name = shortened(inside[0].attack, 60)
         if several:
             name = f"{cut_within(name_of(inside[0], figures), 40)} · {name}"
         tone = evidence.look_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""

@@ -78,10 +78,15 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 def is_defended(record: Record) -> bool:
     """Return True if every figure on membership, sources or clusters is of a defended run."""
-    rows = [*evidence.headline(record), *record.sources, *record.clusters]
+    defenses = [figure.defense for figure in evidence.headline(record)] + run_defenses(record)
     # A record without such figures can be on canary clients alone.
-    defenses = [row.defense for row in rows or record.estimates]
+    defenses = defenses or [figure.defense for figure in record.estimates]
     return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
+
+
+def run_defenses(record: Record) -> list[str]:
+    """Return the defense of every run of source inference and of clustered learning."""
+    return [run.defense for run in record.sources] + [run.defense for run in record.clusters]
 
 
 def hardly_learned(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:

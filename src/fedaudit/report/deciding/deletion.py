@@ -37,7 +37,7 @@ class Deletion(NamedTuple):
         """Return the sentence of a verdict."""
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
-        return f"This is the model before deletion; after it: {self.verdict}"
+        return f"This is before deletion; verdict after deletion: {self.verdict}"
 
 
 def deletion(record: Record) -> Deletion | None:

@@ -19,6 +19,7 @@ from fedaudit.report.verdict import (
     failures_beside,
     hardly_learned,
     left_out,
+    run_defenses,
     unit_of,
 )
 from fedaudit.results.estimate import Estimate
@@ -124,8 +125,8 @@ def audited(record: Record) -> str:
 
 
 def _defenses(record: Record) -> str:
-    rows = [*record.findings, *record.sources, *record.clusters]
-    names = evidence.distinct(shortened(wording.defense_name(row.defense), 60) for row in rows)
+    used = [figure.defense for figure in record.findings] + run_defenses(record)
+    names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
     return f", with {wording.listed(names)}" if names else ""
 
 
