@@ -9,11 +9,11 @@ import pytest
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.figures.forest import MOST_LINES
-from fedaudit.report.figures.games import games_picture
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
+from fedaudit.report.pictures import games_picture
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.tables.games import points_table
+from fedaudit.report.tables.games import certificates_table, points_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import epsilon, game_tiles, provable, shown_points
 from fedaudit.report.wording import interval, percent
@@ -30,6 +30,7 @@ from tests.report.games import (
     NONE,
     REFUTED,
     SPREAD,
+    certificate,
     played,
     point,
     shared,
@@ -451,3 +452,20 @@ def test_mechanisms_are_compared_at_one_epsilon_or_each_where_it_protects_least(
     assert least.value == rate
     alone = game_tiles(played(point(named=1.0, right=60), point(named=3.0, right=90)))
     assert not any("strongest" in tile.label for tile in alone)
+
+
+def test_certificates_of_a_point_have_a_row_with_their_limits() -> None:
+    (row,) = must(certificates_table(ALL)).rows
+    assert [cell.text for cell in row] == [
+        "bitrand, ε 5",
+        "2",
+        "55.0%",
+        "70.0%",
+        "60.0%",
+        "0.200",
+        "1.00e−08",
+    ]
+    near = certificate(low=0.5, high=0.52)
+    (row,) = must(certificates_table(played(point(certificates=[near])))).rows
+    assert (row[-1].tone, row[-1].detail) == ("alarm", "yet near guessing")
+    assert certificates_table(played(NONE)) is None

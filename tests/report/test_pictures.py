@@ -9,10 +9,12 @@ from fedaudit.core.metric_names import (
     CLIENT_EPSILON,
     FORMAL_EPSILON,
     SECURE_SUM_EPSILON,
+    SECURE_SUM_EPSILON_IF_GAUSSIAN,
 )
-from fedaudit.report.figures.forest import DOUBTED, forest_drawn
+from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
+from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
@@ -44,7 +46,7 @@ def test_deletion_has_before_after_and_retrained_on_one_axis_with_the_margin() -
     (line,) = forest.lines
     assert [mark.value for mark in line.cells[0].marks] == [0.52, 0.5, 0.7]
     assert line.band == pytest.approx((0.45, 0.55))
-    band = re.search(r'class="band" x="([\d.]+)%" width="([\d.]+)%"', forest_drawn(forest))
+    band = re.search(r'class="band" x="([\d.]+)%" width="([\d.]+)%"', report_html(whole))
     assert band is not None
     low, high = forest.tracks[0].low, forest.tracks[0].high
     assert float(band[1]) == pytest.approx(100 * (0.45 - low) / (high - low), abs=0.01)
@@ -64,7 +66,12 @@ def test_a_failed_control_takes_back_the_picture_and_table_of_a_deletion() -> No
     cell = deletion[0].lines[0].cells[0]
     assert cell.value.startswith("✗")
     assert cell.limits == "not relied on"
-    assert {mark.look for mark in cell.marks} == {DOUBTED}
+    assert {mark.look.color for mark in cell.marks} == {DOUBTED.color}
+    assert [key.name for key in deletion[0].keys] == [
+        "after, ✗ not relied on",
+        "retrained, ✗ not relied on",
+        "before, ✗ not relied on",
+    ]
     table = must(unlearning_section(whole)).tables[0]
     assert all("not relied on" in c.detail for c in table.rows[0] if "0." in c.text)
     (tile,) = unlearning_tile(whole)
@@ -102,6 +109,10 @@ def test_canary_clients_and_sums_have_their_own_epsilons() -> None:
     assert names == ["Measured", "Claimed"]
     sums = first_picture(of(bound(SECURE_SUM_EPSILON, 3.9)))[0]
     assert [line.label for line in sums.lines] == ["Measured"]
+    both = of(bound(SECURE_SUM_EPSILON, 0.0), bound(SECURE_SUM_EPSILON_IF_GAUSSIAN, 1.8))
+    said = "epsilon at least 1.800 if the noise is normal (0.000 without an assumption)"
+    assert said in verdict(both).headline, "a bound of 0 hides no other"
+    assert [line.cells[0].value for line in first_picture(both)[0].lines] == ["≥ 1.800", "≥ 0.000"]
     title = "Epsilon of one client's update in one round's sum: lower bounds"
     assert (sums.title, sums.keys) == (title, ()), "nothing is claimed"
 
@@ -117,4 +128,17 @@ def test_clusters_have_what_their_clients_accept_beside_the_risk_of_their_model(
     assert [mark.value for mark in small] == [0.51, 0.6, 0.7, 0.8]
     looks = [mark.look.symbol for mark in small]
     assert looks == ["triangle-down", "circle", "circle", "circle"]
-    assert "accepts less: a violation" in [key.name for key in forest.keys]
+    assert forest.keys[3].name == "accepts less than the risk of its model: a violation"
+    assert majority.cells[0].limits.endswith("1 of 4 clients above")
+
+
+def test_a_client_that_left_its_groups_model_is_compared_with_the_model_that_it_uses() -> None:
+    (forest,) = first_picture(with_clusters(tiny([0, 0, 1, 0, 1, 1])))
+    cell = forest.lines[0].cells[0]
+    looks = {mark.value: mark.look.symbol for mark in cell.marks if mark.size < 9}
+    assert looks == {0.51: "triangle-down", 0.6: "circle", 0.7: "circle-open", 0.8: "circle"}
+    (forest,) = first_picture(with_clusters(tiny([0, 1, 0, 0, 1, 1])))
+    cell = forest.lines[0].cells[0]
+    marks = [mark for mark in cell.marks if mark.look.symbol == "triangle-down"]
+    assert [mark.value for mark in marks] == [0.51, 0.6], "client 1 uses a model of risk 0.7"
+    assert cell.limits.endswith("2 of 4 clients above")

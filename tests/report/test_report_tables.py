@@ -55,6 +55,8 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs
     assert (cell.mark, notes.listed()) == ("", ())
     (table,) = attack_tables(only(figure, changed(figure, attack="b")))
     assert "≤: too few non-members for a lower limit." in table.remark
+    said = "Intervals: TPR at 0.1% by order statistics and Clopper-Pearson 95%."
+    assert table.remark.startswith(said), "each method has its metrics"
 
 
 def test_attacks_are_rows_and_three_metrics_a_contrast_are_columns() -> None:
@@ -244,7 +246,8 @@ def exposed(attack: str, sample: int, share: float) -> ExposedSample:
 def test_a_class_too_small_for_a_figure_keeps_its_column() -> None:
     grid = must(classes_table(record()))
     assert [one.text for one in grid.columns[1:]] == [f"Class {at}" for at in range(10)]
-    assert [row[8].text for row in grid.rows] == ["–"] * 3
+    assert [(row[8].text, row[8].detail) for row in grid.rows] == [("–", "3 v. 100")] * 3
+    assert "too few members or non-members" in grid.remark
     assert grid.rows[0][1].detail
     assert classes_table(record(details=False)) is None
 

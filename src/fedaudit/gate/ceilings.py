@@ -56,7 +56,7 @@ from fedaudit.gate.verdict import (
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
 from fedaudit.metrics.rate_limits import upper_rate_limit
-from fedaudit.report.deciding.clients import pooled_over
+from fedaudit.report.deciding.membership import pooled_over
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import client_name, defense_name, metric_name, plural
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval

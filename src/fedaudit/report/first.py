@@ -7,10 +7,10 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.advice import Advice, advice
 from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
-from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
 from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
+from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
 from fedaudit.report.evidence import grouped
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.fixed import fixed, fixed_texts

@@ -20,8 +20,7 @@ from fedaudit.report.comparison.screen import first_of_comparison, front_figure
 from fedaudit.report.comparison.tables import comparison_sections
 from fedaudit.report.comparison.tradeoffs import cautions
 from fedaudit.report.evidence import attacks_tried, says_nothing
-from fedaudit.report.figures.forest import forest_drawn
-from fedaudit.report.figures.svg import drawn
+from fedaudit.report.figures.charts import percent
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
@@ -264,8 +263,7 @@ def templates() -> Environment:
     )
     environment.filters |= {
         "shortened": shortened,
-        "drawn": drawn,
-        "forest": forest_drawn,
+        "percent": percent,
         "client": wording.client_name,
         "sight": wording.sight_name,
         "css_string": css_string,

@@ -9,24 +9,16 @@ from fedaudit.report.evidence import checks_of, headline
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.wording import defense_name, plural
-from fedaudit.results.comparison import (
-    MIRRORED,
-    NOT_SET,
-    OF_SEVERAL,
-    STRONGEST_ATTACK,
-    AttackEntry,
-    Comparison,
-    Front,
-    Row,
-)
+from fedaudit.report.wording import against, defense_name, plural, signed, span
+from fedaudit.results import comparison as parts
+from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4
 """Settings named in a row's heading; the table of rows has all of them."""
 MOST_LOST = 0.75
-"""Share of what was learned above guessing from which on a defense that lost it has no merit."""
+"""A defense that loses at least this share of what was learned above guessing has no merit."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
 
 
@@ -34,15 +26,15 @@ def labels_of(comparison: Comparison) -> list[str]:
     """Return a distinct label for each row: defense, its users, and settings that differ.
 
     A label that two rows share is preceded by the study's name, and followed by a number if that
-    is not enough.
+    is not distinct either.
     """
     any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
     labels = []
     for row in comparison.rows:
-        parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
-        if row.family == NO_DEFENSE and not any_defense and parts[-1]:
-            parts = parts[1:]
-        labels.append(_joined(parts, 80))
+        texts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
+        if row.family == NO_DEFENSE and not any_defense and texts[-1]:
+            texts = texts[1:]
+        labels.append(_joined(texts, 80))
     names = [
         f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
         if labels.count(label) > 1
@@ -50,15 +42,14 @@ def labels_of(comparison: Comparison) -> list[str]:
         for row, label in zip(comparison.rows, labels, strict=True)
     ]
     return [
-        f"{name} ({place + 1})" if names.count(name) > 1 else name
-        for place, name in enumerate(names)
+        f"{name} ({row + 1})" if names.count(name) > 1 else name for row, name in enumerate(names)
     ]
 
 
 def headings_of(comparison: Comparison) -> list[Cell]:
     """Return the labels of rows as cells: the defense, and the rest in a smaller line."""
-    parts = [label.partition(" · ") for label in labels_of(comparison)]
-    return [named(first, rest, limit=120) for first, _, rest in parts]
+    labels = [label.partition(" · ") for label in labels_of(comparison)]
+    return [named(defense, details, limit=120) for defense, _, details in labels]
 
 
 def case_of(row: Row | Front) -> str:
@@ -68,7 +59,7 @@ def case_of(row: Row | Front) -> str:
     if row.coalition is None:
         return f"all {row.clients} clients" if row.clients else ""
     size = len(row.coalition)
-    name = "one client" if size == 1 else "pair" if size == 2 else f"{size} clients"
+    name = {1: "one client", 2: "pair"}.get(size, f"{size} clients")
     if row.clients == 2 * size and size > 2:
         name = "half"
     return f"{name}: {on_clients(row.coalition)} of {row.clients}"
@@ -76,21 +67,21 @@ def case_of(row: Row | Front) -> str:
 
 def settings_text(settings: Mapping[str, str]) -> str:
     """Return settings in a few words: the last part of each name, and its section if ambiguous."""
-    # What is set in other rows alone says nothing about this one.
-    present = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
+    # A setting of other rows alone is no property of this one.
+    present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
     short = {name: _short_setting(name) for name in present}
     counts = Counter(short.values())
-    parts = []
+    texts = []
     for name, value in present.items():
         section = f"{name.partition('.')[0]} " if counts[short[name]] > 1 else ""
-        parts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
-    more = len(parts) - MOST_SETTINGS
-    return ", ".join(parts[:MOST_SETTINGS] + [f"and {more} more"] * (more > 0))
+        texts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
+    hidden = len(texts) - MOST_SETTINGS
+    return ", ".join(texts[:MOST_SETTINGS] + [f"and {hidden} more"] * (hidden > 0))
 
 
 def _short_setting(name: str) -> str:
-    above, _, last = name.rpartition(".")
-    return above if last in ("name", "scheme") and above else last
+    section, _, last = name.rpartition(".")
+    return section if last in ("name", "scheme") and section else last
 
 
 def on_clients(targets: Sequence[int]) -> str:
@@ -112,10 +103,7 @@ def estimate_of(
 ) -> Estimate:
     """Return the figure of an entry, doubted if a failed control of its record takes it back.
 
-    Args:
-        entry: The entry.
-        comparison: The comparison that it is of.
-        records: The records that were compared; without them nothing is doubted.
+    Without the records that were compared nothing is doubted.
     """
     figure = Estimate(
         metric=entry.metric,
@@ -124,16 +112,17 @@ def estimate_of(
         high=entry.high,
         method=entry.method,
         further=entry.further,
-        # Without a test the interval alone would mark a figure, also the largest of several.
-        tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
+        # The interval alone must not mark a figure without a test, or the largest of several.
+        tests=tests_of(entry.by_test if entry.attack not in parts.OF_SEVERAL else False),
     )
     row = comparison.rows[entry.row]
-    names = [entry.attack, *(name.removesuffix(f", {MIRRORED}") for name in entry.attacks)]
+    names = [entry.attack, *(name.removesuffix(f", {parts.MIRRORED}") for name in entry.attacks)]
     doubts = (
-        behind.doubt
-        for behind in (records[row.source].findings if records else ())
-        if (behind.attack in names, behind.defense or NO_DEFENSE) == (True, row.family)
-        and behind.target in (None, *clients_of(entry))
+        source.doubt
+        for source in (records[row.source].findings if records else ())
+        if source.attack in names
+        and (source.defense or NO_DEFENSE) == row.family
+        and source.target in (None, *clients_of(entry))
     )
     return figure.doubted(next(filter(None, doubts), ""))
 
@@ -148,13 +137,13 @@ def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
 
 
 def front_name(front: Front) -> str:
-    """Return a front as a reader sees it: defense, its users, and settings that differ."""
-    parts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
-    return _joined(parts, 60)
+    """Return a front's name for a reader: defense, its users, and settings that differ."""
+    texts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
+    return _joined(texts, 60)
 
 
-def _joined(parts: Sequence[str], limit: int) -> str:
-    return " · ".join(shortened(part, limit) for part in parts if part)
+def _joined(texts: Sequence[str], limit: int) -> str:
+    return " · ".join(shortened(text, limit) for text in texts if text)
 
 
 def sizes_differ(records: Sequence[Record]) -> bool:
@@ -191,7 +180,7 @@ class TradeOff(NamedTuple):
 
     Attributes:
         row: The row of the comparison.
-        name: The defense, with its users.
+        name: Its label: the defense with its strength, and its users.
         leakage: Change of the strongest attack's membership advantage, in shares.
         error: Change of the test error, in shares.
         lost: Share of what the undefended model has learned above guessing that this row lacks;
@@ -220,14 +209,10 @@ class TradeOff(NamedTuple):
         return self.leakage < 0 and self.high is not None and self.high < 0
 
     @property
-    def keeps(self) -> bool:
-        """True if less than three quarters of what was learned above guessing is lost."""
-        return self.lost is not None and self.lost < MOST_LOST
-
-    @property
     def pays(self) -> bool:
-        """True if leakage falls by more than the share of what was learned that is lost."""
-        return self.lowers and self.keeps and self.cost < 0
+        """True if leakage falls by more than is lost, and at least a quarter is not lost."""
+        keeps = self.lost is not None and self.lost < MOST_LOST
+        return self.lowers and keeps and self.cost < 0
 
     @property
     def cost(self) -> float:
@@ -246,7 +231,7 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
 
 
 def least_cost(rows: Sequence[TradeOff]) -> TradeOff | None:
-    """Return the trade-off with the least cost; None of none."""
+    """Return the trade-off with the least cost; None without any."""
     return min(rows, key=lambda row: row.cost, default=None)
 
 
@@ -258,38 +243,40 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
     fronts = [
         front
         for front in comparison.fronts
-        if front.metric == AUC
-        and front.attack == STRONGEST_ATTACK
+        if (front.metric, front.attack) == (AUC, STRONGEST_ATTACK)
         and front.gain is not None
         and (before := strongest_entry(comparison, front.points[0].row, front.contrast))
         and before.above
     ]
     if not fronts:
         return []
+    labels = labels_of(comparison)
     contrast = max(fronts, key=lambda front: front.points[0].leakage).contrast
     return [
         TradeOff(
             point.row,
-            front_name(front),
-            point.leakage - front.points[0].leakage,
-            point.error - front.points[0].error,
+            labels[point.row],
+            point.leakage - base.leakage,
+            point.error - base.error,
             point.lost,
-            front.points[0].leakage,
-            front.points[0].error,
+            base.leakage,
+            base.error,
             contrast,
-            *_limits(comparison, point.row, contrast),
+            *_limits(comparison, point.row, contrast, base.row),
         )
         for front in fronts
         if front.contrast == contrast
-        for point in front.points[1:]
+        for base, *others in [front.points]
+        for point in others
+        if comparison.rows[point.row].family != NO_DEFENSE
     ]
 
 
 def nothing_to_lower(comparison: Comparison) -> bool:
     """Return True if rows are defended, and no undefended one has an attack above chance."""
-    bare = {place for place, row in enumerate(comparison.rows) if row.family == NO_DEFENSE}
     return holds_defenses(comparison) and not any(
-        entry.above for entry in comparison.entries if entry.row in bare
+        entry.above and comparison.rows[entry.row].family == NO_DEFENSE
+        for entry in comparison.entries
     )
 
 
@@ -303,11 +290,7 @@ def strongest_entry(
 ) -> AttackEntry | None:
     """Return the AUC of a row's strongest attack on the clients that defend; None without one.
 
-    Args:
-        comparison: The comparison.
-        row: Its row.
-        contrast: The non-members.
-        clients: Of an undefended row the figure on these clients, if it has one.
+    Of an undefended row it is the figure on ``clients``, if the row has that.
     """
     entries = [
         entry
@@ -317,20 +300,50 @@ def strongest_entry(
         and entry.part in ("inside", "reference")
         and entry.value is not None
     ]
-    same = [
-        entry for entry in entries if clients is not None and clients_of(entry) == tuple(clients)
-    ]
-    inside = [entry for entry in entries if entry.part == "inside"]
-    return next(iter([*same, *inside]), None)
+    same = [e for e in entries if clients is not None and clients_of(e) == tuple(clients)]
+    return next(iter([*same, *(e for e in entries if e.part == "inside")]), None)
 
 
-def _limits(comparison: Comparison, row: int, contrast: str) -> tuple[float | None, float | None]:
-    """Return limits of the change of the strongest attack's advantage; None where not known.
+def _limits(
+    comparison: Comparison, row: int, contrast: str, undefended: int
+) -> tuple[float | None, float | None]:
+    """Return limits of the change of the strongest attack's advantage; None if unknown.
 
     The upper one allows for every attack of the row, as the strongest attack's own limit does.
     """
     entry = strongest_entry(comparison, row, contrast)
     change = entry.change if entry else None
-    if change is None or change.low is None or change.high is None:
+    # A change against another row than the undefended one of the front is another difference.
+    if change is None or comparison.rows[row].base != undefended:
+        return None, None
+    if change.low is None or change.high is None:
         return None, None
     return max(2 * change.low, -1.0), min(2 * change.high, 1.0)
+
+
+def largest_difference(comparison: Comparison) -> str:
+    """Return the largest change of a row's strongest attack against its base; "" without any."""
+    changes = [
+        (entry.change, entry.row, base, entry.contrast)
+        for entry in comparison.entries
+        if (entry.metric, entry.attack, entry.part) == (AUC, STRONGEST_ATTACK, "inside")
+        and entry.change is not None
+        and (base := comparison.rows[entry.row].base) is not None
+    ]
+    if not changes:
+        return ""
+    change, row, base, contrast = max(changes, key=lambda item: abs(item[0].value))
+    # Parts that both labels share would hide the difference.
+    every = labels_of(comparison)
+    pair = [every[place].split(" · ") for place in (row, base)]
+    name, other = (
+        shortened(" · ".join([part for part in label if part not in rival] or label), 60)
+        for label, rival in (pair, pair[::-1])
+    )
+    limits = "no interval"
+    if change.low is not None and change.high is not None:
+        limits = f"95% interval {span(change.low, change.high, AUC)}"
+    return (
+        f"Largest difference in the strongest AUC {against(contrast)}: "
+        f"{signed(change.value, AUC)} ({limits}), {name} against {other}"
+    )

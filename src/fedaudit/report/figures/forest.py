@@ -1,4 +1,4 @@
-"""Interval charts: a row an attack, model or point, its figures with limits against guessing.
+"""Interval charts: a row for each attack, model or point, with its figures and their limits.
 
 The same rows make the first picture of a page and the table of a terminal.
 """
@@ -6,12 +6,18 @@ The same rows make the first picture of a page and the table of a terminal.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup
-
 from fedaudit.report import evidence, wording
-from fedaudit.report.figures.drawing import GREY, OKABE_ITO, LegendEntry, Scale, Style, legend
-from fedaudit.report.figures.svg import figure, tick_step, tick_texts, ticks_of, upright
-from fedaudit.report.grid import shortened
+from fedaudit.report.figures.charts import (
+    GREY,
+    OKABE_ITO,
+    Axis,
+    LegendEntry,
+    Placed,
+    Style,
+    legend,
+    tick_step,
+    ticks,
+)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 
@@ -23,10 +29,14 @@ PLAIN, *DEFENDED = (
 )
 BASELINE = Style(GREY, "", "diamond-open")
 DOUBTED = Style(GREY, "", "circle-open")
-"""Look of a figure that a failed control takes back."""
 
 MOST_LINES = 20
 """Rows of a picture at most; the tables have the others."""
+
+
+def doubted(look: Style) -> Style:
+    """Return the look of a figure that a failed control takes back: the same symbol in outline."""
+    return Style(GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
 
 class Mark(NamedTuple):
@@ -40,30 +50,6 @@ class Mark(NamedTuple):
     size: float = 9.0
 
 
-class Track(NamedTuple):
-    """A scale that all rows share.
-
-    Attributes:
-        title: The metric.
-        form: "%" for shares.
-        guess: What guessing gives; None where rows have baselines of their own.
-        low: Left end.
-        high: Right end; chosen for the marks if it is not above the left one.
-        ticks: Values with their texts.
-    """
-
-    title: str
-    form: str = ""
-    guess: float | None = None
-    low: float = 0.0
-    high: float = 0.0
-    ticks: tuple[tuple[float, str], ...] = ()
-
-    def at(self, value: float) -> float:
-        """Return a value's place, as a share of the track that never leaves it."""
-        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
-
-
 class TrackCell(NamedTuple):
     """A row's figures in a track: marks, the first on top, and the main figure as text."""
 
@@ -71,15 +57,33 @@ class TrackCell(NamedTuple):
     value: str = wording.MISSING
     limits: str = ""
 
+    def placed(self, track: Axis) -> list[Placed]:
+        """Return the marks at their places, those behind first.
+
+        Up to four main marks of a row are drawn below each other. Baselines lie behind them, and
+        small marks in the lower half, where they cannot hide the figure that they belong to.
+        """
+        main = [mark for mark in self.marks if mark.look != BASELINE and mark.size >= 9]
+        room = 0.6 if any(mark.size < 9 for mark in self.marks) else 1.0
+        placed = []
+        for mark in [mark for mark in self.marks if mark not in main][::-1] + main[::-1]:
+            has_lane = mark in main and len(main) < 5
+            up = room * (main.index(mark) + 0.5) / len(main) if has_lane else room / 2
+            up = up if mark.size >= 9 else 0.8
+            middle = track.share(mark.value)
+            low, high = middle, middle
+            if mark.low is not None or mark.high is not None:
+                low = 0.0 if mark.low is None else track.share(mark.low)
+                high = 1.0 if mark.high is None else track.share(mark.high)
+            ends = ((low, up, high, up),)
+            placed.append(Placed(mark.text, mark.look, mark.size, middle, up, ends))
+        return placed
+
 
 class Line(NamedTuple):
-    """A row.
+    """A row: its label, its figures in each track, and the tone of the first value.
 
-    Attributes:
-        label: The attack, model or point.
-        cells: Its figures in each track.
-        tone: Colour of the first value, as in tables.
-        band: Ends of a band in the first track, such as the margin of a comparison.
+    The first track has a band between two values, such as the margin of a comparison.
     """
 
     label: str
@@ -89,34 +93,25 @@ class Line(NamedTuple):
 
 
 class Forest(NamedTuple):
-    """Rows upon tracks: a picture, or one choice of it.
-
-    Attributes:
-        title: What it shows.
-        label: Its name among several.
-        caption: How to read it, in a sentence or two.
-        tracks: Scales from left to right.
-        lines: Rows from top to bottom.
-        keys: Looks of marks, where there are several.
-    """
+    """Rows upon tracks, with a title, a name among several, a caption and a legend."""
 
     title: str
     label: str
     caption: str
-    tracks: tuple[Track, ...]
+    tracks: tuple[Axis, ...]
     lines: tuple[Line, ...]
     keys: tuple[LegendEntry, ...] = ()
 
 
 Picture = tuple[Forest, ...]
-"""The first picture of a page: the forest that the verdict speaks of, and others to choose."""
+"""The first picture of a page: the forest that supports the verdict, and others to choose."""
 
 
 def mark_of(estimate: Estimate, look: Style, name: str) -> Mark:
     """Return the mark of a figure, whose text has its name, value and interval."""
     limits = evidence.DOUBTED.word if estimate.doubt else wording.interval_of(estimate)
     text = f"{name} {wording.value_of(estimate)}" + f" ({limits})" * bool(limits)
-    look = DOUBTED if estimate.doubt else look
+    look = doubted(look) if estimate.doubt else look
     return Mark(estimate.value or 0.0, estimate.low, estimate.high, look, text)
 
 
@@ -132,111 +127,55 @@ def forest(
     title: str,
     label: str,
     caption: str,
-    tracks: Sequence[Track],
+    tracks: Sequence[Axis],
     lines: Sequence[Line],
     looks: Mapping[str, Style] | None = None,
 ) -> Picture:
     """Return rows upon tracks that are as long as their marks need; nothing without rows.
 
-    Args:
-        title: What it shows.
-        label: Its name among several.
-        caption: How to read it.
-        tracks: Scales from left to right.
-        lines: Rows from top to bottom, of which the first are drawn.
-        looks: Looks of marks by name; a legend shows those that are drawn if there are several.
+    Only the first rows are drawn. A legend names the looks of marks if there are several.
     """
-    shown, left = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
-    if not shown:
+    drawn, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
+    if not drawn:
         return ()
-    if left > 0:
-        caption += (
-            f" {wording.plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
-        )
-    by_track = [[m for line in shown for m in line.cells[at].marks] for at in range(len(tracks))]
-    used = {mark.look for marks in by_track for mark in marks}
-    every = {**(looks or {}), f"✗ {NOT_RELIED_ON}": DOUBTED}
-    known = {name: look for name, look in every.items() if look in used}
-    keys = legend(known) if len(known) > 1 or DOUBTED in used else ()
-    fitted = tuple(_fitted(*pair) for pair in zip(tracks, by_track, strict=True))
-    return (Forest(title, label, caption, fitted, shown, keys),)
-
-
-def _fitted(track: Track, marks: Sequence[Mark]) -> Track:
-    """Return a track with ends and ticks: about one half, of shares from 0, or of numbers."""
-    ends = [end for one in marks for end in (one.value, one.low, one.high) if end is not None]
-    low, high, least, most = 0.0, track.high, min([*ends, 0.5]), max([*ends, 0.0])
-    if track.guess == 0.5:
-        low, high = next(end for end in (0.4, 0.2, 0.0) if end <= max(least, 0.0)), 1.0
-    elif high <= low and track.form == "%":
-        high = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6) if most <= end), 1.0)
-    elif high <= low:
-        step = tick_step(1.15 * most or 1.0, 4)
-        high = step * (int(1.15 * most / step) + 1)
-    scale = Scale(form="%" if track.form == "%" else "", count=4)
-    return track._replace(low=low, high=high, ticks=tuple(ticks_of(scale, low, high).items()))
-
-
-def forest_drawn(forest: Forest) -> Markup:
-    """Return the rows as HTML: text at its own size, and a drawing that follows the width."""
-    label = "; ".join(
-        f"{line.label}: {', '.join(cell.value for cell in line.cells if cell.value)}"
-        for line in forest.lines
-    )
-    heads = [_cell("ft-head", track.title) for track in forest.tracks]
-    feet = [
-        _cell("ft-foot", tick_texts([(track.at(value), text) for value, text in track.ticks]))
-        for track in forest.tracks
+    if hidden > 0:
+        verb = "is" if hidden == 1 else "are"
+        caption += f" {wording.plural(hidden, 'more row')} {verb} in the tables."
+    by_track = [
+        [mark for line in drawn for mark in line.cells[place].marks] for place in range(len(tracks))
     ]
-    rows = [_row("", "fhead", heads), *(_line(line, forest.tracks) for line in forest.lines)]
-    return Markup('<div class="forest t{}" role="img" aria-label="{}">{}{}</div>').format(
-        len(forest.tracks), shortened(label, 380), Markup("").join(rows), _row("", "ffoot", feet)
-    )
+    keys = _keys(looks or {}, {mark.look for marks in by_track for mark in marks})
+    fitted = tuple(_fitted(*pair) for pair in zip(tracks, by_track, strict=True))
+    return (Forest(title, label, caption, fitted, drawn, keys),)
 
 
-def _row(label: str, kind: str, cells: Sequence[Markup]) -> Markup:
-    form = '<div class="frow {}"><span class="fl">{}</span>{}</div>'
-    return Markup(form).format(kind, label, Markup("").join(cells))
+def _keys(looks: Mapping[str, Style], used: set[Style]) -> tuple[LegendEntry, ...]:
+    """Return the legend of used looks; empty for a single look that is relied on."""
+    keys = {name: look for name, look in looks.items() if look in used}
+    in_doubt = {
+        f"{name}, {evidence.DOUBTED.sign}{evidence.DOUBTED.word}": doubted(look)
+        for name, look in looks.items()
+        if doubted(look) in used - set(looks.values())
+    }
+    if not in_doubt and DOUBTED in used:
+        in_doubt = {f"{evidence.DOUBTED.sign}{NOT_RELIED_ON}": DOUBTED}
+    keys |= in_doubt
+    return legend(keys) if len(keys) > 1 or in_doubt else ()
 
 
-def _cell(kind: str, inside: str, tone: str = "", value: str = "", limits: str = "") -> Markup:
-    form = '<span class="{}">{}</span><span class="fv {}">{}<small>{}</small></span>'
-    return Markup(form).format(kind, inside, tone, value, limits)
+def _fitted(track: Axis, marks: Sequence[Mark]) -> Axis:
+    """Return a track with ends and ticks.
 
-
-def _line(line: Line, tracks: Sequence[Track]) -> Markup:
-    cells = []
-    for place, (track, cell) in enumerate(zip(tracks, line.cells, strict=True)):
-        band, tone = (None, "") if place else (line.band, line.tone)
-        cells.append(_cell("ft", _track(track, cell.marks, band), tone, cell.value, cell.limits))
-    return _row(line.label, "", cells)
-
-
-def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None) -> Markup:
-    parts = []
-    if band is not None:
-        left, right = (100 * track.at(end) for end in band)
-        shape = '<rect class="band" x="{:.2f}%" width="{:.2f}%" y="0" height="100%"/>'
-        parts.append(Markup(shape).format(left, right - left))
-    parts += [upright("grid", track.at(value)) for value, _ in track.ticks]
-    if track.guess is not None:
-        parts.append(upright("guess", track.at(track.guess)))
-    # A few settings are drawn below each other in a row, baselines behind them and small marks in
-    # the lower half: many of these would hide the figure that they are compared with.
-    main = [mark for mark in marks if mark.look != BASELINE and mark.size >= 9]
-    room = 0.6 if any(mark.size < 9 for mark in marks) else 1.0
-    for mark in [mark for mark in marks if mark not in main][::-1] + main[::-1]:
-        apart = mark in main and len(main) < 5
-        up = room * (main.index(mark) + 0.5) / len(main) if apart else room / 2
-        parts.append(_mark(track, mark, up if mark.size >= 9 else 0.8))
-    form = '<svg width="100%" height="100%" overflow="visible">{}</svg>'
-    return Markup(form).format(Markup("").join(parts))
-
-
-def _mark(track: Track, mark: Mark, up: float) -> Markup:
-    middle = track.at(mark.value)
-    low, high = middle, middle
-    if mark.low is not None or mark.high is not None:
-        low = 0.0 if mark.low is None else track.at(mark.low)
-        high = 1.0 if mark.high is None else track.at(mark.high)
-    return figure(mark.text, [((low, up), (high, up))], mark.look, (middle, up), mark.size)
+    A track with chance level one half gets that in its left part, and one of other shares starts
+    at 0.
+    """
+    ends = [end for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
+    low, high, smallest, largest = 0.0, track.high, min([*ends, 0.5]), max([*ends, 0.0])
+    if track.guess == 0.5:
+        low, high = next(end for end in (0.4, 0.2, 0.0) if end <= max(smallest, 0.0)), 1.0
+    elif high <= low and track.form == "%":
+        high = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6) if largest <= end), 1.0)
+    elif high <= low:
+        step = tick_step(1.15 * largest or 1.0, 4)
+        high = step * (int(1.15 * largest / step) + 1)
+    return track._replace(low=low, high=high, ticks=ticks(low, high, 4, track.form))

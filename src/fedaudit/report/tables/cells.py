@@ -32,16 +32,14 @@ def estimate_table(
         cell: Returns a figure's cell; None leaves a dash.
         order: Columns that come first, in this order, if a figure has them.
         first: Heading of the first column.
-        under: Smaller lines below headings over columns.
-        notes: Footnotes of the cells.
-        remark: A sentence below the table.
+        under: Passed to :func:`tabled`, as are ``notes`` and ``remark``.
     """
     lines: dict[Cell, dict[Place, Content]] = {}
-    for one in estimates:
-        heading = as_cell(rows(one))
-        line, place = lines.setdefault(heading, {first: heading}), columns(one)
+    for estimate in estimates:
+        heading = as_cell(rows(estimate))
+        line, place = lines.setdefault(heading, {first: heading}), columns(estimate)
         if place not in line:
-            line[place] = cell(one)
+            line[place] = cell(estimate)
     order = (first, *order)
     return tabled(caption, lines.values(), order=order, under=under, notes=notes, remark=remark)
 
@@ -49,23 +47,19 @@ def estimate_table(
 def measured(
     figure: Estimate | None,
     look: Look = Look(),  # noqa: B008 - a constant
-    *more: str,
+    *details: str,
     mark: str = "",
     unbounded: str = "no interval",
 ) -> Cell | None:
     """Return the cell of a figure: its value, size, interval, and the interval for further runs.
 
-    Args:
-        figure: None gives no cell; one that a failed control takes back is marked as such.
-        look: Its sign, colour and word.
-        more: Further lines.
-        mark: Letter of a footnote.
-        unbounded: Text in the place of a missing interval.
+    A figure that a failed control takes back is marked as such, and None gives no cell. The text
+    ``unbounded`` replaces a missing interval.
     """
     if figure is None:
         return None
     look = DOUBTED if figure.doubt else look
-    lines = (look.word, interval_of(figure) or unbounded, further_of(figure), *more)
+    lines = (look.word, interval_of(figure) or unbounded, further_of(figure), *details)
     return Cell(f"{look.sign}{value_of(figure)}", below(*lines), look.tone, mark)
 
 
@@ -80,11 +74,11 @@ def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
     limits = further if change.low is None and further is not None else change
     is_shown = limits.low is not None and limits.high is not None
     star = " *" * (is_shown and not (limits.low or 0) <= 0 <= (limits.high or 0))
-    own, more = _limits(change, metric), _limits(further, metric)
+    these_runs, further_runs = _limits(change, metric), _limits(further, metric)
     return (
         f"Δ {signed(change.value, metric)}{' points' * is_share(metric)}{star}",
-        f"({own})" * bool(own),
-        f"further runs {more}" * bool(more),
+        f"({these_runs})" * bool(these_runs),
+        f"further runs {further_runs}" * bool(further_runs),
     )
 
 

@@ -1,0 +1,223 @@
+"""Charts as data; the template ``charts.html.j2`` draws them as SVG."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from fedaudit.report.grid import shortened
+from fedaudit.results.estimate import Interval
+
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#C2649A", "#B97800", "#2F93CC", "#7A7A7A")
+"""Okabe and Ito's hues, each with a contrast of at least 3:1 on the light and the dark card."""
+
+DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
+MARKS = {
+    "circle": '<circle r="4"/>',
+    "square": '<path d="M-3.6-3.6h7.2v7.2h-7.2z"/>',
+    "diamond": '<path d="M0-5l5 5-5 5-5-5z"/>',
+    "triangle-up": '<path d="M0-4.6l4.8 8.2h-9.6z"/>',
+    "triangle-down": '<path d="M0 4.6l4.8-8.2h-9.6z"/>',
+    "star": '<path d="M0-5.4l1.5 3.4 3.7.4-2.8 2.5.8 3.6-3.2-1.9-3.2 1.9.8-3.6-2.8-2.5 3.7-.4z"/>',
+    "cross": '<path d="M-1.6-4.4h3.2v2.8h2.8v3.2h-2.8v2.8h-3.2v-2.8h-2.8v-3.2h2.8z"/>',
+}
+"""Marks about the origin, eight units wide. They are fixed strings and thus safe as markup."""
+
+MUTED = "#8A939E"
+"""Colour of lines beyond the few that colours can distinguish."""
+RESERVED = "cross"
+"""Marker of no defense, which nothing else has."""
+GREY = "#7A7A7A"
+"""Colour of guessing, baselines and limits."""
+
+
+class Style(NamedTuple):
+    """Colour, dash of a line and symbol of a mark; a symbol that ends in "-open" is hollow."""
+
+    color: str
+    dash: str = ""
+    symbol: str = ""
+
+    @property
+    def dashes(self) -> str:
+        """The dash pattern of SVG."""
+        return DASHES[self.dash]
+
+    @property
+    def is_open(self) -> bool:
+        """True for a hollow mark."""
+        return self.symbol.endswith("-open")
+
+    @property
+    def mark(self) -> Markup:
+        """The mark as SVG without its colour; empty without a symbol."""
+        return Markup(MARKS[self.symbol.removesuffix("-open")] if self.symbol else "")
+
+
+def style(position: int) -> Style:
+    """Return the style at a position; no two of the first 210 have all parts in common."""
+    kinds = (OKABE_ITO, list(DASHES), [mark for mark in MARKS if mark != RESERVED])
+    return Style(*(kind[position % len(kind)] for kind in kinds))
+
+
+class LegendEntry(NamedTuple):
+    """A line of a legend: a name and its style."""
+
+    name: str
+    look: Style
+
+
+def legend(looks: Mapping[str, Style], limit: int = 80) -> tuple[LegendEntry, ...]:
+    """Return a legend of styles by name; names are cut to a number of characters."""
+    return tuple(LegendEntry(shortened(name, limit), look) for name, look in looks.items())
+
+
+class Placed(NamedTuple):
+    """A mark at shares of a panel from its upper left corner, and the lines of its intervals.
+
+    A segment has the shares x1, y1, x2 and y2.
+    """
+
+    text: str
+    look: Style
+    size: float
+    x: float
+    y: float
+    segments: tuple[tuple[float, float, float, float], ...]
+
+
+class Axis(NamedTuple):
+    """An axis with its title, its ends (of a logarithmic one exponents of ten), and its ticks.
+
+    ``form`` is "%" for shares, and ``guess`` the value of a guess.
+    """
+
+    title: str
+    low: float = 0.0
+    high: float = 0.0
+    ticks: tuple[tuple[float, str], ...] = ()
+    log: bool = False
+    form: str = ""
+    guess: float | None = None
+
+    def at(self, value: float) -> float:
+        """Return the place of a value as a share of the axis."""
+        place = math.log10(max(value, 1e-300)) if self.log else value
+        return (place - self.low) / ((self.high - self.low) or 1.0)
+
+    def share(self, value: float) -> float:
+        """Return the place of a value, for one outside of the axis that of the nearer end."""
+        return min(max(self.at(value), 0.0), 1.0)
+
+    def places(self) -> list[tuple[float, str]]:
+        """Return the ticks between the ends as shares of the axis, with their texts."""
+        places = [(self.at(value), text) for value, text in self.ticks]
+        return [(place, text) for place, text in places if -1e-9 <= place <= 1 + 1e-9]
+
+
+class Curve(NamedTuple):
+    """A line through points."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    look: Style
+
+    def path(self, x: Axis, y: Axis) -> str:
+        """Return the line as an SVG path in a box of 1,000 by 1,000."""
+        shares = [(x.at(across), 1 - y.at(up)) for across, up in zip(self.x, self.y, strict=True)]
+        spots = [" ".join(f"{1000 * s:.1f}".removesuffix(".0") for s in spot) for spot in shares]
+        return "M" + "L".join(spot for spot, _ in groupby(spots))
+
+
+class Point(NamedTuple):
+    """A mark with its intervals on both axes and its text under the pointer."""
+
+    x: float
+    y: float
+    look: Style
+    text: str
+    x_limits: Interval | None = None
+    y_limits: Interval | None = None
+
+    def placed(self, x: Axis, y: Axis) -> Placed:
+        """Return the mark at its place between two axes."""
+        across, up = x.at(self.x), 1 - y.at(self.y)
+        (left, right), (low, high) = (
+            [axis.at(value if end is None else end) for end in (limits.low, limits.high)]
+            for axis, value, limits in (
+                (x, self.x, self.x_limits or Interval()),
+                (y, self.y, self.y_limits or Interval()),
+            )
+        )
+        segments = ((across, 1 - high, across, 1 - low), (left, up, right, up))
+        return Placed(self.text, self.look, 10, across, up, segments)
+
+
+class Panel(NamedTuple):
+    """One set of axes with its lines and marks, the first below the others.
+
+    The summary is for readers who cannot see it. It has a dotted line at each of ``uprights``.
+    """
+
+    title: str
+    summary: str
+    x: Axis
+    y: Axis
+    curves: Sequence[Curve] = ()
+    points: Sequence[Point] = ()
+    uprights: Sequence[float] = ()
+
+    @property
+    def left_margin(self) -> int:
+        """Approximate width of the vertical axis's texts, in pixels."""
+        longest = max((len(text) for _, text in self.y.places()), default=0)
+        return round(30 + 6.4 * min(longest, 24))
+
+
+class Choice(NamedTuple):
+    """The panels of one setting."""
+
+    label: str
+    panels: tuple[Panel, ...]
+
+
+class Figures(NamedTuple):
+    """A figure of the report: its choices, of which the first is drawn at the start, and a legend.
+
+    ``ident`` is its name in the document, and ``shape`` "square" for ROC curves or "tall".
+    """
+
+    ident: str
+    caption: str
+    choices: tuple[Choice, ...]
+    keys: tuple[LegendEntry, ...]
+    shape: str
+
+
+def ticks(low: float, high: float, count: int, form: str = "") -> tuple[tuple[float, str], ...]:
+    """Return about a number of ticks between two ends, with their texts; "%" is for shares."""
+    step = tick_step(high - low, count)
+    scale = 100 if form == "%" else 1
+    decimals = max(0, -math.floor(math.log10(step * scale) + 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    values = [place * step for place in range(first, last + 1)]
+    # Adding zero turns a negative zero into a positive one.
+    texts = [f"{round(value * scale, decimals) + 0.0:,.{decimals}f}{form}" for value in values]
+    return tuple(zip(values, (text.replace("-", "−") for text in texts), strict=True))
+
+
+def tick_step(span: float, count: int) -> float:
+    """Return a distance between ticks of 1, 2 or 5 times a power of ten that gives few ticks."""
+    rough = abs(span) / max(count, 1) or 1.0
+    unit = 10.0 ** math.floor(math.log10(rough))
+    return next(unit * size for size in (1, 2, 5, 10) if unit * size >= rough * (1 - 1e-9))
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent for an attribute of SVG."""
+    if not math.isfinite(share):
+        raise ValueError(f"a figure has {share!r} where a number belongs")
+    return f"{100 * share:.2f}".rstrip("0").rstrip(".")
