@@ -364,9 +364,9 @@ def test_missing_measurements_are_named_and_make_the_verdict_inconclusive(
 
 def test_a_control_that_was_not_run_gives_no_check_mark() -> None:
     audit = record()
-    assert controls_line([audit]) == "3 of 4 controls hold, 1 cannot tell"
+    assert controls_line([audit]) == "3 of 4 controls hold, 1 without a result"
     text = printed(audit)
-    assert "? 3 of 4 controls hold, 1 cannot tell" in text
+    assert "? 3 of 4 controls hold, 1 without a result" in text
     assert "✓" not in text
 
 
@@ -414,7 +414,7 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     assert must(deletion(audit)).verdict == "forgotten"
     answer = texts(audit)
     assert all(WITHHELD not in text for text in answer.values())
-    assert "after it: forgotten" in answer["headline"]
+    assert "verdict after deletion: forgotten" in answer["headline"]
 
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])

@@ -275,14 +275,14 @@ def test_clients_without_a_row_share_the_last_row() -> None:
         "0",
         "2/2",
     ]
-    assert "10,000 clients holding 1 to 7 samples each" in audited(large)
+    assert "10,000 clients with 1 to 7 samples each" in audited(large)
 
 
 def test_only_the_first_table_states_that_samples_are_taken_as_independent() -> None:
     two = ("none", 1.0), ("clip", 0.5)
     first, *others = attack_tables(record(strengths=(1.0,), defenses=two, details=False))
     assert others
-    expected = "Intervals and tests take audited samples as independent of each other."
+    expected = "Intervals and tests assume that audited samples are independent of each other."
     assert expected in first.remark
     assert "audit people (data.options.subject" in first.remark
     assert not any(expected in other.remark for other in others)
@@ -290,7 +290,7 @@ def test_only_the_first_table_states_that_samples_are_taken_as_independent() -> 
 
 def test_a_recording_is_not_advised_to_change_settings() -> None:
     watched = changed(only(), watched=True)
-    assert independence(watched).endswith("as independent of each other.")
+    assert independence(watched).endswith("are independent of each other.")
 
 
 def test_people_with_one_sample_each_need_no_note_on_independence() -> None:

@@ -337,8 +337,8 @@ def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: 
     assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))
     assert "test accuracy before" in tile.detail
     page = report_html(continued.record)
-    assert "AUC of forgotten against unseen samples" in page
-    assert "After less retrained" in page
+    assert "AUC of deleted against unseen samples" in page
+    assert "After minus retrained" in page
 
 
 def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Carried) -> None:

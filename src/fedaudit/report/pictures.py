@@ -72,7 +72,7 @@ def _deletion(record: Record) -> Picture:
     is_withheld = decision is not None and decision.verdict == WITHHELD
     lines = []
     for row in unlearning_rows(record):
-        name, middle = shortened(row.after.attack, 30), row.retrained.number
+        name, middle = shortened(row.after.attack, 60), row.retrained.number
         figures = [row.after, row.retrained, row.before]
         if is_withheld:
             figures = [figure.doubted(NOT_RELIED_ON) for figure in figures]
@@ -100,8 +100,8 @@ def _epsilons(record: Record) -> Picture:
     lines = []
     for measured in bounds.measured:
         name, value = wording.capital(measured.assumes or "measured"), measured.bound.number
-        text, ceiling = wording.number(value), measured.bound.ceiling
-        limits = "" if ceiling is None else f"at most {wording.number(ceiling)} could be shown"
+        text, ceiling = wording.number(value, -1), measured.bound.ceiling
+        limits = "" if ceiling is None else f"at most {wording.number(ceiling, -1)} could be shown"
         mark = Mark(value, value, None, PLAIN, f"{name}: {text}")
         lines.append(Line(name, (TrackCell((mark,), f"≥ {text}", limits),)))
     for name, claim in claimed:
@@ -168,7 +168,7 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     for row in sorted(rows.values(), key=order):
         by_metric = {m: [figure for figure in row if figure.metric == m] for m in tracks}
         cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
-        name = shortened(row[0].attack, 30)
+        name = shortened(row[0].attack, 60)
         if several:
             name = f"{cut_within(name_of(row[0], figures), 40)} · {name}"
         tone = evidence.look_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""

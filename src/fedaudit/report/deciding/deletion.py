@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
-from fedaudit.report import wording
 from fedaudit.report.evidence import checks_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS
@@ -38,14 +37,7 @@ class Deletion(NamedTuple):
         """The verdict as a sentence."""
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
-        after, both = (
-            ", ".join(filter(None, (wording.value_of(figure), wording.interval_of(figure))))
-            for figure in (self.most.after, self.both)
-        )
-        return (
-            f"That is before deletion; after it: {self.verdict} (largest AUC {after}; of an "
-            f"adversary with the models before and after {both})"
-        )
+        return f"This is before deletion; verdict after deletion: {self.verdict}"
 
 
 def deletion(record: Record) -> Deletion | None:

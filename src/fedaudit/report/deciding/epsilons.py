@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     @property
     def text(self) -> str:
         """Return "2.120 if the mechanism is Gaussian"."""
-        return f"{wording.number(self.bound.number)} {self.assumes or 'without an assumption'}"
+        return f"{wording.number(self.bound.number, -1)} {self.assumes or 'without an assumption'}"
 
 
 class EpsilonBounds(NamedTuple):
@@ -72,7 +72,7 @@ class EpsilonBounds(NamedTuple):
         """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
         ceiling = ", the most this test can show" * evidence.at_ceiling(self.lead)
         assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
-        return f"epsilon at least {wording.number(self.lead.number)}{ceiling}{assumes}"
+        return f"epsilon at least {wording.number(self.lead.number, -1)}{ceiling}{assumes}"
 
     @property
     def refutes(self) -> bool:

@@ -64,7 +64,7 @@ def _subject(figure: Estimate) -> Hashable:
     return setting, figure.attack, figure.contrast, figure.metric
 
 
-def clients_of(figures: Iterable[Estimate]) -> list[int]:
+def audited_clients(figures: Iterable[Estimate]) -> list[int]:
     """Return the clients that figures are about, by number."""
     return sorted({figure.target for figure in figures if figure.target is not None})
 
@@ -78,7 +78,7 @@ def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
     """Return a client's name; of a pooled figure among others how many clients it covers."""
     if figure.target is not None:
         return wording.client_name(figure.target)
-    every, covered = clients_of(figures), _pooled_clients(figures, figure.attack)
+    every, covered = audited_clients(figures), _pooled_clients(figures, figure.attack)
     if covered in (0, len(every)):
         return POOLED
     return f"{covered} of {len(every)} clients pooled"
@@ -117,13 +117,13 @@ def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
 
 def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
     """Return the sentence on the clients of a headline's figures; empty for a single client."""
-    clients = clients_of(figures)
+    clients = audited_clients(figures)
     if len(clients) < 2:
         return ""
     every = evidence.pooled(figures)
     pooled = relied_on(every)
     single = [figure for figure in figures if figure.target is not None]
-    above = clients_of(filter(above_chance, single))
+    above = audited_clients(filter(above_chance, single))
     if not pooled:
         if not above:
             return ""
@@ -158,7 +158,7 @@ def pooled_over(record: Record) -> Callable[[str], str]:
     by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)
     covered_by = {attack: _pooled_clients(same, attack) for attack, same in by_attack.items()}
     audited = {row.client for row in record.coverage.clients} if record.coverage else set()
-    total = len(audited.union(clients_of(figures)))
+    total = len(audited.union(audited_clients(figures)))
 
     def over(attack: str) -> str:
         covered = covered_by.get(attack, 0)
@@ -171,5 +171,5 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
 def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:
     return len(
-        clients_of(f for f in figures if f.attack == attack and f.n_members and f.n_nonmembers)
+        audited_clients(f for f in figures if f.attack == attack and f.n_members and f.n_nonmembers)
     )
