@@ -10,12 +10,11 @@ from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clauses_json
-from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.evidence import headline, look_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import WITHHELD, deletion, unlearning_section, unlearning_tile
 from fedaudit.report.verdict import controls_line
 from fedaudit.report.wording import cleaned, client_name
 from fedaudit.results.coverage import (

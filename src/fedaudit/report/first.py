@@ -7,7 +7,6 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.advice import Advice, advice
 from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
-from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
@@ -26,7 +25,7 @@ from fedaudit.report.sources import (
 from fedaudit.report.text.membership import rate_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.unlearning import unlearning_tile
+from fedaudit.report.unlearning import deletion, unlearning_tile
 from fedaudit.report.verdict import (
     clusters_doubted,
     controls_line,
