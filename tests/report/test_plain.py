@@ -1,9 +1,11 @@
 import pytest
+from fedaudit.results.coverage import Coverage
 
 from fedaudit.report.first import first_screen, tiles_of
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.verdict import PlainVerdict, verdict
+from fedaudit.report.wording import interval, span
 from fedaudit.results import estimate as estimates
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, Record
@@ -13,6 +15,7 @@ from tests.report.records import CONTROLS, record
 from tests.report.seen import tiles, words
 
 NOTHING = (0.02, 0.03, 0.0)
+ATTACK_ROWS = record(details=False).attacks[:3]
 UNDEFENDED = (("none", 1.0),)
 
 
@@ -271,3 +274,26 @@ def test_an_interval_above_guessing_that_the_correction_takes_back_says_so() -> 
     ]
     assert details[0].startswith("not shown above guessing after correction for multiple testing")
     assert details[1].startswith("not shown above guessing · ")
+
+
+def test_missing_rounds_are_the_reason_of_an_inconclusive_verdict() -> None:
+    coverage = Coverage(rounds=4, measured=2, last_measured=4, n_missing_rounds=2)
+    missing = changed(none_found(), coverage=coverage)
+    said = verdict(missing)
+    assert said.headline.startswith("Inconclusive: not every round and upload was measured.")
+    assert "Not measured: 2 rounds" in said.headline
+    assert "too wide" not in said.meaning
+    assert first_screen(missing, said).next[0].startswith("Measure the rounds and uploads")
+
+
+def test_attacks_are_called_by_name_and_code_and_unnamed_refusals_share_a_line() -> None:
+    rows = [changed(row, status="refused", note="needs REFERENCE_MODELS") for row in ATTACK_ROWS]
+    page = words(report_html(changed(record(details=False), attacks=rows)))
+    assert "FedMIA, gradients (fedmia-2)" in page
+    assert page.count("needs reference models") == 1
+
+
+def test_limits_are_rounded_outwards() -> None:
+    assert interval(0.9184, 0.9441, "auc") == "0.918–0.945"
+    assert interval(0.3812, 0.4441, "tpr@0.01") == "38.1–44.5%"
+    assert span(-0.0123, 0.0101, "auc") == "−0.013 to +0.011"

@@ -35,13 +35,7 @@ _KINDS: Mapping[str, str] = _FIXED["changes"]
 
 
 class Advice(NamedTuple):
-    """A block of the report.
-
-    Attributes:
-        place: Which rung this is, what is expected there and what was measured here.
-        lowered: Changes that lowered the leak there, each with its figures.
-        step: The change that lowered an AUC most there, of cheap ones if there are any; else "".
-    """
+    """Place on the ladder in words, changes that lowered the leak there, and the best of them."""
 
     place: str
     lowered: tuple[str, ...]

@@ -58,15 +58,13 @@ CAVEAT: str = _FIXED["caveat"]
 
 
 class Answer(NamedTuple):
-    """A record's answer to one question.
+    """A record's answer to one question, in a line, and what it is based on.
 
     Attributes:
         kind: "figure" for numbers of this record; "stated" for other facts in it. "Inconclusive"
             if there were too few samples or a control failed. "Not tested" if fedaudit could test
             it and did not; "not stated" if the record does not have it; "out of scope" if no part
             of fedaudit tests it.
-        text: The answer in a line.
-        more: What it is based on.
     """
 
     kind: Kind
@@ -78,13 +76,7 @@ Answering = Callable[[Record], Answer]
 
 
 class Source(NamedTuple):
-    """A document in whose assessment a question is asked.
-
-    Attributes:
-        name: Name and number.
-        date: As far as it is known.
-        text: The clause in its own words, or why it is not quoted.
-    """
+    """A document that asks a question: name, date, and the clause or why it is not quoted."""
 
     name: str
     date: str
@@ -336,21 +328,17 @@ def one_sum(record: Record) -> Answer:
     return Answer("figure", text, fixed("answers.proves_nothing"))
 
 
-class UpperLimit(NamedTuple):
-    """An upper limit, the name of its figure, and a sentence on attacks without a limit."""
-
+class _UpperLimit(NamedTuple):
     value: float
     figure: str
     without: str
 
 
-def largest_limit(record: Record, metric: str) -> UpperLimit | None:
-    """Return the largest 95% upper limit of a metric over runs, means, clients and contrasts alike.
+def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
+    """Return the largest 95% upper limit of a metric over runs, means, clients and contrasts.
 
-    It holds for the strongest attack with the confidence of a single limit, since that attack's own
-    limit is not above the largest. The limit of a mean alone does not bound the worst model. None
-    without any limit, and if a control failed. Only fair comparisons count, if there are any:
-    otherwise differences between clients are part of the figures.
+    It is valid for the strongest attack with the confidence of a single limit. None without a
+    limit, and if a control failed. Only fair comparisons count, if there are any.
     """
     figures = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
     figures = [figure for figure in figures if figure.fair] or figures
@@ -372,7 +360,7 @@ def largest_limit(record: Record, metric: str) -> UpperLimit | None:
     ]
     names = [shortened(name, 60) for name in distinct(lacking)]
     without = f" Without such a limit, in part or whole: {wording.some(names)}." if names else ""
-    return UpperLimit(evidence.highest_of(best), name, without)
+    return _UpperLimit(evidence.highest_of(best), name, without)
 
 
 def _has_limit(figure: Estimate) -> bool:
@@ -381,7 +369,7 @@ def _has_limit(figure: Estimate) -> bool:
 
 def bound_on_success(record: Record) -> Answer:
     """Return an upper bound on success: no test can show that success is that of guessing."""
-    limit = largest_limit(record, AUC)
+    limit = _largest_limit(record, AUC)
     if limit is None:
         return _unbounded(record, AUC)
     auc = wording.number(limit.value, 1)
@@ -391,7 +379,7 @@ def bound_on_success(record: Record) -> Answer:
 
 def flagged(record: Record) -> Answer:
     """Return the chance that a flagged record is a member, at two priors."""
-    limit = largest_limit(record, _RATE)
+    limit = _largest_limit(record, _RATE)
     if limit is None:
         return _unbounded(record, _RATE)
     chances = [
@@ -403,13 +391,7 @@ def flagged(record: Record) -> Answer:
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
-    """Return the chance that a flagged record is a member (Bayes).
-
-    Args:
-        tpr: Share of members that are flagged.
-        fpr: Share of non-members that are; above 0.
-        prior: Share of members among all records that are asked about.
-    """
+    """Return the chance that a flagged record is a member, by Bayes' theorem."""
     return tpr * prior / (tpr * prior + fpr * (1 - prior))
 
 
@@ -422,10 +404,7 @@ def _unbounded(record: Record, metric: str) -> Answer:
 
 
 def residual(record: Record) -> Answer:
-    """Return the risk that remains after this audit for the deployment of the model.
-
-    A limit of 100% bounds nothing and is left out.
-    """
+    """Return the risk that remains if the model is deployed; a limit of 100% bounds nothing."""
     if evidence.says_nothing(record):
         return Answer("stated", "Nothing follows from this record", "It was made to show a flaw.")
     texts = residual_risks(record) + [f"o{bound.sentence[1:]}" for bound in shown_bounds(record)]
@@ -437,7 +416,7 @@ def residual_risks(record: Record) -> list[str]:
     """Return the largest upper limit of each risk in words, without bounds on epsilon."""
     limits: dict[str, tuple[float, str]] = {}
     for name, metric in (("pairs", AUC), ("rate", _RATE)):
-        if limit := largest_limit(record, metric):
+        if limit := _largest_limit(record, metric):
             limits[name] = limit.value, limit.figure
     highs = [a.success.high for a in on_sources(record) if a.success.high is not None]
     if highs and not evidence.checks_of(record.controls).failed:
@@ -461,25 +440,16 @@ ROWS = tuple(
 )
 
 
-class ClauseSummary(NamedTuple):
-    """The map in short: an introduction, and the topics that have an answer of each kind."""
-
-    said: str
-    kinds: list[tuple[str, str]]
-
-
-def clause_summary(record: Record) -> ClauseSummary:
-    """Return which questions a record answers, for a page whose other parts have the figures."""
+def clause_summary(record: Record) -> tuple[str, list[tuple[str, str]]]:
+    """Return the map in short: an introduction, and the topics with an answer of each kind."""
     by_kind = grouped(ROWS, lambda row: row.answer(record).kind)
     sources = distinct(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
-    return ClauseSummary(
-        _FIXED["summary"].format(sources=wording.listed(sources)),
-        [
-            (name, wording.listed(distinct(row.topic for row in by_kind[kind])))
-            for kind, name in _FIXED["kinds"].items()
-            if kind in by_kind
-        ],
-    )
+    topics = [
+        (name, wording.listed(distinct(row.topic for row in by_kind[kind])))
+        for kind, name in _FIXED["kinds"].items()
+        if kind in by_kind
+    ]
+    return _FIXED["summary"].format(sources=wording.listed(sources)), topics
 
 
 def clauses_json(record: Record) -> str:

@@ -41,12 +41,8 @@ LEAKS: Mapping[Size, Status] = {
 class Threshold(NamedTuple):
     """Lower limits from which on a leak has a size: of an AUC, of rates, and of a share.
 
-    Attributes:
-        word: The size.
-        auc: For an AUC.
-        percent_rate: For a true-positive rate at 1% false positives, or between that and 0.1%.
-        thousandth_rate: The same at 0.1% false positives or fewer.
-        share: Share of the possible excess over guessing, or over label distributions.
+    Rates are at 1% false positives or between that and 0.1%, and at 0.1% or fewer. A share is of
+    the possible excess over guessing, or over label distributions.
     """
 
     word: Size
@@ -277,11 +273,9 @@ def headline(record: Record) -> list[Estimate]:
 
 
 def summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
-    """Return figures on membership at their most summarised level: over seeds and clients.
+    """Return figures on membership over all seeds and clients if there are such.
 
-    Args:
-        figures: The figures.
-        headline: True for AUCs and rates of attacks; False for others, such as a proven epsilon.
+    ``headline`` selects AUCs and rates of attacks, or else other figures, such as epsilons.
     """
     figures = list(figures)
     contrasts = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}

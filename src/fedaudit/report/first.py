@@ -4,9 +4,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, wording
+from fedaudit.report import clusters, evidence, sources, verdict, wording
 from fedaudit.report.advice import Advice, advice
-from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
@@ -15,26 +14,10 @@ from fedaudit.report.figures.forest import Picture
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import first_picture
-from fedaudit.report.sources import (
-    excess_size,
-    labels_of_named,
-    limits_in_words,
-    on_sources,
-    strongest_on_sources,
-)
 from fedaudit.report.text.membership import rate_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.unlearning import deletion, unlearning_tile
-from fedaudit.report.verdict import (
-    clusters_doubted,
-    controls_line,
-    controls_sign,
-    coverage_gaps,
-    figures_by_side,
-    is_defended,
-    wrong_sign,
-)
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, without_doubts
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
@@ -94,8 +77,8 @@ def first_screen(record: Record, conclusion: PlainVerdict) -> First:
         conclusion.warning,
         first_picture(record, topics=[topic for topic, _ in conclusion.topics]),
         _three(record, conclusion),
-        controls_line([record]),
-        controls_sign([record]),
+        verdict.controls_line([record]),
+        verdict.controls_sign([record]),
         next_steps(record, conclusion, advice(record)),
         (*idle_parts(record), *unanswered(record)),
     )
@@ -106,14 +89,11 @@ def idle_parts(record: Record) -> tuple[str, ...]:
     sentences = []
     defended = [row for row in record.usage if row.defended and row.defense != NO_DEFENSE]
     for defense, rows in grouped(defended, lambda row: row.defense).items():
-        counts = [row.rounds_acted for row in rows if row.rounds_acted is not None]
-        if len(counts) == len(rows) and not any(counts):
+        if all(row.rounds_acted == 0 for row in rows):
             name, clients = shortened(defense, 60), wording.plural(len(rows), "client")
             sentences.append(fixed("verdict.idle.defense", defense=name, clients=clients))
-    decided = [
-        row.rounds_decided_by_risk for row in record.usage if row.rounds_decided_by_risk is not None
-    ]
-    if decided and not any(decided):
+    decided = {row.rounds_decided_by_risk for row in record.usage} - {None}
+    if decided == {0}:
         sentences.append(fixed("verdict.idle.risks"))
     return tuple(sentences)
 
@@ -132,15 +112,12 @@ def next_steps(
 ) -> tuple[str, ...]:
     """Return the steps to take after a verdict, most important first.
 
-    Args:
-        record: The record.
-        conclusion: Its verdict.
-        place: Its place on the leak ladder. What lowered such a leak there is a first step.
+    What lowered such a leak on the leak ladder is the first step.
     """
     situations, texts = [_situation(record, conclusion)], list[str]()
     if situations[0].startswith("leak") and place and place.step:
         texts.append(place.step)
-    if conclusion.status == "inconclusive" and wrong_sign(evidence.headline(record)):
+    if conclusion.status == "inconclusive" and verdict.wrong_sign(evidence.headline(record)):
         situations.insert(0, "wrong sign")
     failed = evidence.checks_of(record.controls).failed
     if failed and conclusion.status in LEAKS and conclusion.status != "above guessing":
@@ -161,24 +138,22 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
     if after and not unusable and not conclusion.warning and after.verdict in _STEPS["situations"]:
         return after.verdict
     if status in LEAKS:
-        defended, *others = figures_by_side(record).values()
+        defended, *others = verdict.figures_by_side(record).values()
         if others and not any(map(above_chance, defended)):
             return "leak without the defense"
-        return "leak with a defense" if is_defended(record) else "leak"
+        return "leak with a defense" if verdict.is_defended(record) else "leak"
     if conclusion.warning and not unusable:
         return "not learned"
-    return "not measured" if status == "inconclusive" and coverage_gaps(record) else status
+    return "not measured" if status == "inconclusive" and verdict.coverage_gaps(record) else status
 
 
 def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
-    """Return two numbers of one topic or one of each of several, and the model's utility.
-
-    A leak that is smaller than that of the verdict is left to the full report.
-    """
+    """Return two numbers of one topic or one of each of several, and the model's utility."""
     tiles = tiles_of(record)
     if not tiles:
         return ()
     gravest = conclusion.topics[0][1]
+    # A leak that is smaller than that of the verdict is left to the full report.
     topics = [topic for topic, s in conclusion.topics if s == gravest or s not in LEAKS]
     of_topics = [tile for topic in topics for tile in tiles[topic][: 2 if len(topics) == 1 else 1]]
     # These numbers are what a study of canary clients or of unlearning was made for.
@@ -187,13 +162,7 @@ def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
 
 
 def tiles_of(record: Record) -> dict[str, list[Tile]]:
-    """Return the numbers of each topic, the most important first.
-
-    A record whose figures say nothing about leakage has none.
-
-    Returns:
-        Tiles by "membership", "sources", "clusters", "epsilon", "deletion", "games" and "utility".
-    """
+    """Return the numbers of each topic, the most important first; none if figures say nothing."""
     if evidence.says_nothing(record):
         return {}
     if record.games:
@@ -213,7 +182,7 @@ def _tile(label: str, value: str, *parts: str, tone: str = "") -> Tile:
 
 
 def _tiles_by_side(record: Record) -> list[Tile]:
-    sides = figures_by_side(record)
+    sides = verdict.figures_by_side(record)
     if len(sides) == 1:
         return _membership_tiles(next(iter(sides.values())))
     return [
@@ -296,33 +265,26 @@ def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
 
 
 def _source_tiles(record: Record) -> list[Tile]:
-    attacks = on_sources(record)
-    best = strongest_on_sources(attacks)
+    attacks = sources.on_sources(record)
+    best = sources.strongest_on_sources(attacks)
     if best is None:
         return []
     guessing = f"guessing ({wording.percent(best.chance)})"
     result = f"above {guessing}" if best.above_guessing else _not_above(best.success, guessing)
     level = f"label distributions alone {wording.percent(best.mixes)}"
     level += ", which may be too high (earlier version)" * bool(best.older_level)
-    size, tone = _sized(excess_size(best), "not above them")
-    return [
-        _tile(
-            "Attack success rate",
-            wording.percent(best.success.number),
-            NOT_RELIED_ON if best.success.doubt else result,
-            wording.interval_of(best.success) or "no interval",
-            shortened(labels_of_named(attacks)[attacks.index(best)], 60),
-            tone="raised" * best.above_guessing,
-        ),
-        _tile(
-            "Beyond label distributions",
-            f"{wording.points(best.excess.number)} points",
-            size,
-            level,
-            limits_in_words(best.excess),
-            tone=tone,
-        ),
-    ]
+    size, tone = _sized(sources.excess_size(best), "not above them")
+    success = _tile(
+        "Attack success rate",
+        wording.percent(best.success.number),
+        NOT_RELIED_ON if best.success.doubt else result,
+        wording.interval_of(best.success) or "no interval",
+        shortened(sources.labels_of_named(attacks)[attacks.index(best)], 60),
+        tone="raised" * best.above_guessing,
+    )
+    points, limits = wording.points(best.excess.number), sources.limits_in_words(best.excess)
+    beyond = "Beyond label distributions"
+    return [success, _tile(beyond, f"{points} points", size, level, limits, tone=tone)]
 
 
 def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
@@ -330,8 +292,8 @@ def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
 
 
 def _cluster_tiles(record: Record) -> list[Tile]:
-    studies, tiles = clustered_of(record), list[Tile]()
-    if clusters_doubted(record):
+    studies, tiles = clusters.clustered_of(record), list[Tile]()
+    if verdict.clusters_doubted(record):
         return [Tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
 
     def add(name: str, mean: Estimate, text: str, label: str, tone: str) -> None:
@@ -340,9 +302,9 @@ def _cluster_tiles(record: Record) -> list[Tile]:
         tiles.append(_tile(name, wording.value_of(mean), text, range_, label, tone=tone))
 
     for study in studies:
-        label = label_of(study, studies)
-        if (worst := riskiest(study)) is not None:
-            text, tone = _sized(risk_size(worst), "not above guessing")
+        label = clusters.label_of(study, studies)
+        if (worst := clusters.riskiest(study)) is not None:
+            text, tone = _sized(clusters.risk_size(worst), "not above guessing")
             add("Riskiest model", worst, text, label, tone)
         if (violations := study.mean(VIOLATIONS)) is not None:
             floor = study.mean(CHANCE_VIOLATIONS)

@@ -39,14 +39,9 @@ _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
 def write_report(record: Record, path: Path) -> None:
-    """Write the report of a record as one self-contained HTML file.
+    """Write the report of a record as one self-contained HTML file, with pictures of its folder.
 
-    Pictures in the file's folder are embedded. The file opens offline, and its content policy lets
-    it load nothing and run no other script, whatever names the record contains.
-
-    Args:
-        record: A record of any kind.
-        path: The file.
+    The file opens offline, and its content policy lets it load nothing and run no other script.
 
     Raises:
         BadInput: The path is no place for a page.
@@ -56,10 +51,6 @@ def write_report(record: Record, path: Path) -> None:
 
 def write_report_beside(record: Record, folder: Path) -> None:
     """Write the report of a record next to it.
-
-    Args:
-        record: The record as it was written.
-        folder: Its folder.
 
     Raises:
         BadInput: Another process has replaced the record.
@@ -79,12 +70,7 @@ def write_report_beside(record: Record, folder: Path) -> None:
 
 
 def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
-    """Write several records side by side as one self-contained HTML file.
-
-    Args:
-        comparison: The result of comparing the records.
-        records: The compared records, in its order.
-        path: The file.
+    """Write a comparison and its records as one self-contained HTML file.
 
     Raises:
         BadInput: The path is no place for a page.
@@ -104,12 +90,7 @@ def write_page(path: Path, document: str) -> None:
 
 
 def report_html(record: Record, pictures: str = "") -> str:
-    """Return the report of a record as an HTML document.
-
-    Args:
-        record: A record of any kind.
-        pictures: Members' images and those that a model draws, as a ``data:`` address.
-    """
+    """Return the report of a record as an HTML document; pictures are a ``data:`` address."""
     record = wording.printable(record)
     if record.kind == "games":
         # Not at the top, as below: few records are of games or comparisons.
@@ -187,12 +168,7 @@ def _ladder_section(record: Record) -> Section | None:
 
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
-    """Return several records side by side as an HTML document.
-
-    Args:
-        comparison: The result of comparing the records.
-        records: The compared records, in its order.
-    """
+    """Return a comparison and its records as an HTML document."""
     from fedaudit.report.comparison.screen import first_of_comparison, front_figure
     from fedaudit.report.comparison.tables import comparison_sections
     from fedaudit.report.comparison.tradeoffs import cautions

@@ -18,10 +18,6 @@ def study_file(config: Mapping[str, object]) -> str:
     """Return the configuration of a study as TOML: a table for each section, all else inline.
 
     Settings without a value are left out, since TOML has no null: a study uses their defaults.
-    Characters that would not be visible become escapes.
-
-    Args:
-        config: Values of JSON types.
     """
     settings = {key: value for key, value in config.items() if value is not None}
     lines = [f"{_key(k)} = {inline(v)}" for k, v in settings.items() if not isinstance(v, dict)]
@@ -67,14 +63,7 @@ _LONGEST_VALUE = 300
 
 
 class Recipe(NamedTuple):
-    """Everything that a reader needs to reproduce a record.
-
-    Attributes:
-        study: The settings, as a file for ``fedaudit run``; empty if they are too long to print.
-        command: The command that runs them.
-        data: The data set that it needs as well; empty if none.
-        environment: Versions, device and time, as names and values.
-    """
+    """Study file, command, data set and versions to reproduce a record; empty if not known."""
 
     study: str
     command: str

@@ -59,20 +59,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a summary; its attributes are printed in their order.
-
-    Attributes:
-        title: The heading.
-        badge: The answer in two or three words.
-        tone: Colour of the badge: "good", "doubt" or "alarm".
-        lead: Sentence in large type.
-        paragraphs: Sentences below it.
-        facts: Names with their values.
-        table: Figures, rules or controls.
-        items: A list.
-        commands: Each with its purpose in front.
-        remarks: Explanations in small type.
-    """
+    """One part of a summary, with the texts that its two forms print in this order."""
 
     title: str
     badge: str = ""
@@ -90,9 +77,6 @@ class Summary(NamedTuple):
     """A record as a summary for filing.
 
     Attributes:
-        name: Name of the record.
-        kind: Kind of audit.
-        digest: Content hash of the record.
         sections: All parts except signatures and glossary.
         signed: Statement that is signed: the finding, and the policy's outcome.
         valid_until: Until when the page may be relied on.
@@ -113,10 +97,8 @@ def summary_html(record: Record, policy: Section | None = None, valid_until: str
 
     Args:
         record: A record of any kind.
-        policy: Outcome of a policy for it, of :func:`fedaudit.gate.outputs.policy_section`; None
-            without one.
-        valid_until: Last day on which the page may be relied on, such as "2027-06-30"; empty
-            for none.
+        policy: Outcome of a policy for it, of :func:`fedaudit.gate.outputs.policy_section`.
+        valid_until: Last day on which the page may be relied on, such as "2027-06-30".
 
     Raises:
         BadInput: The text is not a date, or the date is before the audit.

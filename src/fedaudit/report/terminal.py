@@ -29,13 +29,7 @@ _MOST_POINTS = 2
 
 
 def print_record(record: Record, console: Console | None = None, *, brief: bool = False) -> None:
-    """Print the conclusion of a record.
-
-    Args:
-        record: Record of a study.
-        console: Where to print; standard output by default.
-        brief: Whether to leave out rows of figures and next steps.
-    """
+    """Print the conclusion of a record; a brief one has no rows of figures and no next steps."""
     record = printable(record)
     if record.kind == "games":
         # Not at the top: few records are of games.
@@ -56,13 +50,7 @@ def print_record(record: Record, console: Console | None = None, *, brief: bool 
 def print_comparison(
     comparison: Comparison, records: Sequence[Record], console: Console | None = None
 ) -> None:
-    """Print the best trade-off of a comparison and its rows.
-
-    Args:
-        comparison: The result of comparing the records.
-        records: The compared records, in its order.
-        console: Where to print; standard output by default.
-    """
+    """Print the best trade-off of a comparison and its rows."""
     from fedaudit.report.comparison.screen import first_of_comparison
 
     comparison, records = printable_comparison(comparison, records)

@@ -90,12 +90,7 @@ def run_defenses(record: Record) -> list[str]:
 
 
 def hardly_learned(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
-    """Return rows whose accuracy is near guessing and on which no attack succeeds.
-
-    Args:
-        record: The record.
-        least: See :func:`fedaudit.results.guessing.near_guessing`.
-    """
+    """Return rows with an accuracy near guessing and without a successful attack."""
     leaking = leaking_defenses(record)
     return [row for row in near_guessing(record, least) if row.defense not in leaking]
 
@@ -114,10 +109,7 @@ def leaking_defenses(record: Record) -> set[str]:
 
 
 def clusters_doubted(record: Record) -> bool:
-    """Return True if a failed control takes back the figures of clusters' models.
-
-    These have no controls of their own, so that every control that is not of one attack counts.
-    """
+    """Return True if a failed control, not of one attack, takes back risks of clusters' models."""
     return any(not result.attack for result in evidence.checks_of(record.controls).failed)
 
 

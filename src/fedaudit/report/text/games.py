@@ -33,7 +33,7 @@ class GameVerdict(NamedTuple):
     Attributes:
         first: The first screen.
         played: What was played.
-        contradictions: Points whose success refutes an epsilon; the gravest warnings.
+        contradictions: Points whose success refutes an epsilon.
         claims: Mechanisms whose actual epsilon is not the claimed one.
         meaning: What follows.
         limits: What the games cannot show.

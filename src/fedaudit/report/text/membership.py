@@ -31,13 +31,7 @@ _RATES = ("tpr@0.01", "tpr@0.001")
 
 
 def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> str:
-    """Return the headline on membership, with the clients that it is about and its caveats.
-
-    Args:
-        record: The record.
-        status: Its verdict on membership.
-        alone: True if the record has no other topic.
-    """
+    """Return the headline on membership with its caveats; ``alone`` without another topic."""
     sides = figures_by_side(record)
     names, front = list(sides), next(iter(sides.values()))
     text = _headline(record, status, front, alone=alone)
@@ -73,13 +67,7 @@ def _reason(record: Record, figures: list[Estimate]) -> str:
 
 
 def member_meaning(record: Record, status: evidence.Status, figures: list[Estimate]) -> str:
-    """Return what follows from the verdict, and what does not.
-
-    Args:
-        record: The record.
-        status: The verdict on membership.
-        figures: Those of its headline.
-    """
+    """Return what follows from the verdict on the figures of its headline, and what does not."""
     texts, key = fixed_texts("membership.meaning"), str(status)
     if status in LEAKAGE:
         if unit_of(record) == "canary sample":

@@ -36,13 +36,7 @@ _IN_EVERY_NAME = {
 
 
 class ShownPoint(NamedTuple):
-    """A point with its names.
-
-    Attributes:
-        point: What was played.
-        family: Name shared by the points that differ only in epsilon, or in the rounds averaged.
-        name: The family with the epsilon or the number of rounds, shortened.
-    """
+    """A point, its family that differs in epsilon or rounds only, and its name within that."""
 
     point: PointPlayed
     family: str
@@ -155,10 +149,9 @@ def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
 
 
 def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
-    """Return the point of another protection with which :func:`most_right` is compared.
+    """Return the point of the strongest other protection, each by its point with most success.
 
-    Each protection counts by the point at which the server does best, at the same epsilon or number
-    of rounds if there is one. None if there is a single protection.
+    Points with the same epsilon or number of rounds are compared, if there are any.
     """
     best = most_right(behind)
     others = [item for item in behind if protection_name(item.point) != protection_name(best.point)]

@@ -152,12 +152,7 @@ def needs_more(figure: Estimate) -> str:
 
 
 def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
-    """Return the points that could not be concluded.
-
-    Args:
-        record: The record.
-        figures: Those of the headline.
-    """
+    """Return the points that could not be concluded, given the figures of the headline."""
     points = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
         points.append(fixed("verdict.unsure", figures=wording.plural(unsure, "figure")))
