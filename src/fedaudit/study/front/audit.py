@@ -139,7 +139,9 @@ class Run:
         from fedaudit.report.terminal import WIDTH, print_record
 
         shown = StringIO()
-        print_record(self.record, Console(file=shown, width=WIDTH))
+        # Rich would write to the notebook instead, and use colors, which Jupyter asks for.
+        plain = Console(file=shown, width=WIDTH, force_jupyter=False, force_terminal=False)
+        print_record(self.record, plain)
         return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>\n{shown.getvalue()}"
 
     def _repr_html_(self) -> str:
