@@ -42,7 +42,7 @@ def study_of(kind: str, seed: int) -> dict[str, object]:
 def aucs(kind: str, seed: int) -> np.ndarray:
     """AUC, lower and upper limit of each attack against other clients' and unseen samples."""
     run = setup(study_from(study_of(kind, seed)), seed, None)
-    everybody = run.everybody
+    everybody = run.all_clients
     rounds = simulate(
         everybody.algorithm,
         everybody.data,

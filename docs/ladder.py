@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from fedaudit.core.files import write_whole
 from fedaudit.models import architecture
 from fedaudit.report.sources import on_sources
+from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
     UPLOAD_ATTACKS,
@@ -30,11 +31,10 @@ from fedaudit.results.ladder import (
     aucs,
     generalisation_gap,
     loss_gap,
+    mean_client_samples,
     over_seeds,
-    samples_of,
     strongest,
 )
-from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 
@@ -155,7 +155,7 @@ def rungs(studies: Sequence[str]) -> list[Rung]:
 
 
 def _rung(study: str, path: Path, record: Record) -> Rung:
-    of_uploads, gap, samples = strongest(record), loss_gap(record), samples_of(record)
+    of_uploads, gap, samples = strongest(record), loss_gap(record), mean_client_samples(record)
     overall = generalisation_gap(record)
     (final,) = aucs(record, [FINAL_ATTACK], "unseen")
     uploads = [one.number for one in record.where(metric=UPLOAD_GAP)]

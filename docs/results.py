@@ -14,10 +14,9 @@ from typing import NamedTuple
 from fedaudit.report.grid import Grid
 from fedaudit.report.sources import Named, on_sources
 from fedaudit.report.tables.games import points_table
-from fedaudit.results import metrics as clusters
-from fedaudit.results.estimate import Estimate
+from fedaudit.results import estimate as clusters
+from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import above_chance, near_guessing
-from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 

@@ -181,7 +181,7 @@ def left(content: bytes) -> None:
     """Statistics of canary clients, which a run leaves for its record."""
     place = file("left/canaries.safetensors", content).parent
     one = MeasuredRun(cast("Setup", None), [], place, RUN)
-    one.left("canaries.safetensors", {"z": (3,)})
+    one.load_tensors("canaries.safetensors", {"z": (3,)})
 
 
 def left_seeds() -> list[bytes]:

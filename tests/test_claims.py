@@ -17,11 +17,10 @@ from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import Decided, Judged
 from fedaudit.core.errors import BadInput
 from fedaudit.results.aggregate import Value
-from fedaudit.results.clusters import models_of_groups
 from fedaudit.results.games import Spread
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Trajectory, UsageRow, write_record
-from fedaudit.results.sources import LABELS
+from fedaudit.results.runs import LABELS, models_of_groups
 from fedaudit.results.tradeoffs import AttackKey, directions_of
 from results.archives import unpacked
 from tests.report.records import record
@@ -662,7 +661,7 @@ def undefended_directions(study: str) -> dict[str, set[int]]:
 
 
 def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
-    page_text = " ".join((ROOT / "docs" / "what-we-found.md").read_text("utf-8").split())
+    page_text = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
     said = re.search(
         r"On Location-30 (\w+) of (\w+) are above chance\. On letters (\w+) of (\w+) are above "
         r"chance, and (\w+) are below \(FTA-C and FTA-L on local models, AUC (\.\d+) and (\.\d+) "

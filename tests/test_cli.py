@@ -114,7 +114,7 @@ def test_explain_shows_an_entry(capsys: pytest.CaptureFixture[str]) -> None:
         (("explain", "fedmai-2"), "did you mean 'fedmia-2'?"),
         (("bogus",), "Available commands"),
         (("run",), "requires an argument"),
-        (("run", "nowhere.toml"), "nowhere.toml is not there"),
+        (("run", "nowhere.toml"), "nowhere.toml does not exist"),
         (("report", "nowhere"), "nowhere is not there"),
         (("report", "one", "two"), "Unused Tokens"),
         (("compare", "one"), "at least two records"),

@@ -147,7 +147,7 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
         ("fedaudit.pack.verifying.verify", ("verify", "folder")),
         ("fedaudit.pack.packing.write_pack", ("pack", "a", "--policy", "p", "--out", "o")),
         ("fedaudit.results.read.read_record", ("compare", "a", "b")),
-        ("fedaudit.plan.toml.read_toml", ("run", "a.toml")),
+        ("fedaudit.plan.values.read_toml", ("run", "a.toml")),
         ("fedaudit.study.running.run.run_study", ("demo",)),
         ("fedaudit.catalogue.listing", ("list",)),
         ("fedaudit.catalogue.explanation", ("explain", "x")),

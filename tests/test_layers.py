@@ -43,13 +43,14 @@ FLOORS: dict[str, str] = {
     # Settings hold names, spelled as the catalogues have them.
     "plan": "core observe.tensors observe.views results.older results.text "
     "attacks models fl.training.local algorithms defenses "
-    "datasets.draws.fair datasets.partitions.schemes metrics.table risk.catalog",
+    "datasets.draws.fair datasets.partitions.schemes datasets.partitions.shifts metrics.table "
+    "risk.catalog",
     # Parts of a run, which settings name.
+    "plan.named": EVERYTHING_BELOW,
     "plan.dealing": EVERYTHING_BELOW,
     "plan.identity": EVERYTHING_BELOW,
     "plan.parts": EVERYTHING_BELOW,
     "plan.algorithm": EVERYTHING_BELOW,
-    "plan.named": EVERYTHING_BELOW,
     "evaluation": EVERYTHING_BELOW,
     # Each optional table of a study, from set-up to figures.
     "extensions": EVERYTHING_BELOW,
@@ -59,7 +60,7 @@ FLOORS: dict[str, str] = {
     "study.front": EVERYTHING_BELOW,
     "study": "core.errors core.metric_names results plan",
     "live": EVERYTHING_BELOW,
-    "gate": "core.errors core.files core.metric_names metrics results report plan.toml "
+    "gate": "core.errors core.files core.metric_names metrics results report "
     "plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names results report gate",
     "integrations": EVERYTHING_BELOW,

@@ -17,7 +17,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results import read
 from fedaudit.results.read import read_record
-from fedaudit.results.record import Environment, own_hash
+from fedaudit.results.record import Environment, games_hash
 from results import archives
 from results.archives import HERE, SUFFIX, unpacked
 from tests.report.records import record
@@ -228,7 +228,7 @@ def test_records_of_games_have_their_own_content_hash() -> None:
     played = [path for path in unpacked().glob("ami-*/*.json") if path.stem == path.parent.name]
     games = [record for record in map(read.read_record, played) if record.kind == "games"]
     assert len(games) == 9
-    assert all(record.content_hash == own_hash(record) for record in games)
+    assert all(record.content_hash == games_hash(record) for record in games)
 
 
 def test_a_study_says_how_many_records_nobody_could_make_again() -> None:

@@ -10,9 +10,9 @@ from docs.claims.data import Regime, Term, Test, regimes, variant_of
 from docs.claims.figures import Asked, counted, hypervolumes, rows
 from docs.claims.pairs import Pair, pairs, sides
 from fedaudit.metrics import Limited, averaged
-from fedaudit.results.aggregate import Values, difference, further_runs, over_gaps
+from fedaudit.results.aggregate import Values, difference, further_runs_interval, mean_difference
 from fedaudit.results.comparison import Difference
-from fedaudit.results.metrics import MODEL_RISK
+from fedaudit.results.estimate import MODEL_RISK
 from fedaudit.results.tradeoffs import Direction, average
 
 LEAST = {
@@ -129,7 +129,7 @@ def _fits(figure: str, values: Values) -> bool:
     (docs/decisions/0015-two-regimes-and-one-error.md); those that stay above 0 hold as promised.
     """
     by_seed = [by[None].value for seed, by in values.items() if seed is not None]
-    limits = further_runs(by_seed)
+    limits = further_runs_interval(by_seed)
     if limits.low is None or limits.high is None:
         return True
     is_share = figure == "auc" or "@" in figure
@@ -142,10 +142,10 @@ def over_runs(values: Values) -> Found:
     whole = values[None][None] if None in values else None
     if len(by_seed) == 1 or (whole and (whole.low is not None or not by_seed)):
         one = whole or next(iter(by_seed.values()))
-        limits = further_runs([value.value for value in by_seed.values()])
+        limits = further_runs_interval([value.value for value in by_seed.values()])
         wide = _both(limits.low, limits.high)
         return Found(one.value, one.low, one.high, one.method, max(len(by_seed), 1), wide)
-    mean = over_gaps(list(by_seed.values()))
+    mean = mean_difference(list(by_seed.values()))
     assert mean is not None
     return _settled(_as_found(mean))
 

@@ -14,8 +14,7 @@ from fedaudit.metrics import advantage, hypervolume
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.plan.optional import DefenseSection
-from fedaudit.results.aggregate import Value, Values, gap_between
-from fedaudit.results.clusters import ClusterResult, models_of_groups
+from fedaudit.results.aggregate import Value, Values, subtract_figures
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     EPOCHS,
@@ -27,10 +26,17 @@ from fedaudit.results.games import (
     PointPlayed,
     Spread,
 )
-from fedaudit.results.guessing import with_doubts
+from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
-from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult, has_older_level
+from fedaudit.results.runs import (
+    LABEL_BASELINE,
+    LABELS,
+    ClusterResult,
+    SourceResult,
+    has_older_level,
+    models_of_groups,
+)
 from fedaudit.results.tradeoffs import AttackKey, Direction, Directions, directions_of
 
 LATE = (0.6, 1.0)
@@ -114,7 +120,7 @@ def directions(study: str, variant: str) -> Directions:
         variant: The undefended one.
     """
     path = path_of(study, variant)
-    return directions_of(with_doubts(read_record(path)).findings) if path.is_file() else {}
+    return directions_of(mark_doubts(read_record(path)).findings) if path.is_file() else {}
 
 
 def counted(
@@ -334,7 +340,7 @@ def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[
     baseline = figures[LABEL_BASELINE].level if LABEL_BASELINE in figures else None
     if baseline is not None:
         # On the same samples, which are rather named together than apart: wide enough.
-        yield "over_label_baseline", gap_between(success, share(baseline))
+        yield "over_label_baseline", subtract_figures(success, share(baseline))
     if run.by_round:
         yield "best_round", share(max(run.by_round))
         yield "least_round", share(min(run.by_round))

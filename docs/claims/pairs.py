@@ -10,7 +10,7 @@ from docs.claims.data import CLAIMS, Part, Regime, Term, Test, named, papers, re
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import SCORES_FILE, write_whole
 from fedaudit.evaluation.sample_scores import paired_auc, read_scores
-from fedaudit.results.aggregate import Value, over_gaps
+from fedaudit.results.aggregate import Value, mean_difference
 
 TAKEN = CLAIMS / "pairs"
 
@@ -133,7 +133,9 @@ def take_pairs(runs: Path, study: str) -> int:
             # Other clients, samples or label distributions: the records' figures are compared.
             print(f"not paired, {one.variant or study} and {other.variant or study}: {error}")
             continue
-        gap = over_gaps([Value(d.value, d.low, d.high, d.method, cancels=True) for d in taken])
+        gap = mean_difference(
+            [Value(d.value, d.low, d.high, d.method, cancels=True) for d in taken]
+        )
         if gap is None or gap.low is None or gap.high is None:
             continue
         found.append(

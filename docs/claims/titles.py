@@ -11,8 +11,8 @@ from docs.claims.data import ROOT, Regime, Scale, is_of_games, regimes
 from docs.claims.figures import path_of
 from fedaudit.plan.file import read_studies
 from fedaudit.report.wording import plural
-from fedaudit.results.clusters import ClusterResult, choices, clients_in, models_of_groups
 from fedaudit.results.read import read_record
+from fedaudit.results.runs import ClusterResult, choices, clients_in, models_of_groups
 
 STUDIES = ROOT / "studies"
 DATA = {

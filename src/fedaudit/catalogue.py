@@ -249,7 +249,7 @@ def _draws() -> list[CatalogueEntry]:
         replace(
             entry,
             facts={
-                "in a study": "audit.fair, extra_other, extra_unseen, background"
+                "in a study": "audit.samples, extra_other, extra_unseen, background"
                 if entry.name == "fair"
                 else "audit.options"
             },

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import norm
 
-from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.rules import OneSidedLikelihood
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.values import ClientId
 from fedaudit.observe.measurements import Measurements

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedaudit.attacks import attack_named
-from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.attacks.rules import Recovery
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Sees
 from tests.attacks.test_slope import over_rounds

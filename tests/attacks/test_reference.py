@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from fedaudit.attacks.base import Reference, Tuning
-from fedaudit.attacks.membership.reference import (
+from fedaudit.attacks.references import (
     SLOPES,
     LikelihoodRatio,
     ReferenceCalibrated,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.base import SourceRule
-from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.rules import OneSidedLikelihood
 from fedaudit.attacks.sia import (
     SourceAtLast,
     SourceByProduct,

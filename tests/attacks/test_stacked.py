@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from fedaudit.attacks.membership.stacked import FittedStack, Stacked, _evidence
+from fedaudit.attacks.learned import FittedStack, Stacked, _evidence
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded, seeded_numpy
 from fedaudit.observe.measurements import Measurements

@@ -21,7 +21,7 @@ from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.results.record import NAMES_OWNERS
+from fedaudit.results.record import SOURCE_RULE_SUFFIX
 from fedaudit.signals.measure import measure
 from tests.both_readings import EVERY_READING
 from tests.samples import random_samples
@@ -313,4 +313,4 @@ def test_an_attack_does_not_learn_from_members_alone(name: str) -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_record_tells_attacks_on_sources_by_their_rule_over_clients(name: str) -> None:
     attack = ATTACKS[name]
-    assert attack.rule.over_clients.endswith(NAMES_OWNERS) == attack.infers_source
+    assert attack.rule.over_clients.endswith(SOURCE_RULE_SUFFIX) == attack.infers_source

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.attacks.ami.game import Contest, Pools, Rules
+from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami.game import Contest, Pools
 from fedaudit.attacks.ami.plant import Neurons, reading, summed
-from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded

@@ -73,7 +73,7 @@ def test_only_a_short_regular_file_is_read(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path, "regular file"),
         (large, "short file"),
-        (tmp_path / "n", "is not there"),
+        (tmp_path / "n", "does not exist"),
     ):
         with pytest.raises(BadInput, match=said):
             read_policy(path)

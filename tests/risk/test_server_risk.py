@@ -11,8 +11,9 @@ from fedaudit.attacks import ATTACKS
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
+from fedaudit.fl.algorithms.base import Cluster, Risk
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir, Risk
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.fl.simulate import fingerprint_of, simulate
 from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining

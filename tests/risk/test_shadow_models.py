@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Params, Samples
-from fedaudit.fl.algorithms.base import Local
+from fedaudit.fl.algorithms.base import Cluster, Local
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.ifca_mir import Cluster
 from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import parallel

@@ -39,7 +39,7 @@ def attacker_study(**changes: object) -> Study:
 
 
 def rounds_of(study: Study) -> list[Round]:
-    everybody = setup(study, 1, None).everybody
+    everybody = setup(study, 1, None).all_clients
     seed, rounds = seed_for(1, "federation"), study.training.rounds
     return list(
         simulate(
@@ -114,7 +114,7 @@ def test_a_poison_is_clipped_where_all_uploads_are() -> None:
     )
     sent = rounds_of(study)[2].uploads[3].values
     assert norm(sent) == pytest.approx(0.5, rel=1e-5)
-    everybody = setup(study, 1, None).everybody
+    everybody = setup(study, 1, None).all_clients
     assert isinstance(everybody.defenses[3], Chain)
 
 
@@ -135,11 +135,11 @@ def test_reference_federations_have_no_malicious_client() -> None:
     (reference,) = run.own_federations
     assert not reference.extensions
     assert reference.study.attacker is None
-    assert 3 not in reference.everybody.defenses
+    assert 3 not in reference.all_clients.defenses
 
 
 def test_the_same_study_deals_the_same_poison() -> None:
-    there, here = (setup(attacker_study(), 1, None).everybody.defenses[3] for _ in range(2))
+    there, here = (setup(attacker_study(), 1, None).all_clients.defenses[3] for _ in range(2))
     assert isinstance(there, PoisonedUpload)
     assert isinstance(here, PoisonedUpload)
     assert torch.equal(there.probes.targets, here.probes.targets)

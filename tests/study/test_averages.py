@@ -10,7 +10,7 @@ from docs.claims.comparing import counts
 from docs.claims.data import Term, regimes
 from docs.claims.data import Test as ClaimTest
 from docs.claims.figures import Asked
-from fedaudit.results.aggregate import Value, Values, estimated, mean_of
+from fedaudit.results.aggregate import Value, Values, average_figures, mean_over_seeds
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     STRONGEST_ATTACK,
@@ -249,16 +249,16 @@ def test_a_mean_has_no_seed_without_a_value_and_no_limits_of_other_runs() -> Non
     first: Values = {1: at, None: at}
     others: list[Values] = [{2: at}, {2: at, None: at}, {1: {4: value}}]
     for other in others:
-        assert mean_of([first, other]) == {}
+        assert average_figures([first, other]) == {}
     every: Values = {1: at, 2: at, None: at}
-    some = mean_of([every, first])
+    some = average_figures([every, first])
     assert list(some) == [1]
-    found = estimated(some)
+    found = mean_over_seeds(some)
     assert found is not None
     assert found.seeds == 1
-    assert list(mean_of([every, every])) == [1, 2, None]
+    assert list(average_figures([every, every])) == [1, 2, None]
     # What a record says over its runs alone is averaged as it is.
-    assert list(mean_of([{None: at}, {None: at}])) == [None]
+    assert list(average_figures([{None: at}, {None: at}])) == [None]
 
 
 def test_claims_have_no_average_of_attacks_without_a_common_run(

@@ -80,7 +80,7 @@ def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: 
     run_study(study, tmp_path)
     run = setup(study, 1, None)
     canaries = canaries_of(run)
-    everybody, seed = run.everybody, seed_for(1, "federation")
+    everybody, seed = run.all_clients, seed_for(1, "federation")
     rounds = list(
         simulate(
             everybody.algorithm, everybody.data, rounds=4, seed=seed, defenses=everybody.defenses
@@ -103,7 +103,7 @@ def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: 
 def test_what_a_canary_sends_is_clipped_and_hidden_like_any_upload() -> None:
     run = setup(canary_study(), 1, None)
     (first, *_) = simulate(
-        run.algorithm, run.everybody.data, rounds=4, seed=1, defenses=run.everybody.defenses
+        run.algorithm, run.all_clients.data, rounds=4, seed=1, defenses=run.all_clients.defenses
     )
     canaries = canaries_of(run)
     number = int(canaries.sends.argmax())
@@ -175,7 +175,7 @@ def test_canaries_of_several_runs_are_put_together(tmp_path: Path) -> None:
 def test_one_whose_coin_says_so_sends_zeros_and_noise() -> None:
     run = setup(canary_study(), 1, None)
     (first, *_) = simulate(
-        run.algorithm, run.everybody.data, rounds=4, seed=1, defenses=run.everybody.defenses
+        run.algorithm, run.all_clients.data, rounds=4, seed=1, defenses=run.all_clients.defenses
     )
     canaries = canaries_of(run)
     number = int((~canaries.sends).argmax())
@@ -211,7 +211,7 @@ def test_without_a_defense_nothing_is_claimed(tmp_path: Path) -> None:
 def test_a_study_without_canaries_is_what_it_was() -> None:
     assert not setup(quick_study(), 1, None).extensions
     run = setup(quick_study(), 1, None)
-    assert run.everybody.data == run.deal.clients
+    assert run.all_clients.data == run.deal.clients
 
 
 @pytest.mark.parametrize(

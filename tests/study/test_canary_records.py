@@ -125,7 +125,7 @@ def test_coins_that_all_fell_alike_refuse_every_bound_after_training(one_sided: 
     (figure,) = analysis._epsilon(one_sided, "avg-cosine", scores, truth)
     assert figure is not None
     measured = MeasuredRun(one_sided, [], Path(), "")
-    found = CanaryRecords.concluded([measured], {(1, 0, "avg-cosine"): scores})
+    found = CanaryRecords.conclude([measured], {(1, 0, "avg-cosine"): scores})
     for bound in (figure, *found.figures):
         assert (bound.value, bound.low) == (None, None)
         assert bound.note.startswith("refused: every coin fell on the same side: ")

@@ -70,7 +70,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     run = setup(quick_study(**TABLES[table]), 1, None)
     (own,) = run.extensions
     assert own.table == table
-    everybody = run.everybody
+    everybody = run.all_clients
     rounds = simulate(
         everybody.algorithm,
         everybody.data,
@@ -78,7 +78,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
         seed=seed_for(1, "federation"),
         defenses=everybody.defenses,
     )
-    seen = list(own.watching(iter(rounds), run, tmp_path, "a key", quiet))
+    seen = list(own.watch(iter(rounds), run, tmp_path, "a key", quiet))
     assert [one.index for one in seen] == list(range(1, run.study.training.rounds + 1))
     for one in seen:
         assert set(one.uploads) == set(run.deal.clients)
@@ -164,10 +164,10 @@ class Counted(Extension):
     fits: int = 0
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        return run.extended(cls())
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
+        return run.with_extension(cls())
 
-    def watching(
+    def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
         for round in rounds:
@@ -175,11 +175,11 @@ class Counted(Extension):
                 file.write(f"{key} {round.index}\n")
             yield round
 
-    def fitted(self, run: Setup, means: Means) -> Setup:
-        return run.extended(replace(self, fits=self.fits + 1))
+    def fit(self, run: Setup, means: Means) -> Setup:
+        return run.with_extension(replace(self, fits=self.fits + 1))
 
     @classmethod
-    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         figures = []
         for one in found:
             lines = (one.place / "counted.txt").read_text().splitlines()
@@ -219,7 +219,7 @@ def test_an_extension_is_asked_from_the_first_round_to_the_record_and_again_with
 
 
 def test_a_second_extension_of_a_kind_takes_the_place_of_the_first() -> None:
-    run = setup(quick_study(), 1, None).extended(Counted()).extended(Counted(fits=3))
+    run = setup(quick_study(), 1, None).with_extension(Counted()).with_extension(Counted(fits=3))
     assert run.extensions == (Counted(fits=3),)
     assert run.extension(Counted) == Counted(fits=3)
 

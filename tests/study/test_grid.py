@@ -70,10 +70,10 @@ def test_settings_of_one_last_name_keep_what_tells_them_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("grid = 3", "is a table of settings with lists"),
-        ("[grid]", "is a table of settings with lists"),
+        ("grid = 3", "must be a table of settings with lists"),
+        ("[grid]", "must be a table of settings with lists"),
         ('[grid]\n"training.rounds" = []', "has no values"),
-        ('[grid]\n"training.rounds" = [3, 3]', "holds a value twice"),
+        ('[grid]\n"training.rounds" = [3, 3]', "repeats a value"),
         ('[grid]\n"training.lr" = [0.1]\n[variants."lr=0.1"]', "variant and a point"),
         ('[[grid]]\n"training.lr"=[0.1]\n[[grid]]\n"training.lr"=[0.1]', "both named 'lr=0.1'"),
         (

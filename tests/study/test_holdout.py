@@ -124,11 +124,11 @@ def test_training_accuracy_is_of_what_is_trained_on_and_all_of_it_where_nothing_
     pair = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     defended = setup(small_study(defense=pair), 1, None)
     clients = [set(data.ids.tolist()) for data in plain.deal.clients.values()]
-    counted = [set(evaluation_split(run).everybody.ids.tolist()) for run in (plain, defended)]
+    counted = [set(evaluation_split(run).all_clients.ids.tolist()) for run in (plain, defended)]
     assert counted[0] == set.union(*clients)
     mine = clients[0] | clients[1]
     held = held_out(torch.tensor(sorted(mine)), 0.1, seed=seed_for(1, "federation"))
     assert held.any()
     dropped = {one for one, out in zip(sorted(mine), held.tolist(), strict=True) if out}
     assert counted[1] == counted[0] - dropped
-    assert not set(evaluation_split(defended).own[0].ids.tolist()) & dropped
+    assert not set(evaluation_split(defended).by_client[0].ids.tolist()) & dropped

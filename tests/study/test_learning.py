@@ -32,7 +32,7 @@ from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import Means, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
-from fedaudit.results.older import settled
+from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Loss
 from fedaudit.study.build import setup
@@ -205,7 +205,7 @@ def test_studies_of_older_versions_keep_their_undefended_shadows() -> None:
     study = learning_study(defense=NOISE, shadow={"fair": 60})
     values = study.model_dump(mode="json")
     del values["shadow"]["defense"]
-    older = study_from(settled(values))
+    older = study_from(resolve_older_settings(values))
     assert older.shadow is not None
     assert older.shadow.defense == "none"
     sections = [settings_of(one)["shadow"] for one in (older, study)]

@@ -35,7 +35,7 @@ def test_names_of_ones_own_stay_as_they_are() -> None:
 
 
 def test_two_spellings_of_one_attack_are_refused() -> None:
-    with pytest.raises(BadInput, match="'fedmia-2' and 'fedmia_2' are one attack"):
+    with pytest.raises(BadInput, match="'fedmia-2' and 'fedmia_2' are the same attack"):
         study_from({"name": "x", "attacks": {"fedmia-2": {}, "fedmia_2": {}}})
 
 

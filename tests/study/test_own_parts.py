@@ -136,7 +136,7 @@ def test_parts_that_have_changed_since_are_refused(
     source = (files / "parts.py").read_text()
     (files / "parts.py").write_text(source.replace(".double()", ".float()", 1))
     monkeypatch.chdir(files)
-    with pytest.raises(BadInput, match="'parts:lowest_loss' is not the one that"):
+    with pytest.raises(BadInput, match="'parts:lowest_loss' has changed since"):
         reattack(carried / "out", [], tmp_path / "again", trust=True)
     (files / "parts.py").write_text(source.replace("hidden + self.middle", "self.middle", 1))
     words = ("--variant", "confident", "--out", carried / "out", "--workers", "1", *SMALL)
@@ -188,7 +188,7 @@ def test_a_digest_given_for_a_module_is_of_its_whole_file(tmp_path: Path) -> Non
     with code_named_in("mine", trusted=True, folder=tmp_path):
         pinned = given | {"code": {"parts_own": hashlib.sha256(source.read_bytes()).hexdigest()}}
         assert with_code(study_from(pinned)).code == with_code(study_from(given)).code
-        with pytest.raises(BadInput, match="the module 'parts_own' is not the one that"):
+        with pytest.raises(BadInput, match="the module 'parts_own' has changed since"):
             with_code(study_from(given | {"code": {"parts_own": "0" * 64}}))
 
 

@@ -44,7 +44,7 @@ def values(record: Record, seed: int | None = 1) -> dict[str, float]:
 
 
 def last_round(run: Setup) -> Round:
-    everybody, rounds = run.everybody, run.study.training.rounds
+    everybody, rounds = run.all_clients, run.study.training.rounds
     return list(
         simulate(
             run.algorithm,

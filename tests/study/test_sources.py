@@ -19,7 +19,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.results.sources import LABEL_BASELINE, LABELS, SourceResult
+from fedaudit.results.runs import LABEL_BASELINE, LABELS, SourceResult
 from fedaudit.study.build import refuse_misfits, setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -222,7 +222,7 @@ def test_where_uploads_are_only_seen_in_sum_nobody_can_be_named() -> None:
 
 
 def test_clients_that_are_attacked_as_one_cannot_be_told_apart() -> None:
-    with pytest.raises(NotVisible, match="tells single clients apart"):
+    with pytest.raises(NotVisible, match="distinguishes single clients"):
         refuse_misfits([source_study(audit={"draw": "sia", "fair": 1, "merge": [1, 2]})])
 
 

@@ -160,7 +160,7 @@ def test_the_study_of_fedmias_settings_changes_one_setting_at_a_time() -> None:
         }
         settings = {name for _, name in changed} - {"options"}
         assert len(settings) == 1, point.name
-        assert point.audit.fair <= 3 * point.partition.samples_per_client
+        assert point.audit.samples <= 3 * point.partition.samples_per_client
 
 
 def test_the_study_of_a_single_local_epoch_is_the_same_but_for_the_epochs() -> None:

@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.games.run import read_points
 from fedaudit.gate.policy import read_policy
 from fedaudit.plan.file import read_studies
-from fedaudit.plan.toml import parsed_toml, read_toml
+from fedaudit.plan.values import parsed_toml, read_toml
 from tests.study.studies import quick_study
 
 DOTS = ".".join(["a"] * 200_000)
@@ -122,11 +122,11 @@ def test_a_setting_of_many_dots_in_quotes_is_refused_too(table: str, tmp_path: P
 def test_a_misspelt_file_gets_the_nearest_name_beside_it(tmp_path: Path) -> None:
     for name in ("policy.toml", "fedmia-mnist.toml", "polcy.json"):
         (tmp_path / name).write_text("")
-    with pytest.raises(BadInput, match=r"polcy\.toml is not there; did you mean \S*policy\.toml\?"):
+    with pytest.raises(BadInput, match=r"polcy\.toml does not exist; did you mean \S*policy\.toml"):
         read_policy(tmp_path / "polcy.toml")
     with pytest.raises(BadInput, match=r"did you mean \S*/fedmia-mnist\.toml\? give the path"):
         read_studies(tmp_path / "fedmia-mnst")
-    with pytest.raises(BadInput, match="is not there; give the path of a TOML file"):
+    with pytest.raises(BadInput, match="does not exist; give the path of a TOML file"):
         read_toml(tmp_path / "nowhere" / "policy.toml", "the policy")
 
 

@@ -104,7 +104,7 @@ def test_a_client_that_gives_up_all_that_it_has_leaves_the_federation() -> None:
 def test_training_on_begins_with_the_released_model(continued: Carried) -> None:
     run = setup(unlearning_study(), 1, None)
     after = begun(run, continued.folder / "seed-1")
-    clients, seed = after.everybody.data, seed_for(after.seed, "federation")
+    clients, seed = after.all_clients.data, seed_for(after.seed, "federation")
     first = next(iter(simulate(after.algorithm, clients, rounds=2, seed=seed)))
     sent, known = first.sent[0].model, released(continued.folder, run)
     assert all(torch.equal(value, known.params[n]) for n, value in sent.params.items())
@@ -162,9 +162,9 @@ def test_a_refusal_of_a_retrained_federation_names_it_by_the_seed_of_its_run() -
 
 def test_federations_beside_a_run_are_named_for_people_and_the_run_by_its_seed() -> None:
     run = setup(quick_study(attacks={"seqmia": {"epochs": 1}}), 1, None)
-    assert run.named_for_people == "seed 1"
+    assert run.display_name == "seed 1"
     (shadow,) = run.own_federations
-    assert shadow.named_for_people == "the shadow federation of seed 1"
+    assert shadow.display_name == "the shadow federation of seed 1"
 
 
 def test_ascent_raises_the_loss_of_forgotten_samples_within_its_radius(continued: Carried) -> None:

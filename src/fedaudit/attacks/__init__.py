@@ -11,13 +11,9 @@ from collections.abc import Iterable
 
 from fedaudit.attacks.base import ENTRIES, name_entries, with_rule_settings, with_signal_settings
 from fedaudit.attacks.base import Attack as Attack
-from fedaudit.attacks.membership.assignment_aware import WhereAssigned
-from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
-from fedaudit.attacks.membership.recovery import Recovery
-from fedaudit.attacks.membership.reference import USUAL_SLOPE, LikelihoodRatio, RelativeLikelihood
-from fedaudit.attacks.membership.seqmia import SequenceReader
-from fedaudit.attacks.membership.single_client import Last, Mean, Slope
-from fedaudit.attacks.membership.stacked import Stacked
+from fedaudit.attacks.learned import SequenceReader, Stacked
+from fedaudit.attacks.references import USUAL_SLOPE, LikelihoodRatio, RelativeLikelihood
+from fedaudit.attacks.rules import Last, Mean, OneSidedLikelihood, Recovery, Slope, WhereAssigned
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import unknown_name
 from fedaudit.core.importing import as_catalogued, installed, is_own, named, unknown_part

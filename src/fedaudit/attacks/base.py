@@ -231,7 +231,7 @@ class Attack:
         name: Name in the catalogue; empty for a custom attack.
 
     Examples:
-        >>> from fedaudit.attacks.membership.single_client import Mean
+        >>> from fedaudit.attacks.rules import Mean
         >>> from fedaudit.signals.outputs import Confidence
         >>> Attack((Confidence(),), Mean(), "A custom attack").settings()
         {'snapshot': 'local'}

@@ -369,7 +369,7 @@ def _kind_of_folder(folder: Path) -> Kind | None:
 
 
 def _kind_of_file(path: Path) -> Kind | None:
-    from fedaudit.plan.toml import read_toml
+    from fedaudit.plan.values import read_toml
 
     with open_regular(path) as file:
         mark = _MARK.search(file.read(_MARKED_WITHIN))

@@ -108,7 +108,7 @@ def run_command(
     """
     with importing():
         from fedaudit.plan.games import GameStudy, kind_of
-        from fedaudit.plan.toml import read_toml
+        from fedaudit.plan.values import read_toml
 
     # A study may name code, which the user chose to run.
     with code_named_in(study, trusted=True, folder=study.parent), meant_as(study, STUDY):
@@ -325,7 +325,7 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path, *, brief: bo
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
     """Return ``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are TOML, else text."""
-    from fedaudit.plan.toml import refuse_many_dots
+    from fedaudit.plan.values import refuse_many_dots
 
     settings: dict[str, object] = {}
     waiting = list(words)
@@ -358,7 +358,7 @@ def _refuse_bytes(option: str, text: str) -> None:
 def _value(option: str, text: str) -> object:
     from tomllib import TOMLDecodeError
 
-    from fedaudit.plan.toml import parsed_toml
+    from fedaudit.plan.values import parsed_toml
 
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]

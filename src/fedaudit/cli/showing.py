@@ -97,13 +97,13 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.report.page import write_comparison
     from fedaudit.report.terminal import print_comparison
     from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
-    from fedaudit.study.comparing import compared, named_records, relative
+    from fedaudit.study.comparing import compared, record_paths, relative_path
     from fedaudit.study.running.outputs import refuse_missing_folder
 
     earlier = _comparison_in(records[0]) if len(records) == 1 else None
     if earlier is not None:
         with meant_as(earlier, COMPARISON):
-            paths = named_records(earlier)
+            paths = record_paths(earlier)
     elif len(records) < 2:
         raise BadInput(
             f"a comparison needs at least two records or a {COMPARISON_FILE}, got {len(records)} "
@@ -115,7 +115,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     compared_records = [record_in(path) for path in paths]
     refuse_other_comparison(target, paths)
     refuse_missing_folder(target)
-    comparison = compared(compared_records, [relative(path, target.parent) for path in paths])
+    comparison = compared(compared_records, [relative_path(path, target.parent) for path in paths])
     write_comparison_file(comparison, target.with_suffix(".json"))
     write_comparison(comparison, compared_records, target)
     print_comparison(comparison, compared_records)

@@ -169,6 +169,7 @@ _IN_WORDS = {
     bool: "True or False",
     NoneType: "None",
     Callable: "a function",
+    Mapping: "a dictionary",
 }
 
 
@@ -260,8 +261,9 @@ def _check(
         missing = re.search("missing a required .*argument: '(.*)'", str(error))
         if missing:
             name = missing[1]
-            wanted = allowed(parameters[name].annotation)
-            raise BadArgument(f"{owner} needs {name}, {wanted}; give it as {name}=...") from error
+            annotation = parameters[name].annotation
+            wanted = "" if isinstance(annotation, str) else f", {allowed(annotation)}"
+            raise BadArgument(f"{owner} needs {name}{wanted}; give it as {name}=...") from error
         raise BadArgument(
             f"{owner}: {error}; give arguments by name: {', '.join(parameters)}"
         ) from error

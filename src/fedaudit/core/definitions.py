@@ -19,8 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name
 from pathlib import Path
 
-KNOWN = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {"__main__"}
-"""Packages whose version an environment states; the source of others is digested."""
+from fedaudit.core.importing import KNOWN_PACKAGES
 
 _REFLECTION = re.compile(
     "FunctionType|attrgetter|builtins|cloudpickle|ctypes|currentframe|dill|dir|eval|exec|f_back|"
@@ -162,9 +161,12 @@ def definition_digest(module: str, attribute: str) -> str:
     Returns:
         The same for every definition with the same content: comments and layout do not count, nor
         do other objects of the module. The digest of the files of the module and of all modules
-        of the user that it imports if one of them is not plain, and of nothing where a module has
-        no file.
+        of the user that it imports if one of them is not plain. The digest of the object's name
+        for a module of a known package, and of nothing for any other module without a file.
     """
+    if _is_of_known_package(module):
+        # An environment states the version. Digesting all of torch would take a minute.
+        return hashlib.sha256(f"{module}:{attribute}".encode()).hexdigest()
     sources = _reached(module)
     name = attribute.partition(".")[0]
     check = _Plainness(sources)
@@ -180,6 +182,15 @@ def definition_digest(module: str, attribute: str) -> str:
         parts = {one.name: hashlib.sha256(one.data).hexdigest() for one in sources.values()}
     listed = [f"{name}\n{text}" for name, text in sorted(parts.items())]
     return hashlib.sha256("\n\n".join(listed).encode()).hexdigest()
+
+
+def _is_of_known_package(module: str) -> bool:
+    """Return whether a module is of a known package, and not of a custom one of the same name."""
+    file = _own_file(module)
+    if file is None or _top(module) not in KNOWN_PACKAGES:
+        return False
+    own_package = Path(__file__).resolve().parents[1]
+    return any(file.is_relative_to(folder) for folder in (own_package, *_installed_folders()))
 
 
 def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
@@ -236,7 +247,7 @@ def _own_file(module: str) -> Path | None:
 def _file_of(module: str, roots: Sequence[str], package: str) -> Path | None:
     """Return the file of a module of the user: none is installed, except for the package's."""
     # Next to the module may lie one with the name of a known package.
-    spec = _spec(module, [*roots, *(() if _top(module) in KNOWN else sys.path)])
+    spec = _spec(module, [*roots, *(() if _top(module) in KNOWN_PACKAGES else sys.path)])
     if spec is None or not spec.has_location or not spec.origin:
         return None
     file = Path(spec.origin).resolve()
@@ -556,7 +567,7 @@ class _Plainness:
         return bool(origin) and _top(origin) not in {_top(name) for name in self.sources}
 
     def _is_known(self, origin: str) -> bool:
-        return self._is_foreign(origin) and _top(origin) in KNOWN
+        return self._is_foreign(origin) and _top(origin) in KNOWN_PACKAGES
 
 
 def _are_names(target: ast.expr) -> bool:

@@ -100,9 +100,15 @@ def option(name: str) -> str:
     return f"--{name}" if _caller.get() == "command" else f"{name.replace('-', '_')}="
 
 
+def assignment(name: str, value: str) -> str:
+    """Return an option with a value: ``--workers 0`` of a command, else ``workers=0``."""
+    return f"{option(name)}{' ' if _caller.get() == 'command' else ''}{value}"
+
+
 _ARGUMENTS = {
     "algorithm.name": "algorithm",
     "algorithm.options": "algorithm",
+    "audit.fair": "audit.samples",
     "data.classes": "classes",
     "data.first_class": "first_class",
     "data.name": "data",
@@ -143,6 +149,11 @@ def setting(name: str) -> str:
             if f"{name}.".startswith(f"{start}."):
                 return f"{argument}{name.removeprefix(start)}".removeprefix(".") or name
     return name
+
+
+def table(name: str) -> str:
+    """Return a table as its caller writes it: ``[shadow]`` of a study file, else ``shadow=``."""
+    return f"{name}=" if _caller.get() == "objects" else f"[{name}]"
 
 
 LISTED = {

@@ -57,6 +57,11 @@ GROUPS: Mapping[str, str] = {
 }
 """Entry points through which an installed package brings parts, by what they are."""
 
+KNOWN_PACKAGES = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {
+    "__main__"
+}
+"""Packages that are identified by a version. The source code of any other module is hashed."""
+
 _PREFIX = "fedaudit."
 
 
@@ -206,6 +211,24 @@ def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
         return name
     found = [one for one in known if folded_name(one) == folded_name(name)]
     return found[0] if len(found) == 1 else name
+
+
+def refuse_unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> None:
+    """Raise if a name can be no part's; custom code that it names is not imported.
+
+    Args:
+        kind: Kind of part ("defense").
+        name: A key of the catalogue, a name of an installed package, or ``module:object``.
+        catalogue: All names of the catalogue.
+
+    Raises:
+        BadInput: No such part exists.
+    """
+    names = {*catalogue}
+    if name in names or is_own(name):
+        return
+    if as_catalogued(kind, name, names) not in {*names, *installed(kind)}:
+        raise unknown_part(kind, name, names) if kind in GROUPS else unknown_name(kind, name, names)
 
 
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch._tensor_str import printoptions
 
-from fedaudit.core.definitions import KNOWN, definition_digest
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.importing import GivenObject
+from fedaudit.core.importing import KNOWN_PACKAGES, GivenObject
+from fedaudit.core.tasks import refuse_mean_loss
 from fedaudit.core.values import Setting
 
 _SHOWN = 1000
@@ -59,8 +59,10 @@ def part_reference(
         kind: What it is wanted as, for refusals.
 
     Raises:
-        BadInput: A setting is no number, text, or true or false.
+        BadInput: A setting is no number, text, or true or false; or a loss is no loss per sample.
     """
+    if kind == "task":
+        refuse_mean_loss(value, options)
     name = _name(value)
     given = GivenObject(value, name, _digest_of(value))
     return PartReference(name, plain_options(kind, name, options), given)
@@ -313,12 +315,15 @@ def source_behind(kind: type) -> str:
 def _own_source(code: type | types.FunctionType) -> dict[str, str]:
     """Return the digest of a custom class's or function's source, by its name."""
     module = code.__module__ or ""
-    return {} if module.partition(".")[0] in KNOWN else {_name(code): _digest_of(code)}
+    return {} if module.partition(".")[0] in KNOWN_PACKAGES else {_name(code): _digest_of(code)}
 
 
 def _digest_of(code: type | types.FunctionType) -> str:
     """Return the SHA-256 of the source that defines a class or function, and of what it uses."""
     if is_importable(code):
+        # Not at the top: only studies with custom code need it.
+        from fedaudit.core.definitions import definition_digest
+
         return definition_digest(code.__module__, code.__qualname__)
     return _sha256(source_of(code))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.core.arguments import parameters, refuse_unfit
-from fedaudit.core.errors import BadInput, nearest, type_of, unknown_name
+from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
 from fedaudit.core.importing import called, installed, is_own, named
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.tasks import CLASSIFICATION, Task
@@ -173,7 +173,7 @@ def _nowhere(name: str, folder: Path | None) -> BadInput:
     )
     return BadInput(
         f"data set {name!r} must come from a file and {state}; set {DATA_DIR_VARIABLE} or give "
-        f"data_dir (--data-dir), or take one that needs no file: {', '.join(GENERATED)}"
+        f"{option('data-dir')}, or use a data set that needs no file: {', '.join(GENERATED)}"
     )
 
 

@@ -23,16 +23,16 @@ from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.parts import Setup
-from fedaudit.results.clusters import EVERYBODY
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.fields import MOST
-from fedaudit.results.metrics import (
+from fedaudit.results.estimate import (
     GENERALISATION_GAP,
     TEST_ACCURACY,
     TRAIN_ACCURACY,
     UPLOAD_GAP,
+    Estimate,
 )
+from fedaudit.results.fields import LARGEST
 from fedaudit.results.record import AccuracyByRound
+from fedaudit.results.runs import ALL_CLIENTS
 
 TRAIN_ACCURACY_SAMPLES = 5_000
 """Training accuracy of a model is counted on at most so many samples."""
@@ -51,14 +51,14 @@ class EvaluationSplit:
     Attributes:
         test: The test part.
         fresh: Some of it, at random: files are often in order of class.
-        everybody: Some samples that clients train on, of all clients.
-        own: The same of each client.
+        all_clients: Random training samples of all clients together.
+        by_client: Random training samples of each client.
     """
 
     test: Samples
     fresh: Samples
-    everybody: Samples
-    own: Mapping[ClientId, Samples]
+    all_clients: Samples
+    by_client: Mapping[ClientId, Samples]
 
 
 def evaluation_split(run: Setup) -> EvaluationSplit:
@@ -111,9 +111,9 @@ def accuracy_notes(
     if round.chosen:
         return _served(run, given, round, device) | gaps
     models: dict[str, tuple[Model, Samples]] = {
-        name: (model, given.everybody) for name, model in round.after.items()
+        name: (model, given.all_clients) for name, model in round.after.items()
     }
-    kept = {f"client-{c}": (model, given.own[c]) for c, model in sorted(round.kept.items())}
+    kept = {f"client-{c}": (model, given.by_client[c]) for c, model in sorted(round.kept.items())}
     notes = dict[str, str]()
     for name, (model, trained_on) in (kept or models).items():
         if not model.architecture.task.utility.is_share:
@@ -223,11 +223,11 @@ def _served(
     """Return counts of correct predictions by the models that clients chose."""
     right = {
         part: int((outputs.argmax(1) == samples.labels).sum())
-        for part, samples in ((_TEST, given.test), (_TRAIN, given.everybody))
+        for part, samples in ((_TEST, given.test), (_TRAIN, given.all_clients))
         for outputs in [outputs_served(round, samples, run.groups.place, device)]
     }
-    counts = {**right, _TOTAL: len(given.everybody)}
-    return {f"{part}{EVERYBODY}": str(count) for part, count in counts.items()}
+    counts = {**right, _TOTAL: len(given.all_clients)}
+    return {f"{part}{ALL_CLIENTS}": str(count) for part, count in counts.items()}
 
 
 def _means(
@@ -257,7 +257,7 @@ def _gaps(given: EvaluationSplit, round: Round, device: torch.device) -> dict[st
         # FedMD exposes an adversary's student, which is not what the client has overfitted.
         model = round.kept.get(client, exposed.local)
         if model is not None:
-            own = given.own[client]
+            own = given.by_client[client]
             trained = _correct(model, own, device) / len(own)
             tested = _correct(model, given.fresh, device) / len(given.fresh)
             found[f"{_GAP}{client}"] = repr(trained - tested)
@@ -279,9 +279,9 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
         outputs = outputs_of(model, samples.features[part], device)
         values.append(model.architecture.task.utility.of(outputs, samples.targets[part]))
     utilities = torch.cat(values).double()
-    if not bool((utilities.abs() <= MOST).all()):
+    if not bool((utilities.abs() <= LARGEST).all()):
         raise BadInput(
-            f"training has diverged: predictions are infinite or more than {MOST:g} off; lower "
+            f"training has diverged: predictions are infinite or more than {LARGEST:g} off; lower "
             f"{setting('training.lr')}"
         )
     return utilities

@@ -155,7 +155,7 @@ def _scores(
         attack = attack.on_samples(torch.from_numpy(truth.kept))
         return attack.scores(cubes, truth.target).numpy()
     except FedauditError as refusal:
-        called = setup.called(truth.target)
+        called = setup.client_name(truth.target)
         where = called if setup.recorded else f"seed {setup.seed}, {called}"
         reason = str(refusal).replace(f"client {truth.target}", called)
         kind = findings.failed

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin

@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, FedauditError
+from fedaudit.core.errors import BadInput, FedauditError, setting
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Sees, positions_of
@@ -39,10 +39,9 @@ from fedaudit.metrics.source import (
 )
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import Setup
-from fedaudit.results.estimate import GUESSING, Estimate, Test
-from fedaudit.results.metrics import SUCCESS_RATE
+from fedaudit.results.estimate import GUESSING, SUCCESS_RATE, Estimate, Test
 from fedaudit.results.record import ControlResult
-from fedaudit.results.sources import (
+from fedaudit.results.runs import (
     FAIR,
     LABEL_BASELINE,
     LABELS,
@@ -207,7 +206,8 @@ def source_results(
             if not queries:
                 raise BadInput(
                     "a client has no audited sample and none drawn for source inference; set "
-                    "audit.sources to the samples of each client, or audit more (audit.fair)"
+                    "audit.sources to the samples of each client, or audit more "
+                    f"({setting('audit.fair')})"
                 )
             found.append(_result(run, name, attack, measured, queries, notes))
         except FedauditError as refusal:

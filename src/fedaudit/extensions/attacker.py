@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import samples_on
-from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting
+from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting, table
 from fedaudit.core.modules import as_taken
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
@@ -91,12 +91,12 @@ class Attacker(Extension):
     table: ClassVar[str] = "attacker"
 
     @classmethod
-    def seen(cls, study: Study, view: View) -> View:
+    def extend_view(cls, study: Study, view: View) -> View:
         """Return the view of a participant who chooses what it sends."""
         return _as_attacker(study, _section(study), view)
 
     @classmethod
-    def informed(cls, study: Study, attack: Attack) -> Attack:
+    def configure_attack(cls, study: Study, attack: Attack) -> Attack:
         """Give an attack on poisoned rounds the numbers of these."""
         if not isinstance(attack.rule, Recovery):
             return attack
@@ -105,24 +105,24 @@ class Attacker(Extension):
         return replace(attack, rule=rule)
 
     @classmethod
-    def measured_in(cls, study: Study) -> set[int]:
+    def extra_rounds(cls, study: Study) -> set[int]:
         """Return rounds in which the malicious client looks: after each poison, before the next."""
         later = _section(study).every - 1
         return {index + wait for index in poisoned_rounds(study) for wait in (0, later)}
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its malicious client, unless that sends no poison."""
         given = _section(run.study)
         if given.kind == "none":
             return run
-        return run.extended(_attacker(run, given, dataset.classes))
+        return run.with_extension(_attacker(run, given, dataset.classes))
 
-    def joined(self, everybody: TurnContext) -> TurnContext:
-        """Let one client send its poison, treated like any other upload of its."""
-        own = everybody.defenses.get(self.client)
-        defense = self.poison if own is None else Chain((self.poison, own))
-        return everybody._replace(defenses={**everybody.defenses, self.client: defense})
+    def extend_clients(self, clients: TurnContext) -> TurnContext:
+        """Return all clients, where one sends poisoned updates under its defense."""
+        defense = clients.defenses.get(self.client)
+        poisoned = self.poison if defense is None else Chain((self.poison, defense))
+        return clients._replace(defenses={**clients.defenses, self.client: poisoned})
 
     def untested(self) -> str:
         """Return a sentence on the federation without its malicious client."""
@@ -194,13 +194,13 @@ def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
     if study.training.participation < 1:
         raise Unsupported(
             f"{setting('training.participation')} is {study.training.participation:g}, and a "
-            "malicious client would not be asked in each round that it is to poison; give 1, or "
-            "leave [attacker] out"
+            "malicious client would not take part in each round that it poisons; give 1, or "
+            f"leave out {table('attacker')}"
         )
     if study.canaries is not None:
         raise Unsupported(
-            "canary clients tell how well honest clients' updates are hidden; leave out [canaries] "
-            "or [attacker]"
+            "canary clients measure how well honest clients' updates are hidden; leave out "
+            f"{table('canaries')} or {table('attacker')}"
         )
     chosen = frozenset(poisoned_rounds(study))
     # As clients' samples are once training begins.

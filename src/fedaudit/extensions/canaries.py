@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, setting
+from fedaudit.core.errors import BadInput, Unsupported, setting, table
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLAIMED_CLIENT_EPSILON_ALONE,
@@ -88,10 +88,10 @@ class Canaries(Extension):
     table: ClassVar[str] = "canaries"
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its canary clients."""
         assert run.study.canaries is not None
-        found = run.extended(_canaries(run, run.study.canaries))
+        found = run.with_extension(_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
             if not set(found.cohort(index)) & run.deal.clients.keys():
                 raise BadInput(
@@ -109,24 +109,23 @@ class Canaries(Extension):
         """Return the direction of one canary, at length 1, in the shapes of a model."""
         return canary_direction(like, self.seed, number)
 
-    def joined(self, everybody: TurnContext) -> TurnContext:
-        """Add the canaries, under the defense that the others share.
-
-        They are counted with data of the others' size: copies of one sample, which are never read.
-        """
-        one = next(iter(everybody.data.values())).take(slice(0, 1))
-        held = one.each(lambda part: part.expand(self.size, *part.shape[1:]))
-        shared = next(iter(everybody.defenses.values()), None)
+    def extend_clients(self, clients: TurnContext) -> TurnContext:
+        """Return all clients and the canary clients, which use the common defense."""
+        # Canary clients weigh as much as others do. Their data are views of one sample, so that
+        # they take no memory, and are never read.
+        sample = next(iter(clients.data.values())).take(slice(0, 1))
+        samples = sample.each(lambda part: part.expand(self.size, *part.shape[1:]))
+        common = next(iter(clients.defenses.values()), None)
         defenses: dict[ClientId, Defense] = {}
         for number, (client, sends) in enumerate(zip(self.numbers, self.sends, strict=True)):
-            own = CanaryUpload(self.seed, number, self.length if sends else 0.0)
-            defenses[client] = Chain((own, shared)) if shared is not None else own
-        return everybody._replace(
-            data={**everybody.data, **dict.fromkeys(self.numbers, held)},
-            defenses={**everybody.defenses, **defenses},
+            upload = CanaryUpload(self.seed, number, self.length if sends else 0.0)
+            defenses[client] = Chain((upload, common)) if common is not None else upload
+        return clients._replace(
+            data={**clients.data, **dict.fromkeys(self.numbers, samples)},
+            defenses={**clients.defenses, **defenses},
         )
 
-    def watching(
+    def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Hide the canaries, whose statistics go into a file of the run's folder."""
@@ -150,7 +149,7 @@ class Canaries(Extension):
         )
 
     @classmethod
-    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return bounds on the epsilon of one client's update, the claim, and whether it holds.
 
         The bounds are those of each run, and of all canaries of several runs together: coins are
@@ -186,7 +185,8 @@ def _canaries(run: Setup, given: CanariesSection) -> Canaries:
     run.refuse_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
-            "canary clients are clients of their own; leave audit.merge or [canaries] out"
+            "canary clients are further clients, which are not merged; leave out audit.merge or "
+            f"{table('canaries')}"
         )
     private = client_dp_of(defenses)
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):
@@ -268,7 +268,7 @@ class _Measured(NamedTuple):
 
 def _measured(one: MeasuredRun) -> _Measured:
     canaries = one.extension(Canaries)
-    left = one.left(CANARIES_FILE, {"z": (len(canaries.numbers),)})
+    left = one.load_tensors(CANARIES_FILE, {"z": (len(canaries.numbers),)})
     return _Measured(one.run, canaries, left["z"].numpy())
 
 
@@ -339,12 +339,12 @@ class CanaryRecords(Extension):
     """Audited samples that are canary records."""
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with the check of its defense's claim."""
-        return run.extended(cls())
+        return run.with_extension(cls())
 
     @classmethod
-    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return bounds that rest on a hypothesis, and whether coins refute a claim."""
         runs = [one.run for one in found]
         attacked = list(_attacked(runs, scores))

@@ -37,7 +37,7 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_own
 from fedaudit.plan.algorithm import server_risk
 from fedaudit.plan.dealing import dealt, exclude_held_out, grouped, left_to_train
-from fedaudit.plan.named import alike, defenses_of, representatives
+from fedaudit.plan.named import defense_key, defenses_of, representatives
 from fedaudit.plan.optional import OPTIONAL, DefenseSection, ShadowSection
 from fedaudit.plan.parts import Extension, Means, Setup
 from fedaudit.plan.sections import ServerSection, Study
@@ -185,25 +185,25 @@ class LearnedFrom(Extension):
     table: ClassVar[str] = "shadow"
 
     @classmethod
-    def seen(cls, study: Study, view: View) -> View:
+    def extend_view(cls, study: Study, view: View) -> View:
         """Add data to learn from to the view."""
         return with_own(view, Sees.AUXILIARY_DATA)
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with what its attacks learn from, if one of them learns."""
         given = run.study.shadow or ShadowSection()
         if not any(attack.learns for attack in run.attacks.values()):
             return run
         if given.mode == "federation":
-            return run.extended(_shadow(run, given, dataset))
+            return run.with_extension(_shadow(run, given, dataset))
         known = _known(run, given)
-        theirs = alike(run.study, run.defenses, known.client)
+        theirs = defense_key(run.study, run.defenses, known.client)
         targets = run.study.audit.targets
-        unlike = tuple(t for t in targets if alike(run.study, run.defenses, t) != theirs)
-        return run.extended(KnownSplit(known, unlike))
+        unlike = tuple(t for t in targets if defense_key(run.study, run.defenses, t) != theirs)
+        return run.with_extension(KnownSplit(known, unlike))
 
-    def serves(self, attack: Attack) -> bool:
+    def is_needed_by(self, attack: Attack) -> bool:
         """Return True if the attack learns."""
         return attack.learns
 
@@ -213,7 +213,7 @@ class Shadow(OwnFederations, LearnedFrom):
 
     attacks = "Attacks that learn"
 
-    def fitted(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, means: Means) -> Setup:
         """Fit every attack that learns on the shadow's fairly drawn samples."""
         return _fitted(run, means, self._examples, self.plan.alike)
 
@@ -265,12 +265,12 @@ class KnownSplit(LearnedFrom):
         measured = measure_round(round, signals, self.known.samples, device=device)
         write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
 
-    def unmeasured(self, run: Setup, folder: Path) -> list[str]:
+    def missing_signals(self, run: Setup, folder: Path) -> list[str]:
         """Return names of signals that were not measured on the known samples."""
         there = measured_names(own_place(folder, KNOWN))
         return [signal.name for signal in _learned_signals(run) if signal.name not in there]
 
-    def fitted(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, means: Means) -> Setup:
         """Fit every attack that learns on the known samples."""
         client = self.known.client
         examples = partial(self._examples, run)
@@ -351,8 +351,8 @@ def _known(run: Setup, given: ShadowSection) -> Known:
         )
     audit = run.study.audit
     free = [c for c in run.deal.clients if c not in (*audit.targets, *audit.merge)]
-    theirs = alike(run.study, run.defenses, audit.targets[0])
-    fitting = [c for c in free if alike(run.study, run.defenses, c) == theirs]
+    theirs = defense_key(run.study, run.defenses, audit.targets[0])
+    fitting = [c for c in free if defense_key(run.study, run.defenses, c) == theirs]
     client = given.client if given.client is not None else max(fitting or free, default=-1)
     if client not in free:
         raise BadInput(
@@ -373,7 +373,7 @@ def _known(run: Setup, given: ShadowSection) -> Known:
 def _shadow(run: Setup, given: ShadowSection, dataset: Dataset) -> Shadow:
     """Return the same federation on data that the run does not touch."""
     audit, target = run.study.audit, run.study.audit.targets[0]
-    own = audit.fair if audit.draw == "fair" else 2 * run.deal.sizes[target]
+    own = audit.samples if audit.draw == "fair" else 2 * run.deal.sizes[target]
     plan = OwnPlan.of(run, given.defense)
     federation = own_federation(
         run,
@@ -423,7 +423,7 @@ def own_federation(
     algorithm = run.algorithm
     if isinstance(algorithm, IfcaMir):
         # The run's own server may have samples that the shadow's clients train on.
-        algorithm = replace(algorithm, risk=server_risk(study, world, seed, besides=run.deal))
+        algorithm = replace(algorithm, risk=server_risk(study, world, seed, other_deal=run.deal))
     return replace(
         own_setup(run, study, what),
         dataset=world.dataset,

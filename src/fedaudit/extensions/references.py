@@ -10,7 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.reference import TUNED_ON, ReferenceCalibrated
+from fedaudit.attacks.references import TUNED_ON, ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, Sees, positions_of
@@ -39,12 +39,12 @@ class References(OwnFederations):
     attacks = "Comparisons"
 
     @classmethod
-    def seen(cls, study: Study, view: View) -> View:
+    def extend_view(cls, study: Study, view: View) -> View:
         """Add models to compare with to the view, if an attack of the study uses some."""
         return with_own(view, Sees.REFERENCE_MODELS) if _compares(study, view) else view
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its reference federations, if an attack compares with some.
 
         If too few samples are left for them, an attack of the default set is left out of the run.
@@ -67,7 +67,7 @@ class References(OwnFederations):
                 raise BadInput(reason) from error
             return run.without_attacks(dict.fromkeys(needing, reason))
         added = cls(federations, plan, len(run.deal.audit))
-        return added._without_few(run).extended(added)
+        return added._without_few(run).with_extension(added)
 
     def _without_few(self, run: Setup) -> Setup:
         """Return the run without attacks that too few references are trained for."""
@@ -98,11 +98,11 @@ class References(OwnFederations):
             "each of which takes as long to train as the audited one (references.count)"
         )
 
-    def serves(self, attack: Attack) -> bool:
+    def is_needed_by(self, attack: Attack) -> bool:
         """Return True if the attack compares with reference models."""
         return attack.needs_references
 
-    def fitted(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, means: Means) -> Setup:
         """Give every attack that compares with reference models these, measured."""
         needing = {name: one for name, one in run.attacks.items() if one.needs_references}
         if not needing:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Unsupported, setting
+from fedaudit.core.errors import BadInput, Unsupported, setting, table
 from fedaudit.core.metric_names import SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded
@@ -74,14 +74,14 @@ class SecureSum(Extension):
     table: ClassVar[str] = "secure_sum"
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run, of whose last round such sums are drawn."""
         given = run.study.secure_sum
         assert given is not None
         _refuse_misfit(run, run.study)
-        return run.extended(cls(given.draws, run.study.audit.targets))
+        return run.with_extension(cls(given.draws, run.study.audit.targets))
 
-    def watching(
+    def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Leave the rounds as they are; bounds on the last sum go into a file of the run."""
@@ -112,7 +112,7 @@ class SecureSum(Extension):
         )
 
     @classmethod
-    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return bounds of each audited client in each run, and the least of all runs.
 
         That is a bound for every one of them; of the largest it is not known how often it is wrong.
@@ -132,9 +132,9 @@ class SecureSum(Extension):
 def _refuse_misfit(run: Setup, study: Study) -> None:
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
-            "[secure_sum] is asked for whoever sees one round's sum and nothing else, of single "
-            'clients that take part in every round; use audit.view = "sum", without audit.merge '
-            f"and with {setting('training.participation')} = 1"
+            f"{table('secure_sum')} measures what an adversary learns from the sum of one round "
+            'alone, about single clients that take part in every round; use the view "sum", '
+            f"without audit.merge and with {setting('training.participation')} 1"
         )
     run.refuse_several_models("secure_sum")
     private = client_dp_of(run.defenses)
@@ -142,16 +142,17 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
         run.defenses and (private is None or len(run.defenses) != len(run.deal.clients))
     ):
         raise Unsupported(
-            "[secure_sum] draws what every client sends anew, with its own clipping and noise; use "
-            'the defense "client-dp" for all clients, or none, and leave [canaries] out'
+            f"{table('secure_sum')} draws the updates of all clients again, with its own clipping "
+            'and noise; use the defense "client-dp" for all clients, or no defense, and leave out '
+            f"{table('canaries')}"
         )
     for target in study.audit.targets:
         needed = sum(size for client, size in run.deal.sizes.items() if client != target)
         there = len(others_pool(run, target))
         if there < needed:
             raise BadInput(
-                f"[secure_sum] draws {needed} samples for the clients beside {target} from "
-                f"training samples that are not its own, and there are {there}; lower "
+                f"{table('secure_sum')} draws {needed} samples for the clients other than {target} "
+                f"from training samples that are not its own, and there are {there}; lower "
                 f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
             )
 
@@ -237,7 +238,7 @@ def _weighted(
 def _read(one: MeasuredRun) -> dict[ClientId, SumFound]:
     """Return the bounds that a run has left, by audited client."""
     targets = one.run.study.audit.targets
-    left = one.left(SUMS_FILE, {"bounds": (len(targets), len(SumFound._fields))})
+    left = one.load_tensors(SUMS_FILE, {"bounds": (len(targets), len(SumFound._fields))})
     rows = zip(targets, left["bounds"].tolist(), strict=True)
     return {target: SumFound(*row) for target, row in rows}
 

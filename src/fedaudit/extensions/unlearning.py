@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting, table
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seed_for, seeded
@@ -47,11 +47,10 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection
 from fedaudit.plan.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import ServerSection, Study
-from fedaudit.results.aggregate import corrected, each_over_runs
-from fedaudit.results.estimate import Estimate, Test
-from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
+from fedaudit.results.aggregate import average_each, correct_tests
+from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate, Test
 from fedaudit.results.record import ControlResult
-from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, of_point
+from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, estimate_at
 
 _TRAINS_ON = ("continue", "ascent")
 """Methods that start from the released model."""
@@ -82,7 +81,7 @@ class Unlearning(Extension):
     table: ClassVar[str] = "unlearning"
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with the federations that its unlearning trains."""
         given = run.study.unlearning
         assert given is not None
@@ -93,10 +92,10 @@ class Unlearning(Extension):
         all_rounds = run.study.training.rounds
         retrained = _beside(run, deal, "retrained", all_rounds, "retrained")
         if given.method == "nothing":
-            return run.extended(cls(retrained, None))
+            return run.with_extension(cls(retrained, None))
         rounds = given.rounds if given.method in _TRAINS_ON else all_rounds
         what = _name_of(run.study, given)
-        return run.extended(cls(retrained, _beside(run, deal, what, rounds, "unlearning")))
+        return run.with_extension(cls(retrained, _beside(run, deal, what, rounds, "unlearning")))
 
     @property
     def federations(self) -> tuple[Setup, ...]:
@@ -110,7 +109,7 @@ class Unlearning(Extension):
         if given.method == "ascent":
             _try_ascent(run, given)
 
-    def fitted(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, means: Means) -> Setup:
         """Measure the models of unlearning."""
         what = "a federation without the forgotten samples"
         found = replace(self, measured_retrained=means.measured(self.retrained, what, None)[-1])
@@ -118,18 +117,18 @@ class Unlearning(Extension):
             begun = partial(_begun, run, self.unlearned, means.folder)
             after = means.measured(self.unlearned, "unlearning", begun)[-1]
             found = replace(found, measured_after=after)
-        return run.extended(found)
+        return run.with_extension(found)
 
     @classmethod
-    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return figures of the models before, after and retrained, and their controls."""
         study = found[0].run.study
         assert study.unlearning is not None
         single = [figure for one in found for figure in _figures_of_run(one, scores)]
         alpha = study.figures.alpha
         judge = partial(_judged, margin=study.unlearning.margin)
-        figures = judge(corrected(single, alpha))
-        figures += judge(corrected(each_over_runs(single), alpha))
+        figures = judge(correct_tests(single, alpha))
+        figures += judge(correct_tests(average_each(single), alpha))
         checks = [check for one in found for check in unlearning_controls(one.run, figures)]
         return Conclusion(figures, checks)
 
@@ -185,8 +184,8 @@ def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
     others = {
         "audit.draw": study.audit.draw != "fair",
         "audit.merge": bool(study.audit.merge),
-        "[shift]": study.shift is not None,
-        "[canaries]": study.canaries is not None,
+        table("shift"): study.shift is not None,
+        table("canaries"): study.canaries is not None,
         "server": study.server != ServerSection(),
         "figures.evaluation": study.figures.evaluation != "aligned",
         "figures.nobody_is_a_member": study.figures.nobody_is_a_member,
@@ -194,8 +193,8 @@ def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
     for name, asked in others.items():
         if asked:
             raise BadInput(
-                f"unlearning holds samples that a fair draw gave to a client against unseen ones; "
-                f"leave {name} as it is by default, or leave [unlearning] out"
+                "unlearning compares samples that a fair draw assigned to a client with unseen "
+                f"samples; leave {name} at its default, or leave out {table('unlearning')}"
             )
     if given.method in _TRAINS_ON and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(
@@ -302,7 +301,7 @@ def _no_ascent(
     run: Setup, target: ClientId, samples: int, size: int, error: Exception, described: str
 ) -> BadInput:
     return BadInput(
-        f"{run.named_for_people}, {run.called(target)}: of {samples:,} samples to be forgotten in "
+        f"{run.display_name}, {run.client_name(target)}: of {samples:,} samples to be forgotten in "
         f"batches of {run.study.training.batch_size}, one batch has {size}, and the model "
         f"{run.algorithm.nets[0].name!r} cannot take a step of ascent on it ({described}); set "
         f"another {setting('training.batch_size')} or unlearning.method, or take another model "
@@ -430,7 +429,7 @@ def _judged(figures: Sequence[Estimate], margin: float) -> list[Estimate]:
         if not figure.against or figure.low is None or figure.high is None:
             found.append(figure)
             continue
-        before = of_point(figures, figure, BEFORE)
+        before = estimate_at(figures, figure, BEFORE)
         told = before is not None and before.low is not None and before.low > 0.5
         # The limits of two separate AUCs have no p-value, and are wider than any that has one.
         separate = SEPARATE in figure.method and figure.low > 0
@@ -456,7 +455,7 @@ def unlearning_controls(run: Setup, figures: Sequence[Estimate]) -> list[Control
     of_run = [one for one in figures if one.seed == run.seed]
     own = [one for one in of_run if one.attack and not one.against]
     told = [one for one in own if one.point == BEFORE and (one.low or 0.0) > 0.5]
-    retrained = [(one, of_point(own, one, RETRAINED)) for one in told]
+    retrained = [(one, estimate_at(own, one, RETRAINED)) for one in told]
     above = sum(
         other is not None and other.high is not None and (one.low or 0.0) > other.high
         for one, other in retrained

@@ -11,7 +11,7 @@ from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp import FixedPoint, LocalDP
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
 from fedaudit.plan.games import MechanismSection
-from fedaudit.plan.options import check_options
+from fedaudit.plan.named import check_options
 
 NO_MECHANISM = "none"
 

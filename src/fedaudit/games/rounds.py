@@ -41,7 +41,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.records import Labels
 from fedaudit.models import MLP
 from fedaudit.plan.games import RoundsSection
-from fedaudit.plan.options import check_options
+from fedaudit.plan.named import check_options
 
 
 def defense_of(section: RoundsSection) -> Defense:

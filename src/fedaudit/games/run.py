@@ -21,8 +21,8 @@ from fedaudit.games.records import Drawn, drawn
 from fedaudit.plan.file import Point, points_of
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.identity import config_of, with_code
-from fedaudit.plan.toml import read_toml
-from fedaudit.results.games import FOR_PEOPLE, Detection, PointPlayed
+from fedaudit.plan.values import read_toml
+from fedaudit.results.games import DESCRIPTIVE_SETTINGS, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.folder import claim, claim_record
@@ -195,7 +195,7 @@ def played_key(study: GameStudy, samples: str, *without: str) -> str:
         without: Sections without effect on the games.
     """
     off = () if study.code else ("code",)
-    settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, *without, *off})
+    settings = study.model_dump(mode="json", exclude={*DESCRIPTIVE_SETTINGS, *without, *off})
     for section, added in _ADDED.items():
         present = {n: v for n, v in settings[section].items() if (n, v) not in added.items()}
         settings[section] = present

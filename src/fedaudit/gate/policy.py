@@ -10,8 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from fedaudit.plan.toml import parsed_toml, read_toml
-from fedaudit.plan.values import settings_from
+from fedaudit.plan.values import parsed_toml, read_toml, settings_from
 from fedaudit.results.guessing import LEAST_LEARNED
 
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]

@@ -38,15 +38,15 @@ from fedaudit.observe.measurements import (
 from fedaudit.observe.round import EVERYBODY
 from fedaudit.plan.parts import Recorded, Setup, Work
 from fedaudit.plan.values import study_from
-from fedaudit.results.coverage import (
+from fedaudit.results.record import Record
+from fedaudit.results.runs import (
     MOST_LISTED,
     ClientCoverage,
     Coverage,
     MissingRounds,
     MissingUpload,
 )
-from fedaudit.results.record import Record
-from fedaudit.results.text import made_plain, plain
+from fedaudit.results.text import plain, plain_json
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks
 from fedaudit.study.running.record import conclude
@@ -303,7 +303,7 @@ def _config(
     if custom_attacks:
         config["code"] = sources_of(custom_attacks)
     # A recording may be anybody's, and hold any character.
-    return {name: made_plain(value) for name, value in config.items()}
+    return {name: plain_json(value) for name, value in config.items()}
 
 
 def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) -> Iterator[str]:

@@ -189,7 +189,7 @@ class Measuring:
             notes |= {SENT: entry.sent} if entry.sent else {}
             notes |= {ESTIMATED: named_few(layers)} if layers else {}
             notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
-            notes |= reported_notes(entry.reported, self._evaluation.own, seen, self._device)
+            notes |= reported_notes(entry.reported, self._evaluation.by_client, seen, self._device)
             notes |= update_notes(seen)
         write_measured(self._folder, measured, notes)
         self._note(entry.logged(measured=True, excluded={**entry.excluded, **faulty}))

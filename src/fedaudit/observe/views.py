@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible, type_of
 from fedaudit.core.importing import named
 from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
 from fedaudit.observe.round import EVERYBODY, Exposed, Round, chosen
@@ -376,12 +376,12 @@ def of_several_models(view: View) -> View:
     return replace(view, offers=view.offers & ~Sees.NEXT_MODEL)
 
 
-def seen_from(rounds: Iterable[Round], view: View) -> Iterator[Round]:
+def seen_from(rounds: Iterable[Round], view: View | str) -> Iterator[Round]:
     """Yield rounds as an adversary sees them, without all that is hidden from it.
 
     Args:
         rounds: Rounds of a federation, as :func:`fedaudit.simulate` yields them.
-        view: The adversary's view, such as ``fedaudit.views.view_named("globals")``.
+        view: The adversary's view, or the name of a view.
 
     Raises:
         NotVisible: The federation has no single model, and the view is of one.
@@ -394,7 +394,9 @@ def seen_from(rounds: Iterable[Round], view: View) -> Iterator[Round]:
         >>> algorithm = FedAvg(mlp, LocalTraining())
         >>> clients = {0: fa.Samples([[0.0, 1.0], [1.0, 0.0]], [0, 1])}
         >>> rounds = fa.simulate(algorithm, clients, rounds=2, seed=1)
-        >>> [len(one.uploads) for one in fa.seen_from(rounds, fa.views.view_named("globals"))]
+        >>> [len(seen.uploads) for seen in fa.seen_from(rounds, "globals")]
         [0, 0]
     """
-    return view.of(rounds)
+    if not isinstance(view, View | str):
+        raise BadInput(f"view is a fedaudit.views.View or the name of one, got {type_of(view)}")
+    return (view_named(view) if isinstance(view, str) else view).of(rounds)

@@ -1,4 +1,4 @@
-"""The federated algorithm of a study, and how the membership risk of its models is measured."""
+"""The federated algorithm of a study, and the measurement of its models' membership risk."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,39 +16,37 @@ from fedaudit.core.tasks import Reading, lacking
 from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
-from fedaudit.fl.algorithms.ifca import Ifca
-from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, OwnRisk
 from fedaudit.models import architecture
 from fedaudit.observe.round import Logits
 from fedaudit.plan.dealing import GroupedData
 from fedaudit.plan.parts import Parts
 from fedaudit.plan.sections import Study
-from fedaudit.risk.catalog import ByLoss
 
 if TYPE_CHECKING:
+    from fedaudit.fl.algorithms.ifca_mir import Preference
     from fedaudit.risk.server import ServerRisk
 
 _EPOCHS = 5
-"""Of a continued shadow model, if the study does not say."""
+"""Epochs of a continued shadow model if the study sets none."""
 
 FEWEST = 100
-"""With fewer samples of its own a server says nothing of any use."""
+"""Fewest samples from which a server can estimate a risk."""
 
 
-def algorithm_of(parts: Parts, world: GroupedData, seed: int, data_dir: Path | None) -> Algorithm:
+def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | None) -> Algorithm:
     """Construct the algorithm that a study names, for its data set.
 
     Args:
-        parts: Of the study.
-        world: What clients learn, and who has what.
-        seed: Of the run.
-        data_dir: Where a public set lies, if the algorithm has one.
+        parts: Parts of the study.
+        data: Data set and deal.
+        seed: Seed of the run.
+        data_dir: Folder of public data, for algorithms that use some.
 
     Raises:
-        BadInput: No such model or setting, or they do not fit together.
+        BadInput: A model or option does not exist, or they do not fit together.
     """
-    study, dataset = parts.study, world.dataset
+    study, dataset = parts.study, data.dataset
     train = dataset.train
     task = replace(parts.task, inputs=train.inputs)
     shape = train.inputs.shape if train.inputs else tuple(train.features.shape[1:])
@@ -58,9 +56,9 @@ def algorithm_of(parts: Parts, world: GroupedData, seed: int, data_dir: Path | N
         return architecture(name, task, shape=shape, classes=width, **settings)
 
     weights = {"weights": study.pretrained_name} if study.pretraining else {}
-    named = study.models or (study.model,)
-    nets = tuple(model(one.name, **one.options, **weights) for one in named)
-    given = FederatedTask(
+    sections = study.models or (study.model,)
+    nets = tuple(model(section.name, **section.options, **weights) for section in sections)
+    federated = FederatedTask(
         architecture=nets[0],
         nets=nets if study.models else (),
         training=study.training.local(),
@@ -69,147 +67,166 @@ def algorithm_of(parts: Parts, world: GroupedData, seed: int, data_dir: Path | N
         model=model,
         public=partial(_training_part, seed=seed, data_dir=data_dir),
         seed=seed,
-        risk=partial(server_risk, study, world, seed),
-        own_risk=ByLoss(),
+        risk=partial(server_risk, study, data, seed),
+        own_risk=_risk_by_loss,
         accepted=(study.risk.low, study.risk.high),
     )
     name = study.algorithm.name
     options = study.algorithm.options
-    made = called("algorithm", name, parts.make_algorithm, task=given, **options)
-    if not isinstance(made, Algorithm):
+    algorithm = called("algorithm", name, parts.make_algorithm, task=federated, **options)
+    if not isinstance(algorithm, Algorithm):
         raise BadInput(
-            f"the algorithm {name!r} made {type_of(made)}, which is no "
-            "fedaudit.fl.algorithms.base.Algorithm; give it all of that protocol's methods, as by "
-            "deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
+            f"the algorithm {name!r} made {type_of(algorithm)}, which is no "
+            "fedaudit.fl.algorithms.base.Algorithm; give it all methods of that protocol, for "
+            "example by deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
         )
-    answers = made.upload_kind is Logits or isinstance(made, ChoosesModels)
-    if answers and Reading.POSTERIOR not in task.readings:
-        said = lacking(f"the algorithm {name!r}", Reading.POSTERIOR, task)
-        raise BadInput(f"{said}; take one that averages parameters, such as fedavg")
-    if study.models and tuple(made.nets) != nets:
+    needs_posterior = algorithm.upload_kind is Logits or isinstance(algorithm, ChoosesModels)
+    if needs_posterior and Reading.POSTERIOR not in task.readings:
+        fault = lacking(f"the algorithm {name!r}", Reading.POSTERIOR, task)
+        raise BadInput(f"{fault}; take one that averages parameters, such as fedavg")
+    if study.models and tuple(algorithm.nets) != nets:
         raise BadInput(
             f"the algorithm {name!r} has one network for all clients, and models names "
-            f"{len(nets)}: parameters of different networks cannot be averaged; give the one in "
-            "model, or take an algorithm whose clients share outputs, such as fedmd"
+            f"{len(nets)}: parameters of different networks cannot be averaged; give one network "
+            "in model, or take an algorithm whose clients share outputs, such as fedmd"
         )
-    return made
+    return algorithm
 
 
 def _training_part(name: str, *, seed: int, data_dir: Path | None) -> Samples:
     return load(name, data_dir=data_dir, seed=seed).train
 
 
+def _risk_by_loss() -> OwnRisk:
+    # Not at the top: few studies have clustered clients, whose modules are large.
+    from fedaudit.risk.catalog import ByLoss
+
+    return ByLoss()
+
+
 def server_risk(
-    study: Study, world: GroupedData, seed: int, *, besides: Deal | None = None
+    study: Study, data: GroupedData, seed: int, *, other_deal: Deal | None = None
 ) -> "ServerRisk":
-    """The server's shadow models, and what it makes of them.
+    """Return the server's measurement of the models' risk by shadow models.
 
     Args:
-        study: Its settings.
-        world: Who trains on what, and what is audited: nothing of this is the server's.
-        seed: Of the run.
-        besides: Of another run, whose samples are not the server's either; with it fewer samples
-            than asked for will do.
+        study: Settings.
+        data: Data set and deal. The server has none of the training or audited samples.
+        seed: Seed of the run.
+        other_deal: Deal of another run, whose samples the server does not have either. With it,
+            the server may have fewer samples than the study asks for.
 
     Raises:
-        BadInput: No such measure, or too few samples are left for the server.
+        BadInput: The measure does not exist, or too few samples are left for the server.
     """
-    # Not at the top: few studies train shadow models.
+    # Imported here, as few studies train shadow models.
     from fedaudit.risk.catalog import measure_named
     from fedaudit.risk.server import ServerRisk, ShadowTraining
 
-    given = study.risk
+    risk = study.risk
     return ServerRisk(
-        samples=_samples(world, given.samples, seed, besides),
+        samples=_server_samples(data, risk.samples, seed, other_deal),
         shadows=ShadowTraining(
             study.training.local(),
-            count=given.shadows,
-            way=given.training,
-            epochs=given.epochs or _EPOCHS,
-            sizes=given.sizes,
+            count=risk.shadows,
+            way=risk.training,
+            epochs=risk.epochs or _EPOCHS,
+            sizes=risk.sizes,
             rounds=study.training.rounds,
         ),
-        measure=measure_named(given.measure),
+        measure=measure_named(risk.measure),
     )
 
 
 def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequence[int]) -> str:
-    """Cost of measuring the models' risk, beside the federation's own training; or nothing.
+    """Return a sentence on the cost of measuring the models' risk; empty without shadow models.
 
     Args:
-        study: Its settings.
-        algorithm: Of the run; only one whose clients choose among models has shadow models.
-        trained: Samples of all clients.
-        measured: Rounds in which the run is measured.
+        study: Settings.
+        algorithm: Algorithm of the run. It needs shadow models if clients choose among models.
+        trained: Number of training samples of all clients.
+        measured: Measured rounds.
     """
+    if not isinstance(algorithm, ChoosesModels):
+        return ""
+    from fedaudit.fl.algorithms.ifca import Ifca
+    from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+
     if not isinstance(algorithm, Ifca):
         return ""
-    given, how = study.risk, study.training
+    risk, training = study.risk, study.training
     rounds = list(measured)
     if isinstance(algorithm, IfcaMir):
-        rounds += range(algorithm.every, how.rounds + 1, algorithm.every)
-    if given.training == "repeated":
-        passes = how.epochs * how.participation * sum(rounds)
+        rounds += range(algorithm.every, training.rounds + 1, algorithm.every)
+    epochs = training.epochs * training.participation
+    if risk.training == "repeated":
+        passes = epochs * sum(rounds)
     else:
-        passes = float((given.epochs or _EPOCHS) * len(rounds))
-    half = given.samples // 2 if given.samples else trained
-    samples = given.shadows * min(trained, algorithm.count * half)
-    times = samples * passes / (trained * how.rounds * how.epochs * how.participation)
-    about = f"{times:.1f}" if times < 10 else f"{times:.0f}"
+        passes = float((risk.epochs or _EPOCHS) * len(rounds))
+    half = risk.samples // 2 if risk.samples else trained
+    samples = risk.shadows * min(trained, algorithm.count * half)
+    factor = samples * passes / (trained * training.rounds * epochs)
+    text = f"{factor:.1f}" if factor < 10 else f"{factor:.0f}"
     return (
-        f"shadow models: {given.shadows} for each model, {given.training}, at {len(rounds)} "
-        f"measurements; up to {about} times the federation's own training"
+        f"shadow models: {risk.shadows} for each model, {risk.training}, at {len(rounds)} "
+        f"measurements; up to {text} times the training of the federation"
     )
 
 
-def accepted(study: Study) -> Preference:
-    """The risk that clients accept, whatever they do about it.
+def accepted(study: Study) -> "Preference":
+    """Return the range of risks that clients accept.
 
     Raises:
-        BadInput: The limits cannot be.
+        BadInput: The range is empty.
     """
+    from fedaudit.fl.algorithms.ifca_mir import Preference
+
     return Preference(accepted=(study.risk.low, study.risk.high))
 
 
-def refuse_unmeasured(study: Study, world: GroupedData, seed: int, algorithm: Algorithm) -> None:
-    """Refuses what keeps models' risk from being measured, whether or not clients get to know it.
+def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Algorithm) -> None:
+    """Raise if the models' risk is needed but cannot be measured.
 
     Args:
-        study: Its settings.
-        world: Who trains on what, and what is audited.
-        seed: Of the run.
-        algorithm: Nothing is refused where its clients do not choose among models.
+        study: Settings.
+        data: Data set and deal.
+        seed: Seed of the run.
+        algorithm: Algorithm of the run. It needs the risk if clients choose among models.
 
     Raises:
-        BadInput: As :func:`server_risk` and :func:`accepted`; or clients would never know it.
+        BadInput: As :func:`server_risk` and :func:`accepted`, or no round is left in which clients
+            would use the risk.
     """
+    if not isinstance(algorithm, ChoosesModels):
+        return
+    from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+
     rounds = study.training.rounds
     if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
         raise BadInput(
-            f"risks are measured every {algorithm.every} rounds, and of {rounds} none is left in "
-            f"which clients would be told; lower {setting('algorithm.options.every')}, or raise "
-            f"{setting('training.rounds')}"
+            f"risks are measured every {algorithm.every} rounds, and of {rounds} rounds none is "
+            f"left in which clients could use them; lower {setting('algorithm.options.every')}, "
+            f"or raise {setting('training.rounds')}"
         )
-    if isinstance(algorithm, ChoosesModels):
-        accepted(study)
-        server_risk(study, world, seed)
+    accepted(study)
+    server_risk(study, data, seed)
 
 
-def _samples(world: GroupedData, count: int, seed: int, besides: Deal | None) -> Samples:
-    """Training samples that are neither trained on nor audited."""
+def _server_samples(data: GroupedData, count: int, seed: int, other_deal: Deal | None) -> Samples:
+    """Return training samples that no client trains on and that are not audited."""
     from fedaudit.datasets.draws.shadow import untouched
 
-    left = untouched(world.dataset, world.deal)
-    if besides is not None:
-        left = left[torch.isin(left, untouched(world.dataset, besides))]
-        count = min(count, len(left))
-    wanted = count or len(left)
-    if not FEWEST <= wanted <= len(left):
+    ids = untouched(data.dataset, data.deal)
+    if other_deal is not None:
+        ids = ids[torch.isin(ids, untouched(data.dataset, other_deal))]
+        count = min(count, len(ids))
+    size = count or len(ids)
+    if not FEWEST <= size <= len(ids):
         raise BadInput(
-            f"the server is to measure membership risk on {wanted} samples of its own; it takes at "
-            f"least {FEWEST}, and there are {len(left)} that nobody trains on or audits; set "
-            "risk.samples to a number between these, or give clients less "
+            f"the server measures membership risk on {size} samples, and needs at least {FEWEST} "
+            f"of the {len(ids)} that no client trains on and that are not audited; set "
+            "risk.samples to a number between these, or give clients fewer samples "
             f"({setting('partition.samples_per_client')})"
         )
-    order = torch.randperm(len(left), generator=seeded(seed, "server samples"))
-    return world.dataset.samples(left[order[:wanted].sort().values])
+    order = torch.randperm(len(ids), generator=seeded(seed, "server samples"))
+    return data.dataset.samples(ids[order[:size].sort().values])

@@ -1,6 +1,6 @@
-"""Training data, audited samples and groups of clients, as a study's partition deals them.
+"""The deal of a run: clients' training data, audited samples, and groups of clients.
 
-Samples that clients keep out of their training are excluded from the truth about members.
+Samples that clients hold out of their training are no members.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from fedaudit.datasets.draws.audit_set import Deal, all_but
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.datasets.partitions.shifts import (
+    ATTRIBUTE,
     SHIFTS,
     BySide,
     Shift,
@@ -33,19 +34,19 @@ from fedaudit.datasets.partitions.shifts import (
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepared
-from fedaudit.plan.options import check_options
+from fedaudit.plan.named import check_options
 from fedaudit.plan.sections import Study
-from fedaudit.results.clusters import EVERYBODY
+from fedaudit.results.runs import ALL_CLIENTS
 
 
 class HoldOutRule(NamedTuple):
-    """The rule that decides which of their samples clients train on.
+    """What decides which of their samples clients hold out of training.
 
     Attributes:
-        defenses: By client; they are left as they are.
-        algorithm: Some have clients hold samples out.
-        rounds: Of the run.
-        seed: That the federation is simulated with.
+        defenses: Defenses by client, which are not changed.
+        algorithm: The federated algorithm.
+        rounds: Number of rounds.
+        seed: Seed of the simulated federation.
     """
 
     defenses: Mapping[ClientId, Defense]
@@ -54,83 +55,88 @@ class HoldOutRule(NamedTuple):
     seed: int
 
 
-def exclude_held_out(deal: Deal, given: HoldOutRule) -> Deal:
-    """The deal with the truth about samples that clients hold out of their training.
+def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
+    """Return the deal in which audited samples that their client holds out count as unseen.
 
-    An audited sample that its client holds out (as validation data, say) counts as unseen. Where
-    samples are held out by a rule on each sample alone, the same samples leave the fair draw
-    whoever owns them, so that among the rest membership stays as fair as it was drawn; where it
-    does not, no sample is fair any more. Clients keep their data, and with it their weights.
+    Clients may hold samples out as validation data, for example. If this is decided for each sample
+    alone, the samples that any client would hold out leave the fair draw, whoever owns them. The
+    membership of the other samples is then as fair as before. Otherwise, no sample stays in the
+    fair draw. Clients keep their data, and thus their weights in the average.
 
     Args:
-        deal: As dealt.
-        given: What decides which.
+        deal: The deal.
+        rule: What decides which samples are held out.
     """
-    everybody = isinstance(given.algorithm, HoldsOut)
+    everyone_holds_out = isinstance(rule.algorithm, HoldsOut)
     acting = [
         client
         for client in sorted(deal.clients)
-        if everybody or (client in given.defenses and given.defenses[client].acts_in("prepare"))
+        if everyone_holds_out
+        or (client in rule.defenses and rule.defenses[client].acts_in("prepare"))
     ]
     if not acting:
         return deal
     audit, ids = deal.audit, deal.audit.samples.ids.numpy()
-    mine = {client: deal.clients[client] for client in acting}
-    left = _ids(left_to_train(mine, given))
-    held = {c: (audit.owner == c) & ~np.isin(ids, left[c]) for c in acting}
-    anywhere = np.logical_or.reduce(list(held.values()))
-    if not anywhere.any():
+    data = {client: deal.clients[client] for client in acting}
+    trained = _ids(left_to_train(data, rule))
+    held_out = {c: (audit.owner == c) & ~np.isin(ids, trained[c]) for c in acting}
+    is_held_out = np.logical_or.reduce(list(held_out.values()))
+    if not is_held_out.any():
         return deal
-    # What would be held out if every audited sample were this client's.
-    would = {
-        client: ~np.isin(ids, kept)
-        for client, kept in _ids(left_to_train(dict.fromkeys(acting, audit.samples), given)).items()
+    # What each client would hold out if it owned every audited sample.
+    if_owned = {
+        client: ~np.isin(ids, trained_ids)
+        for client, trained_ids in _ids(
+            left_to_train(dict.fromkeys(acting, audit.samples), rule)
+        ).items()
     }
-    by_sample = all((would[c] & (audit.owner == c) == held[c]).all() for c in acting)
-    gone = np.logical_or.reduce(list(would.values())) if by_sample else np.ones_like(anywhere)
+    by_sample = all((if_owned[c] & (audit.owner == c) == held_out[c]).all() for c in acting)
+    if by_sample:
+        unfair = np.logical_or.reduce(list(if_owned.values()))
+    else:
+        unfair = np.ones_like(is_held_out)
     changed = replace(
         audit,
-        owner=np.where(anywhere, NOBODY, audit.owner),
-        panel=np.where(gone, NOBODY, audit.panel),
+        owner=np.where(is_held_out, NOBODY, audit.owner),
+        panel=np.where(unfair, NOBODY, audit.panel),
     )
     return replace(deal, audit=changed)
 
 
-def left_to_train(data: Mapping[ClientId, Samples], given: HoldOutRule) -> dict[ClientId, Samples]:
-    """Clients' samples that are left to train on.
+def left_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> dict[ClientId, Samples]:
+    """Return the samples of each client that it trains on.
 
     Args:
-        data: By client.
-        given: What decides.
+        data: Samples by client.
+        rule: What decides which samples are held out.
     """
-    guards = {client: given.defenses[client] for client in data if client in given.defenses}
-    left = prepared(data, deepcopy(guards), given.rounds, given.seed)
-    if not isinstance(given.algorithm, HoldsOut):
-        return left
-    algorithm, seed = given.algorithm, given.seed
-    return {c: mine.take(~algorithm.held_out(mine.ids, seed=seed)) for c, mine in left.items()}
+    defenses = {client: rule.defenses[client] for client in data if client in rule.defenses}
+    samples = prepared(data, deepcopy(defenses), rule.rounds, rule.seed)
+    if not isinstance(rule.algorithm, HoldsOut):
+        return samples
+    algorithm, seed = rule.algorithm, rule.seed
+    return {c: part.take(~algorithm.held_out(part.ids, seed=seed)) for c, part in samples.items()}
 
 
-def refuse_one_sided(data: Mapping[ClientId, Samples], given: HoldOutRule) -> None:
-    """Refuses a run in which a client that is to hold samples out would keep out none, or all.
+def refuse_one_sided(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
+    """Raise if a client would hold out all of its samples, or none although it should.
 
     Args:
-        data: By client.
-        given: What decides.
+        data: Samples by client.
+        rule: What decides which samples are held out.
 
     Raises:
-        BadInput: There is such a client.
+        BadInput: A client would hold out all samples or none.
     """
-    if not isinstance(given.algorithm, HoldsOut):
+    if not isinstance(rule.algorithm, HoldsOut):
         return
-    for client, mine in prepared(
-        data, deepcopy(dict(given.defenses)), given.rounds, given.seed
-    ).items():
-        apart = int(given.algorithm.held_out(mine.ids, seed=given.seed).sum())
-        if apart in (0, len(mine)):
+    samples = prepared(data, deepcopy(dict(rule.defenses)), rule.rounds, rule.seed)
+    for client, part in samples.items():
+        count = int(rule.algorithm.held_out(part.ids, seed=rule.seed).sum())
+        if count in (0, len(part)):
             raise BadInput(
-                f"client {client} has {len(mine)} samples and would hold out {apart} of them, and "
-                "it needs some on either side; give clients more samples "
+                f"client {client} has {len(part)} samples and would hold out {count} of them, but "
+                "it needs samples for training and for validation; give clients more samples "
                 f"({setting('partition.samples_per_client')}; audit.background of an audited "
                 f"client), or another share to hold out ({setting('algorithm.options.held_out')})"
             )
@@ -140,30 +146,27 @@ def _ids(data: Mapping[ClientId, Samples]) -> dict[ClientId, Int[ndarray, " _"]]
     return {client: samples.ids.numpy() for client, samples in data.items()}
 
 
-ATTRIBUTE = "attribute"
-"""The kind of shift in which groups of clients have different people."""
-
 MAJORITY_AND_MINORITY = ("majority", "minority")
 
 
 def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> Deal:
-    """Deal a data set out under one seed.
+    """Draw the audited samples of a data set and give samples to clients.
 
     Args:
-        study: Its settings of clients, audit and shift.
-        partition: How training samples are dealt.
-        dataset: Whose samples are dealt.
-        seed: Of the run.
+        study: Settings of clients, audit and shift.
+        partition: Partition of training samples among clients.
+        dataset: The data set.
+        seed: Seed of the run.
 
     Raises:
-        BadInput: A draw or setting that does not exist, or data that do not suffice.
+        BadInput: The draw or an option does not exist, or there are too few data.
     """
     if study.shift is None or study.shift.kind != ATTRIBUTE:
         return _dealt(study, dataset, partition, seed)
     group = of_clients(study.partition.clients, study.shift.minority)
-    each = BySide(partition, tuple(group.tolist()))
+    by_side = BySide(partition, tuple(group.tolist()))
     sides = sides_of(dataset, study.shift.value)
-    return dealt_by_side(dataset, sides, lambda part: _dealt(study, part, each, seed))
+    return dealt_by_side(dataset, sides, lambda part: _dealt(study, part, by_side, seed))
 
 
 def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
@@ -178,7 +181,7 @@ def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> D
     }
     if audit.draw == "fair":
         settings |= {
-            "n_fair": audit.fair,
+            "n_fair": audit.samples,
             "extra_other": audit.extra_other,
             "extra_unseen": audit.extra_unseen,
             "background": audit.background,
@@ -198,12 +201,12 @@ def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> D
 
 
 class Groups(NamedTuple):
-    """Groups of clients with features of their own.
+    """Groups of clients whose features differ between groups.
 
     Attributes:
-        names: Of the groups.
-        group: For each client, its group.
-        place: For every sample of the data set, by id, the client whose data it is like.
+        names: Names of the groups.
+        group: Index of the group of each client.
+        place: For every sample of the data set, by id, a client whose features it resembles.
     """
 
     names: tuple[str, ...]
@@ -212,7 +215,7 @@ class Groups(NamedTuple):
 
 
 class GroupedData(NamedTuple):
-    """A data set and a deal as the groups of clients have them."""
+    """A data set, a deal, and the groups of clients."""
 
     dataset: Dataset
     deal: Deal
@@ -220,44 +223,44 @@ class GroupedData(NamedTuple):
 
 
 def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedData:
-    """Shifts the samples of groups of clients, if the study has such groups.
+    """Return the data with shifted features, if the study has a shift.
 
     Raises:
-        BadInput: No such shift, or samples cannot be shifted that way.
-        Unsupported: Several clients are audited whose samples the shift tells apart.
+        BadInput: The shift does not exist or does not apply to the data.
+        Unsupported: The shift makes audited clients differ from each other.
     """
     if study.shift is not None and study.shift.kind not in (*SHIFTS, ATTRIBUTE):
         raise unknown_name("shift", study.shift.kind, (*SHIFTS, ATTRIBUTE))
     _refuse_different_targets(study)
-    clients, given = sorted(deal.clients), study.shift
+    clients, section = sorted(deal.clients), study.shift
     place = places(dataset, deal, study.audit.targets, seed=seed)
-    if given is None:
-        return GroupedData(dataset, deal, Groups((EVERYBODY,), dict.fromkeys(clients, 0), place))
-    group = of_clients(len(clients), given.minority)
+    if section is None:
+        return GroupedData(dataset, deal, Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), place))
+    group = of_clients(len(clients), section.minority)
     groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
-    if given.kind == ATTRIBUTE:
-        sides, rng = sides_of(dataset, given.value), seeded_numpy(seed, "places by attribute")
-        held = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
-        free = all_but(len(dataset), held)
-        place[free] = like_their_side(sides, group, free, rng=rng)
+    if section.kind == ATTRIBUTE:
+        sides, rng = sides_of(dataset, section.value), seeded_numpy(seed, "places by attribute")
+        assigned = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
+        unassigned = all_but(len(dataset), assigned)
+        place[unassigned] = like_their_side(sides, group, unassigned, rng=rng)
         return GroupedData(dataset, deal, groups)
-    shift = Shift(given.kind, given.minority, given.minority_range, given.majority_range)
-    world = shifted(dataset, deal, shift, place, seed=seed)
-    return GroupedData(world.dataset, world.deal, groups)
+    shift = Shift(section.kind, section.minority, section.minority_range, section.majority_range)
+    data = shifted(dataset, deal, shift, place, seed=seed)
+    return GroupedData(data.dataset, data.deal, groups)
 
 
 def _refuse_different_targets(study: Study) -> None:
-    """One set of unseen samples cannot be like several clients that a shift makes different."""
-    audit, given = study.audit, study.shift
-    together = sorted({*audit.targets, *audit.merge})
-    if given is None or len(together) < 2:
+    # All targets are compared with the same non-members, which can resemble one of them only.
+    audit, section = study.audit, study.shift
+    clients = sorted({*audit.targets, *audit.merge})
+    if section is None or len(clients) < 2:
         return
-    if given.kind == ATTRIBUTE:
-        group = of_clients(study.partition.clients, given.minority)
-        if len({int(group[c]) for c in together if c < len(group)}) < 2:
+    if section.kind == ATTRIBUTE:
+        group = of_clients(study.partition.clients, section.minority)
+        if len({int(group[c]) for c in clients if c < len(group)}) < 2:
             return
     raise Unsupported(
-        f"clients {together} are audited against the same samples of nobody, and a shift makes "
-        "their own differ from each other's, so that the shift would pass for membership; name "
-        "one client in audit.targets, none in audit.merge, and carry out a study for each"
+        f"clients {clients} are compared with the same non-members, and a shift makes their "
+        "samples differ from each other, which attacks would mistake for membership; name "
+        "one client in audit.targets, none in audit.merge, and run a study for each client"
     )

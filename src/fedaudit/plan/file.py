@@ -1,6 +1,6 @@
-"""Settings of a file or of objects as a study, its variants and the points of its grid.
+"""Study files: a study, its variants, and the points of its grid.
 
-A grid is every combination of a few lists of values, each with a readable name.
+A grid is every combination of values in several lists; each point has a readable name.
 """
 
 import copy
@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Generic, NamedTuple
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.plan.sections import Study
-from fedaudit.plan.toml import read_toml
-from fedaudit.plan.values import Kind, settings_from
+from fedaudit.plan.sections import SAMPLES_NAMES, Study
+from fedaudit.plan.values import Kind, read_toml, settings_from
 
 MAX_POINTS = 200
-"""Points of all grids of a study; each is a whole study, with its own runs and report."""
+"""Largest number of points of a study's grids; each is a study with its own runs and report."""
 
 _ALL = "all"
-"""What ``--variant`` takes for the study and all of its variants."""
-_LONGEST = 40
+"""Value of ``--variant`` for the study and all of its variants."""
+_MAX_LABEL = 40
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -40,7 +39,7 @@ def read_study(path: Path | str, overrides: dict[str, object] | None = None) -> 
         The settings, which :func:`fedaudit.run_study` runs.
 
     Raises:
-        BadInput: No such file, not TOML, or a wrong setting.
+        BadInput: The file does not exist or is no TOML, or a setting is wrong.
 
     Examples:
         >>> import fedaudit as fa
@@ -53,18 +52,18 @@ def read_study(path: Path | str, overrides: dict[str, object] | None = None) -> 
 
 
 def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list[Study]:
-    """The study of a TOML file, and after it each of its variants; see :func:`points_of`.
+    """Return the study of a TOML file, followed by its variants; see :func:`points_of`.
 
     Args:
         path: The file.
-        overrides: Values by dotted name, such as ``{"training.rounds": 10}``; they hold for
-            the study and for all variants.
+        overrides: Values by dotted name, such as ``{"training.rounds": 10}``, which apply to the
+            study and to all variants.
 
     Raises:
-        BadInput: No such file, not TOML, or a wrong setting.
+        BadInput: The file does not exist or is no TOML, or a setting is wrong.
     """
     values = read_toml(path, "the study")
-    return [one.study for one in points_of(values, Study, str(path), overrides)]
+    return [point.study for point in points_of(values, Study, str(path), overrides)]
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ class Point(Generic[Kind]):
     """A study, or one of its variants.
 
     Attributes:
-        label: Of the variant or the point of a grid; empty for the study itself.
-        changes: By dotted name, in which it differs from the study.
+        label: Name of the variant or of the point of a grid; empty for the study itself.
+        changes: Values by dotted name that differ from the study.
         study: All settings.
     """
 
@@ -88,52 +87,55 @@ def points_of(
     source: str,
     overrides: Mapping[str, object] | None = None,
 ) -> list[Point[Kind]]:
-    """A study, and after it each of its variants and of the points of its grid.
+    """Return a study, followed by its variants and the points of its grid.
 
-    A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from the
-    study's own; its study is named after both. Every point of a ``[grid]`` is a variant too.
+    A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from those of
+    the study. Its name is that of the study and NAME. Every point of a ``[grid]`` is a variant too.
 
     Args:
-        values: Tables as they stand in a file.
-        kind: What they are a study of.
-        source: Where they come from, for refusals.
-        overrides: Values by dotted name, for the study and all variants.
+        values: Tables of the file.
+        kind: Class of the study.
+        source: Origin of the values, for error messages.
+        overrides: Values by dotted name, which apply to the study and to all variants.
 
     Raises:
-        BadInput: Variants that are none, or a wrong setting.
+        BadInput: A variant is no table, or a setting is wrong.
     """
-    own = dict(values)
-    variants = _variants(own.pop("variants", {}), own.pop("grid", None), source)
-    found = []
+    tables = dict(values)
+    variants = _variants(tables.pop("variants", {}), tables.pop("grid", None), source)
+    points = []
     for label, changes in [("", dict[str, object]()), *variants.items()]:
-        varied = _varied(own, label, {**changes, **(overrides or {})})
-        where = f"{source} (variant {label!r})" if label else source
-        study = settings_from(varied, kind, source=where, overrides=overrides or ())
-        found.append(Point(label, changes, study))
-    return found
+        varied = _varied(tables, label, {**changes, **(overrides or {})})
+        origin = f"{source} (variant {label!r})" if label else source
+        study = settings_from(varied, kind, source=origin, overrides=overrides or ())
+        points.append(Point(label, changes, study))
+    return points
 
 
-def _variants(given: object, grid: object, source: str) -> dict[str, dict[str, object]]:
-    """Changed settings by dotted name, of each variant and of each point of the grid."""
-    if not isinstance(given, dict) or not all(isinstance(v, dict) for v in given.values()):
-        raise BadInput(f"variants in {source} are tables, such as [variants.small]")
-    if "" in given:
+def _variants(tables: object, grid: object, source: str) -> dict[str, dict[str, object]]:
+    """Return the changes by dotted name of each variant and of each point of the grid."""
+    if not isinstance(tables, dict) or not all(isinstance(v, dict) for v in tables.values()):
+        raise BadInput(f"variants in {source} must be tables, such as [variants.small]")
+    if "" in tables:
         raise BadInput(f"a variant in {source} has no name; give it one, as in [variants.small]")
-    variants: dict[str, dict[str, object]] = dict(given)
+    variants: dict[str, dict[str, object]] = dict(tables)
     for label, changes in grid_points(grid, source) if grid is not None else ():
         if label in variants:
-            raise BadInput(f"{source} has a variant and a point of its grid named {label!r}")
+            raise BadInput(
+                f"{source} has a variant and a point of its grid named {label!r}; rename the "
+                "variant"
+            )
         variants[label] = changes
     if _ALL in variants:
         raise BadInput(
             f"a variant in {source} is named {_ALL!r}, and --variant {_ALL} runs the study with "
             "all of its variants; give the variant another name"
         )
-    named = [label for label, changes in variants.items() if "name" in changes]
-    if named:
+    renamed = [label for label, changes in variants.items() if "name" in changes]
+    if renamed:
         raise BadInput(
-            f"the variant {named[0]!r} in {source} sets name, which is made of the study's name "
-            "and the variant's own; leave it out"
+            f"the variant {renamed[0]!r} in {source} sets name, which consists of the names of "
+            "study and variant; leave it out"
         )
     return variants
 
@@ -148,10 +150,10 @@ def _varied(values: dict[str, object], label: str, changes: dict[str, object]) -
 
 
 def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
-    """The study itself, one of its variants, or "all" of them.
+    """Return the study itself, one of its variants, or "all" of them.
 
     Raises:
-        BadInput: There is no variant of that name.
+        BadInput: The variant does not exist.
     """
     if variant == _ALL:
         return studies
@@ -167,85 +169,88 @@ def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
 
 def _set(values: dict[str, object], dotted: str, value: object) -> None:
     *sections, last = dotted.split(".")
-    place = values
+    table = values
     for section in sections:
-        inner = place.setdefault(section, {})
+        inner = table.setdefault(section, {})
         if not isinstance(inner, dict):
             raise BadInput(f"{dotted!r} cannot be set: {section!r} is a value, not a table")
-        place = inner
-    place[last] = value
+        table = inner
+    # The file may give the number of audited samples by another of its names.
+    for synonym in SAMPLES_NAMES if sections == ["audit"] and last in SAMPLES_NAMES else ():
+        table.pop(synonym, None)
+    table[last] = value
 
 
 class GridPoint(NamedTuple):
-    """One combination: its name, safe in a file name, and its settings by dotted name."""
+    """A point of a grid: its name, which is safe in a file name, and settings by dotted name."""
 
     label: str
     changes: dict[str, object]
 
 
-def grid_points(given: object, source: str) -> list[GridPoint]:
-    """Every point of a ``[grid]`` table, or of several ``[[grid]]`` tables one after another.
+def grid_points(tables: object, source: str) -> list[GridPoint]:
+    """Return all points of a ``[grid]`` table, or of several ``[[grid]]`` tables in their order.
 
-    A list is a setting that varies, any other value one that all points of the grid share.
+    A list holds the values of a setting that varies. Other values apply to all points of the grid.
 
     Args:
-        given: One table, or a list of tables, of settings by dotted name.
-        source: Where they come from, for refusals.
+        tables: One table, or a list of tables, of settings by dotted name.
+        source: Origin of the tables, for error messages.
 
     Returns:
-        Points named by what varies ("sigma=0.01,rounds=30"); names, such as that of a defense,
-        stand alone.
+        Points, whose names state what varies ("sigma=0.01,rounds=30"). The name of a part, such as
+        a defense, appears without the setting's name.
 
     Raises:
-        BadInput: No table, an empty list or one that repeats itself, too many points, or two
-            points of one name.
+        BadInput: A grid is no table, a list is empty or repeats a value, there are too many points,
+            or two points have the same name.
     """
-    grids = [_flat(grid, source) for grid in (given if isinstance(given, list) else [given])]
+    grids = [_flat(grid, source) for grid in (tables if isinstance(tables, list) else [tables])]
     total = sum(math.prod(len(v) for v in grid.values() if isinstance(v, list)) for grid in grids)
     if total > MAX_POINTS:
         raise BadInput(
-            f"the grid in {source} has {total:,} points, and at most {MAX_POINTS} are run in one "
-            "go; shorten a list, or make several studies of it (runs are shared between them)"
+            f"the grid in {source} has {total:,} points, and at most {MAX_POINTS} run together; "
+            "shorten a list, or split the grid into several studies, which share runs"
         )
     points = [point for grid in grids for point in _points(grid)]
     labels = [point.label for point in points]
     for label in labels:
         if labels.count(label) > 1:
             raise BadInput(
-                f"two points of the grid in {source} are both named {label!r}; let a setting "
-                "that tells them apart vary, or leave one out"
+                f"two points of the grid in {source} are both named {label!r}; vary a setting in "
+                "which they differ, or leave one out"
             )
     return points
 
 
-def _flat(grid: object, source: str, above: str = "") -> dict[str, object]:
-    """Settings by dotted name, whether they were written as dots or as tables."""
+def _flat(grid: object, source: str, prefix: str = "") -> dict[str, object]:
+    """Return settings by dotted name, whether the grid has dotted names or nested tables."""
     if not isinstance(grid, dict) or not grid:
         raise BadInput(
-            f"grid in {source} is a table of settings with lists of values, such as "
+            f"grid in {source} must be a table of settings with lists of values, such as "
             '"training.rounds" = [10, 30]'
         )
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for name, value in grid.items():
-        full = f"{above}{name}"
+        dotted = f"{prefix}{name}"
         if isinstance(value, list):
-            _refuse_odd_list(full, value, source)
-        part = _flat(value, source, f"{full}.") if isinstance(value, dict) else {full: value}
-        for twice in sorted(part.keys() & found.keys()):
+            _refuse_empty_or_repeated(dotted, value, source)
+        part = _flat(value, source, f"{dotted}.") if isinstance(value, dict) else {dotted: value}
+        for repeated in sorted(part.keys() & settings.keys()):
             raise BadInput(
-                f"grid.{twice} in {source} is given twice, as a dotted name and within a table; "
+                f"grid.{repeated} in {source} is given twice, as a dotted name and within a table; "
                 "give it once"
             )
-        found |= part
-    return found
+        settings |= part
+    return settings
 
 
-def _refuse_odd_list(name: str, values: Sequence[object], source: str) -> None:
+def _refuse_empty_or_repeated(name: str, values: Sequence[object], source: str) -> None:
     if not values:
         raise BadInput(f"grid.{name} in {source} has no values; give at least one")
     texts = [json.dumps(value, default=str) for value in values]
     if len(set(texts)) < len(texts):
-        raise BadInput(f"grid.{name} in {source} holds a value twice; give each once")
+        raise BadInput(f"grid.{name} in {source} repeats a value; give each once")
 
 
 def _points(grid: Mapping[str, object]) -> Iterator[GridPoint]:
@@ -254,7 +259,7 @@ def _points(grid: Mapping[str, object]) -> Iterator[GridPoint]:
     for combination in product(*varied.values()):
         changes = {**grid, **dict(zip(varied, combination, strict=True))}
         parts = [
-            _said(value) if _is_name(name, value) else f"{short[name]}={_said(value)}"
+            _as_text(value) if _is_name(name, value) else f"{short[name]}={_as_text(value)}"
             for name, value in changes.items()
             if name in varied or _is_name(name, value)
         ]
@@ -262,29 +267,29 @@ def _points(grid: Mapping[str, object]) -> Iterator[GridPoint]:
 
 
 def _is_name(name: str, value: object) -> bool:
-    """True if a value speaks for itself: the name of a defense, model or data set."""
+    """Return True if a value is the name of a defense, model or data set."""
     return name.endswith(".name") and isinstance(value, str)
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """The last part of each dotted name, with as many parts before it as tell it apart."""
-    found = {}
+    """Return the shortest ending of each dotted name that no other name has."""
+    short = {}
     for name in names:
         parts = name.split(".")
         endings = [".".join(parts[-size:]) for size in range(1, len(parts) + 1)]
         others = [f".{other}" for other in names if other != name]
-        own = next((e for e in endings if not any(o.endswith(f".{e}") for o in others)), name)
-        found[name] = _UNSAFE.sub("-", own)
-    return found
+        unique = (e for e in endings if not any(o.endswith(f".{e}") for o in others))
+        short[name] = _UNSAFE.sub("-", next(unique, name))
+    return short
 
 
-def _said(value: object) -> str:
-    """A value as part of a file name; one that must be changed for it carries a mark of its own."""
+def _as_text(value: object) -> str:
+    """Return a value as part of a file name, with a hash if the value had to be changed."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = "+".join(_said(part) for part in value) if isinstance(value, list) else str(value)
+    text = "+".join(_as_text(part) for part in value) if isinstance(value, list) else str(value)
     safe = _UNSAFE.sub("-", text)
-    if safe == text and 0 < len(text) <= _LONGEST:
+    if safe == text and 0 < len(text) <= _MAX_LABEL:
         return text
-    mark = hashlib.sha256(text.encode()).hexdigest()[:6]
-    return f"{safe[: _LONGEST - 7]}-{mark}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
+    return f"{safe[: _MAX_LABEL - 7]}-{digest}"

@@ -1,12 +1,11 @@
-"""Settings of a study of games, every one named, with its range and its default."""
+"""Settings of a study of games, with their ranges and defaults."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.attacks.ami.game import Rules
-from fedaudit.attacks.ami.train import NeuronTraining
+from fedaudit.attacks.ami import NeuronTraining, Rules
 from fedaudit.core.arguments import Decay, ProperShare, documented_by
 from fedaudit.plan.base import Count, DefenseName, Digest, Positive, Section, Settings, public
 from fedaudit.plan.optional import COALITION
@@ -15,13 +14,13 @@ from fedaudit.plan.values import settings_from
 
 
 class RecordsSection(Section):
-    """Records, and their owners.
+    """Features of the records, and the division of records between clients and server.
 
     Attributes:
-        features: "pixels" for a data set's own features, the name of an extractor, or the import
-            path of one's own ("package.module:function").
-        clients: Records of the training part that batches and targets are drawn from; 0 for half.
-        servers: Others of it that the server knows; 0 for all the rest.
+        features: "pixels" for the features of the data set, the name of an extractor, or a custom
+            extractor as "package.module:function".
+        clients: Number of training records from which batches and targets are drawn; 0 for half.
+        servers: Number of further training records that the server knows; 0 for all others.
     """
 
     features: Annotated[str, Field(min_length=1, max_length=200)] = "pixels"
@@ -35,12 +34,12 @@ class GameSection(Section):
     """Rules of games.
 
     Attributes:
-        games: Number of games in all.
-        targets: Records that the server asks about, each with a neuron of its own; games are
-            shared out among them.
-        certified: Targets for which certificates are made as well.
-        certificate_copies: Fresh randomised copies of each, and as many other records, that a
-            certificate counts.
+        games: Total number of games.
+        targets: Number of target records. A neuron is trained for each, and games are divided
+            equally among them.
+        certified: Number of targets that also get a certificate.
+        certificate_copies: Number of new randomised copies of a target, and of other records, that
+            its certificate rests on.
 
     Examples:
         >>> import fedaudit as fa
@@ -60,11 +59,11 @@ class GameSection(Section):
     certificate_copies: Positive = 4000
 
     @model_validator(mode="after")
-    def _games_for_each(self) -> "GameSection":
+    def _check_targets(self) -> "GameSection":
         if self.targets > self.games:
             raise ValueError(
-                f"games are shared out among targets: {self.games} games are too few for "
-                f"{self.targets} targets"
+                f"each target needs a game, and there are {self.games} games for {self.targets} "
+                "targets; raise game.games, or lower game.targets"
             )
         return self
 
@@ -75,8 +74,8 @@ class NeuronSection(Section):
     """Training of neurons.
 
     Attributes:
-        check: After every so many epochs training ends if the neuron tells all validation records
-            apart; 0 to go through all epochs.
+        check: Number of epochs after which training stops if the neuron separates all validation
+            records, checked repeatedly; 0 to train for all epochs.
 
     Examples:
         >>> import fedaudit as fa
@@ -96,7 +95,7 @@ class NeuronSection(Section):
 
 
 class MechanismSection(Section):
-    """Mechanism on clients' records: "none", or a defense that perturbs features."""
+    """The mechanism that perturbs clients' records: "none", or a defense of features."""
 
     set_elsewhere = COALITION
 
@@ -106,18 +105,20 @@ class MechanismSection(Section):
 
 @public
 class DetectorSection(Section):
-    """Detection of planted models by a client; measured once a study, on its own federations.
+    """Detection of planted models by a client, measured once per study on separate federations.
 
     Attributes:
-        runs: Federations, each with a deal, a first model and targets of its own; 0 for none,
-            else at least 10, half of which choose the threshold that the others are judged at.
-        rounds: Of each federation.
-        looks: Rounds from the second on, evenly apart, whose models are looked at.
-        clients: Of each federation, with equally many records; the first one looks.
-        units: Of the first hidden layer; 0 for twice those that the neuron reads.
-        rows: Of the second.
-        algorithm: "fedsgd", whose uploads show whether a neuron fired, or "fedavg".
-        lr: Learning rate of the federation.
+        runs: Number of federations, each with its own partition, initial model and targets. 0 for
+            none, otherwise at least 10. Half of them set the detection threshold, and the other
+            half are tested at it.
+        rounds: Rounds of each federation.
+        looks: Number of rounds whose models the client inspects, evenly spaced from the second.
+        clients: Clients of each federation, with equal numbers of records. The first one inspects
+            models.
+        units: Units of the first hidden layer; 0 for twice as many as the neuron reads.
+        rows: Units of the second hidden layer.
+        algorithm: "fedsgd", whose updates show whether a neuron fired, or "fedavg".
+        lr: Learning rate of the federations.
 
     Examples:
         >>> import fedaudit as fa
@@ -138,31 +139,32 @@ class DetectorSection(Section):
     def _enough_runs(self) -> "DetectorSection":
         if 0 < self.runs < 10:
             raise ValueError(
-                f"figures over runs need 10 of them or more, got {self.runs}; 0 for no detector"
+                f"detector.runs is {self.runs}, and detection is measured over at least 10 runs; "
+                "raise it, or set it to 0 for no detector"
             )
         return self
 
 
 @public
 class RoundsSection(Section):
-    """Games in real rounds, and what stands between upload and server.
+    """Games that are played in rounds of training, and the defense of updates.
 
     Attributes:
-        play: "signs" reads each neuron's sign; "rounds" sends the planted model to a client, whose
-            gradient is scored.
-        defense: Of every client, by its name in the catalogue.
-        options: Settings of the defense.
-        averaged: Rounds of the same batch whose scores are averaged (the paper's P).
-        neurons: Copies of the target's neuron that are planted (the paper's K).
-        louder: Factor on the neuron's first layer that its value does not show but its gradient,
-            so that a clip leaves of the target's gradient what is in the neuron's row; neurons
-            beside it are then silent. 1 plants it as it was trained.
-        clients: Of how many clients the server sees the sum; 1 for a client's own upload.
-        others: What the other clients of a sum are sent: the "honest" model, the "planted" one
-            (the target is then in anyone's batch), or one whose neurons are "dead".
-        own_games: Games with records of its own by which the server places each threshold.
-        every_round: Simulate every round that is averaged, also where the defense only adds normal
-            noise, which is otherwise drawn for the score alone.
+        play: "signs" reads the sign of each neuron. "rounds" sends the planted model to a client
+            and scores the client's gradient.
+        defense: Defense of every client, by catalogue name.
+        options: Options of the defense.
+        averaged: Number of rounds with the same batch whose scores are averaged (the paper's P).
+        neurons: Number of planted copies of the target's neuron (the paper's K).
+        louder: Factor on the neuron's first layer that changes its gradient but not its value. A
+            clipped gradient of the target then consists almost only of the neuron's row, and other
+            neurons are silent. 1 plants the neuron as it was trained.
+        clients: Number of clients whose sum of updates the server sees; 1 for single updates.
+        others: Model that the other clients of a sum receive: the "honest" one, the "planted" one
+            (the target may then be in any client's batch), or one with "dead" neurons.
+        own_games: Number of games on the server's own records that set each threshold.
+        every_round: Whether every averaged round is simulated even if the defense only adds normal
+            noise. Otherwise, such noise is drawn for the score alone.
 
     Examples:
         >>> import fedaudit as fa
@@ -185,15 +187,14 @@ class RoundsSection(Section):
 
 
 class GameStudy(Section):
-    """A whole study of games, or one of its points.
+    """Settings of a study of games, or of one point of its grid.
 
     Attributes:
-        name: Of the study and its folder.
-        about: One sentence for the reader of the report.
-        hours: What it takes, as its author measured it; for people, changes nothing.
-        seed: Of every draw.
-        code: SHA-256 of the source that defines each part of the user's own, filled in when the
-            games are played.
+        name: Name of the study and of its folder.
+        about: One sentence about the study for readers of the report.
+        hours: Run time as the author measured it, shown to readers; it changes no result.
+        seed: Seed of all random choices.
+        code: SHA-256 of the source code of each custom part, filled in when games are played.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -210,41 +211,41 @@ class GameStudy(Section):
     code: dict[str, Digest] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _room_for_a_neuron(self) -> "GameStudy":
+    def _check_units(self) -> "GameStudy":
         if 0 < self.detector.units < self.neuron.hidden:
             raise ValueError(
-                f"detector.units is {self.detector.units}, and a neuron reads neuron.hidden "
-                f"{self.neuron.hidden}; raise it, or set it to 0 for twice as many"
+                f"detector.units is {self.detector.units}, and a neuron reads neuron.hidden = "
+                f"{self.neuron.hidden} units; raise it, or set it to 0 for twice as many"
             )
         return self
 
     @model_validator(mode="after")
-    def _one_defense(self) -> "GameStudy":
+    def _check_play(self) -> "GameStudy":
         if self.rounds.play == "rounds" and self.mechanism.name != "none":
             raise ValueError(
-                "games in rounds are behind a defense of gradients, and those behind a mechanism "
-                "are "
-                'played by signs; leave mechanism out, or set rounds.play to "signs"'
+                f'rounds.play is "rounds", which takes a defense of gradients, and mechanism.name '
+                f'is {self.mechanism.name!r}; leave mechanism out, or set rounds.play = "signs"'
             )
         if self.rounds.play == "signs" and self.rounds != RoundsSection():
             raise ValueError(
-                'games by signs take no other setting of rounds; set rounds.play to "rounds"'
+                'rounds.play is "signs", which takes no other setting of rounds; leave them out, '
+                'or set rounds.play = "rounds"'
             )
         return self
 
 
 Plan = Study | GameStudy
-"""What is carried out in one go: studies of both kinds."""
+"""Settings of a study of either kind."""
 
 
 def kind_of(values: Mapping[str, object]) -> type[GameStudy] | type[Study]:
-    """The kind of study that tables are of; one that trains where they could be of either."""
+    """Return the kind of study that tables belong to; Study if they could belong to either."""
     of_games = values.keys() & (GameStudy.model_fields.keys() - Study.model_fields.keys())
-    trains = values.keys() & (Study.model_fields.keys() - GameStudy.model_fields.keys())
-    # Beside settings of training, "seed" is a slip for "seeds".
-    return GameStudy if of_games - {"seed"} or (of_games and not trains) else Study
+    of_training = values.keys() & (Study.model_fields.keys() - GameStudy.model_fields.keys())
+    # "seed" together with settings of training is a misspelt "seeds".
+    return GameStudy if of_games - {"seed"} or (of_games and not of_training) else Study
 
 
 def plan_from(values: dict[str, object], *, source: str) -> Plan:
-    """A checked study of either kind; see :func:`settings_from`."""
+    """Return a checked study of either kind; see :func:`settings_from`."""
     return settings_from(values, kind_of(values), source=source)

@@ -1,4 +1,4 @@
-"""Identity of studies and runs: everything that changes a result."""
+"""Keys of studies and runs, which are hashes of all settings and code that change a result."""
 
 import hashlib
 import json
@@ -19,13 +19,15 @@ from fedaudit.plan.games import GameStudy, Plan
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.sections import RiskSection, Study
 from fedaudit.results.older import DEFENDED_LIKE_THE_RUN, FIRST_SET
-from fedaudit.results.text import made_plain
+from fedaudit.results.text import plain_json
 
 PlanKind = TypeVar("PlanKind", bound=Plan)
 
 _AFTER_TRAINING = {"attack", "metric"}
+"""Kinds of custom parts that change no training."""
 FOR_PEOPLE = {"about", "hours"}
-_AFTERWARDS = {"name", "seeds", "figures", "attacks", "attack_set", "references", "unlearning"}
+_NOT_OF_A_RUN = {"name", "seeds", "figures", "attacks", "attack_set", "references", "unlearning"}
+"""Settings that change neither training nor what the adversary observes in it."""
 _NEWER: Mapping[str, object] = {
     "algorithm": {"name": "fedavg", "options": {}},
     "server": {"name": "honest", "options": {}},
@@ -47,58 +49,60 @@ _NEWER: Mapping[str, object] = {
     "defense.also": [],
     "attack_set": FIRST_SET,
 }
-"""Settings that older versions did not have, with the value under which a study is what it was."""
+"""Settings that older versions did not have, with the value that equals those versions' behaviour.
+
+Keys leave out a setting with this value, so that results on disk keep their names.
+"""
 
 
 def settings_of(study: Plan) -> dict[str, object]:
-    """All settings that change a result, as plain values."""
+    """Return all settings that change a result, as plain values."""
     return _settings(study, FOR_PEOPLE)
 
 
 def config_of(study: Plan) -> dict[str, object]:
-    """All settings as a record has them: what a user wrote may hold any character."""
-    values = study.model_dump(mode="json", exclude=_off(study))
-    return {name: made_plain(value) for name, value in values.items()}
+    """Return all settings as a record has them, without control characters in texts."""
+    values = study.model_dump(mode="json", exclude=_unused(study))
+    return {name: plain_json(value) for name, value in values.items()}
 
 
-def _off(study: Plan) -> set[str]:
-    """Settings of what is not there: most studies have no parts of their own."""
-    undetected = isinstance(study, GameStudy) and not study.detector.runs
-    return {*(() if study.code else ("code",)), *(("detector",) if undetected else ())}
+def _unused(study: Plan) -> set[str]:
+    has_detector = not isinstance(study, GameStudy) or study.detector.runs
+    return {*(() if study.code else ("code",)), *(() if has_detector else ("detector",))}
 
 
 def study_key(study: Plan) -> str:
-    """Names a study by all settings that change a result."""
+    """Return the key of a study: a hash of all settings that change a result."""
     return _digest([settings_of(study)])
 
 
 def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
-    """Names one run's training and what was seen of it; attacks and figures come afterwards.
+    """Return the key of one run: a hash of what changes its training and what is observed of it.
 
     Args:
-        study: Its settings.
-        seed: Of the run.
-        kind: Of device; another calculates other last digits.
+        study: Settings.
+        seed: Seed of the run.
+        kind: Type of device, as devices differ in the last digits of their results.
     """
-    # A shadow federation is a run of its own; a known split is measured in this one.
-    apart = study.shadow is None or study.shadow.mode == "federation"
-    # Which attacks there are makes no other run, nor does what they are.
+    # A shadow federation has a run with its own key, but a known split is measured in this run.
+    trains_shadow = study.shadow is None or study.shadow.mode == "federation"
     parts = [part for part in own_parts(study) if part[0] not in _AFTER_TRAINING]
-    trained = {code_key(*part) for part in parts}
-    code = {key: digest for key, digest in study.code.items() if key in trained}
+    keys = {code_key(*part) for part in parts}
+    code = {key: digest for key, digest in study.code.items() if key in keys}
     study = study.model_copy(update={"code": code})
-    settings = _settings(study, FOR_PEOPLE | _AFTERWARDS | ({"shadow"} if apart else set()))
-    # A run on the CPU keeps the name it had before there were others.
+    without_shadow = {"shadow"} if trains_shadow else set()
+    settings = _settings(study, FOR_PEOPLE | _NOT_OF_A_RUN | without_shadow)
+    # The first version ran on CPUs only, and its keys name no device.
     device = [] if kind == "cpu" else [kind]
     return _digest([settings, seed, *device])
 
 
 def own_parts(study: Plan) -> list[tuple[str, str]]:
-    """Kind and name of all parts that are no catalogue's: the user's own, or of a package."""
-    given = _parts_of_games(study) if isinstance(study, GameStudy) else _parts(study)
+    """Return kind and name of all custom parts: the user's, or those of an installed package."""
+    parts = _parts_of_games(study) if isinstance(study, GameStudy) else _parts(study)
     return [
         (kind, name)
-        for kind, name in given
+        for kind, name in parts
         if is_own(name, READERS if kind == "data set" else ()) or name in installed(kind)
     ]
 
@@ -133,62 +137,55 @@ def _parts(study: Study) -> list[tuple[str, str]]:
 
 
 def with_code(study: PlanKind) -> PlanKind:
-    """Return the study with the digest of the source that defines each of its own parts.
+    """Return the study with a digest of the source code of each custom part.
 
     Raises:
-        BadInput: A module cannot be imported or must not be, or a part is another than the one
-            that the study was made with.
+        BadInput: A module cannot or must not be imported, or its code has changed since the study
+            was made.
     """
     parts = own_parts(study)
     for kind, name in parts:
         if kind == "data set":
-            # It may be a misspelt format, which a refusal to import does not say.
+            # The name may be a misspelt format, which a failed import would not report.
             custom_source(name)
-    found = sources_of(parts)
-    modules = {key.partition(":")[0] for key in found if not is_handed_over(key)}
+    code = sources_of(parts)
+    modules = {key.partition(":")[0] for key in code if not is_handed_over(key)}
     for key, digest in study.code.items():
         is_module = key in modules
-        now = module_digest(key) if is_module else found.get(key, digest)
+        now = module_digest(key) if is_module else code.get(key, digest)
         if now == digest:
             continue
         if is_handed_over(key):
             raise BadInput(
-                f"{key!r} is not what it was when the audit {study.name!r} was begun; take "
-                "another folder, or restore it"
+                f"{key!r} has changed since the audit {study.name!r} began; restore it, or take "
+                "another folder"
             )
         what = f"the module {key!r}" if is_module else f"{key!r}"
         raise BadInput(
-            f"{what} is not the one that {study.name!r} was made with: its source has the "
+            f"{what} has changed since {study.name!r} was made: its source has the "
             f"SHA-256 {now[:16]}... instead of {digest[:16]}...; restore the file, or run the "
             "study again without that entry of code"
         )
-    return cast(PlanKind, study.model_copy(update={"code": found}))
+    return cast(PlanKind, study.model_copy(update={"code": code}))
 
 
 def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:
-    """The settings as plain values; a newer one at its default is not mentioned.
-
-    Studies thus keep the identity, and results on disk the name, that they were made under.
-    """
     unused = {"attack_set"} if isinstance(study, Study) and study.attacks else set()
-    settings = study.model_dump(mode="json", exclude={*without, *unused, *_off(study)})
+    settings = study.model_dump(mode="json", exclude={*without, *unused, *_unused(study)})
     for dotted, default in _NEWER.items():
         *path, last = dotted.split(".")
-        place: object = settings
+        table: object = settings
         for section in path:
-            place = place.get(section) if isinstance(place, dict) else None
-        if isinstance(place, dict) and last in place and place[last] == default:
-            del place[last]
-    for table in DEFENDED_LIKE_THE_RUN:
-        given = settings.get(table)
-        # Without a defense both values mean one thing; "none" is what older versions did.
-        if isinstance(given, dict) and "none" in (given["defense"], _defense_of(study)):
-            del given["defense"]
+            table = table.get(section) if isinstance(table, dict) else None
+        if isinstance(table, dict) and last in table and table[last] == default:
+            del table[last]
+    label = study.defense.label if isinstance(study, Study) else ""
+    for name in DEFENDED_LIKE_THE_RUN:
+        table = settings.get(name)
+        # Without a defense both values mean the same. Older versions always did "none".
+        if isinstance(table, dict) and "none" in (table["defense"], label):
+            del table["defense"]
     return settings
-
-
-def _defense_of(study: Plan) -> str:
-    return study.defense.label if isinstance(study, Study) else ""
 
 
 def _digest(parts: list[object]) -> str:

@@ -1,23 +1,166 @@
-"""Parts that a study names, each constructed from its name and settings without any data."""
+"""Parts that a study names, each constructed from its name and options without any data."""
 
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from inspect import signature
+from inspect import Parameter, signature
+from typing import NamedTuple, get_args
 
 from fedaudit.algorithms import algorithm_named
-from fedaudit.core.errors import BadInput, FedauditError, Unsupported, setting, type_of
+from fedaudit.core.arguments import parameters, refuse_unfit
+from fedaudit.core.errors import (
+    BadInput,
+    FedauditError,
+    Unsupported,
+    setting,
+    type_of,
+    unknown_name,
+)
 from fedaudit.core.importing import called, named
 from fedaudit.core.naming import Copies
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.tasks import TASKS, Task, lacking, task_named
-from fedaudit.core.values import ClientId
+from fedaudit.core.values import ClientId, Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.hooks import Chain, Defense, Plan
 from fedaudit.plan.base import Settings
 from fedaudit.plan.optional import Group
-from fedaudit.plan.options import Entry, check_options
 from fedaudit.plan.sections import Study, TaskSection
+
+_SET_BY_STUDY = {"coalition", "members", "task"}
+"""Parameters of entries that are no options, since a study sets them elsewhere."""
+
+
+def check_options(
+    kind: str,
+    name: str,
+    make: object,
+    options: Settings,
+    *,
+    complete: bool = True,
+    section: str | None = None,
+    set_elsewhere: Collection[str] = (),
+) -> None:
+    """Raise if an entry does not take an option, or an option has a wrong type or is missing.
+
+    Args:
+        kind: Catalogue of the entry, for error messages.
+        name: Name of the entry.
+        make: Function or class of the entry, whose parameters are its options.
+        options: Options in the study.
+        complete: Whether every parameter without a default must be among them.
+        section: Table of the study that has the options; the table named like the kind if left out.
+        set_elsewhere: Parameters that other settings determine. Error messages do not suggest them.
+
+    Raises:
+        BadInput: An option is wrong or missing.
+    """
+    if not callable(make):
+        raise TypeError(f"{name} is not callable")
+    accepted = {n: p for n, p in parameters(make).items() if n not in _SET_BY_STUDY}
+    for option in options:
+        if option not in accepted:
+            raise _unknown_option(kind, name, option, accepted.keys() - {*set_elsewhere})
+        _check_type(f"{option} of the {kind} {name!r}", options[option], accepted[option])
+    if complete:
+        refuse_missing([Entry(kind, name, make, options, section or kind)])
+
+
+def _unknown_option(kind: str, name: str, option: str, offered: Collection[str]) -> BadInput:
+    if not offered:
+        return BadInput(f"the {kind} {name!r} has no options; leave {option!r} out")
+    return unknown_name(f"setting of the {kind} {name!r}", option, offered)
+
+
+class Entry(NamedTuple):
+    """A catalogue entry that a study names, with its options.
+
+    Attributes:
+        kind: Catalogue of the entry.
+        name: Name of the entry.
+        make: Function or class of the entry.
+        options: Options in the study.
+        section: Table of the study that has the options.
+        set_elsewhere: Parameters that other settings determine.
+    """
+
+    kind: str
+    name: str
+    make: Callable[..., object]
+    options: Settings
+    section: str
+    set_elsewhere: Collection[str] = ()
+
+
+def refuse_missing(entries: Iterable[Entry]) -> None:
+    """Raise one error that names all missing options of all entries.
+
+    Args:
+        entries: All entries that a study names.
+
+    Raises:
+        BadInput: A required option is missing. The error quotes its published values. Unknown
+            options of the same entry come first, as they may be misspellings of the missing ones.
+    """
+    faults = []
+    for kind, name, make, options, section, set_elsewhere in entries:
+        missing = [
+            parameter.name
+            for parameter in parameters(make).values()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            and parameter.name not in options
+            and parameter.name not in _SET_BY_STUDY
+        ]
+        if missing:
+            accepted = parameters(make).keys() - _SET_BY_STUDY
+            faults += [
+                str(_unknown_option(kind, name, option, accepted - {*set_elsewhere}))
+                for option in options
+                if option not in accepted
+            ]
+            settings = [setting(f"{section}.options.{n}") + _published(make, n) for n in missing]
+            faults.append(
+                f"the {kind} {name!r} needs {', '.join(missing)}; give it as "
+                f"{' and '.join(settings)}"
+            )
+    if faults:
+        raise BadInput("; ".join(faults))
+
+
+_PUBLISHED = re.compile(r"Published: (.*?)\.(?: [A-Z]|$)")
+
+
+def _published(make: object, parameter: str) -> str:
+    """Return the published values of an option from the entry's docstring, in brackets."""
+    text = inspect.getdoc(make) or ""
+    meaning = re.search(rf"^ +{parameter}: (.*?)(?=^ +\w+: |^$|\Z)", text, re.DOTALL | re.MULTILINE)
+    published = meaning and _PUBLISHED.search(" ".join(meaning[1].split()))
+    return f" (published: {published[1]})" if published else ""
+
+
+def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
+    annotation = parameter.annotation
+    if annotation is parameter.empty:  # custom parts need no annotations
+        return
+    if not _is_plain(annotation):
+        raise BadInput(f"{what} cannot be set in a study; leave it out")
+    refuse_unfit(
+        what,
+        value,
+        annotation,
+        *([] if parameter.default is parameter.empty else [parameter.default]),
+    )
+
+
+def _is_plain(annotation: object) -> bool:
+    """Return True if a study file can hold a value of a type."""
+    if annotation in (bool, int, float, str) or isinstance(annotation, Setting):
+        return True
+    return any(map(_is_plain, get_args(annotation)))
+
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
 """Servers that send clients their models, by name."""
@@ -27,7 +170,7 @@ def task_of(section: TaskSection) -> Task:
     """Return the task that a study names.
 
     Raises:
-        BadInput: There is none, or a setting is unknown or of the wrong type.
+        BadInput: The task does not exist, or an option is unknown or of the wrong type.
     """
     if section.name in TASKS:
         check_options("task", section.name, TASKS[section.name], section.options)
@@ -38,25 +181,26 @@ def partition_of(study: Study) -> Partition:
     """Return the partition of training samples among clients.
 
     Raises:
-        BadInput: A scheme or setting that does not exist.
+        BadInput: The scheme or an option does not exist.
     """
-    given = study.partition
-    scheme = _scheme_named(given.scheme)
-    options: Settings = dict(given.options)
+    section = study.partition
+    scheme = _scheme_named(section.scheme)
+    options: Settings = dict(section.options)
     if "samples_per_client" in signature(scheme).parameters:
-        options |= {"samples_per_client": given.samples_per_client}
-    elif given.samples_per_client:
+        options |= {"samples_per_client": section.samples_per_client}
+    elif section.samples_per_client:
         raise BadInput(
-            f"the partition {given.scheme!r} deals everything; leave samples_per_client at 0"
+            f"the partition {section.scheme!r} gives out all samples, and "
+            f"partition.samples_per_client is {section.samples_per_client}; leave it at 0"
         )
-    check_options("partition", given.scheme, scheme, options, set_elsewhere=given.set_elsewhere)
-    made = called("partition", given.scheme, scheme, **options)
-    if not isinstance(made, Partition):
+    check_options("partition", section.scheme, scheme, options, set_elsewhere=section.set_elsewhere)
+    partition = called("partition", section.scheme, scheme, **options)
+    if not isinstance(partition, Partition):
         raise BadInput(
-            f"the partition {given.scheme!r} made {type_of(made)}, which has no method "
+            f"the partition {section.scheme!r} made {type_of(partition)}, which has no method "
             "quotas; give a fedaudit.datasets.partitions.schemes.Partition"
         )
-    return made
+    return partition
 
 
 def _scheme_named(name: str) -> Callable[..., object]:
@@ -70,14 +214,14 @@ def _scheme_named(name: str) -> Callable[..., object]:
 
 
 def algorithm_maker(study: Study) -> Callable[..., Algorithm]:
-    """Return what constructs the algorithm that a study names, once there are data.
+    """Return the function or class that constructs a study's algorithm once data are loaded.
 
     Raises:
-        BadInput: No such algorithm or setting.
+        BadInput: The algorithm or an option does not exist.
     """
-    given = study.algorithm
-    make = algorithm_named(given.name)
-    check_options("algorithm", given.name, make, given.options)
+    section = study.algorithm
+    make = algorithm_named(section.name)
+    check_options("algorithm", section.name, make, section.options)
     study.training.local()
     return make
 
@@ -86,7 +230,7 @@ def server_of(study: Study) -> Server:
     """Return the server that sends clients their models.
 
     Raises:
-        BadInput: No such server or setting.
+        BadInput: The server or an option does not exist.
     """
     name = study.server.name
     make = named(
@@ -94,8 +238,8 @@ def server_of(study: Study) -> Server:
         name,
         SERVERS,
         wanted="a class derived from fedaudit.fl.algorithms.base.Server",
-        fits=lambda found: (
-            isinstance(found, Copies) or (isinstance(found, type) and issubclass(found, Server))
+        fits=lambda maker: (
+            isinstance(maker, Copies) or (isinstance(maker, type) and issubclass(maker, Server))
         ),
     )
     check_options("server", name, make, study.server.options)
@@ -105,60 +249,61 @@ def server_of(study: Study) -> Server:
 
 
 def defenses_of(study: Study) -> dict[ClientId, Defense]:
-    """A defense, or several as one, for each client that uses any.
+    """Return the defense of each defended client; several defenses are one chain.
 
     Raises:
-        BadInput: A defense, setting or client that does not exist, a client in two groups, or
-            a defense that no client is left to use.
+        BadInput: A defense, option or client does not exist, a client is in two groups, or
+            no client is left for a defense.
     """
-    found: dict[ClientId, Defense] = {}
+    defenses: dict[ClientId, Defense] = {}
     for group in study.defense.groups(study.partition.clients):
-        _refuse_misplaced(group, study.partition.clients, found)
-        found |= _made(group)
-    return found
+        _refuse_misplaced(group, study.partition.clients, defenses)
+        defenses |= _group_defenses(group)
+    return defenses
 
 
-def refuse_unfit(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
-    """Refuses defenses that could not go through with what they are to be used for.
+def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
+    """Raise if a defense cannot work with the task or plan of a federation.
 
     Raises:
-        FedauditError: What the first of them that does not fit says.
+        FedauditError: The first defense that does not fit.
     """
-    # Members of a coalition are set alike: one of them stands for all.
-    for defense in {canonical_repr(one): one for one in defenses.values()}.values():
+    # Members of a coalition have equal defenses, of which one is checked.
+    distinct = {canonical_repr(defense): defense for defense in defenses.values()}
+    for defense in distinct.values():
         task = plan.architecture.task
         if defense.reads & ~task.readings:
-            said = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
-            raise Unsupported(f"{said}; leave it out, or take one that does not, such as dp-sgd")
+            fault = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
+            raise Unsupported(f"{fault}; leave it out, or take one that does not, such as dp-sgd")
         defense.refuse_misfit(plan)
 
 
-def _refuse_misplaced(group: Group, clients: int, found: dict[ClientId, Defense]) -> None:
-    strangers = [client for client in group.clients if client >= clients]
-    if strangers:
+def _refuse_misplaced(group: Group, clients: int, defenses: dict[ClientId, Defense]) -> None:
+    unknown = [client for client in group.clients if client >= clients]
+    if unknown:
         raise BadInput(
-            f"{setting('defense.clients')} names {strangers}, but clients are numbered 0 to "
+            f"{setting('defense.clients')} names {unknown}, but clients are numbered 0 to "
             f"{clients - 1}"
         )
-    twice = [client for client in group.clients if client in found]
-    if twice:
+    repeated = [client for client in group.clients if client in defenses]
+    if repeated:
         raise BadInput(
-            f"clients {twice} are in two groups of defended clients; put each client "
+            f"clients {repeated} are in two groups of defended clients; put each client "
             "into one, and several defenses of one client into a chain"
         )
 
 
-def _made(group: Group) -> dict[ClientId, Defense]:
+def _group_defenses(group: Group) -> dict[ClientId, Defense]:
     if not group.parts:
         return {}
-    # All defenses that there are, of which most studies use none.
+    # The module loads all defenses, and most studies use none.
     from fedaudit.defenses import defense_named, made
 
     makes = [defense_named(part.name) for part in group.parts]
     for part, make in zip(group.parts, makes, strict=True):
         check_options("defense", part.name, make, part.options)
     if not group.clients:
-        # Nobody would be defended, and the record would still name the defense.
+        # Otherwise, the record would name a defense that no client uses.
         raise BadInput(
             f"no client is left to use the defense {group.parts[0].name!r}; name at least one in "
             f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
@@ -171,32 +316,33 @@ def _made(group: Group) -> dict[ClientId, Defense]:
 
 
 def named_entries(study: Study) -> Iterator[Entry]:
-    """Yield catalogue entries that may have required settings; unknown names are left out."""
+    """Yield the catalogue entries of a study that may require options; skip unknown names."""
     partition, algorithm = study.partition, study.algorithm
     with suppress(FedauditError):
         make = _scheme_named(partition.scheme)
         name, options, elsewhere = partition.scheme, partition.options, partition.set_elsewhere
         yield Entry("partition", name, make, options, "partition", elsewhere)
     with suppress(FedauditError):
-        learns = algorithm_named(algorithm.name)
-        yield Entry("algorithm", algorithm.name, learns, algorithm.options, "algorithm")
+        make = algorithm_named(algorithm.name)
+        yield Entry("algorithm", algorithm.name, make, algorithm.options, "algorithm")
     groups = study.defense.groups(study.partition.clients)
     for part in (part for group in groups for part in group.parts):
         from fedaudit.defenses import defense_named
 
         with suppress(FedauditError):
-            defends = defense_named(part.name)
-            yield Entry("defense", part.name, defends, part.options, "defense")
+            yield Entry("defense", part.name, defense_named(part.name), part.options, "defense")
 
 
-def alike(
+def defense_key(
     study: Study, defenses: Mapping[ClientId, Defense], client: ClientId
 ) -> tuple[bool, tuple[str, ...]]:
-    """Return a value that is equal for clients that defend themselves in the same way.
+    """Return a key that is equal for clients with equal defenses.
+
+    The key of clients that the study attacks as one differs from that of every single client.
 
     Args:
-        study: Clients that it attacks as one are like no single client.
-        defenses: By client.
+        study: Settings.
+        defenses: Defenses by client.
         client: The client.
     """
     is_merged = client in study.audit.merge
@@ -205,26 +351,26 @@ def alike(
 
 
 def representatives(study: Study, defenses: Mapping[ClientId, Defense]) -> dict[ClientId, ClientId]:
-    """Map each audited client to the first audited one that defends itself in the same way.
+    """Map each audited client to the first audited client with an equal defense.
 
     Args:
-        study: Its audited clients.
-        defenses: By client.
+        study: Settings.
+        defenses: Defenses by client.
     """
     first = dict[tuple[bool, tuple[str, ...]], ClientId]()
     return {
-        target: first.setdefault(alike(study, defenses, target), target)
+        target: first.setdefault(defense_key(study, defenses, target), target)
         for target in study.audit.targets
     }
 
 
 def assigns_classes(defense: Defense | None) -> bool:
-    """True if a client's defense, if it has one, deals classes out."""
+    """Return True if a client's defense, if any, assigns classes to clients."""
     return defense is not None and defense.acts_in("dealt")
 
 
 def noisy_tail(defense: Defense | None) -> float | None:
-    """Share of the last parameters to which a client's defense adds noise that cancels, if any."""
+    """Return the share of last parameters to which a defense adds noise that cancels, if any."""
     if defense is None:
         return None
     from fedaudit.defenses.cofedmid.neutral import NeutralNoise  # loads all other defenses

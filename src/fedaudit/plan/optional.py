@@ -1,4 +1,4 @@
-"""Settings of a study's defenses and optional tables; each such table has an extension."""
+"""Settings of defenses and of optional tables, each of which has an extension."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
@@ -13,20 +13,19 @@ from fedaudit.plan.base import Count, DefenseName, Positive, Rounds, Section, Se
 NONE = "none"
 
 
-def _each_once(clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+def _refuse_repeated_clients(clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
     if len(set(clients)) < len(clients):
-        raise ValueError("each client may stand once")
+        raise ValueError("a client is repeated; give each once")
     return clients
 
 
-Clients = Annotated[tuple[Count, ...], AfterValidator(_each_once)]
-
+Clients = Annotated[tuple[Count, ...], AfterValidator(_refuse_repeated_clients)]
 
 COALITION: Mapping[str, str] = dict.fromkeys(("coalition", "members"), "the clients of the defense")
 
 
 class PartSection(Section):
-    """One more defense in a chain, by catalogue name and with its own settings."""
+    """A defense in a chain, by catalogue name, with its options."""
 
     set_elsewhere = COALITION
 
@@ -35,14 +34,14 @@ class PartSection(Section):
 
 
 class Group(NamedTuple):
-    """Clients that use the same defenses, and which these are, in order."""
+    """Clients that use the same defenses, and these defenses in order."""
 
     clients: tuple[ClientId, ...]
     parts: tuple[PartSection, ...]
 
 
 class GroupSection(PartSection):
-    """Defenses of further clients; clients of one group are each other's coalition."""
+    """Defenses of further clients, which form a coalition."""
 
     clients: Annotated[Clients, Field(min_length=1)]
     chain: tuple[PartSection, ...] = ()
@@ -52,12 +51,12 @@ class DefenseSection(Section):
     """The clients' defenses.
 
     Attributes:
-        clients: Clients that use it, together where it takes a coalition; if left out, all but
-            those of ``also``.
-        chain: Further defenses of the same clients, applied after this one in the order given:
-            a ``[[defense.chain]]`` table of ``name`` and ``options`` each.
-        also: Further groups of clients with a defense of their own: a ``[[defense.also]]`` table
-            of ``name``, ``clients``, ``options`` and ``chain`` each.
+        clients: Clients that use the defense; they form one coalition if it needs a coalition. If
+            left out, all clients except those of ``also``.
+        chain: Further defenses of the same clients, applied in order after the first. Each is a
+            ``[[defense.chain]]`` table of ``name`` and ``options``.
+        also: Further groups of clients with another defense. Each is a ``[[defense.also]]`` table
+            of ``name``, ``clients``, ``options`` and ``chain``.
     """
 
     set_elsewhere = COALITION
@@ -70,50 +69,55 @@ class DefenseSection(Section):
 
     @property
     def label(self) -> str:
-        """All that is used by its names, as records and reports have it; "none" for nothing."""
+        """Names of all defenses, as records and reports show them; "none" without a defense."""
         groups: tuple[DefenseSection | GroupSection, ...] = (self, *self.also)
-        used = [" + ".join(part.name for part in _used(group)) for group in groups]
-        return ", ".join(dict.fromkeys(names for names in used if names)) or NONE
+        labels = [" + ".join(part.name for part in _defenses(group)) for group in groups]
+        return ", ".join(dict.fromkeys(label for label in labels if label)) or NONE
 
     def groups(self, clients: int) -> list[Group]:
-        """Groups of clients by defense in a federation of so many, this table's own first."""
-        elsewhere = {client for group in self.also for client in group.clients}
-        rest = [client for client in range(clients) if client not in elsewhere]
-        own = rest if self.clients is None else sorted(self.clients)
+        """Return the groups of clients by defense; the first is that of this table.
+
+        Args:
+            clients: Number of clients of the federation.
+        """
+        in_also = {client for group in self.also for client in group.clients}
+        others = [client for client in range(clients) if client not in in_also]
+        defended = others if self.clients is None else sorted(self.clients)
         return [
-            Group(tuple(own), _used(self)),
-            *(Group(tuple(sorted(one.clients)), _used(one)) for one in self.also),
+            Group(tuple(defended), _defenses(self)),
+            *(Group(tuple(sorted(group.clients)), _defenses(group)) for group in self.also),
         ]
 
 
-def _used(group: DefenseSection | GroupSection) -> tuple[PartSection, ...]:
-    """Defenses of a group's clients, in order; a variant that takes one away may leave options."""
-    rest = tuple(part for part in group.chain if part.name != NONE)
+def _defenses(group: DefenseSection | GroupSection) -> tuple[PartSection, ...]:
+    chain = tuple(part for part in group.chain if part.name != NONE)
     if group.name == NONE:
-        return rest
-    return PartSection(name=group.name, options=group.options), *rest
+        # A variant that sets the name to "none" may leave the options of another defense.
+        return chain
+    return PartSection(name=group.name, options=group.options), *chain
 
 
 LONGEST_CANARY = 1e6
-"""What is far longer has a square beyond single precision, and is clipped to nothing."""
+"""Largest length of a canary. The square of a far longer one is infinite in single precision."""
 
 
 @public
 class ShadowSection(Section):
-    """The source of examples for attacks that learn; never the audited samples.
+    """The training examples of attacks that learn; they are never audited samples.
 
     Attributes:
-        mode: "federation" trains a federation of the same settings on data that the audited run
-            does not touch; "known-split" takes for known which of some samples that are not audited
-            one other client of the run trained on.
-        defense: "same" defends each client of the shadow federation as the audited run defends it,
-            with other random choices: the adversary knows the defense. "none" trains an undefended
-            shadow federation.
-        fair: Samples whose owner in the shadow federation a fair draw decides; 0 for as many
-            as the audit's own, or twice the target's size under a published draw.
-        client: Whose samples are known in a known split. If left out, the last that is not audited
-            and defends itself as the first audited client does, or else the last not audited.
-        known: Samples of a known split, half of them members.
+        mode: "federation" trains a shadow federation with the same settings, on data that the
+            audited run does not use. "known-split" assumes that the adversary knows which samples
+            one other client of the run trained on, among some that are not audited.
+        defense: "same" gives each client of the shadow federation the defense that it has in the
+            audited run, with other random choices: the adversary knows the defense. "none" trains
+            an undefended shadow federation.
+        fair: Samples whose owner in the shadow federation a fair draw decides. 0 for as many as
+            ``audit.samples``, or for twice the target's training samples if ``audit.draw`` is a
+            published draw.
+        client: Client of the known split. If left out, it is the last client that is not audited
+            and has the defense of the first audited client, or else the last that is not audited.
+        known: Number of samples in the known split; half of them are members.
 
     Examples:
         >>> import fedaudit as fa
@@ -128,29 +132,29 @@ class ShadowSection(Section):
     known: Positive = 400
 
     @model_validator(mode="after")
-    def _of_a_federation(self) -> "ShadowSection":
+    def _check_mode(self) -> "ShadowSection":
         if self.mode == "known-split" and self.defense == "none":
             raise ValueError(
-                'shadow.defense = "none" trains an undefended federation, and a known split trains '
-                'none; leave it out, or set shadow.mode = "federation"'
+                'shadow.defense is "none" and shadow.mode is "known-split", which trains no shadow '
+                'federation; leave shadow.defense out, or set shadow.mode = "federation"'
             )
         return self
 
 
 @public
 class ReferencesSection(Section):
-    """Federations that the adversary trains itself, for attacks that compare with their models.
+    """The adversary's reference federations, for attacks that compare with reference models.
 
-    Each is a federation of the same settings on data that the audited run does not touch, and takes
-    as long as the audited run's training.
+    Each has the same settings as the audited run, and trains on data that this run does not use.
+    Training one takes as long as training the audited run.
 
     Attributes:
-        count: Reference federations of each run.
-        defense: "same" defends each client as the audited run defends it, with other random
-            choices: the adversary knows the defense. "none" trains undefended references.
-        online: Whether each of them trains on half of the audited samples, drawn at random, so
-            that every sample is in half of the federations; ``count`` is even then, and at least
-            4. Otherwise none of them has seen an audited sample.
+        count: Reference federations for each run, from 1 to 256.
+        defense: "same" gives each client the defense that it has in the audited run, with other
+            random choices: the adversary knows the defense. "none" trains undefended references.
+        online: Whether each reference federation trains on a random half of the audited samples, so
+            that every sample is in half of the federations. ``count`` must then be even and at
+            least 4. Otherwise, no reference federation trains on audited samples.
 
     Examples:
         >>> import fedaudit as fa
@@ -163,7 +167,7 @@ class ReferencesSection(Section):
     online: bool = False
 
     @model_validator(mode="after")
-    def _halves(self) -> "ReferencesSection":
+    def _check_count(self) -> "ReferencesSection":
         if self.online and (self.count < 4 or self.count % 2):
             raise ValueError(
                 f"references.count is {self.count}, and with references.online every sample is in "
@@ -174,14 +178,15 @@ class ReferencesSection(Section):
 
 @public
 class CanariesSection(Section):
-    """Canary clients, which tell how well one client's update is hidden in the released models.
+    """Canary clients, which measure how well released models hide one client's update.
 
-    Each sends the same random direction in every round in which it is asked, or zeros, as a fair
-    coin decided. They cost accuracy: each is one client's worth of noise.
+    A fair coin decides what a canary client sends in all rounds in which it takes part: the same
+    random direction, or zeros. Canary clients lower accuracy, as their updates are noise.
 
     Attributes:
-        count: Canary clients, at least 20; about half of them send a direction.
-        length: Of what these send, which "client-dp" clips like any upload; 0 for its clip.
+        count: Number of canary clients, at least 20; about half of them send a direction.
+        length: Norm of the direction, which "client-dp" clips like any update; 0 for the clip
+            norm of "client-dp".
 
     Examples:
         >>> import fedaudit as fa
@@ -195,20 +200,22 @@ class CanariesSection(Section):
 
 @public
 class UnlearningSection(Section):
-    """Unlearning of the audited clients' audited samples, and what is left of them.
+    """Unlearning of the audited clients' audited samples, and a test of what the model retains.
 
-    A federation that is trained anew without these samples is the yardstick.
+    The test compares the model with a federation that is retrained without these samples.
 
     Attributes:
-        method: "retrain" trains anew without them; "continue" trains on without them; "ascent"
-            first lets each owner climb the loss of its own; "nothing" is the control that must
-            fail.
-        rounds: That "continue" and "ascent" train on, at the learning rates of a run of so many.
-        margin: Largest difference of AUCs from the yardstick that counts as none.
+        method: "retrain" trains a new federation without the samples. "continue" continues
+            training without them. "ascent" first lets each owner maximise the loss on its samples,
+            and then continues training. "nothing" leaves the model as it is: a control that must
+            fail the test.
+        rounds: Further rounds of "continue" and "ascent", at the learning rates of a run with this
+            number of rounds.
+        margin: Largest difference in AUC from the retrained federation that passes the test.
         epochs: Passes of "ascent" over an owner's samples.
         lr: Learning rate of "ascent".
-        radius: How far "ascent" may move the model, as a share of the distance from a freshly
-            initialised one.
+        radius: Largest distance by which "ascent" may move the model, as a share of its distance
+            from a freshly initialised model.
 
     Examples:
         >>> import fedaudit as fa
@@ -226,14 +233,15 @@ class UnlearningSection(Section):
 
 @public
 class SecureSumSection(Section):
-    """Secure aggregation's own protection: one upload in a round's sum, in the view "sum".
+    """Measurement of how well the sum of a round's updates hides one of them.
 
-    After the last round the other clients train again from the model that was sent, on data drawn
-    anew from all training samples but the audited client's; their sum is what hides its update.
+    It takes the view "sum". After the last round, the other clients train again from the model that
+    they received. Their data are redrawn from all training samples except the audited client's.
+    The sum of their updates is the noise that hides the audited client's update.
 
     Attributes:
-        draws: Sums that are drawn; half of them are counted. Each takes the other clients' training
-            of one round.
+        draws: Number of simulated sums, at least 80. Half of them choose the test and the others
+            count its errors. Each takes one round of training by the other clients.
 
     Examples:
         >>> import fedaudit as fa
@@ -246,20 +254,22 @@ class SecureSumSection(Section):
 
 @public
 class AttackerSection(Section):
-    """A malicious client: in some rounds it sends a poison on the audited samples.
+    """A malicious client, which sends poisoned updates in some rounds.
 
-    It raises their loss, which the training of their owner undoes and nobody's of an unseen one.
+    They raise the loss of the audited samples. The owner of a sample lowers its loss again in
+    honest rounds; the loss of an unseen sample stays high.
 
     Attributes:
-        kind: "mislabel" trains on the audited samples with wrong labels, the same in every
-            poisoned round, in the place of the client's own samples; "ascent" climbs the loss on
-            them, up to twice that of guessing among all classes; "none" does neither: the control,
-            of which the same rounds are measured.
-        client: Its number; the last that is not audited if left out.
-        first: The first poisoned round.
-        every: Poisoned rounds are this far apart; the last honest one before the next is measured.
-        strength: Factor of what is sent in poisoned rounds. At one over the client's share of the
-            average the poisoned model takes the place of the global one.
+        kind: "mislabel" trains on the audited samples with wrong labels, which are the same in
+            every poisoned round, instead of the client's own samples. "ascent" maximises the loss
+            on the audited samples, up to twice the loss of guessing among all classes. "none" sends
+            honest updates: a control that is measured in the same rounds.
+        client: Number of the malicious client; the last one that is not audited if left out.
+        first: First poisoned round.
+        every: Number of rounds from one poisoned round to the next. The last honest round before
+            each further poisoned round is measured.
+        strength: Factor by which poisoned updates are multiplied. At one over the client's weight
+            in the average, the poisoned model replaces the global model.
 
     Examples:
         >>> import fedaudit as fa
@@ -282,4 +292,4 @@ OPTIONAL: Mapping[str, type[Section]] = {
     "secure_sum": SecureSumSection,
     "attacker": AttackerSection,
 }
-"""The tables by name; a study without one has None in its place."""
+"""Optional tables by name; the field of a study is None without its table."""

@@ -1,4 +1,4 @@
-"""The parts that one run of a study is made of."""
+"""One run of a study: its parts, its extensions, and its measured rounds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,8 +40,8 @@ from fedaudit.observe.views import View
 from fedaudit.plan.dealing import Groups, HoldOutRule
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
-from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.runs import Coverage
 from fedaudit.results.text import plain
 from fedaudit.signals.base import Signal
 
@@ -52,14 +52,14 @@ Kind = TypeVar("Kind", bound="Extension")
 
 
 class Recorded(NamedTuple):
-    """What is known of a recorded federation in place of how it trains.
+    """Facts about a federation that was recorded and not simulated.
 
     Attributes:
         untrained: Signals of all audited samples on untrained models.
-        config: Settings of the recording, for its record.
-        missing: What is not known of the federation, in sentences for the reader.
-        names: Of clients that have one.
-        coverage: Which rounds and uploads were measured.
+        config: Settings of the recording, for the result.
+        missing: Sentences for the reader about what is unknown of the federation.
+        names: Names of clients that have one.
+        coverage: Measured rounds and updates.
     """
 
     untrained: tuple[MeasuredRound, ...]
@@ -72,21 +72,22 @@ class Recorded(NamedTuple):
 @short_repr
 @dataclass(frozen=True)
 class Parts:
-    """Parts that a study names, looked up once, with everything refused that needs no data.
+    """Parts that a study names, found and checked before data are loaded.
 
     Attributes:
-        study: The settings, with those that follow from others: digests of custom code, and the
+        study: Settings, including those that follow from others: digests of custom code, and the
             number of samples for source inference.
-        task: What models are trained for.
-        partition: How training samples are dealt to clients.
-        make_algorithm: Constructs the algorithm once there are data.
+        task: Task of the models.
+        partition: Partition of training samples among clients.
+        make_algorithm: Function or class that constructs the algorithm once data are loaded.
         defenses: One instance for each defended client; training works on copies.
-        server: Who sends clients their models.
-        view: What the adversary sees of an algorithm that averages parameters.
-        attacks: Attacks that the study names, or those of its set, whatever the view offers.
+        server: Server that sends clients their models.
+        view: The adversary's view if the algorithm averages parameters.
+        attacks: Attacks that the study names, or those of its set, whether or not the view offers
+            what they need.
         metrics: Further metrics by name.
-        measured_rounds: Rounds to be measured, ascending.
-        extensions: What its optional tables add to a run, in this order.
+        measured_rounds: Measured rounds, ascending.
+        extensions: Extensions of the study's optional tables, in the order in which they are added.
     """
 
     study: Study
@@ -108,25 +109,24 @@ class Setup:
     """The parts of one run of a study.
 
     Attributes:
-        study: The settings.
+        study: Settings.
         seed: Root seed of this run.
-        dataset: Where samples come from.
-        deal: Who trains on what, and what is audited.
-        algorithm: How the federation learns.
+        dataset: The data set.
+        deal: Clients' training samples, and audited samples.
+        algorithm: The federated algorithm.
         defenses: One instance for each defended client.
-        view: What the adversary sees.
-        attacks: Those that the view allows, on membership and on sources.
-        refused: For each other attack, what is missing.
-        measured_rounds: Rounds to be measured, ascending.
-        groups: Which clients are alike, and whose data each sample is like.
-        extensions: What the study's optional tables add.
-        is_shadow: True for a federation beside the audited one, of which nothing but its signals is
-            of interest.
-        recorded: Facts of a federation that was recorded; None of one that is simulated.
-        server: Who sends clients their models.
-        parts: What the study names; None for a recorded federation, of which no study is known.
-        title: What a refusal calls a federation beside the audited one, whose seed no study names;
-            empty for the audited one.
+        view: The adversary's view.
+        attacks: Attacks on membership and on sources that the view allows.
+        refused: Reason for each attack that cannot run.
+        measured_rounds: Measured rounds, ascending.
+        groups: Groups of clients, and the client whose features each sample resembles.
+        extensions: Extensions of the study's optional tables.
+        is_shadow: True for an additional federation, such as a shadow federation, of which only
+            signals are measured.
+        recorded: Facts about a recorded federation; None for a simulated one.
+        server: Server that sends clients their models.
+        parts: Parts that the study names; None for a recorded federation.
+        title: Name of an additional federation in error messages; empty for the audited one.
     """
 
     study: Study
@@ -148,12 +148,12 @@ class Setup:
     title: str = ""
 
     @property
-    def named_for_people(self) -> str:
-        """The run in words: its title, or its seed."""
+    def display_name(self) -> str:
+        """Title of the run, or its seed."""
         return self.title or f"seed {self.seed}"
 
-    def called(self, client: ClientId) -> str:
-        """The name of a client that has one, else "client" and its number."""
+    def client_name(self, client: ClientId) -> str:
+        """Return the name of a client, or "client" and its number if it has none."""
         return plain(self.names.get(client, f"client {client}"))
 
     @property
@@ -163,36 +163,36 @@ class Setup:
 
     @property
     def federation_seed(self) -> int:
-        """The seed that the federation is simulated with."""
+        """Seed of the simulated federation."""
         return seed_for(self.seed, "federation")
 
     def key(self, kind: str = CPU.type) -> str:
-        """Return the name of the run by all that makes it, on a kind of device."""
+        """Return the key of the run on a type of device; see :func:`run_key`."""
         return run_key(self.study, self.seed, kind)
 
-    def simulated(
+    def simulate(
         self,
         engine: Engine = LOCAL,
         device: torch.device = CPU,
         checkpoint: Path | None = None,
     ) -> Iterator[Round]:
-        """Return the rounds of the federation.
+        """Simulate the federation and yield its rounds.
 
         Args:
-            engine: Where clients train.
-            device: Where models are trained.
+            engine: Engine that runs clients.
+            device: Device on which models are trained.
             checkpoint: File of the state from which a stopped run continues.
 
         Raises:
             FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
         """
-        everybody = self.everybody
+        clients = self.all_clients
         return simulate(
             self.algorithm,
-            everybody.data,
+            clients.data,
             rounds=self.study.training.rounds,
             seed=self.federation_seed,
-            defenses=everybody.defenses,
+            defenses=clients.defenses,
             server=self.server,
             engine=engine,
             participation=self.study.training.participation,
@@ -202,93 +202,97 @@ class Setup:
 
     @property
     def holdout(self) -> HoldOutRule:
-        """The rule that decides which of their samples clients train on."""
+        """What decides which of their samples clients hold out of training."""
         rounds = self.study.training.rounds
         return HoldOutRule(self.defenses, self.algorithm, rounds, self.federation_seed)
 
     @property
     def on_membership(self) -> dict[str, Attack]:
-        """The attacks that ask whether a sample was the target's."""
+        """Membership inference attacks by name."""
         return {name: attack for name, attack in self.attacks.items() if not attack.infers_source}
 
     @property
     def on_source(self) -> dict[str, Attack]:
-        """The attacks that ask whose a sample was."""
+        """Source inference attacks by name."""
         return {name: attack for name, attack in self.attacks.items() if attack.infers_source}
 
     @property
     def ignores_people(self) -> bool:
-        """True if data say of which person each sample is, and several of one are audited one by
-        one."""
-        known, audit = self.dataset.subject, self.deal.audit
-        if known is None or audit.subject is not None:
+        """True if a person has several audited samples, and samples are audited one by one."""
+        subject, audit = self.dataset.subject, self.deal.audit
+        if subject is None or audit.subject is not None:
             return False
-        people = known[audit.samples.ids].tolist()
+        people = subject[audit.samples.ids].tolist()
         return len(set(people)) < len(people)
 
     def extension(self, kind: type[Kind]) -> Kind | None:
-        """The extension of a kind; None where its table asks for none."""
-        return next((one for one in self.extensions if isinstance(one, kind)), None)
+        """Return the extension of a class; None if the run has none."""
+        return next((e for e in self.extensions if isinstance(e, kind)), None)
 
-    def extended(self, one: "Extension") -> "Setup":
-        """The run with one more extension, in the place of an earlier one of its kind."""
-        others = tuple(given for given in self.extensions if type(given) is not type(one))
-        return replace(self, extensions=(*others, one))
+    def with_extension(self, extension: "Extension") -> "Setup":
+        """Return the run with an extension, which replaces an earlier one of the same class."""
+        others = tuple(e for e in self.extensions if type(e) is not type(extension))
+        return replace(self, extensions=(*others, extension))
 
     def without_attacks(self, refused: Mapping[str, str]) -> "Setup":
-        """The run without some attacks, by name with the reason for each."""
+        """Return the run without some attacks.
+
+        Args:
+            refused: Reason for each of these attacks, by name.
+        """
         attacks = {name: attack for name, attack in self.attacks.items() if name not in refused}
         return replace(self, attacks=attacks, refused={**self.refused, **refused})
 
     def cohort(self, index: int) -> tuple[ClientId, ...]:
-        """The clients that are asked in a round, those of extensions among them."""
-        more = (client for one in self.extensions for client in one.clients)
+        """Return the clients that participate in a round, including those of extensions."""
+        added = {client for extension in self.extensions for client in extension.clients}
         share = self.study.training.participation
-        return cohort_of(sorted({*self.deal.clients, *more}), share, self.holdout.seed, index)
+        return cohort_of(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
 
     def refuse_several_models(self, table: str) -> None:
-        """Raise if clients send anything but an update of the one model that all train.
+        """Raise if not all clients send an update of one common model.
 
         Args:
-            table: The optional table that needs it.
+            table: The optional table that needs such updates.
 
         Raises:
-            Unsupported: They do, and the table cannot be used.
+            Unsupported: Clients send something else.
         """
         if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
             raise Unsupported(
-                f"[{table}] takes clients that send an update of the one model that all train, and "
-                f"{type(self.algorithm).__name__} has no such; use fedavg, or leave [{table}] out"
+                f"[{table}] needs clients that all send an update of one common model, and those "
+                f"of {type(self.algorithm).__name__} do not; use fedavg, or leave [{table}] out"
             )
 
     @property
-    def everybody(self) -> TurnContext:
-        """All simulated clients with their data and defenses, those of extensions among them."""
-        found = TurnContext(self.algorithm, dict(self.deal.clients), dict(self.defenses))
-        for one in self.extensions:
-            found = one.joined(found)
-        return found
+    def all_clients(self) -> TurnContext:
+        """All simulated clients with their data and defenses, including those of extensions."""
+        clients = TurnContext(self.algorithm, dict(self.deal.clients), dict(self.defenses))
+        for extension in self.extensions:
+            clients = extension.extend_clients(clients)
+        return clients
 
     @property
     def own_federations(self) -> "tuple[Setup, ...]":
-        """The runs beside this one: the adversary's own, and those of unlearning."""
-        return tuple(one for each in self.extensions for one in each.federations)
+        """Additional federations: those of the adversary, and those of unlearning."""
+        return tuple(run for extension in self.extensions for run in extension.federations)
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Every signal that an attack needs, each once."""
-        found = {s.name: s for attack in self.attacks.values() for s in attack.signals}
-        return tuple(found.values())
+        """Signals that attacks need, without repetition."""
+        by_name = {s.name: s for attack in self.attacks.values() for s in attack.signals}
+        return tuple(by_name.values())
 
 
 class Means(NamedTuple):
-    """Means of an extension once its run is measured.
+    """What an extension needs after its run is measured.
 
     Attributes:
-        folder: The run's.
-        measured: Gives the measured rounds of a federation beside the run, which it trains if need
-            be; told what that federation is, and what to do before it is trained.
-        progress: Called as the work goes on.
+        folder: Folder of the run.
+        measured: Function that returns the measured rounds of an additional federation, which it
+            trains if necessary. It takes the federation, a description, and optionally a function
+            that returns the federation to train.
+        progress: Callback for progress.
     """
 
     folder: Path
@@ -301,9 +305,9 @@ class MeasuredRun(NamedTuple):
 
     Attributes:
         run: The run.
-        rounds: Ascending.
-        place: Its folder.
-        key: Names it in its files.
+        rounds: Measured rounds, ascending.
+        place: Folder of the run.
+        key: Key of the run, which its files contain.
     """
 
     run: Setup
@@ -312,26 +316,26 @@ class MeasuredRun(NamedTuple):
     key: str
 
     def extension(self, kind: type[Kind]) -> Kind:
-        """The run's extension of a kind, which it has."""
-        found = self.run.extension(kind)
-        assert found is not None
-        return found
+        """Return the run's extension of a class, which it must have."""
+        extension = self.run.extension(kind)
+        assert extension is not None
+        return extension
 
-    def left(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> Params:
-        """The tensors that an extension has left in a file of the run's folder.
+    def load_tensors(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> Params:
+        """Return the tensors that an extension has written to a file of the run's folder.
 
         Args:
-            file: Its name.
-            shapes: Of the tensors that must be there.
+            file: Name of the file.
+            shapes: Shapes of required tensors.
 
         Raises:
-            Damaged: The file is not there, is another run's, or holds something else.
+            Damaged: The file is missing, belongs to another run, or has other contents.
         """
         path = self.place / file
         tensors, notes = read_tensors(path) if path.is_file() else ({}, {})
-        there = {name: tuple(tensors[name].shape) for name in shapes.keys() & tensors.keys()}
-        finite = all(bool(tensors[name].isfinite().all()) for name in there)
-        if notes.get("run") != self.key or there != shapes or not finite:
+        present = {name: tuple(tensors[name].shape) for name in shapes.keys() & tensors.keys()}
+        is_finite = all(bool(tensors[name].isfinite().all()) for name in present)
+        if notes.get("run") != self.key or present != shapes or not is_finite:
             raise Damaged(
                 f"{path} is not what this run left; delete {self.place} and run the study again"
             )
@@ -339,102 +343,102 @@ class MeasuredRun(NamedTuple):
 
 
 Scores = Mapping[tuple[int, ClientId, str], Float[ndarray, " samples"]]
-"""Attacks' scores of audited samples, by seed, target and attack."""
+"""Scores of audited samples, by seed, target and attack."""
 
 
 class Conclusion(NamedTuple):
-    """Figures and controls that extensions of one kind add to a study's record."""
+    """Figures and controls that extensions of one class add to a study's result."""
 
     figures: Sequence[Estimate] = ()
     checks: "Sequence[ControlResult]" = ()
 
 
 class Extension:
-    """An extension of a run, which an optional table of its study asks for.
+    """Extension of a run by an optional table of its study; base class of all extensions.
 
-    Class methods are called for the studies that ask for it
-    (:func:`fedaudit.extensions.extensions_of`). What :meth:`added` gives a run is asked through
-    methods, from the first round to the record.
+    Class methods are called for studies with this table (see
+    :func:`fedaudit.extensions.extensions_of`). The run gets an instance by :meth:`add_to`, whose
+    methods are called from set-up to result. The defaults here change nothing.
     """
 
     table: ClassVar[str] = ""
-    """The table's name in a study; empty where another setting asks for it."""
+    """Name of the table; empty if another setting enables the extension."""
 
     @classmethod
-    def seen(cls, study: Study, view: View) -> View:
-        """The adversary's view, with what it has besides.
+    def extend_view(cls, study: Study, view: View) -> View:
+        """Return the adversary's view with what the extension adds to it.
 
         Raises:
-            FedauditError: The extension is none of this view.
+            FedauditError: The extension cannot be used in this view.
         """
         return view
 
     @classmethod
-    def informed(cls, study: Study, attack: Attack) -> Attack:
-        """An attack that is named in a study, told of what it must know of the extension."""
+    def configure_attack(cls, study: Study, attack: Attack) -> Attack:
+        """Return an attack with settings that follow from the extension."""
         return attack
 
     @classmethod
-    def measured_in(cls, study: Study) -> set[int]:
-        """Further rounds in which the adversary has to look."""
+    def extra_rounds(cls, study: Study) -> set[int]:
+        """Return further rounds that must be measured."""
         return set()
 
     @classmethod
-    def added(cls, run: Setup, dataset: Dataset) -> Setup:
-        """The run with the extension, if its study asks for it.
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
+        """Return the run with the extension, if its study has the table.
 
         Args:
-            run: With the extensions before this one.
-            dataset: Its data as they are without a shift.
+            run: The run with all earlier extensions.
+            dataset: The run's data without a shift.
 
         Raises:
-            FedauditError: The extension and the run do not fit.
+            FedauditError: The extension does not fit the run.
         """
         return run
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Clients beside those of the deal."""
+        """Clients that the extension adds to those of the deal."""
         return ()
 
     @property
     def federations(self) -> tuple[Setup, ...]:
-        """Runs beside this one."""
+        """Additional federations of the extension."""
         return ()
 
-    def joined(self, everybody: TurnContext) -> TurnContext:
-        """All clients, with the extension's among them or in their place."""
-        return everybody
+    def extend_clients(self, clients: TurnContext) -> TurnContext:
+        """Return all clients, with those that the extension adds or replaces."""
+        return clients
 
-    def watching(
+    def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """The rounds as others see them, before any view; what is kept goes into a file.
+        """Yield the rounds of the run before the view is applied; write statistics to a file.
 
         Args:
-            rounds: As they were.
-            run: That they are of.
-            folder: Its own.
-            key: Names it.
-            progress: Called as the work goes on.
+            rounds: Complete rounds.
+            run: The run.
+            folder: Folder of the run.
+            key: Key of the run.
+            progress: Callback for progress.
         """
         return rounds
 
     def measure(
         self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
     ) -> None:
-        """Measures more in a measured round.
+        """Measure further signals in a measured round.
 
         Args:
-            run: That the round is of.
-            round: As the adversary sees it.
-            folder: The run's.
-            notes: Of the round; they name the run.
-            device: Where models are run.
+            run: The run.
+            round: The round in the adversary's view.
+            folder: Folder of the run.
+            notes: Notes of the round, which contain the run's key.
+            device: Device for models.
         """
 
-    def unmeasured(self, run: Setup, folder: Path) -> list[str]:
-        """Return names of signals that :meth:`measure` would have left in a measured run's folder.
+    def missing_signals(self, run: Setup, folder: Path) -> list[str]:
+        """Return names of signals of :meth:`measure` that are missing in a run's folder.
 
         Args:
             run: The run.
@@ -443,18 +447,18 @@ class Extension:
         return []
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if what the extension trains after the run cannot be trained.
+        """Raise if a model cannot be trained that the extension trains after the run.
 
         Raises:
-            BadInput: A model cannot take a step on its samples.
+            BadInput: A training step on its samples is impossible.
         """
 
     def cost(self) -> str:
-        """A sentence on what the federations beside a run cost; empty for nothing."""
+        """Return a sentence on the cost of additional federations; empty without cost."""
         return ""
 
-    def serves(self, attack: Attack) -> bool:
-        """True if the attack cannot do without the extension."""
+    def is_needed_by(self, attack: Attack) -> bool:
+        """Return True if the attack cannot run without the extension."""
         return False
 
     @property
@@ -464,42 +468,42 @@ class Extension:
 
     @property
     def ignores_defense(self) -> bool:
-        """True if attacks on defended clients use undefended models of the adversary's."""
+        """True if attacks on defended clients use the adversary's undefended models."""
         return False
 
-    def fitted(self, run: Setup, means: Means) -> Setup:
-        """The measured run with attacks and extension as they are once theirs is measured too.
+    def fit(self, run: Setup, means: Means) -> Setup:
+        """Measure additional federations, and return the run with attacks that use them.
 
         Raises:
-            FedauditError: That cannot be measured, or not be read any more.
+            FedauditError: A federation cannot be measured, or its measurements cannot be read.
         """
         return run
 
     @classmethod
-    def concluded(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Figures and controls of the runs of one study that have the extension.
+    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+        """Return figures and controls of the runs of a study that have the extension.
 
         Args:
-            found: These runs.
-            scores: Of their attacks on membership.
+            runs: These runs.
+            scores: Scores of membership inference attacks.
         """
         return Conclusion()
 
     def untested(self) -> str:
-        """A sentence on what was not tested because of the extension; empty for nothing."""
+        """Return a sentence on what the extension leaves untested; empty for nothing."""
         return ""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Means of the work; they change no result, but for the last digits on another device.
+    """Resources for running a study; they change results at most in the last digits.
 
     Attributes:
-        engine: Where clients train.
-        workers: Threads for the gradient signals, or what the measuring engine has workers.
-        device: Where clients train and samples are measured.
-        progress: Called as training, figures and controls go on.
-        measuring: Where audited samples are measured; None for this process.
+        engine: Engine that runs clients.
+        workers: Number of threads for gradient signals, or of workers of the measuring engine.
+        device: Device for training and measurements.
+        progress: Callback for progress of training, figures and controls.
+        measuring: Engine that measures audited samples; None for this process.
     """
 
     engine: Engine = LOCAL

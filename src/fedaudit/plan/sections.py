@@ -1,6 +1,6 @@
-"""A study's settings, every one named, with its range and its default.
+"""Settings of a study, with their ranges and defaults.
 
-Everything that changes a result is in here; what does not (folders, workers, progress) is not.
+They are all that changes a result. Folders, workers and progress change none and are no settings.
 """
 
 import hashlib
@@ -8,7 +8,15 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from fedaudit.attacks import DEFAULT_SET
 from fedaudit.core.arguments import (
@@ -20,7 +28,7 @@ from fedaudit.core.arguments import (
     WeightDecay,
     documented_by,
 )
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting, table
 from fedaudit.core.importing import code_key
 from fedaudit.core.metric_names import tpr_at
 from fedaudit.fl.training.local import LocalTraining, OptimizerName, ScheduleName
@@ -38,10 +46,11 @@ from fedaudit.plan.base import (
     Rounds,
     Section,
     Settings,
+    ShiftName,
     TaskName,
     ViewName,
-    each_once,
     public,
+    refuse_repeated_attacks,
 )
 from fedaudit.plan.optional import (
     AttackerSection,
@@ -53,17 +62,20 @@ from fedaudit.plan.optional import (
     UnlearningSection,
 )
 
-_MOST_FIGURES = 100
-"""False-positive rates, and further metrics, of one study: every attack's figure has each."""
+SAMPLES_NAMES = ("samples", "fair", "people")
+"""Names of the number of audited samples in a study file."""
+
+_MAX_METRICS = 100
+"""Largest number of false-positive rates, and of further metrics, in one study."""
 
 
 class DataSection(Section):
-    """Which data set; ``options`` are its source's own.
+    """The data set.
 
     Attributes:
-        classes: Only samples of these are kept, and they are numbered in this order; all if empty.
-        first_class: Number of the first class. Those before it are classes without samples, such
-            as a public set's.
+        classes: Classes to keep, numbered in this order; all classes if empty.
+        first_class: Number of the first class. Lower numbers are classes without samples here,
+            such as the classes of a public data set.
     """
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {"seed": "seeds", "data_dir": "--data-dir"}
@@ -75,7 +87,7 @@ class DataSection(Section):
 
 
 class PartitionSection(Section):
-    """The partition of data among clients; ``options`` are the scheme's own (beta, per_client)."""
+    """The partition of training data among clients."""
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {
         "clients": "partition.clients",
@@ -89,11 +101,11 @@ class PartitionSection(Section):
 
 
 class TaskSection(Section):
-    """The task that clients train their model for; ``options`` are its own.
+    """The task that clients train their model for.
 
     Attributes:
-        name: Of the catalogue, or a loss of one's own (``module:function``, of outputs and
-            targets, one number a sample).
+        name: Task by catalogue name, or a custom loss as ``module:function``. The function takes
+            outputs and targets and returns one number per sample.
     """
 
     name: TaskName = "classification"
@@ -101,7 +113,7 @@ class TaskSection(Section):
 
 
 class ModelSection(Section):
-    """Which architecture; ``options`` are its own."""
+    """The architecture of the model."""
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {
         "shape": "data.name",
@@ -113,16 +125,17 @@ class ModelSection(Section):
 
 
 class PretrainingSection(Section):
-    """The training of a model's frozen network beforehand, on data that are public.
+    """Pretraining of the model's frozen network on public data.
 
-    It is done once for all studies with the same settings, with Adam, and kept.
+    The network is trained once with Adam and kept for all studies with the same settings.
 
     Attributes:
-        data: The public data; of a data set that clients have samples of too, other classes.
-        epochs: Passes over them.
-        batch_size: Samples a step.
-        lr: Learning rate, which falls along half a cosine.
-        seed: Of everything random in it.
+        data: The public data. If clients have samples of the same data set, its classes must
+            differ from theirs.
+        epochs: Passes over the public data.
+        batch_size: Samples per training step.
+        lr: Initial learning rate, which decays along half a cosine.
+        seed: Seed of all random choices in pretraining.
     """
 
     data: DataSection
@@ -133,7 +146,7 @@ class PretrainingSection(Section):
 
 
 class AlgorithmSection(Section):
-    """The federated algorithm; ``options`` are its own."""
+    """The federated algorithm."""
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {"task": "task, model and training"}
 
@@ -144,7 +157,7 @@ class AlgorithmSection(Section):
 @documented_by(LocalTraining)
 @public
 class TrainingSection(Section):
-    """Rounds, participation, and each client's local training.
+    """Number of rounds, participation of clients, and each client's local training.
 
     Attributes:
         rounds: Number of rounds, from 1 to 999,999.
@@ -167,10 +180,10 @@ class TrainingSection(Section):
     optimizer: OptimizerName = "sgd"
 
     def local(self) -> LocalTraining:
-        """Local training of each client in its round.
+        """Return the local training of each client in its round.
 
         Raises:
-            BadInput: Settings that do not fit together.
+            BadInput: Settings contradict each other.
         """
         return LocalTraining(
             epochs=self.epochs,
@@ -185,34 +198,37 @@ class TrainingSection(Section):
 
 @public
 class AuditSection(Section):
-    """The audited samples, and the view that they are audited in.
+    """The audited clients and samples, and the adversary's view.
 
     Attributes:
-        draw: "fair" (the default draw), "canaries", or a published split by name.
-        targets: Clients under audit.
-        options: Another draw's own settings (count and kind of canaries; share, n_unseen, n_other).
-        unit: Whose membership is asked for, and what a fair coin decides about: each "sample" by
-            itself, or each "person" with all of its samples, whose score is the mean over them.
-            Data then say of which person each sample is (``data.options.subject``).
-        fair: Samples, or people, whose owner a fair draw decides, for each target. The argument is
-            ``samples``; a study file may say ``people``.
-        clients_per_person: Among how many clients the samples of a person who takes part are
-            divided, as those of a patient who visits several hospitals.
-        extra_other: Further audited samples of other clients.
+        draw: How audited samples are drawn: "fair" (the default), "canaries", or a published
+            split by name.
+        targets: Audited clients.
+        options: Options of a draw other than "fair", such as the number and kind of canaries.
+        unit: Unit of membership. With "sample", a fair draw decides about every sample alone. With
+            "person", it decides about all samples of a person together, and a person's score is
+            the mean over these. Data must then name the person of each sample
+            (``data.options.subject``).
+        samples: Audited samples of each target whose owner a fair draw decides. They are people if
+            ``unit`` is "person". A study file may also write ``fair`` or ``people``.
+        clients_per_person: Number of clients among which the samples of a participating person are
+            divided. With 2 or more, people are like patients who visit several hospitals.
+        extra_other: Further audited samples that other clients train on.
         extra_unseen: Further audited samples that no client trains on.
-        background: Samples of each target beside the audited ones; None tops it up.
-        sources: Random samples of each client's own training data that source inference asks
-            about, in addition to the audited ones; as many as the smallest client has if that is
-            fewer. 0 asks about audited samples only. By default a third of the fairly drawn
-            samples divided among the clients (rounded down) where an attack on sources runs on a
-            fair draw and clients' label distributions differ, and 0 elsewhere.
-        every: Measured rounds are this far apart; 0 means every max(1, rounds // 10).
-        view: What the adversary sees.
-        merge: Clients that the adversary attacks as one, through the weighted mean of their
-            uploads: a coalition whose single uploads hide behind each other. Their data
-            together are then the members. None if empty.
-        keep: "signals" keeps measurements only; "snapshots" also the global models of measured
-            rounds; "full" also every client's update there.
+        background: Training samples of each target that are not audited. If left out, a target
+            gets as many as bring it to the size that the partition gives it.
+        sources: Random training samples of each client that source inference asks about, in
+            addition to audited samples; at most as many as the smallest client has. If left out,
+            it is ``samples // (3 * clients)`` if an attack on sources runs on a fair draw and
+            label distributions differ between clients, and 0 otherwise.
+        every: Number of rounds from one measured round to the next; 0 for
+            ``max(1, rounds // 10)``.
+        view: What the adversary observes, by catalogue name.
+        merge: Clients that the adversary attacks as one client, through the weighted mean of their
+            updates, for example a coalition that hides single updates. The members are then the
+            training samples of all of them. If empty, clients are attacked one by one.
+        keep: What is kept on disk. "signals" keeps measurements only, "snapshots" also the global
+            models of measured rounds, and "full" also all clients' updates of these rounds.
 
     Examples:
         >>> import fedaudit as fa
@@ -230,12 +246,7 @@ class AuditSection(Section):
     draw: DrawName = "fair"
     targets: tuple[Count, ...] = (0,)
     unit: Literal["sample", "person"] = "sample"
-    # Type checkers read the alias as the name of the argument.
-    fair: Count = Field(
-        default=300,
-        alias="samples",
-        validation_alias=AliasChoices("fair", "samples", "people"),
-    )
+    samples: Count = Field(default=300, validation_alias=AliasChoices(*SAMPLES_NAMES))
     clients_per_person: Annotated[int, Field(ge=1, strict=True)] = 1
     extra_other: Count = 0
     extra_unseen: Count = 0
@@ -247,30 +258,41 @@ class AuditSection(Section):
     merge: tuple[Count, ...] = ()
     keep: Literal["signals", "snapshots", "full"] = "signals"
 
+    @model_serializer(mode="wrap")
+    def _serialize_samples_as_fair(
+        self, serialize: SerializerFunctionWrapHandler
+    ) -> dict[str, object]:
+        # Records and the keys of studies and runs have had "fair" since the first version.
+        values: dict[str, object] = serialize(self)
+        return {"fair" if name == "samples" else name: value for name, value in values.items()}
+
     @model_validator(mode="before")
     @classmethod
-    def _called_once(cls, given: object) -> object:
-        if isinstance(given, Mapping) and len({"fair", "samples", "people"} & given.keys()) > 1:
-            raise ValueError("fair, samples and people are one setting; give one of them")
-        return given
+    def _refuse_two_names(cls, values: object) -> object:
+        if isinstance(values, Mapping) and len({*SAMPLES_NAMES} & values.keys()) > 1:
+            raise ValueError("samples, fair and people are one setting; give one of them")
+        return values
 
     @model_validator(mode="after")
-    def _of_people(self) -> "AuditSection":
+    def _check_unit(self) -> "AuditSection":
         if self.unit == "person" and self.draw != "fair":
             raise ValueError(
-                f'people are drawn fairly, and audit.draw is {self.draw!r}; leave it at "fair"'
+                f'unit "person" needs the draw "fair", and draw is {self.draw!r}; leave out draw'
             )
         if self.unit == "sample" and self.clients_per_person != 1:
-            raise ValueError('clients_per_person is of people; set audit.unit = "person"')
+            raise ValueError(
+                f"clients_per_person is {self.clients_per_person}, which only the unit "
+                '"person" uses; set unit to "person", or leave out clients_per_person'
+            )
         return self
 
 
 class ServerSection(Section):
-    """The server that sends the models that clients train.
+    """The server that sends clients the models that they train.
 
     Attributes:
-        name: "honest", or a server of the user's own that tampers (``module:Class``).
-        options: Its own settings.
+        name: "honest", or a custom server that tampers with models, as ``module:Class``.
+        options: Settings of the server.
     """
 
     name: str = "honest"
@@ -279,16 +301,17 @@ class ServerSection(Section):
 
 @public
 class ShiftSection(Section):
-    """A minority of clients whose samples differ from the majority's.
+    """A minority of clients whose features differ from those of the majority.
 
     Attributes:
-        kind: "rotation" (degrees) or "brightness" (factors) of images; "attribute" where the
-            minority's clients have people with one value of the data set's attribute, and the
-            others' all others.
-        minority: Share of the clients that are in the minority, the first ones.
-        value: Of the attribute; the rarest if empty.
-        minority_range: Each of its clients draws its own amount from there.
-        majority_range: And each of the others from there.
+        kind: "rotation" of images (in degrees), "brightness" of images (as a factor), or
+            "attribute": clients in the minority have people with one value of the data set's
+            attribute, and other clients have people with the other values.
+        minority: Share of the clients that are in the minority, in (0, 1). These are the clients
+            with the lowest numbers.
+        value: Value of the attribute in the minority; the rarest one if empty.
+        minority_range: Range from which each client in the minority draws its amount.
+        majority_range: Range from which each other client draws its amount.
 
     Examples:
         >>> import fedaudit as fa
@@ -296,7 +319,7 @@ class ShiftSection(Section):
         'rotation'
     """
 
-    kind: str
+    kind: ShiftName
     minority: ProperShare = 0.15
     minority_range: tuple[float, float] = (0.0, 25.0)
     majority_range: tuple[float, float] = (25.0, 50.0)
@@ -305,24 +328,26 @@ class ShiftSection(Section):
 
 @public
 class RiskSection(Section):
-    """The measure of the models' membership risk, and what clients accept.
+    """Measurement of the models' membership risk, and the risk that clients accept.
 
-    Only for algorithms whose clients choose among several models.
+    It applies only to algorithms whose clients choose among several models.
 
     Attributes:
-        measure: "train-mia", or an attack of the catalogue.
-        shadows: Shadow models for each model, at most 100.
-        training: "repeated": a shadow model goes through as much training as the model it stands
-            for, in a federation of its own; "continued": it goes on from that model for a few
-            epochs, which is cheap and far too low where models learn samples by heart.
-        epochs: Passes of a continued shadow model over its samples; 5 if not given. To give them is
-            to ask for continued ones.
-        sizes: Where the server has too few samples for shadows as large as the clusters,
-            "proportional" scales all down alike; "capped" gives each half of the samples at most.
-        samples: Of the server's own for shadow models, neither trained on nor audited; 0 for
-            all there are.
-        low: The lowest risk (balanced accuracy) that some client may accept.
-        high: The highest; each client's own is drawn in between.
+        measure: "train-mia", or an attack by catalogue name.
+        shadows: Number of shadow models for each model, from 1 to 100.
+        training: "repeated" trains a shadow model for as many rounds as the model that it
+            imitates, in a separate federation. "continued" trains it from that model for a few
+            epochs. This is cheap, but the risk is far too low if models memorise samples.
+        epochs: Passes of a continued shadow model over its samples, 5 by default. Giving a number
+            sets ``training`` to "continued".
+        sizes: Sizes of shadow models' training sets if the server has fewer samples than clusters
+            have. "proportional" scales all sizes by one factor, and "capped" limits each to half of
+            the samples.
+        samples: Number of the server's samples, on which shadow models are trained. No client
+            trains on them, and they are not audited. 0 for all that are available.
+        low: Lowest risk (balanced accuracy) that a client may accept.
+        high: Highest risk that a client may accept. Each client's limit is drawn between ``low``
+            and ``high``.
 
     Examples:
         >>> import fedaudit as fa
@@ -341,43 +366,46 @@ class RiskSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _continued(cls, given: object) -> object:
-        if not isinstance(given, Mapping) or given.get("epochs") is None:
-            return given
-        if given.get("training", "continued") != "continued":
+    def _continue_if_epochs(cls, values: object) -> object:
+        if not isinstance(values, Mapping) or values.get("epochs") is None:
+            return values
+        if values.get("training", "continued") != "continued":
             raise ValueError(
-                f"risk.epochs is {given['epochs']}, of shadow models that go on from the model, "
-                f"and risk.training is {given['training']!r}; leave out one of them"
+                f"epochs is {values['epochs']}, which only continued shadow models use, and "
+                f"training is {values['training']!r}; leave out one of them"
             )
-        return {**given, "training": "continued"}
+        return {**values, "training": "continued"}
 
 
-def _each_rate_once(fprs: tuple[float, ...]) -> tuple[float, ...]:
+def _refuse_repeated_rates(fprs: tuple[float, ...]) -> tuple[float, ...]:
     if len({tpr_at(fpr) for fpr in fprs}) < len(fprs):
-        raise ValueError("each false-positive rate may stand once, to six digits")
+        raise ValueError("two false-positive rates agree to six digits; give each once")
     return fprs
 
 
-def _each_metric_once(names: tuple[str, ...]) -> tuple[str, ...]:
+def _refuse_repeated_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
-        raise ValueError("each metric may stand once")
+        raise ValueError("a metric is repeated; give each once")
     return names
 
 
 @public
 class FiguresSection(Section):
-    """Which figures are printed.
+    """Reported metrics and controls.
 
     Attributes:
-        fprs: False-positive rates at which the true-positive rate is given.
-        evaluation: "aligned", or "redraw" for the published code's way (parity only).
-        nobody_is_a_member: Calls half of the unseen samples members: what an evaluation finds
-            where there is nothing to find.
-        permutations: Of the membership labels, for the permuted control.
-        blind_classifier: Trains the control that sees inputs only; some seconds a target.
-        alpha: Error level of the corrected family of tests.
-        most_exposed: How many members are listed.
-        planted_leak: Also trains a small twin run with a leak that every attack must find.
+        fprs: False-positive rates at which true-positive rates are reported, each in (0, 1].
+        evaluation: "aligned", or "redraw" to draw evaluation samples as published code does (only
+            to compare results with it).
+        nobody_is_a_member: Whether half of the unseen samples are labelled as members. An
+            evaluation must then find no leak.
+        permutations: Number of permutations of the membership labels in the permutation control.
+        blind_classifier: Whether to train a control classifier that sees inputs only. It takes
+            some seconds for each target.
+        alpha: Error level of the corrected family of tests, in (0, 1).
+        most_exposed: Number of most exposed members to list.
+        planted_leak: Whether to also train a small run with a planted leak, which every attack
+            must find.
         metrics: Further metrics of every attack's scores, by name (``fedaudit list metrics``).
 
     Examples:
@@ -387,7 +415,7 @@ class FiguresSection(Section):
     """
 
     fprs: Annotated[
-        tuple[Share, ...], Field(max_length=_MOST_FIGURES), AfterValidator(_each_rate_once)
+        tuple[Share, ...], Field(max_length=_MAX_METRICS), AfterValidator(_refuse_repeated_rates)
     ] = (0.01, 0.001)
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
@@ -397,39 +425,46 @@ class FiguresSection(Section):
     most_exposed: Count = 10
     planted_leak: bool = False
     metrics: Annotated[
-        tuple[MetricName, ...], Field(max_length=_MOST_FIGURES), AfterValidator(_each_metric_once)
+        tuple[MetricName, ...],
+        Field(max_length=_MAX_METRICS),
+        AfterValidator(_refuse_repeated_metrics),
     ] = ()
 
 
 class Study(Section):
-    """A whole study.
+    """Settings of a study.
 
     Attributes:
-        name: Of the study and its folder.
-        about: One sentence for the reader of the report.
-        hours: What it takes, as its author measured it; for people, changes nothing.
-        seeds: One run each.
-        pretraining: Of the model's frozen network, where there is this table.
-        models: Networks of the clients' own, dealt in turn, where an algorithm averages no
-            parameters: a ``[[models]]`` table of ``name`` and ``options`` each, in place of
-            ``[model]``.
-        server: Who sends the models that clients train.
-        shadow: Examples for attacks that learn. Without this table they run only where they are
-            named, on a shadow federation.
-        references: The adversary's own federations, for attacks that compare with reference models.
-            Without this table there are some where such an attack is named, and where no attack is
-            named and the view shows no client's uploads.
-        canaries: Clients that show how well one client's update is hidden; none without this table.
-        unlearning: Of audited samples once the model is trained; none without this table.
-        secure_sum: How well one round's sum hides one upload; not asked without this table.
-        attacker: A client that poisons what it sends; none without this table.
-        shift: Groups of clients with other features; none without this table.
-        attacks: Settings by attack name; those of ``attack_set`` if there is no table.
-        attack_set: Which set of attacks is run where there is no ``[attacks]`` table; that of
-            this version if left out.
-        code: SHA-256 of the source that defines each part of the user's own, filled in when the
-            study is carried out; where one is given, other source is refused. The name of a module
-            stands for its whole file.
+        name: Name of the study and of its folder.
+        about: One sentence about the study for readers of the report.
+        hours: Run time as the author measured it, shown to readers; it changes no result.
+        seeds: Seeds; the study has one run for each.
+        pretraining: Pretraining of the model's frozen network. Without this table, it is not
+            pretrained.
+        models: Architectures of clients that do not all have the same one, assigned in turn. Each
+            is a ``[[models]]`` table of ``name`` and ``options``. They replace ``[model]``, and
+            need an algorithm that averages no parameters.
+        server: The server that sends clients the models that they train.
+        shadow: Training examples for attacks that learn. Without this table, these attacks run
+            only if ``[attacks]`` names them, and then train a shadow federation.
+        references: Reference federations, for attacks that compare with reference models. Without
+            this table, they are trained if ``[attacks]`` names such an attack, or if there is no
+            ``[attacks]`` table and the view shows no client's updates.
+        canaries: Canary clients, which measure how well one client's update is hidden. Without
+            this table, there are none.
+        unlearning: Unlearning of audited samples after training. Without this table, nothing is
+            unlearned.
+        secure_sum: Measurement of how well the sum of a round's updates hides one of them. Without
+            this table, it is not measured.
+        attacker: A malicious client that sends poisoned updates. Without this table, all clients
+            are honest.
+        shift: Groups of clients with different features. Without this table, features are not
+            changed.
+        attacks: Options of attacks by name. Without this table, the attacks of ``attack_set`` run.
+        attack_set: Set of attacks that run if there is no ``[attacks]`` table; that of the
+            installed version if left out.
+        code: SHA-256 of the source code of each custom part, filled in by the run. If it is given,
+            a run with other source code is refused. A module's name covers its whole file.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -456,33 +491,39 @@ class Study(Section):
     attacker: AttackerSection | None = None
     defense: DefenseSection = DefenseSection.model_construct()
     figures: FiguresSection = FiguresSection.model_construct()
-    attacks: Annotated[dict[AttackName, Settings], BeforeValidator(each_once)] = Field(
-        default_factory=dict
+    attacks: Annotated[dict[AttackName, Settings], BeforeValidator(refuse_repeated_attacks)] = (
+        Field(default_factory=dict)
     )
     attack_set: str = ""
     code: dict[str, Digest] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
-    def _of_this_version(cls, values: object) -> object:
-        # Named, so that a record says what was run once there are other sets.
+    def _fill_in_attack_set(cls, values: object) -> object:
+        # Later versions may have another default set, and the record has to name the one that ran.
         if isinstance(values, dict) and not values.get("attacks"):
             return {"attack_set": DEFAULT_SET, **values}
         return values
 
     @model_validator(mode="after")
-    def _one_run_a_seed(self) -> "Study":
+    def _check_together(self) -> "Study":
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"each seed may stand once, got {list(self.seeds)}")
-        if self.audit.draw == "fair" and self.audit.fair == 0:
-            raise ValueError("audit.fair is 0, so that nobody would be a member; give at least 1")
+            raise ValueError(f"a seed is repeated in {list(self.seeds)}; give each once")
+        if self.audit.draw == "fair" and self.audit.samples == 0:
+            raise ValueError(
+                f"{setting('audit.samples')} is 0, so that no audited sample would be a member; "
+                "give at least 1"
+            )
         if self.audit.draw == "fair" and self.audit.options:
-            raise ValueError("audit.options are of other draws; the fair draw has none")
+            raise ValueError(
+                f"{setting('audit.options')} has {sorted(self.audit.options)}, and the fair draw "
+                "takes no options; leave them out"
+            )
         self._check_sources()
         if self.attacks and self.attack_set:
             raise ValueError(
-                f"attack_set is {self.attack_set!r}, and [attacks] names attacks one by one; leave "
-                "one of them out"
+                f"attack_set is {self.attack_set!r}, and {table('attacks')} names single attacks; "
+                "leave out one of them"
             )
         self._check_merge()
         self._check_models()
@@ -492,51 +533,54 @@ class Study(Section):
     def _check_sources(self) -> None:
         if not self.audit.sources:
             return
-        # Not at the top: what reads settings need not draw.
+        # Imported here, as reading settings needs no code that draws samples.
         from fedaudit.datasets.draws.fair import OF_EACH_CLIENT
 
         if self.audit.draw in OF_EACH_CLIENT:
             raise ValueError(
-                f"the draw {self.audit.draw!r} audits random samples of each client's own data, "
-                "which source inference asks about; leave audit.sources out"
+                f"the draw {self.audit.draw!r} already gives source inference random samples of "
+                f"each client, and audit.sources is {self.audit.sources}; leave it out"
             )
 
     def _check_merge(self) -> None:
         merged, targets = self.audit.merge, self.audit.targets
         if merged and (len(set(merged)) < max(2, len(merged))):
-            raise ValueError(f"audit.merge names at least two clients, each once: {list(merged)}")
+            raise ValueError(
+                f"audit.merge takes at least two clients, each once, got {list(merged)}"
+            )
         if len(set(merged) & set(targets)) > 1:
             raise ValueError(
-                f"audit.targets {list(targets)} are several of audit.merge, which are attacked as "
-                "one; name one of them"
+                f"audit.targets {list(targets)} names several clients of audit.merge, which are "
+                "attacked as one; name one of them"
             )
 
     def _check_models(self) -> None:
         if self.models and self.model != ModelSection():
             raise ValueError(
-                f"model is {self.model.name!r}, of all clients, and models are of each; leave out "
-                "one of them"
+                f"model is {self.model.name!r} for all clients, and models has one for each; "
+                "leave out one of them"
             )
         if len(self.models) > self.partition.clients:
             raise ValueError(
                 f"there are {len(self.models)} models and {self.partition.clients} clients, so "
-                "that no client would train some of them; give at most one a client"
+                "that no client would train some models; give at most one per client"
             )
 
     def _check_pretraining(self) -> None:
-        given = self.pretraining
-        if given is None:
+        if self.pretraining is None:
             return
         if self.models or "weights" in self.model.options:
             raise ValueError(
-                "pretraining makes the values that one model begins with; leave out models and "
+                "pretraining sets the initial weights of one model; leave out models and "
                 "model.options.weights"
             )
-        public, own = set(given.data.classes), set(self.data.classes)
-        if given.data.name == self.data.name and (not public or not own or public & own):
+        public = self.pretraining.data
+        classes, public_classes = set(self.data.classes), set(public.classes)
+        is_disjoint = classes and public_classes and not classes & public_classes
+        if public.name == self.data.name and not is_disjoint:
             raise ValueError(
-                f"pretraining.data and data are both {self.data.name!r}; give each classes of its "
-                "own, as nothing public is to be audited"
+                f"pretraining.data and data are both {self.data.name!r}, and public samples must "
+                "not be audited; give both different classes"
             )
 
     @property
@@ -546,20 +590,20 @@ class Study(Section):
 
     @property
     def pretrained_settings(self) -> dict[str, object]:
-        """All settings that decide what the pretrained network is."""
-        given = self.model_dump(mode="json", include={"model", "pretraining"})
-        # A denoiser's options are of what is measured, not of how it is trained.
+        """All settings that determine the pretrained network."""
+        settings = self.model_dump(mode="json", include={"model", "pretraining"})
+        # The options of denoising change what is measured and not how the network is trained.
         options = {} if self.task.name == "denoising" else self.task.options
         task = {"name": self.task.name, "options": options} if options else self.task.name
         parts = [("model", self.model.name), ("task", self.task.name)]
         parts += [("data set", self.pretraining.data.name)] if self.pretraining else []
         keys = {code_key(*part) for part in parts}
         code = {key: digest for key, digest in self.code.items() if key in keys}
-        return {"task": task, **given, **({"code": code} if code else {})}
+        return {"task": task, **settings, **({"code": code} if code else {})}
 
     @property
     def pretrained_name(self) -> str:
-        """Of the file of the pretrained network; empty without pretraining."""
+        """Name of the file with the pretrained network; empty without pretraining."""
         if self.pretraining is None:
             return ""
         text = json.dumps(self.pretrained_settings, sort_keys=True)
@@ -567,23 +611,25 @@ class Study(Section):
 
     @property
     def measured_every(self) -> int:
-        """Distance of measured rounds: as asked, or a tenth of the run."""
+        """Number of rounds from one measured round to the next."""
         return self.audit.every or max(1, self.training.rounds // 10)
 
     @property
     def malicious_client(self) -> int:
-        """The number of the malicious client that the table [attacker] asks for.
+        """Number of the malicious client that the table [attacker] adds.
 
         Raises:
-            BadInput: It is audited, or there is no such.
+            BadInput: The client is audited or does not exist.
         """
         assert self.attacker is not None
-        free = [c for c in range(self.partition.clients) if c not in self.audit.targets]
-        asked = self.attacker.client
-        client = max(free, default=-1) if asked is None else asked
-        if client not in free:
+        unaudited = [c for c in range(self.partition.clients) if c not in self.audit.targets]
+        client = self.attacker.client
+        if client is None:
+            client = max(unaudited, default=-1)
+        if client not in unaudited:
             raise BadInput(
-                f"attacker.client is {asked}, and has to be one of the {self.partition.clients} "
-                "clients that is not audited; give another, or audit fewer clients"
+                f"attacker.client is {self.attacker.client}, and has to be one of the "
+                f"{self.partition.clients} clients that is not audited; give another, or audit "
+                "fewer clients"
             )
         return client

@@ -1,40 +1,152 @@
-"""Plain values as a checked study; a refusal is worded for who wrote the values."""
+"""Settings from a TOML file or from plain values, with errors worded for their author."""
 
+import re
+import tomllib
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, TypeVar, get_args
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fedaudit.core.errors import BadInput, option, setting, unknown_name
-from fedaudit.results.text import MAX_DEPTH, deeper_than
+from fedaudit.core.errors import BadInput, nearest, option, setting, unknown_name
+from fedaudit.core.files import LARGEST, SHORT, TooLarge, parsed_json, read_text
+from fedaudit.results.older import resolve_older_settings
+from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
 
 if TYPE_CHECKING:
     from fedaudit.plan.sections import Study
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-_LONGEST = 80
+_MAX_SHOWN = 80
+"""Characters of a wrong value that an error shows."""
+
+_STRING_OR_COMMENT = re.compile(
+    r'''"{3}(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|"(?:[^"\\\n]++|\\.)*+"'''
+    r"""|'{3}(?:[^']++|'(?!''))*+'{3,5}|'[^'\n]*+'|\#[^\n]*+""",
+    re.DOTALL,
+)
+"""A string or comment in TOML, whose dots do not separate parts of a key."""
+
+_MANY_DOTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{MAX_DEPTH},}}")
+"""A key of more parts than settings nest; the parser takes quadratic time in their number."""
+
+_BYTE_ORDER_MARK = "\ufeff"
+_CHECKOUT_FOLDERS = ("studies", "examples")
+_MAX_NEAR_FILES = 1000
+"""Largest number of files in a folder that are compared with a misspelt name."""
+
+
+def read_toml(path: Path, what: str) -> dict[str, object]:
+    """Return the tables of a TOML file.
+
+    The file ``study.json`` in the folder of a run is also read. It gets the defaults of the version
+    that wrote it.
+
+    Args:
+        path: The file.
+        what: What the file is, for error messages, such as "the study".
+
+    Raises:
+        BadInput: The file does not exist, is no TOML, or is too large or too deeply nested.
+    """
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{what} {path} is not a regular file; give the path of a TOML file")
+    try:
+        text = read_text(path, max_bytes=SHORT)
+    except TooLarge as error:
+        raise BadInput(f"{error}; {what} is a short file") from error
+    except FileNotFoundError as error:
+        stems = [file.stem for file in islice(path.parent.glob("*.toml"), _MAX_NEAR_FILES)]
+        near = [str(path.with_name(f"{name}.toml")) for name in nearest(path.stem, stems)]
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        if not near and path.parts[0] in _CHECKOUT_FOLDERS:
+            hint = f"the folder {path.parts[0]} is in a checkout of fedaudit, not in its package; "
+        raise BadInput(
+            f"{what} {path} does not exist; {hint}give the path of a TOML file"
+        ) from error
+    except OSError as error:
+        raise BadInput(f"{what} {path} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise BadInput(f"{what} {path} is not valid TOML: {error}") from error
+    source = f"{what} {path}"
+    if path.suffix == ".json" and text.lstrip(_BYTE_ORDER_MARK + " \t\r\n").startswith("{"):
+        return _checked(resolve_older_settings(_parsed_object(text, source)), source)
+    return parsed_toml(text, source)
+
+
+def _parsed_object(text: str, source: str) -> dict[str, object]:
+    try:
+        return cast(dict[str, object], parsed_json(text.removeprefix(_BYTE_ORDER_MARK)))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{source} is not valid JSON: {error}") from error
+
+
+def parsed_toml(text: str, source: str) -> dict[str, object]:
+    """Return the tables of a TOML text.
+
+    Args:
+        text: The text.
+        source: Origin of the text, for error messages, such as "the study x.toml".
+
+    Raises:
+        BadInput: The text is no TOML, is too deeply nested, or has a whole number of over 64 bits.
+    """
+    # Some editors begin UTF-8 files with a byte order mark.
+    text = text.removeprefix(_BYTE_ORDER_MARK)
+    deep_key = _MANY_DOTS.search(_STRING_OR_COMMENT.sub("_", text))
+    if deep_key:
+        refuse_many_dots(deep_key[0], source)
+    try:
+        values: dict[str, object] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{source} is not valid TOML: {error}") from error
+    return _checked(values, source)
+
+
+def _checked(values: dict[str, object], source: str) -> dict[str, object]:
+    if deeper_than(values, MAX_DEPTH):
+        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
+    for key in keys(values):
+        refuse_many_dots(key, source)
+    if any(abs(number) > LARGEST for number in whole_numbers(values)):
+        raise BadInput(f"{source} has a whole number of over 64 bits, and no setting is so large")
+    return values
+
+
+def refuse_many_dots(name: str, source: str) -> None:
+    """Raise if the dotted name of a setting has more parts than settings nest.
+
+    Raises:
+        BadInput: The name has too many parts.
+    """
+    if name.count(".") >= MAX_DEPTH:
+        raise BadInput(
+            f"{source} nests over {MAX_DEPTH} levels deep, by the dots of {name[:40]!r}..., and no "
+            "setting does"
+        )
 
 
 def study_from(
     values: dict[str, object], *, source: str = "the study", overrides: Collection[str] = ()
 ) -> "Study":
-    """Return a study from plain values, checked.
+    """Return a checked study from plain values.
 
     Args:
-        values: Tables and settings, as a study file has them.
-        source: Where they are from, for refusals.
-        overrides: Dotted names of settings that are from elsewhere.
+        values: Tables and settings, as in a study file.
+        source: Origin of the values, for error messages.
+        overrides: Dotted names of settings with another origin.
 
     Raises:
-        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
+        BadInput: A setting is wrong. One sentence names the first such setting and what is allowed.
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.study_from({"name": "mine", "data": {"name": "digits"}}).data.name
         'digits'
     """
-    # Not at the top: a policy is checked here too, by a gate that loads nothing that trains.
+    # Imported here, as the gate checks policies with this module and must not load training code.
     from fedaudit.plan.sections import Study
 
     return settings_from(values, Study, source=source, overrides=overrides)
@@ -47,16 +159,16 @@ def settings_from(
     source: str = "the study",
     overrides: Collection[str] = (),
 ) -> Kind:
-    """Checked settings of some kind of study from plain values.
+    """Return checked settings of a kind from plain values.
 
     Args:
-        values: As they stand in a file.
-        kind: What they are to be.
-        source: Where they are from, for refusals.
-        overrides: Settings by dotted name that are not from there, but were given beside it.
+        values: Tables and settings, as in a file.
+        kind: Class of the settings.
+        source: Origin of the values, for error messages.
+        overrides: Dotted names of settings with another origin.
 
     Raises:
-        BadInput: One sentence naming the first setting that is wrong, and what is allowed.
+        BadInput: A setting is wrong. One sentence names the first such setting and what is allowed.
     """
     if deeper_than(values, MAX_DEPTH):
         raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
@@ -69,42 +181,48 @@ def settings_from(
 def refusal_of(
     error: ValidationError, kind: type[BaseModel], source: str, overrides: Collection[str] = ()
 ) -> BadInput:
-    """The fault that pydantic found, in one sentence of who wrote the settings."""
-    faults = error.errors()
+    """Return the error of pydantic in one sentence for the author of the settings."""
+    # A misspelt name is the reason for a missing one.
+    faults = sorted(error.errors(), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
-    where = ".".join(str(part) for part in first["loc"])
-    beside = next((name for name in overrides if _is_within(name, where)), "")
+    dotted = ".".join(str(part) for part in first["loc"])
+    override = next((name for name in overrides if _is_within(name, dotted)), "")
     if first["type"] == "extra_forbidden":
         *path, key = (str(part) for part in first["loc"])
-        what = "setting" if beside else f"setting in {source}"
-        return unknown_name(what, ".".join([*path, key]), _known(path, kind))
-    # A list whose entries are refused is also called too short, which is no fault of its own.
+        what = "setting" if override else f"setting in {source}"
+        return unknown_name(what, ".".join([*path, key]), _setting_names(path, kind))
+    # Pydantic also reports a list with wrong entries as too short, which is no further fault.
     others = [fault for fault in faults[1:] if fault["loc"] != first["loc"][:-1]]
-    more = f" (and {len(others)} more)" if others else ""
-    wanted = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
-    wanted = wanted.replace("Input should be", "it should be", 1)
-    typed = option(beside)
-    # In Python a setting stands in a mapping, under the very name that is given.
-    name = typed if typed.startswith("--") else beside
-    place = name if beside and where else f"{setting(where)} in {source}" if where else source
-    # What refuses a whole table says itself what it was given.
-    of_table = first["type"] == "value_error" and isinstance(first["input"], Mapping | BaseModel)
-    return BadInput(f"{place}: {wanted}{'' if of_table else _got(first['input'])}{more}")
+    count = f" (and {len(others)} more)" if others else ""
+    message = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    message = message.replace("Input should be", "it should be", 1)
+    name = option(override)
+    if not name.startswith("--"):
+        # Overrides in Python are a mapping, whose keys are the dotted names.
+        name = override
+    place = name if override and dotted else f"{setting(dotted)} in {source}" if dotted else source
+    # The message of a validator of a whole table already states the value.
+    of_table = first["type"] in ("missing", "value_error") and isinstance(
+        first["input"], Mapping | BaseModel
+    )
+    of_table = of_table or isinstance(first.get("ctx", {}).get("error"), BadInput)
+    return BadInput(f"{place}: {message}{'' if of_table else _got(first['input'])}{count}")
 
 
 def _got(value: object) -> str:
-    given = repr(value)
-    if len(given) > _LONGEST:
-        given = f"{given[:_LONGEST]}... ({len(given)} characters)"
-    return f", got {given}"
+    text = repr(value)
+    if len(text) > _MAX_SHOWN:
+        text = f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
+    return f", got {text}"
 
 
-def _is_within(one: str, other: str) -> bool:
-    """True if either of two dotted names is of a setting, and the other of it or of a part."""
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+def _is_within(first: str, second: str) -> bool:
+    """Return True if one of two dotted names begins with the other."""
+    return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")
 
 
 _IN_WORDS = {
+    "missing": "it has no default; give a value",
     "tuple_type": "it should be a list",
     "too_short": "it should have at least one entry",
     "dict_type": "it should be a table of settings",
@@ -117,17 +235,18 @@ _IN_WORDS = {
     "string_pattern_mismatch": "it should be of letters, digits and '._=,+-' (at most 200), "
     "beginning with a letter or digit",
 }
-"""What pydantic's messages mean to somebody who writes TOML."""
+"""Messages for the author of a TOML file, by pydantic's type of error."""
 
 
-def _known(path: list[str], section: type[BaseModel]) -> list[str]:
+def _setting_names(path: list[str], section: type[BaseModel]) -> list[str]:
     for part in path:
-        if part.isdigit():  # a place in a list of tables
+        if part.isdigit():  # index in a list of tables
             continue
         kind = section.model_fields[part].annotation
-        # A table that may be left out is a section or None.
+        # The type of an optional table is a section or None.
         kind = next((k for k in get_args(kind) if k is not type(None)), kind)
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             return []
         section = kind
-    return [".".join([*path, name]) for name in section.model_fields]
+    fields = section.model_fields.items()
+    return [".".join([*path, field.alias or name]) for name, field in fields]

@@ -17,9 +17,9 @@ from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.limits import Limited
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Model, Samples
-from fedaudit.fl.algorithms.base import cohort_of
+from fedaudit.fl.algorithms.base import Cluster, cohort_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.ifca_mir import GUESS, Cluster
+from fedaudit.fl.algorithms.ifca_mir import GUESS
 from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side

@@ -406,8 +406,8 @@ def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int
         )
     if not sum(numbers[:3]):
         raise BadInput(
-            "nothing would be audited; give n_fair (audit.fair in a study), the number of fairly "
-            "drawn samples"
+            "nothing would be audited; give the number of fairly drawn samples (n_fair, in a study "
+            f"{setting('audit.fair')})"
         )
 
 
@@ -442,7 +442,7 @@ def _check_enough(target: ClientId, need: Counts, left: Counts) -> None:
         raise BadInput(
             f"the audit of client {target} needs {need.sum()} training samples of its label "
             f"distribution and is {short.sum()} short: {need[worst]} of class {worst} are needed "
-            f"and {left[worst]} left; lower the number of fairly drawn samples (audit.fair, or "
-            "shadow.fair for a shadow federation) and of extra ones, or make the clients' classes "
-            "more alike (a larger beta)"
+            f"and {left[worst]} left; lower the number of fairly drawn samples "
+            f"({setting('audit.fair')}, or shadow.fair for a shadow federation) and of extra ones, "
+            "or make the clients' classes more alike (a larger beta)"
         )

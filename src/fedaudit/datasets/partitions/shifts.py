@@ -59,6 +59,9 @@ def brightened(images: Images, factors: Amounts) -> Images:
     return (images * factors[:, None, None, None]).clamp(max=1.0)
 
 
+ATTRIBUTE = "attribute"
+"""Kind of shift that divides people by an attribute of the data set."""
+
 SHIFTS: dict[str, Callable[[Images, Amounts], Images]] = {
     "rotation": rotated,
     "brightness": brightened,

@@ -1,6 +1,7 @@
 """A study's own folder: guards against overwriting another study, and how a study may grow."""
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,8 +19,8 @@ from fedaudit.core.files import (
 from fedaudit.plan.games import GameStudy, Plan, plan_from
 from fedaudit.plan.identity import FOR_PEOPLE, settings_of
 from fedaudit.plan.sections import Study
-from fedaudit.results.older import GROWTH, settled
-from fedaudit.results.text import made_plain
+from fedaudit.results.older import GROWTH, resolve_older_settings
+from fedaudit.results.text import plain_json
 from fedaudit.study.running.outputs import refuse_page_alone
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _kept(recording: Path) -> _Kept:
         raise BadInput(f"{recording} is no recording: {what}; check the path")
     values = read_object(path)
     growth = growth_from(values.pop(GROWTH, None), str(path))
-    return _Kept(plan_from(settled(values), source=str(path)), growth)
+    return _Kept(plan_from(resolve_older_settings(values), source=str(path)), growth)
 
 
 def recorded_growth(out: Path) -> Growth | None:
@@ -317,7 +318,7 @@ def _added_to(record: "Record", out: Path, study: Plan) -> Growth | None:
             f"{out} holds the record of a study that had grown, and no {STUDY_FILE}, which says by "
             f"what; restore that file, or choose another folder with {option('out')}"
         )
-    there = plan_from(settled(record.config), source=str(out / RECORD_FILE))
+    there = plan_from(resolve_older_settings(record.config), source=str(out / RECORD_FILE))
     if isinstance(there, Study) and isinstance(study, Study):
         return growth_of(there, study)
     return None
@@ -351,11 +352,27 @@ def refuse_other_study(out: Path, study: Plan) -> Growth | None:
                 f"place of its record; name them too, or choose another folder with "
                 f"{option('out')}"
             )
+    _refuse_other_weights(out, there, here)
     raise BadInput(
         f"{out} holds a study with other settings ({difference(there, here)}); choose "
         f"another folder with {option('out')}, or delete it (only seeds, attacks and figures can "
         "be added to a study)"
     )
+
+
+def _refuse_other_weights(
+    out: Path, there: Mapping[str, object], here: Mapping[str, object]
+) -> None:
+    """Raise if two studies differ only in the values of a network that was passed as an object."""
+    before, now = (json.dumps(values.get("model")) for values in (there, here))
+    classes = [re.fullmatch(r'.*"name": "([^"#]*)#\w+".*', text) for text in (before, now)]
+    if before != now and classes[0] and classes[1] and classes[0][1] == classes[1][1]:
+        raise BadInput(
+            f"{out} holds an audit of a network of {classes[0][1]!r} with other initial weights or "
+            "settings; seed before you construct the network (torch.manual_seed), pass its class "
+            f"instead, whose weights the audit's seed decides, or choose another folder with "
+            f"{option('out')}"
+        )
 
 
 def refuse_other_record(
@@ -387,7 +404,9 @@ def refuse_other_record(
     try:
         found = read_record(path)
         config = found.config
-        there = config if found.watched else plan_from(settled(config), source=str(path))
+        there = (
+            config if found.watched else plan_from(resolve_older_settings(config), source=str(path))
+        )
     except FedauditError as refusal:
         raise BadInput(
             f"{folder} holds a {RECORD_FILE} that is not of this study as far as can be read; "
@@ -429,7 +448,7 @@ def _settled(given: Plan | Mapping[str, object], besides: Collection[str]) -> ob
     values = given if isinstance(given, Mapping) else settings_of(given)
     left_out = {*FOR_PEOPLE, *besides}
     values = {name: value for name, value in values.items() if name not in left_out}
-    return json.loads(json.dumps(made_plain(values)))
+    return json.loads(json.dumps(plain_json(values)))
 
 
 def difference(there: object, here: object, name: str = "") -> str:

@@ -50,7 +50,7 @@ def unmeasured(run: Setup, folder: Path) -> list[str]:
         return []
     own = [] if run.study.audit.keep == "full" else [s.name for s in run.signals]
     lacking = [name for name in own if name not in there]
-    return lacking + [name for one in run.extensions for name in one.unmeasured(run, folder)]
+    return lacking + [name for one in run.extensions for name in one.missing_signals(run, folder)]
 
 
 def refuse_unmeasured(places: Sequence[tuple[Setup, Path]]) -> None:
@@ -209,9 +209,9 @@ def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
     """
     own_folder(folder.parent, folder.name)
     rounds, key = setup.study.training.rounds, setup.key(work.device.type)
-    stream = setup.simulated(work.engine, work.device, folder / "checkpoint.safetensors")
+    stream = setup.simulate(work.engine, work.device, folder / "checkpoint.safetensors")
     for one in setup.extensions:
-        stream = one.watching(stream, setup, folder, key, work.progress)
+        stream = one.watch(stream, setup, folder, key, work.progress)
     told = keeping_usage(stream, setup.deal.clients, folder, key)
     given = evaluation_split(setup)
     phase = f"seed {setup.seed}: training rounds"

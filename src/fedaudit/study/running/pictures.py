@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import NOISE_STEPS, Denoising, left_of_clean
+from fedaudit.core.tasks import NOISE_STEPS, Denoising, signal_share
 from fedaudit.core.values import Model, Sees
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -149,7 +149,7 @@ def drawn(
     assert task.inputs is not None
     module = loaded(model, "evaluation").eval()
     steps = torch.linspace(NOISE_STEPS - 1, 0, _STEPS).long()
-    left = torch.cat([left_of_clean()[steps], torch.ones(1)]).float()
+    left = torch.cat([signal_share()[steps], torch.ones(1)]).float()
     made = torch.randn(len(concepts), *task.inputs.shape, generator=rng)
     with torch.no_grad():
         for index, step in enumerate(steps):

@@ -103,7 +103,7 @@ def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
             there = _identity_in(place)
             if there is None or not suits(there, asked) or not is_measured(run, place):
                 continue
-            if not any(one.unmeasured(run, place) for one in run.extensions):
+            if not any(one.missing_signals(run, place) for one in run.extensions):
                 return place
     own_folder(pool, asked.name)
     _write(exact / RUN_FILE, asdict(asked))

@@ -106,7 +106,7 @@ def _alone(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
             is_member = truth.is_member[comparison.chosen]
             sides = int(is_member.sum()), int((~is_member).sum())
             if all(sides) and not repeats(contrast, truth):
-                yield _Compared(run.called(truth.target), contrast, (sides,))
+                yield _Compared(run.client_name(truth.target), contrast, (sides,))
 
 
 def _together(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
@@ -151,7 +151,7 @@ def refuse_unusable(run: Setup, device: torch.device) -> None:
     Raises:
         FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
     """
-    run.simulated(device=device)
+    run.simulate(device=device)
 
 
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
@@ -220,7 +220,7 @@ def _unmeasurable(
     run: Setup, net: Architecture, size: int, error: Exception, described: str
 ) -> BadInput:
     return BadInput(
-        f"{run.named_for_people}: audited and test samples go through a model in parts of up to "
+        f"{run.display_name}: audited and test samples go through a model in parts of up to "
         f"{CHUNK}, and the model {net.name!r} cannot be run on {size} samples in evaluation mode "
         f"({described}, {line_of(error)}); change the model so that it takes any number of "
         "samples, or take another one"
@@ -447,7 +447,7 @@ def _untrainable(
     """Return the refusal of a network that cannot be trained on batches of a size."""
     size = failed.size
     clients = sorted({one.client for one in batches if one.size == size})
-    named = ", ".join(run.called(client) for client in clients[:5])
+    named = ", ".join(run.client_name(client) for client in clients[:5])
     more = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
     counts = sorted({len(data[client]) for client in clients})
     own = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
@@ -460,7 +460,7 @@ def _untrainable(
     instead = f"{batch_size} = {better}" if better else f"another {batch_size}"
     when = f" of round {failed.round}" if failed.batch is not None else ""
     return BadInput(
-        f"{run.named_for_people}, {named}{more}: of {own} samples in batches of {most}, one "
+        f"{run.display_name}, {named}{more}: of {own} samples in batches of {most}, one "
         f"batch{when} has {size}, and the model {net.name!r} cannot take a training step on it "
         f"({described}); set {instead}, give clients other numbers of samples "
         f"({setting('partition.samples_per_client')}), or take another model (batch normalisation "

@@ -294,9 +294,9 @@ def _with_fitted_attacks(
     folder = run_folder(recording, run.seed)
     for one in run.extensions:
         means = Means(folder, partial(_measured_own, recording, one.table), work.progress)
-        needing = [name for name, attack in run.attacks.items() if one.serves(attack)]
+        needing = [name for name, attack in run.attacks.items() if one.is_needed_by(attack)]
         try:
-            run = one.fitted(run, means)
+            run = one.fit(run, means)
         except FedauditError as refusal:
             if named or not needing or isinstance(refusal, Damaged):
                 raise

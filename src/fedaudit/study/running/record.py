@@ -29,9 +29,8 @@ from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Extension, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import ServerSection
 from fedaudit.results import aggregate
-from fedaudit.results.aggregate import corrected as corrected_by_hypothesis
-from fedaudit.results.aggregate import each_over_runs, over_runs
-from fedaudit.results.coverage import ClientCoverage, Coverage
+from fedaudit.results.aggregate import average_each, average_runs
+from fedaudit.results.aggregate import correct_tests as corrected_by_hypothesis
 from fedaudit.results.estimate import Estimate, tests_of
 from fedaudit.results.record import (
     MOST_CLIENTS,
@@ -45,7 +44,7 @@ from fedaudit.results.record import (
     ViewRow,
     write_record,
 )
-from fedaudit.results.sources import SourceResult
+from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.observing import measured_on
@@ -116,7 +115,7 @@ def conclude(
         usage += [] if used is None else usage_rows(run, used)
     besides = list[Estimate]()
     for kind, having in _extended(runs, stored, places).items():
-        found = kind.concluded(having, findings.scores)
+        found = kind.conclude(having, findings.scores)
         besides += found.figures
         checks += found.checks
     made = environment(clock, work.device)
@@ -198,12 +197,12 @@ def assembled(
             *findings.groups,
             *(figure for run, rounds in measured for figure in utility(run, rounds)),
             *on_sources,
-            *corrected_by_hypothesis(each_over_runs(on_sources), alpha),
+            *corrected_by_hypothesis(average_each(on_sources), alpha),
             *on_fair_draws,
             # A family of its own: the leading figures are judged as if there were no others.
-            *corrected_by_hypothesis(each_over_runs(on_fair_draws), alpha),
+            *corrected_by_hypothesis(average_each(on_fair_draws), alpha),
             *on_clusters,
-            *each_over_runs(on_clusters),
+            *average_each(on_clusters),
         ],
         curves=findings.curves,
         trajectories=findings.trajectories,
@@ -298,7 +297,7 @@ _UNDEFENDED = {
 def _undefended(run: Setup, name: str, way: str) -> str:
     """Return what an attack does, with undefended models of the adversary named as such."""
     attack = attack_named(name)
-    ignorant = any(one.ignores_defense and one.serves(attack) for one in run.extensions)
+    ignorant = any(one.ignores_defense and one.is_needed_by(attack) for one in run.extensions)
     return _UNDEFENDED.get(way, way) if ignorant else way
 
 
@@ -334,7 +333,7 @@ def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
 
 def _untested(run: Setup) -> list[str]:
     study = run.study
-    targets = ", ".join(run.called(target) for target in study.audit.targets)
+    targets = ", ".join(run.client_name(target) for target in study.audit.targets)
     said = [
         f"Other adversaries than this one: {run.view.description}.",
         f"Other clients than the audited {targets}."
@@ -461,7 +460,7 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
             key = (figure.attack, figure.contrast, figure.unit, figure.target, figure.metric)
             groups.setdefault(key, []).append(place)
     means = [
-        over_runs(
+        average_runs(
             [findings.figures[place] for place in places],
             [findings.limits[place] for place in places if place in findings.limits],
         )
@@ -472,5 +471,5 @@ def corrected(findings: Findings, alpha: float) -> list[Estimate]:
     return [
         figure.model_copy(update={"tests": tests_of(figure.significant)})
         for family in (findings.figures, means)
-        for figure in aggregate.corrected(family, alpha)
+        for figure in aggregate.correct_tests(family, alpha)
     ]

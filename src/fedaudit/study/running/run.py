@@ -4,10 +4,11 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 
+from fedaudit.core.arguments import Condition, checked
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import own_folder, sweep
@@ -51,10 +52,19 @@ SHADOW = "shadow"
 """Folder, within a study's, of shadow and reference federations that are in no pool."""
 
 
+_StudyObject = Annotated[
+    Study,
+    Condition(
+        "a study, as fedaudit.read_study(path) returns it", lambda study: isinstance(study, Study)
+    ),
+]
+
+
+@checked
 @refusing_exits()
 def run_study(
-    study: Study,
-    out: Path,
+    study: _StudyObject,
+    out: Path | str,
     *,
     pool: Path | None = None,
     data_dir: Path | None = None,
@@ -95,6 +105,7 @@ def run_study(
         >>> run_study(study, Path("runs/small")).name
         'small'
     """
+    out = Path(out)
     clock = Clock()
     refuse_place(device, workers, engine)
     parts = resolve(as_begun(study, out))
@@ -180,7 +191,7 @@ def _fitted(
         return _observed(begun() if begun else one, place, work, log)
 
     own = run.extension(kind)
-    return run if own is None else own.fitted(run, Means(places[run.seed], measured, work.progress))
+    return run if own is None else own.fit(run, Means(places[run.seed], measured, work.progress))
 
 
 def _announce(
