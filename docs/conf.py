@@ -4,6 +4,7 @@
 in MyST Markdown, which MyST-NB executes: a cell that raises fails the build.
 """
 
+import logging
 import os
 import re
 import runpy
@@ -22,7 +23,7 @@ version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
 
 nb_execution_mode = "force"
 nb_execution_in_temp = True
@@ -34,6 +35,7 @@ nb_render_markdown_format = "myst"
 # Kernels inherit the environment: cells run `fedaudit` of this environment, in one thread.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 # Claims are rows of a table, whose anchors MyST does not know; a test follows every link.
 suppress_warnings = ["myst.xref_missing"]
@@ -49,6 +51,7 @@ autodoc_class_signature = "separated"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 
 
 def _convert_sections(
