@@ -134,13 +134,13 @@ def test_each_audited_client_learns_from_one_with_its_own_defense() -> None:
     run = setup(learning_study(defense=defense, audit=audit), 1, None)
     found = run.extension(Shadow)
     assert found is not None
-    assert found.plan.alike == {0: 0, 1: 1, 2: 0}
+    assert found.plan.representative == {0: 0, 1: 1, 2: 0}
     assert found.runs[0].study.audit.targets == (0, 1)
     assert found.runs[0].defenses.keys() == {0, 2}
     # Without a defense one client of the shadow stands for all, and no further data is taken.
     plain = setup(learning_study(audit=audit), 1, None).extension(Shadow)
     assert plain is not None
-    assert plain.plan.alike == dict.fromkeys((0, 1, 2), 0)
+    assert plain.plan.representative == dict.fromkeys((0, 1, 2), 0)
     assert plain.runs[0].study.audit.targets == (0,)
 
 
@@ -196,8 +196,8 @@ def test_a_known_client_is_one_with_the_audited_clients_defense() -> None:
     assert known_of(run).client == 1
     other = setup(learning_study(shadow={**KNOWN, "client": 3}, defense=defense), 1, None)
     (found,) = other.extensions
-    assert "client 3, which defends itself in another way" in found.untested()
-    with pytest.raises(BadInput, match="a known split trains none"):
+    assert "client 3, which has another defense" in found.untested()
+    with pytest.raises(BadInput, match="trains no shadow federation"):
         learning_study(shadow={**KNOWN, "defense": "none"})
 
 

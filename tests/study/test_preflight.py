@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.evaluation.controls import _GENTLY, _gently
+from fedaudit.evaluation.controls import _TWIN_TRAINING, _twin_training
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import setup
@@ -201,7 +201,7 @@ def test_every_seed_and_every_federation_of_the_adversary_is_checked(
 
 def test_checks_leave_random_streams_and_models_as_they_are() -> None:
     sizes = setup(quick_study(), 1, None).deal.sizes.values()
-    batch = _gently(list(sizes)).batch_size
+    batch = _twin_training(list(sizes)).batch_size
     run = setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None)
     torch.manual_seed(4)
     np.random.seed(4)  # noqa: NPY002
@@ -217,9 +217,9 @@ def test_checks_leave_random_streams_and_models_as_they_are() -> None:
 
 
 def test_the_planted_leaks_twin_has_no_batch_of_one() -> None:
-    assert _gently([500, 100, 100]) == _GENTLY
-    assert _gently([165, 33, 33]).batch_size == 17
-    assert all(size % _gently([33, 35, 69]).batch_size != 1 for size in (33, 35, 69))
+    assert _twin_training([500, 100, 100]) == _TWIN_TRAINING
+    assert _twin_training([165, 33, 33]).batch_size == 17
+    assert all(size % _twin_training([33, 35, 69]).batch_size != 1 for size in (33, 35, 69))
 
 
 def grid_of(tmp_path: Path, rows: str) -> tuple[Path, Path]:

@@ -90,7 +90,7 @@ def detectable_leaks(run: Setup) -> list[str]:
     if not smallest:
         return [
             f"a study of this size can detect no leak at all ({size}); audit more samples "
-            f"({setting('audit.fair')}) or seeds"
+            f"({setting('audit.samples')}) or seeds"
         ]
     ranked = sorted(smallest.values(), key=lambda entry: entry[0])
     undetected = len({compared.label for compared in comparisons}) - len(smallest)
