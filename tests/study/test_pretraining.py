@@ -121,13 +121,16 @@ def test_what_changes_the_network_changes_its_name_and_the_studys() -> None:
     ("changes", "said"),
     [
         ({"model": {"name": "mlp", "options": {"weights": "a"}}}, "leave out models and"),
-        ({"data": {"name": "digits"}, "pretraining": {"data": {"name": "digits"}}}, "of its own"),
+        (
+            {"data": {"name": "digits"}, "pretraining": {"data": {"name": "digits"}}},
+            "both different classes",
+        ),
         (
             {
                 "data": {"name": "digits", "classes": [0, 1]},
                 "pretraining": {"data": {"name": "digits", "classes": [1, 2]}},
             },
-            "nothing public is to be audited",
+            "public samples must not be audited",
         ),
     ],
 )
