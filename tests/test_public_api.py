@@ -208,6 +208,28 @@ def test_every_name_of_the_package_is_in_the_reference() -> None:
     assert not missing
 
 
+PUBLIC = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (fa, fa.metrics, fa.defenses, fa.plots, fa.views, *MODULES)
+    for name in dir(module)
+    if callable(getattr(module, name))
+}
+
+
+@pytest.mark.slow
+def test_every_public_example_runs_when_it_is_pasted_into_a_new_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed = []
+    for name, member in PUBLIC.items():
+        examples = doctest.DocTestParser().get_examples(inspect.getdoc(member) or "")
+        test = doctest.DocTest(examples, {}, name, None, None, None)
+        if doctest.DocTestRunner().run(test).failed:
+            failed.append(name)
+    assert failed == []
+
+
 DEFINING = sorted({one.__module__ for one in TOP_LEVEL.values()} | {"fedaudit.plots"})
 DEFINING += ["fedaudit.core.errors", "fedaudit.core.tasks", "fedaudit.fl.hooks", "fedaudit.models"]
 

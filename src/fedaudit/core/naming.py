@@ -104,7 +104,8 @@ def named(what: object, /, **options: object) -> NamedPart:
         options: Its settings.
 
     Examples:
-        >>> named("cnn", channels="16,32").options
+        >>> import fedaudit as fa
+        >>> fa.named("cnn", channels="16,32").options
         {'channels': '16,32'}
     """
     return NamedPart(what, options)

@@ -51,7 +51,8 @@ class Augmentation(ConfiguredDefense):
             nothing.
 
     Examples:
-        >>> Augmentation(padding=4, horizontal_flip=0.5).padding
+        >>> import fedaudit as fa
+        >>> fa.defenses.Augmentation(padding=4, horizontal_flip=0.5).padding
         4
 
     Source: FedMIA, appendix A.2, with the strengths of its published code (which are the

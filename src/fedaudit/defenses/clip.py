@@ -39,7 +39,8 @@ class ClientDP(ConfiguredDefense):
             none.
 
     Examples:
-        >>> ClientDP(clip=1.0, noise_multiplier=1.1).clip
+        >>> import fedaudit as fa
+        >>> fa.defenses.ClientDP(clip=1.0, noise_multiplier=1.1).clip
         1.0
 
     Source: McMahan et al. 2018 (DP-FedAvg), applied by the client itself.

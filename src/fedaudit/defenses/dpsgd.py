@@ -69,7 +69,8 @@ class DPSGD(ConfiguredDefense):
         horizontal_flip: Probability with which a copy is a mirror image, in [0, 1].
 
     Examples:
-        >>> DPSGD(clip=1.0, noise_multiplier=0.1, members=[0]).multiplicity
+        >>> import fedaudit as fa
+        >>> fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, members=[0]).multiplicity
         1
 
     Source: Abadi et al. 2016, Algorithm 1; De et al. 2022, section 3.2 (multiplicity);

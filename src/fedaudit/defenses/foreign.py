@@ -102,7 +102,8 @@ def imported_filter(*, path: str) -> Filter:
         path: ``package.module:callable``; importable by every worker process too.
 
     Examples:
-        >>> imported_filter(path="copy:copy").function.__name__
+        >>> import fedaudit as fa
+        >>> fa.defenses.imported_filter(path="copy:copy").function.__name__
         'copy'
 
     Raises:

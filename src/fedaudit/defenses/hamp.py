@@ -35,7 +35,8 @@ class Hamp(ConfiguredDefense):
             by the number of classes, so that both terms keep their ratio.
 
     Examples:
-        >>> Hamp(entropy_threshold=0.5, entropy_weight=0.005).divide_by_classes
+        >>> import fedaudit as fa
+        >>> fa.defenses.Hamp(entropy_threshold=0.5, entropy_weight=0.005).divide_by_classes
         True
 
     Source: HAMP (Chen and Pattabiraman, NDSS 2024), training part and its published code;

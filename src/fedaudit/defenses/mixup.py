@@ -30,7 +30,8 @@ class MixUp(ConfiguredDefense):
             they are and blends labels alone; that is label noise, kept for comparison.
 
     Examples:
-        >>> MixUp(alpha=1.0).alpha
+        >>> import fedaudit as fa
+        >>> fa.defenses.MixUp(alpha=1.0).alpha
         1.0
 
     Source: MixUp (Zhang et al. 2018), section 2; FedMIA, appendix A.2 (alpha from 1e-5 to 1e5);

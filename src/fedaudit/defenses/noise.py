@@ -31,7 +31,8 @@ class GradientNoise(ConfiguredDefense):
             Published: 0.01 to 0.5 (FedMIA), 0.01 and 0.1 (CoFedMID).
 
     Examples:
-        >>> GradientNoise(sigma=0.01, members=[0]).sigma
+        >>> import fedaudit as fa
+        >>> fa.defenses.GradientNoise(sigma=0.01, members=[0]).sigma
         0.01
 
     Source: FedMIA, appendix A.2 (gradient perturbation); CoFedMID, appendix E (GradNoise).

@@ -25,7 +25,8 @@ class GradientQuantization(ConfiguredDefense):
             mean is the entry; "floor" moves it down, the published code's way.
 
     Examples:
-        >>> GradientQuantization(bits=8).bits
+        >>> import fedaudit as fa
+        >>> fa.defenses.GradientQuantization(bits=8).bits
         8
 
     Source: FedMIA, appendix A.2 (gradient quantization); Reisizadeh et al. 2020 (FedPAQ) for

@@ -29,7 +29,8 @@ class RelaxLoss(ConfiguredDefense):
             there and flattens misclassified ones alone, "tables" flattens all and raises none.
 
     Examples:
-        >>> RelaxLoss(target_loss=1.0).target_loss
+        >>> import fedaudit as fa
+        >>> fa.defenses.RelaxLoss(target_loss=1.0).target_loss
         1.0
 
     Source: RelaxLoss (Chen et al. 2022), algorithm 1 and its published code (which has a form

@@ -20,7 +20,8 @@ class DataSampling(ConfiguredDefense):
         every: "epoch" draws before each epoch; "round" draws once for all epochs of a round.
 
     Examples:
-        >>> DataSampling(share=0.5).share
+        >>> import fedaudit as fa
+        >>> fa.defenses.DataSampling(share=0.5).share
         0.5
 
     Source: FedMIA, appendix A.2 (data sampling); Li et al. 2022.

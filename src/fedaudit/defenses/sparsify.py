@@ -28,7 +28,8 @@ class GradientSparsification(ConfiguredDefense):
             "per-tensor" is the published code's way.
 
     Examples:
-        >>> GradientSparsification(ratio=0.9).ratio
+        >>> import fedaudit as fa
+        >>> fa.defenses.GradientSparsification(ratio=0.9).ratio
         0.9
 
     Source: FedMIA, appendix A.2 (gradient sparsification); CoFedMID, appendix E (GradSparse).

@@ -374,10 +374,11 @@ def check_dp(
         Unsupported: The filter's framework is not installed.
 
     Examples:
+        >>> import fedaudit as fa
         >>> def clip(update):
         ...     length = sum(value.square().sum() for value in update.values()).sqrt()
         ...     return {name: value / length.clamp(min=1.0) for name, value in update.items()}
-        >>> found = check_dp(clip, sensitivity=1.0, sigma=0.0)
+        >>> found = fa.check_dp(clip, sensitivity=1.0, sigma=0.0)
 
     Source: arXiv 2602.17454 freezes the noise of mechanisms and compares what is left.
     """

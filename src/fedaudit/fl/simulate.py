@@ -123,13 +123,13 @@ def simulate(
 
     Examples:
         >>> import torch
-        >>> from fedaudit.core.values import Samples
+        >>> import fedaudit as fa
         >>> from fedaudit.fl.algorithms.fedavg import FedAvg
         >>> from fedaudit.fl.training.local import LocalTraining
-        >>> from fedaudit.models import architecture
-        >>> algorithm = FedAvg(architecture("mlp", shape=(2,), classes=2), LocalTraining())
-        >>> clients = {0: Samples(torch.randn(20, 2), torch.arange(20) % 2)}
-        >>> [round.index for round in simulate(algorithm, clients, rounds=2, seed=1)]
+        >>> mlp = fa.models.architecture("mlp", shape=(2,), classes=2)
+        >>> algorithm = FedAvg(mlp, LocalTraining())
+        >>> clients = {0: fa.Samples(torch.randn(20, 2), torch.arange(20) % 2)}
+        >>> [round.index for round in fa.simulate(algorithm, clients, rounds=2, seed=1)]
         [1, 2]
     """
     guards = deepcopy(dict(defenses or {}))

@@ -95,7 +95,7 @@ def attack_recording(
         >>> with fa.record("runs/loop", net, audited, log=lambda line: None) as recorder:
         ...     for number in (1, 2, 3):
         ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
-        >>> attack_recording("runs/loop", ["loss-series"], "runs/loop-record").name
+        >>> fa.attack_recording("runs/loop", ["loss-series"], "runs/loop-record").name
         'loop'
     """
     folder, out, changed = Path(folder), Path(out), dict(figures or {})

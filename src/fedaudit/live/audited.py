@@ -99,10 +99,11 @@ def audit_samples(
             copies, an unseen sample is trained on, or a member is not.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> features, labels = torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2
         >>> members = {"a": (features[:10], labels[:10]), "b": (features[10:20], labels[10:20])}
-        >>> len(audit_samples(members, (features[20:], labels[20:])).samples)
+        >>> len(fa.audit_samples(members, (features[20:], labels[20:])).samples)
         30
     """
     if copies not in ("refuse", "drop"):
@@ -209,10 +210,11 @@ def fair_split(
         BadInput: A client has too few samples that differ.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> features, labels = torch.randn(80, 2), torch.arange(80) % 2
         >>> data = {"a": (features[:40], labels[:40]), "b": (features[40:], labels[40:])}
-        >>> split = fair_split(data, audited=20)
+        >>> split = fa.fair_split(data, audited=20)
         >>> len(split.audit.samples)
         40
 
@@ -301,11 +303,12 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
         Damaged: A file cannot be read.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> features, labels = torch.randn(80, 2), torch.arange(80) % 2
-        >>> first = fair_split({0: (features[:40], labels[:40])}, audited=20)
-        >>> second = fair_split({1: (features[40:], labels[40:])}, audited=20)
-        >>> len(join_audits([first.part, second.part]).samples)
+        >>> first = fa.fair_split({0: (features[:40], labels[:40])}, audited=20)
+        >>> second = fa.fair_split({1: (features[40:], labels[40:])}, audited=20)
+        >>> len(fa.join_audits([first.part, second.part]).samples)
         40
     """
     read = [_part(part, f"part {place}", seed) for place, part in enumerate(parts, 1)]

@@ -44,8 +44,9 @@ class CanaryClients:
         seed: Seed of directions and coins.
 
     Examples:
+        >>> import fedaudit as fa
         >>> from torch import nn
-        >>> canaries = CanaryClients(nn.Linear(2, 2), count=40, length=1.0, seed=1)
+        >>> canaries = fa.CanaryClients(nn.Linear(2, 2), count=40, length=1.0, seed=1)
         >>> len(canaries.sends)
         40
     """
@@ -235,13 +236,14 @@ def unlearning(
             margin.
 
     Examples:
+        >>> import fedaudit as fa
         >>> from torch import nn
         >>> import torch
         >>> generator = torch.Generator().manual_seed(1)
         >>> features, labels = torch.randn(200, 2, generator=generator), torch.arange(200) % 2
         >>> forgotten, unseen = (features[:100], labels[:100]), (features[100:], labels[100:])
         >>> model = nn.Linear(2, 2)
-        >>> result = unlearning(model, model, forgotten=forgotten, unseen=unseen)
+        >>> result = fa.unlearning(model, model, forgotten=forgotten, unseen=unseen)
 
     Source: See :func:`fedaudit.metrics.unlearned`.
     """

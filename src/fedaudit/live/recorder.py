@@ -678,13 +678,14 @@ def record(
         Damaged: The recording to continue cannot be read.
 
     Examples:
+        >>> import fedaudit as fa
         >>> from torch import nn
         >>> import torch
         >>> from fedaudit.live.audited import fair_split
         >>> data = {c: (torch.randn(60, 2), torch.arange(60) % 2) for c in (0, 1)}
-        >>> split = fair_split(data, audited=40)
+        >>> split = fa.fair_split(data, audited=40)
         >>> net = nn.Linear(2, 2)
-        >>> recorder = record(
+        >>> recorder = fa.record(
         ...     "runs/live", net, split.audit, attacks=["loss-series"], log=lambda line: None
         ... )
         >>> with recorder:

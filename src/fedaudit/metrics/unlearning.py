@@ -38,8 +38,9 @@ class Unlearned(NamedTuple):
             or "model destroyed" for a model that no longer predicts.
 
     Examples:
+        >>> import fedaudit as fa
         >>> before, after, forgotten = [3, 2, 1, 0], [1, 0, 1, 0], [True, True, False, False]
-        >>> unlearned(before, after, is_forgotten=forgotten).before.value
+        >>> fa.metrics.unlearned(before, after, is_forgotten=forgotten).before.value
         1.0
     """
 
@@ -106,10 +107,11 @@ def unlearned(
             out of range.
 
     Examples:
+        >>> import fedaudit as fa
         >>> before = [*range(100)]
         >>> after = [0, 1] * 50
         >>> forgotten = [False] * 50 + [True] * 50
-        >>> unlearned(before, after, is_forgotten=forgotten, margin=0.2).verdict
+        >>> fa.metrics.unlearned(before, after, is_forgotten=forgotten, margin=0.2).verdict
         'forgotten'
 
     Source: Schuirmann 1987 (two one-sided tests); Chen et al. 2021, When Machine Unlearning

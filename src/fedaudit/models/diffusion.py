@@ -99,7 +99,8 @@ class Diffusion(ConfiguredModel):
             trains and names. Without them, the network is random.
 
     Examples:
-        >>> Diffusion(width=32).width
+        >>> import fedaudit as fa
+        >>> fa.models.Diffusion(width=32).width
         32
 
     Source: FedMIA section 4.1 (FedEmbedding with a diffusion model); Gal et al. 2023 (textual

@@ -91,7 +91,8 @@ class MiniLM(ConfiguredModel):
         prompt: Number of trained prompt tokens before each text (prompt tuning); 0 for none.
 
     Examples:
-        >>> MiniLM(rank=4).alpha
+        >>> import fedaudit as fa
+        >>> fa.models.MiniLM(rank=4).alpha
         16.0
 
     Source: Wang et al. 2020 (MiniLM), as all-MiniLM-L6-v2; Hu et al. 2022 (LoRA), section 4.2;

@@ -34,7 +34,8 @@ class idx(DataFile):
         standardise: Whether pixels are scaled to mean 0 and standard deviation 1.
 
     Examples:
-        >>> idx("mnist", first_label=1).part().what
+        >>> import fedaudit as fa
+        >>> fa.datasets.idx("mnist", first_label=1).part().what
         'idx:mnist'
     """
 

@@ -166,7 +166,8 @@ class images(DataFile):
         standardise: Whether pixels are scaled to mean 0 and standard deviation 1 for each channel.
 
     Examples:
-        >>> images("pictures", size=32).part().options
+        >>> import fedaudit as fa
+        >>> fa.datasets.images("pictures", size=32).part().options
         {'size': 32}
     """
 

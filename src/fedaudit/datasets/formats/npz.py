@@ -78,7 +78,8 @@ class npz(DataFile):
             after its name. Empty if it is unknown.
 
     Examples:
-        >>> npz("data/tumours.npz", standardise=False).part().what
+        >>> import fedaudit as fa
+        >>> fa.datasets.npz("data/tumours.npz", standardise=False).part().what
         'npz:tumours'
     """
 

@@ -78,7 +78,8 @@ class hf(DataSource):
         subject: Column of the person that each sample is from; empty for none.
 
     Examples:
-        >>> hf("ylecun/mnist", grey=True).part().what
+        >>> import fedaudit as fa
+        >>> fa.datasets.hf("ylecun/mnist", grey=True).part().what
         'hf:ylecun/mnist'
     """
 

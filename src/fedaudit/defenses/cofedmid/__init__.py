@@ -22,7 +22,8 @@ class CoFedMID(NeutralNoise, Compensation):
     m_min at the number of classes, recycle at 0, sigma at 0.
 
     Examples:
-        >>> CoFedMID(members=[0, 1], sigma=0.1).coalition
+        >>> import fedaudit as fa
+        >>> fa.defenses.CoFedMID(members=[0, 1], sigma=0.1).coalition
         (0, 1)
 
     Source: CoFedMID, section 4 and algorithm 4.

@@ -265,7 +265,8 @@ class Compensation(ClassGuided):
             which interval helps; these samples are no members.
 
     Examples:
-        >>> Compensation(members=[0, 1], recycle=0.1).coalition
+        >>> import fedaudit as fa
+        >>> fa.defenses.Compensation(members=[0, 1], recycle=0.1).coalition
         (0, 1)
 
     Source: CoFedMID, section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).

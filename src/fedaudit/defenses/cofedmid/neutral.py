@@ -38,7 +38,8 @@ class NeutralNoise(CoalitionDefense):
         independent: Whether every client draws its noise alone, so that nothing cancels.
 
     Examples:
-        >>> NeutralNoise(members=[0, 1], sigma=0.1).cancels
+        >>> import fedaudit as fa
+        >>> fa.defenses.NeutralNoise(members=[0, 1], sigma=0.1).cancels
         True
 
     Source: CoFedMID, section 4.3 and algorithm 3; by its text and its costs ("two scalar values

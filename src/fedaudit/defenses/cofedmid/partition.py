@@ -197,7 +197,7 @@ def _refuse_growth(m_max: int, m_min: int) -> None:
     )
 
 
-def _growing(m_max: int, m_min: int) -> BadInput:
+def _growth_error(m_max: int, m_min: int) -> BadInput:
     return BadInput(
         f"m_max is {m_max} and m_min is {m_min}, and clients may not get more classes over the "
         "rounds; give m_max of at least m_min"
@@ -325,7 +325,8 @@ class ClassGuided(CoalitionDefense):
             independent mode, with which its Fig. 3 compares).
 
     Examples:
-        >>> ClassGuided(members=[0, 1], m_max=4, m_min=2).coalition
+        >>> import fedaudit as fa
+        >>> fa.defenses.ClassGuided(members=[0, 1], m_max=4, m_min=2).coalition
         (0, 1)
 
     Source: CoFedMID, section 4.1 and algorithm 1.
@@ -341,7 +342,7 @@ class ClassGuided(CoalitionDefense):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.m_max < self.m_min:
-            raise _growing(self.m_max, self.m_min)
+            raise _growth_error(self.m_max, self.m_min)
 
     def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: more classes a client than there are, or fewer at first.

@@ -122,7 +122,8 @@ class LdpLaplace(_InBall):
         clip: Largest sum of a record's absolute values, above 0; infinity shortens nothing.
 
     Examples:
-        >>> LdpLaplace(epsilon=5.0, clip=2.0).scale
+        >>> import fedaudit as fa
+        >>> fa.defenses.LdpLaplace(epsilon=5.0, clip=2.0).scale
         0.8
 
     Source: Dwork et al. 2006 (the Laplace mechanism); sensitivity is the ball's diameter, since
@@ -166,7 +167,8 @@ class LdpGaussian(_InBall):
         delta: Probability with which epsilon may be exceeded, from 1e-12 to below 1.
 
     Examples:
-        >>> LdpGaussian(epsilon=5.0, clip=2.0).delta
+        >>> import fedaudit as fa
+        >>> fa.defenses.LdpGaussian(epsilon=5.0, clip=2.0).delta
         1e-05
 
     Source: Balle and Wang 2018, Theorem 8 and Algorithm 1 (the least noise that suffices);

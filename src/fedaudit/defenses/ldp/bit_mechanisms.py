@@ -293,7 +293,8 @@ class BitwiseRR(BitMechanism):
             the i-th has epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
 
     Examples:
-        >>> BitwiseRR(epsilon=20.0).nominal
+        >>> import fedaudit as fa
+        >>> fa.defenses.BitwiseRR(epsilon=20.0).nominal
         20.0
 
     Source: Warner 1965 (randomised response); Kairouz, Oh and Viswanath 2014 (optimal for one
@@ -333,7 +334,8 @@ class BitRandPublished(BitMechanism):
             nothing. It is not what is guaranteed: see the formal epsilon of a record.
 
     Examples:
-        >>> BitRandPublished(nominal_epsilon=5.0).nominal
+        >>> import fedaudit as fa
+        >>> fa.defenses.BitRandPublished(nominal_epsilon=5.0).nominal
         5.0
 
     Source: Lai et al. 2021 (BitRand); AMI, appendix C, Eq. (23), alpha at its upper bound.
@@ -376,7 +378,8 @@ class OmePublished(BitMechanism):
         alpha: Odds with which a 1 at an even place is kept, above 0.
 
     Examples:
-        >>> OmePublished(nominal_epsilon=5.0).nominal
+        >>> import fedaudit as fa
+        >>> fa.defenses.OmePublished(nominal_epsilon=5.0).nominal
         5.0
 
     Source: Lyu et al. 2020 (OME); AMI, appendix C, Eq. (22), and its published code (alpha 100).
