@@ -31,9 +31,8 @@ from fedaudit.report.verdict import (
     unit_of,
     units_of,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
-from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows
 

@@ -18,9 +18,14 @@ from fedaudit.report.text.membership import rate_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.unlearning import deletion, unlearning_tile
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import (
+    CHANCE_VIOLATIONS,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    VIOLATIONS,
+    Estimate,
+)
 from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, without_doubts
-from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import UNLEARNING
 
