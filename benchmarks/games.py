@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training import medians
-from fedaudit.attacks.ami.game import Contest, Pools, Randomisers, Rules
-from fedaudit.attacks.ami.train import Labelled, NeuronTraining, Standard, train_neurons
+from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami.game import Contest, Pools, Randomisers
+from fedaudit.attacks.ami.train import Labelled, Standard, train_neurons
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
 

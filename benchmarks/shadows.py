@@ -31,7 +31,7 @@ from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Params, Samples, chunks
 from fedaudit.engines.local import one_thread
-from fedaudit.fl.algorithms.ifca_mir import Cluster
+from fedaudit.fl.algorithms.base import Cluster
 from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import cross_entropy_slope, written_out

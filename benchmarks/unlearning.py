@@ -20,7 +20,7 @@ from scipy.special import ndtri
 from fedaudit.core.metric_names import FORGOTTEN, NOT_FORGOTTEN
 from fedaudit.metrics import unlearned
 from fedaudit.metrics.unlearning import unlearning_verdict
-from fedaudit.results.aggregate import over_runs
+from fedaudit.results.aggregate import average_runs
 from fedaudit.results.estimate import Estimate
 
 MARGIN, BEFORE, CORRELATION = 0.05, 0.75, 0.7
@@ -64,7 +64,7 @@ def judged(
         del excess["p_value"]
         runs.append(Estimate(metric="auc", against=yardstick, **excess))
         told.append(found.before.low > 0.5)
-    whole = over_runs(runs)
+    whole = average_runs(runs)
     assert whole.low is not None
     assert whole.high is not None
     return unlearning_verdict(whole.low, whole.high, margin=MARGIN, told_before=all(told))

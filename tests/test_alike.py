@@ -35,9 +35,9 @@ def set_alike(name: str, place: str, value: object) -> Json:
     [
         (CLUSTERS, "clusters.*.group_names", ["one", "one"], "two groups have one name"),
         (CLUSTERS, "clusters.*.group_names.*", "", "two groups have one name"),
-        (SECURE_SUM, "usage.*.samples", 0, "different ones of 0 samples"),
+        (SECURE_SUM, "usage.*.samples", 0, "distinct samples of 0"),
         (SECURE_SUM, "usage.*.distinct", [], "at least 1 item"),
-        (SECURE_SUM, "usage.*.distinct.*", 10**15, "different ones of"),
+        (SECURE_SUM, "usage.*.distinct.*", 10**15, "distinct samples of"),
     ],
 )
 def test_what_no_study_has_is_refused_when_it_is_read(

@@ -5,13 +5,16 @@ import inspect
 import pydoc
 from collections.abc import Callable, Iterator
 from inspect import Parameter
+from time import perf_counter
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import pytest
+from torch import nn
 
 import fedaudit as fa
 from fedaudit.core.arguments import Range, parameters
 from fedaudit.plan.base import Section
+from fedaudit.study.front.federation import plan_of
 from fedaudit.tasks import Utility
 
 PACKAGES = {
@@ -160,6 +163,39 @@ def test_a_section_shows_its_fields_and_explains_them(section: type[Section]) ->
         section(no_such=1)
 
 
+@pytest.mark.parametrize(
+    ("construct", "text"),
+    [
+        (lambda: fa.Audit(view="global"), "no view named 'global'; did you mean 'globals'?"),
+        (lambda: fa.Audit(draw="fai"), "no draw named 'fai'; did you mean 'fair'?"),
+        (lambda: fa.Audit(sampels=3), "named 'sampels'; did you mean 'samples'?"),  # type: ignore[call-arg]
+        (lambda: fa.Figures(metrics=["acc"]), "no metric named 'acc'"),  # type: ignore[arg-type]
+        (lambda: fa.Risk(measure="x"), "no measure of risk named 'x'"),
+        (lambda: fa.Shift(kind="x"), "no shift named 'x'; known: attribute, brightness, rotation"),
+        (lambda: fa.Shift(), "kind in fedaudit.Shift: it has no default; give a value"),  # type: ignore[call-arg]
+        (lambda: fa.defenses.CoFedMID(members=[0], m_max=1, m_min=2), "m_max is 1 and m_min is 2"),
+    ],
+)
+def test_a_section_refuses_unknown_names_when_it_is_constructed(
+    construct: Callable[[], object], text: str
+) -> None:
+    with pytest.raises(fa.errors.BadInput) as refused:
+        construct()
+    assert text in str(refused.value)
+    assert ", got" not in str(refused.value)
+
+
+def test_names_of_parts_of_other_packages_can_be_read_from_records() -> None:
+    study = fa.study_from({"name": "x", "audit": {"view": "of-another-package"}})
+    assert study.audit.view == "of-another-package"
+    assert fa.Audit(view="module:View").view == "module:View"
+
+
+def test_an_audit_shows_its_samples_by_the_name_of_their_argument() -> None:
+    assert "samples=60" in repr(fa.Audit(samples=60))
+    assert "fair=" not in repr(fa.Audit(samples=60))
+
+
 @pytest.mark.parametrize("section", SECTIONS, ids=[one.__name__ for one in SECTIONS])
 def test_the_example_of_a_section_runs(section: type[Section]) -> None:
     for example in doctest.DocTestFinder(recurse=False).find(section, module=False):
@@ -205,3 +241,33 @@ def test_a_refusal_says_what_is_allowed(make: Callable[[], object], text: str) -
 def test_a_base_class_is_refused_with_what_to_construct(base: Any) -> None:
     with pytest.raises(fa.errors.BadInput, match="is a base class; construct one of its"):
         base.part()
+
+
+def test_classes_of_models_and_functions_of_tasks_stand_for_their_defaults() -> None:
+    federation = fa.Federation("digits", model=fa.models.MLP, task=fa.tasks.classification)  # type: ignore[arg-type]
+    study = plan_of(federation, name="x").study
+    assert (study.model.name, study.model.options) == ("mlp", {})
+    assert study.task.name == "classification"
+
+
+@pytest.mark.parametrize(
+    ("federation", "text"),
+    [
+        (lambda: fa.Federation("digits", clients=fa.partitions.IID), "got the class IID"),  # type: ignore[arg-type]
+        (
+            lambda: fa.Federation("digits", algorithm=fa.algorithms.FedAvg),  # type: ignore[arg-type]
+            "construct it: FedAvg()",
+        ),
+        (lambda: fa.Federation("digits", defenses=[fa.defenses.DPSGD]), "needs clip"),
+        (lambda: fa.Federation(fa.datasets.Dataset), "could not be called"),
+        (lambda: fa.Federation("digits", model=nn.Linear), "could not be called"),
+    ],
+)
+def test_classes_that_need_arguments_are_refused_before_anything_is_trained(
+    federation: Callable[[], fa.Federation], text: str
+) -> None:
+    start = perf_counter()
+    with pytest.raises(fa.errors.BadInput) as refused:
+        fa.audit(federation(), attacks="loss-series")
+    assert text in str(refused.value)
+    assert perf_counter() - start < 20

@@ -43,7 +43,8 @@ FLOORS: dict[str, str] = {
     # Settings hold names, spelled as the catalogues have them.
     "plan": "core observe.tensors observe.views results.older results.text "
     "attacks models fl.training.local algorithms defenses "
-    "datasets.draws.fair datasets.partitions.schemes metrics.table risk.catalog",
+    "datasets.draws.fair datasets.partitions.schemes datasets.partitions.shifts metrics.table "
+    "risk.catalog",
     # Parts of a run, which settings name.
     "plan.named": EVERYTHING_BELOW,
     "plan.dealing": EVERYTHING_BELOW,

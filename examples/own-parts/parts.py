@@ -1,4 +1,4 @@
-"""Parts of one's own for a study: a data set, a model, an attack, and two defenses.
+"""Custom parts of a study: a data set, a model, an attack, two defenses and an algorithm.
 
 fedaudit run examples/own-parts/study.toml
 """
@@ -20,11 +20,11 @@ from fedaudit.signals.outputs import Loss
 
 
 def tumours(*, seed: int, test_share: float = 0.2) -> Dataset:
-    """569 tumours, each with 30 measurements and one of two diagnoses."""
-    found = load_breast_cancer()
-    order = torch.randperm(len(found.target), generator=torch.Generator().manual_seed(seed))
-    x = torch.tensor(found.data, dtype=torch.float32)[order]
-    y = torch.tensor(found.target)[order]
+    """Return 569 tumours, each with 30 measurements and one of two diagnoses."""
+    bunch = load_breast_cancer()
+    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(seed))
+    x = torch.tensor(bunch.data, dtype=torch.float32)[order]
+    y = torch.tensor(bunch.target)[order]
     first = round(len(y) * (1 - test_share))
     x = (x - x[:first].mean(0)) / x[:first].std(0)
     ids = torch.arange(len(y))
@@ -38,7 +38,7 @@ def tumours(*, seed: int, test_share: float = 0.2) -> Dataset:
 
 
 class Net(nn.Module):
-    """A network with a skip connection; it is given the shape of a sample and the classes."""
+    """Network with a skip connection for samples of a shape and a number of classes."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Net(nn.Module):
 
 @dataclass(frozen=True)
 class Lowest:
-    """The signal at the target in the round in which it spoke least for a member."""
+    """Rule that takes the lowest value of the signal at the target over all rounds."""
 
     over_clients = "target only"
     over_rounds = "minimum"
@@ -64,31 +64,31 @@ class Lowest:
         return loss.of(target).double().nan_to_num(float("inf")).min(0).values
 
 
-lowest_loss = Attack((Loss(),), Lowest(), "of our own", "A member's loss is low in every round.")
+lowest_loss = Attack((Loss(),), Lowest(), "custom", "A member's loss is low in every round.")
 
 
 @dataclass(frozen=True)
 class Confident(Defense):
-    """Pays a client for outputs that are less sure of themselves.
+    """Defense that rewards uncertain outputs.
 
     Attributes:
-        weight: Of the outputs' entropy in the loss.
+        weight: Weight of the entropy of the outputs in the loss.
     """
 
     weight: float = 0.1
 
     def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        chances = outputs.softmax(1)
-        entropy = -(chances * outputs.log_softmax(1)).sum(1)
+        probabilities = outputs.softmax(1)
+        entropy = -(probabilities * outputs.log_softmax(1)).sum(1)
         return super().loss(outputs, batch, turn) - self.weight * entropy.mean()
 
 
 @dataclass(frozen=True)
 class Jitter(Defense):
-    """Shows the model measurements with noise, drawn anew in every step.
+    """Defense that adds noise to the features in each step.
 
     Attributes:
-        sigma: Spread of the noise.
+        sigma: Standard deviation of the noise.
     """
 
     sigma: float
@@ -100,7 +100,7 @@ class Jitter(Defense):
 
 @dataclass(frozen=True)
 class Cautious(FedAvg):
-    """Federated averaging whose server goes only part of the way to the clients' mean."""
+    """Federated averaging whose server moves only part of the way to the clients' mean."""
 
     step: float = 1.0
 
@@ -110,5 +110,5 @@ class Cautious(FedAvg):
 
 
 def cautious(task: FederatedTask, *, step: float = 0.8) -> Cautious:
-    """The algorithm, made of what the study says apart from it."""
+    """Return the algorithm for the architecture and training of a study."""
     return Cautious(task.architecture, task.training, step=step)

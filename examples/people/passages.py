@@ -1,4 +1,4 @@
-"""Text by passage: a data set of one's own that says of which author, patient or text a sample is.
+"""Custom data set that names the person of each sample: text by passage.
 
 fedaudit run examples/people/study.toml --data-dir FOLDER
 """
@@ -14,12 +14,12 @@ from fedaudit.datasets.dataset import Dataset
 def passages(
     *, seed: int, data_dir: Path, name: str = "kjv", verses: int = 25, longest: int = 96
 ) -> Dataset:
-    """Verses of the Bible, each of one passage of so many that follow each other in a book."""
+    """Return verses of the Bible; consecutive verses of a book form a passage."""
     with np.load(data_dir / f"{name}.npz") as stored:
         text, book = stored["x"][:, :longest], stored["book"]
     place = np.arange(len(book)) - np.searchsorted(book, book)
     passage = np.char.add(np.char.add(book.astype(str), ":"), (place // verses).astype(str))
-    # Of a verse that is there twice nobody can say whether it was trained on.
+    # A verse that occurs twice may be used for training and held out at the same time.
     once = np.sort(np.unique(text, axis=0, return_index=True)[1])
-    made = samples(text[once], book[once].astype(np.int64), name=name, subject=passage[once])
-    return made(seed=seed)
+    data = samples(text[once], book[once].astype(np.int64), name=name, subject=passage[once])
+    return data(seed=seed)

@@ -34,9 +34,8 @@ from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.importing import named
 from fedaudit.core.naming import AlgorithmPart, changed_fields
 from fedaudit.core.values import Architecture, Samples
-from fedaudit.fl.algorithms import fedavg, fedmd, fedsgd, ifca, ifca_mir
-from fedaudit.fl.algorithms.base import Algorithm
-from fedaudit.fl.algorithms.ifca_mir import OwnRisk, Preference, PreferenceName, Risk
+from fedaudit.fl.algorithms import fedavg
+from fedaudit.fl.algorithms.base import Algorithm, OwnRisk, PreferenceName, Risk
 from fedaudit.fl.training.local import LocalTraining, OptimizerName, ScheduleName
 
 __all__ = [
@@ -86,7 +85,7 @@ class FederatedTask:
     public: Callable[[str], Samples]
     seed: int
     risk: Callable[[], Risk]
-    own_risk: OwnRisk
+    own_risk: Callable[[], OwnRisk]
     accepted: tuple[float, float] = (0.5, 0.8)
     nets: tuple[Architecture, ...] = ()
 
@@ -176,6 +175,8 @@ class FedSGD(FederatedAlgorithm):
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
+        from fedaudit.fl.algorithms import fedsgd
+
         return fedsgd.FedSGD(task.architecture, task.training, self.together)
 
 
@@ -326,6 +327,8 @@ class FedMD(FederatedAlgorithm):
         Raises:
             BadInput: The public set does not fit the clients' data, or networks are given twice.
         """
+        from fedaudit.fl.algorithms import fedmd
+
         if self.nets and task.nets:
             raise BadInput(
                 f"{setting('algorithm.options.nets')} and the study's models are both the clients' "
@@ -372,6 +375,8 @@ class IFCA(FederatedAlgorithm):
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
+        from fedaudit.fl.algorithms import ifca
+
         return ifca.Ifca(task.architecture, task.training, self.models, explore=self.explore)
 
 
@@ -406,13 +411,15 @@ class IFCAMIR(FederatedAlgorithm):
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
+        from fedaudit.fl.algorithms import ifca_mir
+
         return ifca_mir.IfcaMir(
             task.architecture,
             task.training,
             self.models,
             risk=task.risk(),
             every=self.every,
-            preference=Preference(self.preference, self.alpha, task.accepted),
+            preference=ifca_mir.Preference(self.preference, self.alpha, task.accepted),
             bonus=self.bonus,
             explore=self.explore,
         )
@@ -445,13 +452,15 @@ class IFCAMIRClients(FederatedAlgorithm):
 
     def build(self, task: FederatedTask) -> Algorithm:
         """Return the algorithm for a federation."""
+        from fedaudit.fl.algorithms import ifca_mir
+
         return ifca_mir.IfcaMirOfClients(
             task.architecture,
             task.training,
             self.models,
-            own_risk=task.own_risk,
+            own_risk=task.own_risk(),
             share=self.held_out,
-            preference=Preference(self.preference, self.alpha, task.accepted),
+            preference=ifca_mir.Preference(self.preference, self.alpha, task.accepted),
             explore=self.explore,
         )
 
@@ -505,7 +514,7 @@ def algorithm_named(name: str) -> Callable[..., Algorithm]:
         "algorithm",
         name,
         ALGORITHMS,
-        wanted="a function from a fedaudit.algorithms.FederatedTask, its parameter "
+        expected="a function from a fedaudit.algorithms.FederatedTask, its parameter "
         "'task', to an algorithm",
         fits=lambda found: callable(found) and "task" in signature(found).parameters,
     )

@@ -1,9 +1,9 @@
 """Figures of an audit as matplotlib figures; needs ``pip install "fedaudit[plots]"``."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, type_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,4 +104,12 @@ def _figure(across: str, up: str) -> "tuple[Figure, Axes]":
 
 
 def _record_of(audited: "_Audited | Record") -> "Record":
-    return cast("Record", getattr(audited, "record", audited))
+    from fedaudit.results.record import Record
+
+    record = getattr(audited, "record", audited)
+    if not isinstance(record, Record):
+        raise BadInput(
+            f"plots are of a fedaudit.Run or its record, got {type_of(audited)}; open the folder "
+            "of an audit with fedaudit.Run(folder)"
+        )
+    return record

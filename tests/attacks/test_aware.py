@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks import attack_named
-from fedaudit.attacks.membership.assignment_aware import WhereAssigned
-from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
-from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.attacks.rules import Mean, OneSidedLikelihood, WhereAssigned
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.observe.measurements import Measurements
@@ -56,9 +54,9 @@ def test_the_likelihood_looks_at_the_others_in_the_same_rounds() -> None:
     assert torch.equal(scores, OneSidedLikelihood()(two, target=1))
 
 
-def test_a_measured_round_of_which_nothing_was_told_is_refused() -> None:
+def test_missing_side_information_for_a_measured_round_is_refused() -> None:
     attack = attack_named("loss-series-aware").with_side_information({10: torch.tensor(True)})
-    with pytest.raises(BadInput, match=r"nothing is known .* rounds \[20, 30\]"):
+    with pytest.raises(BadInput, match=r"side information for the rounds \[20, 30\]"):
         attack.scores({"loss": cube()}, 0)
 
 

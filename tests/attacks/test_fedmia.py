@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import norm
 
-from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.rules import OneSidedLikelihood
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.values import ClientId
 from fedaudit.observe.measurements import Measurements
@@ -174,7 +174,7 @@ def test_others_that_were_sent_another_model_are_left_out() -> None:
 
 
 def test_one_other_client_is_too_few_and_the_message_offers_a_way_out() -> None:
-    with pytest.raises(NotVisible, match=r"besides the target.*got 1 other.*loss-series"):
+    with pytest.raises(NotVisible, match=r"other clients.*got 1 at most.*loss-series"):
         score(one_sample(3.0, 1.0))
 
 

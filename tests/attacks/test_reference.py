@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from fedaudit.attacks.base import Reference, Tuning
-from fedaudit.attacks.membership.reference import (
+from fedaudit.attacks.references import (
     SLOPES,
     LikelihoodRatio,
     ReferenceCalibrated,
@@ -306,7 +306,7 @@ def test_the_slope_does_not_depend_on_which_samples_are_attacked() -> None:
 def test_one_reference_is_enough_offline() -> None:
     own, others = losses(3, 1)
     np.testing.assert_allclose(scores(LikelihoodRatio(), own, others), own[0] - others[0, 0])
-    with pytest.raises(BadInput, match="needs 2 reference models of a kind for every sample"):
+    with pytest.raises(BadInput, match="needs 2 reference models with and without every sample"):
         scores(LikelihoodRatio(variance="each"), own, others)
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedaudit.attacks import ATTACKS, attack_named
-from fedaudit.attacks.membership.single_client import Last, Mean
+from fedaudit.attacks.rules import Last, Mean
 from fedaudit.core.errors import BadInput
 from fedaudit.observe.measurements import Measurements
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.seqmia import (
+from fedaudit.attacks.learned import (
     PARTS,
     PATIENCE,
     PUBLISHED_EPOCHS,

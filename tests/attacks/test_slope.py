@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn import Identity
 
 from fedaudit.attacks import attack_named
-from fedaudit.attacks.membership.single_client import Slope
+from fedaudit.attacks.rules import Slope
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Architecture, Model
 from fedaudit.observe.measurements import Measurements

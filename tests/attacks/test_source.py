@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.base import SourceRule
-from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
+from fedaudit.attacks.rules import OneSidedLikelihood
 from fedaudit.attacks.sia import (
     SourceAtLast,
     SourceByProduct,
@@ -163,7 +163,7 @@ def test_the_likelihood_names_the_client_with_the_largest_fedmia_score() -> None
 
 
 def test_of_two_clients_none_can_be_judged_beside_others_and_another_attack_is_named() -> None:
-    with pytest.raises(NotVisible, match=r"client 0 cannot be judged .* use sia, sia-mean"):
+    with pytest.raises(NotVisible, match=r"client 0 cannot be compared .* use sia, sia-mean"):
         SourceByTail(rule=OneSidedLikelihood()).posterior(
             measured(random(clients=2)), sizes=sizes(2)
         )

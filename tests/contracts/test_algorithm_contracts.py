@@ -21,8 +21,7 @@ from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting, plus
 from fedaudit.engines.base import Engine
-from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, HoldsOut, KeepsModels
-from fedaudit.fl.algorithms.ifca_mir import Cluster
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Cluster, HoldsOut, KeepsModels
 from fedaudit.fl.hooks import Defense, Turn, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -136,7 +135,7 @@ TASK = FederatedTask(
     public=lambda name: PUBLIC,
     seed=1,
     risk=RiskBySize,
-    own_risk=ByLoss(),
+    own_risk=ByLoss,
 )
 
 

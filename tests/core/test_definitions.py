@@ -438,3 +438,24 @@ def test_a_nested_class_has_the_digest_of_the_class_around_it(folder: Path) -> N
     assert (
         digest(folder, nested.replace("value = 1", "value = 2"), attribute="Outer.Inner") != first
     )
+
+
+def test_a_function_of_a_known_package_is_digested_by_its_name_alone() -> None:
+    digests = {
+        definition_digest("torch.nn.functional", name) for name in ("mse_loss", "cross_entropy")
+    }
+    assert len(digests) == 2
+
+
+def test_a_custom_module_with_the_name_of_a_known_package_is_digested_by_its_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    digests = []
+    for value in (1, 2):
+        sys.modules.pop("this", None)
+        (folder / "this.py").write_text(f"def part():\n    return {value}\n")
+        importlib.invalidate_caches()
+        assert importlib.import_module("this").part() == value
+        digests.append(definition_digest("this", "part"))
+    assert digests[0] != digests[1]

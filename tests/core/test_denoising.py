@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.modules import outputs_of, refuse_unfit
-from fedaudit.core.tasks import Denoising, denoising, left_of_clean
+from fedaudit.core.tasks import Denoising, denoising, signal_share
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.signals.gradients import gradient_products
@@ -35,7 +35,7 @@ def model(**settings: int | bool) -> Model:
 
 
 def test_the_variance_that_is_left_is_the_papers() -> None:
-    left = left_of_clean()
+    left = signal_share()
     assert left[0] == pytest.approx(1 - 1e-4)
     # Ho et al. 2020, section 4: at the last step nearly nothing is left (KL about 1e-5).
     assert 1e-5 < float(left[-1]) < 1e-4
@@ -49,7 +49,7 @@ def test_a_loss_is_the_mean_squared_error_of_the_fixed_draws() -> None:
     outputs = outputs_of(one, SAMPLES.features)
     for i in range(COUNT):
         for k in range(3):
-            left = left_of_clean()[steps[k]].float()
+            left = signal_share()[steps[k]].float()
             noisy = left.sqrt() * PICTURES[i] + (1 - left).sqrt() * noise[k]
             found = noisy - left.sqrt() * one.params["concepts.weight"][i % CONCEPTS]
             expected = (found - noise[k]).square().mean()

@@ -11,14 +11,14 @@ from fedaudit.core import files
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
     TooLarge,
+    delete_partial_files,
     open_regular,
-    opened_to_append,
+    open_to_append,
     own_folder,
     read_bytes,
     read_object,
     read_text,
     regular_size,
-    sweep,
     write_whole,
 )
 
@@ -152,10 +152,10 @@ def test_what_a_killed_process_left_behind_is_swept_and_nothing_else(tmp_path: P
     for name in (left, new, *others, f"folder/{left}"):
         (tmp_path / name).write_text("x")
         os.utime(tmp_path / name, (1000, 3000 if name == new else 1000))
-    sweep(tmp_path, before=2000.0)
+    delete_partial_files(tmp_path, before=2000.0)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new, *others, "folder"])
     assert (tmp_path / "folder" / left).exists()
-    sweep(tmp_path / "gone", before=2000.0)
+    delete_partial_files(tmp_path / "gone", before=2000.0)
 
 
 def test_a_folder_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_nothing_is_added_to_a_link_or_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
         with pytest.raises(OSError):
-            opened_to_append(tmp_path / name)
+            open_to_append(tmp_path / name)
     assert not (tmp_path / "gone").exists()
     for _ in range(2):
-        with opened_to_append(tmp_path / "file") as file:
+        with open_to_append(tmp_path / "file") as file:
             file.write(b"x")
     assert (tmp_path / "file").read_bytes() == b"xx"

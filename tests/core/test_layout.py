@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core.modules import laid_out, layout
+from fedaudit.core.modules import in_fastest_layout, layout
 from fedaudit.models import architecture
 
 
@@ -28,7 +28,7 @@ def test_the_layout_changes_no_more_than_rounding() -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3), nn.Flatten())
     x = torch.randn(2, 1, 8, 8)
     before = module(x)
-    moved = laid_out(module)
+    moved = in_fastest_layout(module)
     assert moved is module
     second = dict(module.named_parameters())["2.weight"]
     assert second.is_contiguous(memory_format=torch.channels_last)
@@ -46,7 +46,7 @@ class Viewing(nn.Module):
 
 
 def test_networks_with_code_of_somebody_elses_keep_their_order() -> None:
-    module = laid_out(nn.Sequential(Viewing(), nn.Linear(4 * 36, 2)))
+    module = in_fastest_layout(nn.Sequential(Viewing(), nn.Linear(4 * 36, 2)))
     assert all(value.is_contiguous() for value in module.parameters())
     assert module(torch.zeros(2, 1, 8, 8)).shape == (2, 2)
 

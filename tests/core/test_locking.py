@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import LOCK_FILE, Lock, kept_to_this_process
+from fedaudit.core.files import LOCK_FILE, Lock, lock_folder
 
 
 def test_another_process_is_refused_until_the_last_holder_lets_go(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from fedaudit.core.files import kept_to_this_process as k; "
+    code = "from pathlib import Path; from fedaudit.core.files import lock_folder as k; "
     command = [sys.executable, "-c", code + "k(Path('.'))"]
 
     def refused() -> bool:
@@ -20,7 +20,7 @@ def test_another_process_is_refused_until_the_last_holder_lets_go(tmp_path: Path
         assert run.returncode == 0 or "another process is writing to ." in run.stderr
         return run.returncode != 0
 
-    first, second = kept_to_this_process(tmp_path), kept_to_this_process(tmp_path / ".")
+    first, second = lock_folder(tmp_path), lock_folder(tmp_path / ".")
     assert first is second
     assert refused()
     del first
@@ -40,7 +40,7 @@ def test_two_locks_are_taken_one_after_the_other(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be used"):
-        kept_to_this_process(tmp_path / "nowhere")
+        lock_folder(tmp_path / "nowhere")
 
 
 def test_a_pipe_in_the_place_of_the_lock_is_refused_and_not_waited_for(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_pipe_in_the_place_of_the_lock_is_refused_and_not_waited_for(tmp_path:
     # Also where somebody reads it, so that it could be opened.
     reader = os.open(tmp_path / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(BadInput, match="no regular file"):
-        kept_to_this_process(tmp_path)
+        lock_folder(tmp_path)
     os.close(reader)
 
 

@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from time import perf_counter
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import packed
 from fedaudit.core.modules import refuse_unfit
+from fedaudit.core.objects import part_reference
 from fedaudit.core.tasks import TASKS, PerSampleLoss, Reading, lacking, of_loss, task_named
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.dataset import samples_of_task
@@ -67,10 +70,10 @@ def test_padding_counts_in_no_tokens_loss() -> None:
         ("classification", FOUR, torch.tensor([0, 1, -1, 0]), "class indices from 0"),
         ("binary", FOUR, torch.tensor([0, 1, 2, 0]), "0 or 1.*'classification'"),
         ("binary", FOUR, torch.tensor([0, 1, torch.nan, 1]), "from 0 to 1, 1 of them infinite or"),
-        ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "one row of 0 and 1"),
+        ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "a row of 0 and 1"),
         ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*no finite numbers"),
         ("next-token", torch.tensor([[3, 0, 0], [1, 2, 0]]), FOUR[:2, 0], "1 of 2 sequences"),
-        ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to be predicted"),
+        ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to predict"),
         ("next-token", torch.tensor([[3, -4], [4, 5]]), FOUR[:2, 0], "tokens lie from 0"),
     ],
 )
@@ -92,7 +95,7 @@ def test_a_token_outside_the_vocabulary_and_features_that_are_no_tokens_are_refu
 @pytest.mark.parametrize(
     ("name", "outputs", "said"),
     [
-        ("binary", torch.zeros(4, 2), "one logit a sample"),
+        ("binary", torch.zeros(4, 2), "one logit per sample"),
         ("regression", torch.zeros(4, 2), r"shape \(4, 1\), got \(4, 2\)"),
         ("multi-label", torch.zeros(4, 1), r"shape \(4, 3\), got \(4, 1\)"),
         ("next-token", torch.zeros(4, 7), "a row of logits for every token"),
@@ -158,8 +161,8 @@ def test_inputs_by_name_come_out_as_they_went_in() -> None:
     [
         ({}, "got none"),
         ({"a": torch.zeros(2, 1), "b": torch.zeros(3, 1)}, "a: 2, b: 3"),
-        ({"a": torch.zeros(1, 1), "b": torch.tensor([[2**24 + 1]])}, "'b' holds .* 16777216 are"),
-        ({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)}, "'k' is one number"),
+        ({"a": torch.zeros(1, 1), "b": torch.tensor([[2**24 + 1]])}, "'b' has .* 16777216 are"),
+        ({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)}, "'k' is a single number"),
     ],
 )
 def test_inputs_that_do_not_lie_side_by_side_are_refused(
@@ -188,7 +191,7 @@ def test_tokens_may_be_targets_of_their_own_and_groups_are_none() -> None:
     assert torch.equal(task.targets(tokens, books), tokens)
     for own in (tokens * 2, (tokens * 2).float()):
         assert torch.equal(task.targets(tokens, own), tokens * 2)
-    with pytest.raises(BadInput, match="as where they were shifted already"):
+    with pytest.raises(BadInput, match="shifted by one position"):
         task.targets(tokens, torch.tensor([[2, 3, 0], [5, 6, 0]]))
 
 
@@ -214,7 +217,7 @@ def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        (_detached, "no gradient by the outputs"),
+        (_detached, "no gradient with respect to the outputs"),
         (_centred, "depends on the other samples"),
         (_endless, "infinite or not a number for 3 of 3 samples before"),
     ],
@@ -244,7 +247,7 @@ def test_tokens_that_a_mask_leaves_out_count_in_no_loss() -> None:
     assert taken.targets.tolist() == [[1, 2, 9], [4, 5, 6]]
     assert taken.inputs is not None
     assert torch.equal(taken.inputs.unpacked(taken.features)["input_ids"], tokens)
-    with pytest.raises(BadInput, match="1 of 2 sequences have no token to be predicted"):
+    with pytest.raises(BadInput, match="1 of 2 sequences have no token to predict"):
         samples_of_task(
             Samples(
                 {"input_ids": tokens, "attention_mask": mask * torch.tensor([[0], [1]])}, [0, 1]
@@ -256,3 +259,30 @@ def test_tokens_that_a_mask_leaves_out_count_in_no_loss() -> None:
 def test_a_loss_is_called_with_its_settings_or_refused() -> None:
     with pytest.raises(BadInput, match=r"settings nope: .*unexpected keyword"):
         task_named("tests.core.test_tasks:_endless", {"nope": 5})
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (functional.cross_entropy, "cross_entropy returns one number for all samples"),
+        (functional.mse_loss, "give the task 'regression' instead"),
+        (nn.CrossEntropyLoss, "CrossEntropyLoss is a class"),
+        (partial(functional.l1_loss, reduction="sum"), "give such a function"),
+    ],
+)
+def test_a_loss_of_torch_that_is_no_loss_per_sample_is_refused_at_once(
+    loss: PerSampleLoss, text: str
+) -> None:
+    start = perf_counter()
+    with pytest.raises(BadInput, match=text):
+        fa.audit(fa.Federation("digits", task=loss))
+    assert perf_counter() - start < 10
+
+
+def test_a_loss_of_torch_without_reduction_is_taken_and_digested_fast() -> None:
+    start = perf_counter()
+    part = part_reference(functional.cross_entropy, {"reduction": "none"}, kind="task")  # type: ignore[arg-type]
+    assert perf_counter() - start < 10
+    assert part.name == "torch.nn.functional:cross_entropy"
+    task = task_named(part.name, part.options)
+    assert task.losses(torch.zeros(2, 3), torch.tensor([0, 1])).shape == (2,)

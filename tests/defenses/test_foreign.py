@@ -98,7 +98,7 @@ def test_a_filter_is_found_by_its_path() -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("swapped", "a filter of your own is named 'package.module:callable', got 'swapped'"),
+        ("swapped", "a custom filter is named 'package.module:callable', got 'swapped'"),
         ("no_such_package:f", "cannot import 'no_such_package:f'.*PYTHONPATH"),
         ("math:nothing", "cannot import 'math:nothing'"),
         ("math:pi", "is a float"),

@@ -69,8 +69,8 @@ def test_more_classes_a_client_than_there_are_are_refused(kind: type[ClassGuided
     for most, least, said in (
         (11, 0, "m_max is a number of classes from 1 to 10 here"),
         (0, 11, "m_min is a number of classes from 1 to 10 here"),
-        (3, 4, "m_max is at least m_min"),
-        (1, 0, "got m_max 1 and m_min 2"),
+        (3, 4, "m_max is 3 and m_min is 4"),
+        (1, 0, "m_max is 1 and m_min is 2"),
     ):
         with pytest.raises(BadInput, match=said):
             kind(members=(0, 1), m_max=most, m_min=least).refuse_misfit(GROUP_NORM)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedaudit.core.errors import Unsupported
-from fedaudit.core.modules import laid_out
+from fedaudit.core.modules import in_fastest_layout
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, norm, plus, scaled
@@ -167,7 +167,7 @@ def test_a_network_is_left_without_hooks() -> None:
 @pytest.mark.parametrize("copies", [1, 2])
 def test_images_with_channels_last_agree_too(copies: int) -> None:
     for name in ("conv", "deep-conv"):
-        module, whole = laid_out(net(name)), batch(name, 4 * copies)
+        module, whole = in_fastest_layout(net(name)), batch(name, 4 * copies)
         for part in module.modules():
             if isinstance(part, nn.Conv2d):
                 assert part.weight.is_contiguous(memory_format=torch.channels_last)
@@ -181,7 +181,7 @@ def test_residual_networks_of_the_catalogue_are_clipped_over_copies_of_images(
 ) -> None:
     torch.manual_seed(0)
     build = architecture(name, shape=(3, 8, 8), classes=CLASSES, width=width).build
-    module, whole = laid_out(build().double().train()), drawn(name, (3, 8, 8), 4)
+    module, whole = in_fastest_layout(build().double().train()), drawn(name, (3, 8, 8), 4)
     found = clipped_sum(objective(module), whole, clip=0.2, copies=2)
     same(found, one_by_one(module, whole, 0.2, copies=2))
 

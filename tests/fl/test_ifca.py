@@ -15,16 +15,10 @@ from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples, flat, weighted_sum
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
+from fedaudit.fl.algorithms.base import Cluster
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca, losses
-from fedaudit.fl.algorithms.ifca_mir import (
-    GUESS,
-    Cluster,
-    IfcaMir,
-    IfcaMirOfClients,
-    Preference,
-    shortage,
-)
+from fedaudit.fl.algorithms.ifca_mir import GUESS, IfcaMir, IfcaMirOfClients, Preference, shortage
 from fedaudit.fl.hooks import Chain, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining

@@ -268,8 +268,8 @@ def test_a_loss_that_was_written_for_one_logit_is_given_one(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("loss", "says"),
     [
-        (nn.CrossEntropyLoss(), r"gives \(\) for 3 samples"),
-        (lambda outputs, labels: functional.mse_loss(outputs, labels), "loss cannot be taken"),
+        (nn.CrossEntropyLoss(), r"returns \(\) for 3 samples"),
+        (lambda outputs, labels: functional.mse_loss(outputs, labels), "loss cannot be computed"),
     ],
 )
 def test_a_loss_that_gives_no_number_a_sample_is_refused(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import fedaudit as fa
-from fedaudit.attacks.ami.game import Contest, Pools, Rules
+from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami.game import Contest, Pools
 from fedaudit.attacks.ami.plant import plant
-from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.additive import LdpLaplace
@@ -123,16 +123,16 @@ def test_games_behind_a_defense_are_played_in_rounds_and_a_variant_has_its_own_o
 @pytest.mark.parametrize(
     ("given", "asked", "says"),
     [
-        ({}, {"attacks": ["fedmia-2"]}, "attacks= is of audits of federations"),
-        ({}, {"workers": 2}, "workers= is of audits of federations"),
+        ({}, {"attacks": ["fedmia-2"]}, "attacks= applies to federations only"),
+        ({}, {"workers": 2}, "workers= applies to federations only"),
         ({}, {"seeds": [1, 2]}, "games have one seed"),
         ({"mechanism": fa.defenses.GradientNoise(sigma=1.0)}, {}, "no mechanism named 'gradient-"),
-        ({"mechanism": 3}, {}, "a defense is derived from"),
+        ({"mechanism": 3}, {}, "a defense is an object of fedaudit.defenses"),
         ({"mechanism": "bitrand"}, {}, "give it as mechanism.nominal_epsilon"),
         (
             {"features": 3},
             {},
-            "an extractor is a name, or a function .*; got an int",
+            "an extractor is a catalogue name, or .*; got an int",
         ),
         ({"variants": {"a": {"batch": 3}}}, {}, "variant 'a'.* named 'batch'"),
         ({"clients": 600}, {}, "lower clients or servers"),

@@ -6,7 +6,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.results.record import Record
-from fedaudit.results.sources import LABELS
+from fedaudit.results.runs import LABELS
 from tests.gate.parts import control, needed_by, verdict, worst_of
 from tests.report.clustered import clustered
 from tests.report.games import HONEST, NONE, REFUTED, played, point

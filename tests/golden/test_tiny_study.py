@@ -12,7 +12,7 @@ import pytest
 
 from fedaudit.attacks import ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.attacks.rules import Mean
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.running.run import run_study

@@ -21,8 +21,8 @@ from fedaudit.live.files import waiting
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE
 from fedaudit.report.text.verdict import verdict
-from fedaudit.results.coverage import Coverage
 from fedaudit.results.record import Record
+from fedaudit.results.runs import Coverage
 from tests.live.federation import FEW, POLICY, data, network, rounds
 from tests.study.studies import SMALL
 

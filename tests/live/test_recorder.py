@@ -27,7 +27,7 @@ from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.pack.remaking import differences, made_again, not_shown
 from fedaudit.pack.suppressing import suppressed
-from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record
+from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
 from tests.live.federation import NET, ROUNDS, data, measured, module, network, rounds, trained
 from tests.programs import exit_code
@@ -331,9 +331,9 @@ def test_a_recording_is_attacked_like_a_study(
     assert attacked.where(metric="test_accuracy")[0].samples == int((AUDIT.owner == NOBODY).sum())
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
-    assert attacked.config.keys() <= OF_A_RECORDER
+    assert attacked.config.keys() <= RECORDER_SETTINGS
     not_in_config = {"format", "version", "refused", "conflicts", "is_closed"}
-    assert Recording.model_fields.keys() - not_in_config == OF_A_RECORDING
+    assert Recording.model_fields.keys() - not_in_config == RECORDING_KEYS
 
 
 def test_two_recordings_of_one_run_have_the_same_content_hash(
@@ -523,7 +523,7 @@ def test_a_recording_that_was_attacked_is_found_by_every_command_that_reads_reco
     ]
     for command in commands:
         assert exit_code(*command) == 2
-        assert f"make it with `fedaudit attack {folder}`" in capsys.readouterr().err
+        assert f"write it with `fedaudit attack {folder}`" in capsys.readouterr().err
     assert exit_code("attack", folder, *AS_QUICK) == 0
     assert [exit_code(*command) for command in commands] == [0, 0, 0, 0]
     assert (folder / "attacked" / "report.html").is_file()

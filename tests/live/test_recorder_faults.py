@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import RECORDING_FILE, opened_to_append
+from fedaudit.core.files import RECORDING_FILE, open_to_append
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE, RoundEntry, append_round, read_round_log
@@ -116,7 +116,7 @@ def test_a_disk_that_fills_up_leaves_no_half_line(
 ) -> None:
     told = RoundEntry(round=1, asked=(0,), answered=(0,), measured=False)
     append_round(told, tmp_path)
-    opened = opened_to_append
+    opened = open_to_append
 
     class Full:
         def __init__(self, file: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up_leaves_no_half_line(
             return getattr(self.file, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedaudit.live.recording.opened_to_append", lambda path: Full(opened(path)))
+        patch.setattr("fedaudit.live.recording.open_to_append", lambda path: Full(opened(path)))
         with pytest.raises(OSError, match="No space left"):
             append_round(told, tmp_path)
     append_round(told.model_copy(update={"round": 2}), tmp_path)
@@ -166,7 +166,7 @@ def test_a_key_that_stands_twice_is_refused(file: str, tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recording")
     text = (folder / file).read_text()
     (folder / file).write_text(text.replace("{", '{"round": 1, "name": "x", ', 1))
-    with pytest.raises(Damaged, match="stands twice"):
+    with pytest.raises(Damaged, match="occurs twice"):
         attack_recording(folder, (), tmp_path / "out")
 
 

@@ -70,9 +70,9 @@ def test_bounds_rise_to_the_truth_with_canaries() -> None:
 @pytest.mark.parametrize(
     ("z", "inside", "match"),
     [
-        (np.zeros(19), np.arange(19) < 9, "take 20 canary clients, got 19"),
+        (np.zeros(19), np.arange(19) < 9, "need 20 canary clients, got 19"),
         (np.full(20, np.nan), np.arange(20) < 9, "one finite statistic"),
-        (np.zeros(20), np.arange(10) < 5, "must have one entry a sample"),
+        (np.zeros(20), np.arange(10) < 5, "must have one entry per sample"),
         (np.zeros(60), np.ones(60, dtype=bool), "non-members|fair coins"),
     ],
 )
@@ -150,7 +150,7 @@ def test_members_with_another_spread_have_no_bound_from_means() -> None:
     scores = rng.normal(size=2000) * np.where(inside, 1.15, 1.0)
     found = record_bounds(scores, inside, guesses=400, delta=DELTA)
     assert found.if_normal is None
-    assert "spread" in found.refusal
+    assert "differ in their variance" in found.refusal
 
 
 def test_of_few_canaries_it_is_not_told_if_their_scores_are_normal() -> None:
@@ -158,7 +158,7 @@ def test_of_few_canaries_it_is_not_told_if_their_scores_are_normal() -> None:
     found = record_bounds(scores, inside, guesses=38, delta=DELTA)
     assert (found.if_normal, found.refusal) == (
         None,
-        "it takes 200 canaries to test if scores are normal, got 199",
+        "testing if scores are normal needs 200 canaries, got 199",
     )
 
 

@@ -78,7 +78,7 @@ def test_a_rate_that_the_sample_cannot_show_is_refused_by_name() -> None:
 def test_a_contrast_without_samples_is_refused_and_the_others_stand() -> None:
     found = by_name(evaluate(*audit(unseen=0), origin_codes=True))
     empty = found["unseen", "auc"]
-    assert (empty.value, empty.note) == (None, "no unseen samples to hold members against")
+    assert (empty.value, empty.note) == (None, "no unseen samples to compare members with")
     assert [metric for contrast, metric in found if contrast == "unseen"] == ["auc"]
     assert found["mixed", "auc"].value == found["other_client", "auc"].value
     assert found["mixed", "auc"].note == "the same as other_client: no unseen samples"

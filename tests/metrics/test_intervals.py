@@ -19,7 +19,7 @@ from fedaudit.metrics import (
     summed,
     upper_limit,
 )
-from fedaudit.metrics.intervals import _budget, mean_of_units
+from fedaudit.metrics.intervals import _critical_values, mean_of_units
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -144,11 +144,11 @@ def test_limits_held_together_are_the_least_mean_that_neither_product_nor_least_
 def test_the_budget_of_runs_is_exceeded_with_the_error_that_was_asked_for(
     runs: int, total: float
 ) -> None:
-    budget = _budget(runs, 0.025)
+    budget = _critical_values(runs, 0.025)
     assert budget.total == pytest.approx(total, abs=1e-3)
-    assert budget.of_one == pytest.approx(np.log(2 * runs / 0.025))
+    assert budget.single == pytest.approx(np.log(2 * runs / 0.025))
     drawn = np.random.default_rng(0).exponential(size=(400_000, runs))
-    over = (drawn.sum(axis=1) > budget.total) | (drawn.max(axis=1) > budget.of_one)
+    over = (drawn.sum(axis=1) > budget.total) | (drawn.max(axis=1) > budget.single)
     assert over.mean() == pytest.approx(0.025, abs=0.001)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.delong import auc_over_runs, judged_on_others
+from fedaudit.metrics.delong import auc_over_runs, rates_at_calibrated_threshold
 from fedaudit.metrics.roc import auc
 
 
@@ -76,21 +76,21 @@ def test_too_few_runs_or_a_run_of_one_side_are_refused() -> None:
 
 def test_a_threshold_is_chosen_on_other_runs_and_judged_on_these() -> None:
     known = np.arange(20.0)  # one of twenty may lie above: 18 is the threshold
-    found = judged_on_others(known, [18.0, 18.5, 40.0], [0.0, 19.0], fpr=0.05)
-    assert (found.found.hits, found.found.total) == (2, 3)
-    assert (found.mistaken.hits, found.mistaken.total) == (1, 2)
-    none = judged_on_others(known, [19.0], [19.5], fpr=0.0)
-    assert (none.found.hits, none.mistaken.hits) == (0, 1)
+    found = rates_at_calibrated_threshold(known, [18.0, 18.5, 40.0], [0.0, 19.0], fpr=0.05)
+    assert (found.true_positive.hits, found.true_positive.total) == (2, 3)
+    assert (found.false_positive.hits, found.false_positive.total) == (1, 2)
+    none = rates_at_calibrated_threshold(known, [19.0], [19.5], fpr=0.0)
+    assert (none.true_positive.hits, none.false_positive.hits) == (0, 1)
 
 
 def test_an_infinite_score_is_found_whatever_the_threshold() -> None:
-    found = judged_on_others([np.inf, np.inf], [np.inf], [0.0], fpr=0.0)
-    assert (found.found.hits, found.mistaken.hits) == (1, 0)
+    found = rates_at_calibrated_threshold([np.inf, np.inf], [np.inf], [0.0], fpr=0.0)
+    assert (found.true_positive.hits, found.false_positive.hits) == (1, 0)
 
 
 @pytest.mark.parametrize("wrong", [([], [1.0], [1.0], 0.1), ([1.0], [1.0], [1.0], 1.0)])
 def test_nothing_to_choose_on_is_refused(
     wrong: tuple[list[float], list[float], list[float], float],
 ) -> None:
-    with pytest.raises(BadInput, match="scores to choose it on"):
-        judged_on_others(*wrong[:3], fpr=wrong[3])
+    with pytest.raises(BadInput, match="needs calibration scores"):
+        rates_at_calibrated_threshold(*wrong[:3], fpr=wrong[3])

@@ -86,7 +86,7 @@ def test_every_sample_is_flagged_at_a_rate_of_one() -> None:
 
 @pytest.mark.parametrize("fpr", [0.0, -0.1, 1.1, float("nan")])
 def test_a_rate_that_is_no_share_is_refused(fpr: float) -> None:
-    with pytest.raises(BadInput, match="share in"):
+    with pytest.raises(BadInput, match="is in \\(0, 1\\]"):
         rate_limits([1.0, 0.0], [True, False], fpr)
 
 

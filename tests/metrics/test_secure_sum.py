@@ -116,7 +116,7 @@ def test_more_draws_bring_the_gaussian_bound_nearer_to_the_truth() -> None:
     [
         (np.zeros((200, 3)), np.ones(3), "same in every draw"),
         (np.zeros((79, 3)), np.ones(3), "takes 80 independent draws.*got 79"),
-        (np.zeros((100, 3)), np.ones(4), "as many parameters"),
+        (np.zeros((100, 3)), np.ones(4), "the same parameters"),
         (np.full((100, 3), np.nan), np.ones(3), "not finite"),
     ],
 )

@@ -34,12 +34,12 @@ def test_nobody_is_named_where_no_chance_is_large_enough() -> None:
 
 @pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
 def test_a_threshold_that_is_no_chance_is_refused(least: float) -> None:
-    with pytest.raises(BadInput, match="least is a chance"):
+    with pytest.raises(BadInput, match="least is a probability"):
         inferred_source(np.ones((1, 1)), least=least)
 
 
 def test_chances_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(BadInput, match="1 of 2 samples have a chance that is not a number"):
+    with pytest.raises(BadInput, match="1 of 2 samples have a probability that is not a number"):
         inferred_source(np.array([[0.5, np.nan], [0.5, 0.2]]))
 
 
@@ -239,7 +239,7 @@ def test_the_first_of_equal_shares_is_named_whatever_the_sizes() -> None:
 
 
 def test_a_client_without_samples_has_no_share() -> None:
-    with pytest.raises(BadInput, match="none of client 1"):
+    with pytest.raises(BadInput, match="client 1 has none"):
         by_label_distribution(np.array([[1, 2], [0, 0]]), np.array([0]))
 
 

@@ -44,7 +44,7 @@ def test_a_metric_stands_beside_the_headline_figures_contrast_by_contrast() -> N
     assert found["mixed"].value == pytest.approx(gap(scores, is_member))
     assert [e.n_nonmembers for e in found.values()] == [40, 60, 100]
     few = estimates("gap", Metric(gap), scores[45:55], origin[45:55], rng=rng, origin_codes=True)
-    assert all(e.value is None and "it takes 10" in e.note for e in few)
+    assert all(e.value is None and "needs 10 of each" in e.note for e in few)
 
 
 def test_a_metric_that_fails_is_refused_by_name() -> None:

@@ -146,8 +146,8 @@ def test_group_normalisation_leaves_each_sample_on_its_own_while_training(
         ("cnn", (600,), "channels x height x width, got samples of shape 600"),
         ("wide-resnet", (600,), "'wide-resnet' reads images .* got samples of shape 600"),
         ("resnet18", (28, 28), "'resnet18' reads images .* got samples of shape 28x28"),
-        ("mlp", (), "at least one side"),
-        ("mlp", (0, 3), "each at least 1"),
+        ("mlp", (), "at least one axis"),
+        ("mlp", (0, 3), "each of at least 1"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused_before_anything_runs(

@@ -106,7 +106,7 @@ def test_a_callable_with_open_keywords_is_given_everything(here: str) -> None:
         ("math:pi", {}, "is a float, not a class or function"),
         ("torch.nn:Linear", {}, "could not be called: .*missing"),
         ("here:Own", {"input": 3}, "did you mean 'inputs'"),
-        ("here:not_a_module", {}, "made a str, not a torch"),
+        ("here:not_a_module", {}, "returned a str, not a torch"),
     ],
 )
 def test_a_path_that_leads_to_no_model_is_refused(

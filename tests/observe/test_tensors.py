@@ -210,7 +210,7 @@ def test_files_and_names_without_end_are_refused(
 ) -> None:
     write_tensors(SOME, path)
     monkeypatch.setattr(pretrained, "MAX_TENSORS", 2)
-    with pytest.raises(Damaged, match="tells of 3 tensors"):
+    with pytest.raises(Damaged, match="lists 3 tensors"):
         read_tensors(path)
     monkeypatch.setattr(tensors, "MAX_BYTES", 10)
     with pytest.raises(Damaged, match="larger than 10 bytes"):

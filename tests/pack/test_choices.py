@@ -15,9 +15,9 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import compare_choices, held_by
 from fedaudit.pack.verifying import Verified, foreign_names, verify
-from fedaudit.results.coverage import ClientCoverage, Coverage, MissingRounds
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
+from fedaudit.results.runs import ClientCoverage, Coverage, MissingRounds
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.digests import write_with_digest

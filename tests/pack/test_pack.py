@@ -20,7 +20,7 @@ from fedaudit.pack import packing
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
-from fedaudit.results.record import Record, replaced, write_record
+from fedaudit.results.record import Record, replace_estimates, write_record
 from tests.digests import write_with_digest
 from tests.gate.parts import auc, bound, found
 from tests.programs import exit_code
@@ -57,7 +57,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     passing = found(auc(0.48, 0.52), bound(0.1)).model_copy(
         update={"exposed": full.exposed, "clients": full.clients}
     )
-    return packed(replaced(passing, full.groups[:3]), folder)
+    return packed(replace_estimates(passing, full.groups[:3]), folder)
 
 
 @pytest.fixture
@@ -491,7 +491,7 @@ def test_a_signed_pack_is_held_and_a_resigned_or_unsigned_one_is_not(
     words = ("pack", source / "record.json", "--policy", source / "policy.toml")
     assert exit_code(*words, "--out", out, "--sign", mine) == 0
     assert exit_code("verify", out, "--signer", public) == 0
-    assert "held: the manifest is signed by the key of" in capsys.readouterr().out
+    assert "verified: the manifest is signed by the key of" in capsys.readouterr().out
     check = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(public), "-rawin"]
     files = ["-in", str(out / "manifest.json"), "-sigfile", str(out / "manifest.sig")]
     subprocess.run([*check, *files], check=True, capture_output=True)

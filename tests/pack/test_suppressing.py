@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from fedaudit.pack.suppressing import suppressed, wrongly_blank
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
-from fedaudit.results.sources import ClassSuccess
+from fedaudit.results.runs import ClassSuccess
 from tests.gate.parts import auc, found, tpr
 from tests.report.records import record, source, with_sources
 

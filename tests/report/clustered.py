@@ -5,11 +5,10 @@ from numpy.typing import NDArray
 
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.evaluation.clusters import cluster_figures, served_figure
-from fedaudit.results.aggregate import each_over_runs
-from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import ACCURACY, FAIRNESS_GAPS
+from fedaudit.results.aggregate import average_each
+from fedaudit.results.estimate import ACCURACY, FAIRNESS_GAPS, Estimate
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ClusterResult, ClusterRound, ModelState
 from tests.estimates import changed
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, record
 
@@ -128,7 +127,7 @@ def figures(run: ClusterResult, gaps: tuple[str, ...] = FAIRNESS_GAPS) -> list[E
 
 def over_runs(*runs: ClusterResult) -> list[Estimate]:
     """Figures over runs."""
-    return each_over_runs([one for run in runs for one in figures(run)])
+    return average_each([one for run in runs for one in figures(run)])
 
 
 def with_clusters(*results: ClusterResult, membership: bool = False, **rest: object) -> Record:
@@ -141,7 +140,7 @@ def with_clusters(*results: ClusterResult, membership: bool = False, **rest: obj
     return changed(
         plain,
         clusters=list(results),
-        estimates=[*others, *runs, *each_over_runs(runs)],
+        estimates=[*others, *runs, *average_each(runs)],
         seeds=[result.seed for result in results],
         **only,
     )
@@ -164,4 +163,4 @@ def hostile_clusters() -> Record:
     gaps = (bad, f"{bad} too", f"{bad} as well")
     found = [one for run in runs for one in figures(run, gaps)]
     given = with_clusters(*runs)
-    return changed(given, estimates=[*given.where(topic="utility"), *found, *each_over_runs(found)])
+    return changed(given, estimates=[*given.where(topic="utility"), *found, *average_each(found)])

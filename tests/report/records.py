@@ -12,10 +12,16 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.evaluation.source import Baseline, SourceFound, source_figures
 from fedaudit.metrics import Limited, rate_limits
 from fedaudit.metrics.source import LabelExcess
-from fedaudit.results.aggregate import corrected, each_over_runs
-from fedaudit.results.estimate import GUESSING, Estimate, Test
+from fedaudit.results.aggregate import average_each, correct_tests
+from fedaudit.results.estimate import (
+    GENERALISATION_GAP,
+    GUESSING,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    Estimate,
+    Test,
+)
 from fedaudit.results.guessing import alpha_of
-from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import (
     AccuracyByRound,
     AttackRow,
@@ -30,7 +36,7 @@ from fedaudit.results.record import (
     UsageRow,
     ViewRow,
 )
-from fedaudit.results.sources import Answered, Chained, ClassSuccess, SourceResult
+from fedaudit.results.runs import Answered, Chained, ClassSuccess, SourceResult
 from tests.estimates import changed, estimate
 
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='1'</script>"
@@ -396,7 +402,7 @@ def record(
                 bars.append(made.histogram)
             lines += trajectories("loss", 1.0, **where) + trajectories("grad_cosine", 0.2, **where)
     if over_seeds:
-        findings += each_over_runs(findings)
+        findings += average_each(findings)
     for attack, strength in zip(attacks[:3], strengths, strict=False):
         parts += groups(attack, strength, seeds[0])
     findings.append(
@@ -531,7 +537,7 @@ def source(
 
 def over_runs(*sources: SourceFound, alpha: float = 0.05) -> list[Estimate]:
     """Figures of source attacks over their runs."""
-    return corrected(each_over_runs([one for run in sources for one in run.figures]), alpha)
+    return correct_tests(average_each([one for run in sources for one in run.figures]), alpha)
 
 
 def with_sources(*sources: SourceFound, membership: bool = False, **rest: object) -> Record:

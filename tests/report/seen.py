@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from fedaudit.report.figures.drawing import Figures, Panel, Series
+from fedaudit.report.figures.charts import Figures
 from fedaudit.report.grid import Cell, Grid, Tile
 from fedaudit.report.page import sections_of
 from fedaudit.report.terminal import print_comparison, print_record
@@ -62,8 +62,3 @@ def cells(grid: Grid | None, name: str) -> list[Cell]:
 def column(grid: Grid | None, name: str) -> list[str]:
     """The texts of a column."""
     return [cell.text for cell in cells(grid, name)]
-
-
-def lines(panel: Panel) -> dict[str, Series]:
-    """Lines and marks by their names; of several with one name the last."""
-    return {one.name: one for one in panel.series}

@@ -11,7 +11,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
 from fedaudit.results.read import read_record
-from fedaudit.results.record import Record, replaced
+from fedaudit.results.record import Record, replace_estimates
 from results.archives import unpacked
 from tests.estimates import changed
 from tests.report.records import record
@@ -28,7 +28,7 @@ def federation(auc: float | None = None, defense: str = "none", **parts: object)
         return changed(one, value=auc, low=auc - 0.01, high=auc + 0.01)
 
     findings = [moved(one) for one in made.findings]
-    return changed(replaced(made, findings), **parts)
+    return changed(replace_estimates(made, findings), **parts)
 
 
 def expected(of: Record) -> float:
@@ -96,7 +96,7 @@ def test_only_loss_or_only_cosine_is_not_the_strongest_of_four() -> None:
     made = federation()
     assert strongest(made) is not None
     fewer = [one for one in made.findings if one.attack in ("loss-series", "fedmia-1")]
-    assert advice(replaced(made, fewer)) is None
+    assert advice(replace_estimates(made, fewer)) is None
 
 
 def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedaudit.report.deciding.clients import pooled_over
+from fedaudit.report.deciding.membership import pooled_over
 from fedaudit.report.evidence import headline
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.page import report_html

@@ -7,8 +7,8 @@ from fedaudit.report.comparison.tables import cluster_comparison
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import verdict
-from fedaudit.results.clusters import ClusterResult, ClusterRound, ModelState
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ClusterResult, ClusterRound, ModelState
 from fedaudit.study.comparing import compared
 from tests.estimates import changed
 from tests.report.clustered import clustered, over_runs, with_clusters

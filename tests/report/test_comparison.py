@@ -189,11 +189,12 @@ def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
     )
     figure = must(front_figure(compared([*RECORDS, worse])))
     assert [choice.label for choice in figure.choices] == ["Advantage, strongest attack, v. unseen"]
-    (marks,) = figure.choices[0].panels[0].series
-    assert len(marks.limits) == len(marks.limits_across) == len(marks.x) == 4
-    assert all(must(one).low is not None for one in (*marks.limits, *marks.limits_across))
-    assert not marks.look.dash, "no line joins them"
-    assert [look.symbol for look in marks.looks] == ["cross", "circle", "star", "circle"]
+    panel = figure.choices[0].panels[0]
+    assert not panel.curves, "no line joins the marks"
+    assert len(panel.points) == 4
+    limits = [limit for point in panel.points for limit in (point.x_limits, point.y_limits)]
+    assert all(must(limit).low is not None for limit in limits)
+    assert [point.look.symbol for point in panel.points] == ["cross", "circle", "star", "circle"]
     assert [key.name for key in figure.keys] == [
         "gradient-noise · pair: clients 0, 1 of 6",
         "no defense, same clients",
@@ -213,9 +214,8 @@ def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> No
     assert not any("best" in key.name for key in figure.keys)
     for choice in figure.choices:
         for panel in choice.panels:
-            drawn = panel.series
-            assert not any(one.look.dash for one in drawn), "no line joins a front"
-            assert must(panel.y.ends)[1] - must(panel.y.ends)[0] >= 0.2
+            assert not panel.curves, "no line joins a front"
+            assert panel.y.high - panel.y.low >= 0.2
 
 
 def test_no_row_is_called_best_where_the_headline_shows_no_trade_off() -> None:
@@ -261,7 +261,7 @@ def test_rows_of_a_record_whose_control_failed_are_not_relied_on_wherever_they_a
     records = [failing, WEAK, STRONG]
     figure = must(front_figure(compared(records), records, ranked=False))
     assert figure.keys[-1].name == "not relied on: a control failed"
-    assert figure.choices[0].panels[0].series[0].looks[0].symbol == "circle-open"
+    assert figure.choices[0].panels[0].points[0].look.symbol == "circle-open"
     area = must(hypervolume_table(compared(records), records)).rows[0][1]
     assert area.text[0] == "✗"
 
@@ -322,11 +322,9 @@ def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
     ]
     figure = must(front_figure(changed(THREE, fronts=flat)))
     panel = figure.choices[0].panels[0]
-    for axis in (panel.x, panel.y):
-        low, high = must(axis.ends)
-        assert high - low >= (0.2 if axis is panel.y else 0.1)
-    low, high = must(panel.y.ends)
-    assert low <= 0 < high, "guessing is in the picture"
+    assert panel.x.high - panel.x.low >= 0.1
+    assert panel.y.high - panel.y.low >= 0.2
+    assert panel.y.low <= 0 < panel.y.high, "guessing is in the picture"
 
 
 def test_hypervolumes_stand_with_what_the_defense_adds() -> None:

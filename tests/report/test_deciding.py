@@ -18,14 +18,14 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.report.verdict import controls_line
 from fedaudit.report.wording import cleaned, client_name
-from fedaudit.results.coverage import (
+from fedaudit.results.ladder import ladder
+from fedaudit.results.record import ControlResult, Record
+from fedaudit.results.runs import (
     ClientCoverage,
     Coverage,
     MissingRounds,
     MissingUpload,
 )
-from fedaudit.results.ladder import ladder
-from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.comparing import compared
 from tests.estimates import changed, estimate
 from tests.report.records import (

@@ -1,7 +1,7 @@
 from itertools import pairwise
 
-from fedaudit.report.figures.drawing import RESERVED, style
-from fedaudit.report.figures.membership import roc_figure
+from fedaudit.report.figures.charts import RESERVED, style
+from fedaudit.report.tables.membership import roc_figure
 from fedaudit.results.record import Curve
 from tests.report.records import record
 from tests.report.seen import figures_of, must
@@ -19,7 +19,7 @@ def test_a_roc_has_a_panel_a_contrast_and_a_choice_a_setting() -> None:
         "Members v. unseen",
         "Members v. other clients'",
     ]
-    assert len(roc.choices[0].panels[0].series) == 1 + 8
+    assert len(roc.choices[0].panels[0].curves) == 1 + 8
 
 
 def test_both_axes_of_a_roc_are_logarithmic_and_0_1_and_1_per_cent_are_marked() -> None:
@@ -34,22 +34,22 @@ def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
         attack="a", contrast="unseen", target=0, seed=1, fpr=[0, 0.001, 1], tpr=[0, 0.2, 1]
     )
     figure = must(roc_figure([curve]))
-    chance, line = figure.choices[0].panels[0].series
+    chance, line = figure.choices[0].panels[0].curves
     assert line.x == [0.0005, 0.001, 0.001, 1, 1]
     assert line.y == [0.00005, 0.00005, 0.2, 0.2, 1], "steps go across before they go up"
     assert chance.x == chance.y
 
 
-def test_no_two_series_look_alike_and_no_defense_has_the_cross_to_itself() -> None:
+def test_no_two_styles_are_alike_and_only_no_defense_has_the_cross() -> None:
     looks = [style(place) for place in range(210)]
     assert len(set(looks)) == 210
-    assert all(one.dash != other.dash for one, other in pairwise(looks))
+    assert all(look.dash != other.dash for look, other in pairwise(looks))
     assert all(look.symbol != RESERVED for look in looks)
 
 
 def test_only_the_strongest_curves_of_a_roc_have_a_colour() -> None:
     roc = figures_of(record())["roc"]
-    curves = roc.choices[0].panels[0].series[1:]
+    curves = roc.choices[0].panels[0].curves[1:]
     assert curves[4].name == "fedmia-2"
     assert {curve.look.color for curve in curves[:4]} == {"#8A939E"}
     assert any(key.name.startswith("others: ") and "seqmia" in key.name for key in roc.keys)

@@ -9,9 +9,9 @@ import pytest
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.report.figures.forest import MOST_LINES
-from fedaudit.report.figures.games import games_picture
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
+from fedaudit.report.pictures import games_picture
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.games import points_table
 from fedaudit.report.text.games import first_of_games, game_verdict

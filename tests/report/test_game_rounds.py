@@ -5,8 +5,8 @@ import math
 import pytest
 
 from fedaudit.metrics.games import gaussian_success
-from fedaudit.report.figures.games import games_picture
 from fedaudit.report.page import report_html
+from fedaudit.report.pictures import games_picture
 from fedaudit.report.summary import summary_markdown
 from fedaudit.report.tables.games import points_table
 from fedaudit.report.text.games import first_of_games, game_verdict

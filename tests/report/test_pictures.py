@@ -64,7 +64,12 @@ def test_a_failed_control_takes_back_the_picture_and_table_of_a_deletion() -> No
     cell = deletion[0].lines[0].cells[0]
     assert cell.value.startswith("✗")
     assert cell.limits == "not relied on"
-    assert {mark.look for mark in cell.marks} == {DOUBTED}
+    assert {mark.look.color for mark in cell.marks} == {DOUBTED.color}
+    assert [key.name for key in deletion[0].keys] == [
+        "after, ✗ not relied on",
+        "retrained, ✗ not relied on",
+        "before, ✗ not relied on",
+    ]
     table = must(unlearning_section(whole)).tables[0]
     assert all("not relied on" in c.detail for c in table.rows[0] if "0." in c.text)
     (tile,) = unlearning_tile(whole)
@@ -117,4 +122,17 @@ def test_clusters_have_what_their_clients_accept_beside_the_risk_of_their_model(
     assert [mark.value for mark in small] == [0.51, 0.6, 0.7, 0.8]
     looks = [mark.look.symbol for mark in small]
     assert looks == ["triangle-down", "circle", "circle", "circle"]
-    assert "accepts less: a violation" in [key.name for key in forest.keys]
+    assert forest.keys[3].name == "accepts less than the risk of its model: a violation"
+    assert majority.cells[0].limits.endswith("1 of 4 clients above")
+
+
+def test_a_client_that_left_its_groups_model_is_compared_with_the_model_that_it_uses() -> None:
+    (forest,) = first_picture(with_clusters(tiny([0, 0, 1, 0, 1, 1])))
+    cell = forest.lines[0].cells[0]
+    looks = {mark.value: mark.look.symbol for mark in cell.marks if mark.size < 9}
+    assert looks == {0.51: "triangle-down", 0.6: "circle", 0.7: "circle-open", 0.8: "circle"}
+    (forest,) = first_picture(with_clusters(tiny([0, 1, 0, 0, 1, 1])))
+    cell = forest.lines[0].cells[0]
+    marks = [mark for mark in cell.marks if mark.look.symbol == "triangle-down"]
+    assert [mark.value for mark in marks] == [0.51, 0.6], "client 1 uses a model of risk 0.7"
+    assert cell.limits.endswith("2 of 4 clients above")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.report.figures.drawing import GREY, MUTED, OKABE_ITO
+from fedaudit.report.figures.charts import GREY, MUTED, OKABE_ITO
 from fedaudit.report.page import css_string, report_html
 from fedaudit.report.wording import interval_of, shown
 from tests.estimates import changed

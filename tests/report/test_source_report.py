@@ -15,7 +15,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import cleaned
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
-from fedaudit.results.sources import LABELS, LABELS_METHOD, OLDER_LEVEL
+from fedaudit.results.runs import LABELS, LABELS_METHOD, OLDER_LEVEL
 from fedaudit.study.comparing import compared
 from tests.estimates import changed, estimate
 from tests.gate.parts import control

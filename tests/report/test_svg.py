@@ -1,4 +1,4 @@
-"""Panels drawn as SVG: marks stand where the axes say, and what is unknown is refused."""
+"""Panels drawn as SVG: marks lie where the axes say, and invalid values are refused."""
 
 import re
 from collections.abc import Callable
@@ -7,8 +7,19 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedaudit.report.figures.drawing import MARKS, OKABE_ITO, Panel, Scale, Series, Style
-from fedaudit.report.figures.svg import drawn
+from fedaudit.report.figures.charts import (
+    GREY,
+    MARKS,
+    OKABE_ITO,
+    Axis,
+    Curve,
+    Panel,
+    Point,
+    Style,
+    drawn,
+    ticks,
+)
+from fedaudit.report.fixed import package_file
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.results.estimate import Interval
 from fedaudit.study.comparing import compared
@@ -16,9 +27,10 @@ from tests.estimates import changed
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import hostile_games, played
 from tests.report.records import hostile, record, source, used, with_sources
+from tests.report.test_print import contrast
 from tests.study.compare_records import PLAIN, STRONG, WEAK
 
-LOOK = Style(OKABE_ITO[0], "dash", "square")
+LOOK = Style(OKABE_ITO[0], "dash")
 USED = used(distinct=(10, 8), times=(0, 2, 8))
 PAGES: dict[str, Callable[[], str]] = {
     "members": lambda: report_html(record(strengths=(2.6, 0.5))),
@@ -41,17 +53,20 @@ def _compared(records: list[object]) -> str:
     return comparison_html(compared(records), records)  # type: ignore[arg-type]
 
 
-ANY = Scale()
+TEN = Axis("ten", 0, 10, ticks(0, 10, 5))
+MARK = Style(OKABE_ITO[0], "", "square")
 
 
-def panel(*series: Series, x: Scale = ANY, y: Scale = ANY) -> Panel:
-    return Panel("a panel", "what it shows", x, y, series)
+def panel(*parts: Curve | Point, x: Axis = TEN, y: Axis = TEN) -> Panel:
+    curves = [part for part in parts if isinstance(part, Curve)]
+    points = [part for part in parts if isinstance(part, Point)]
+    return Panel("a panel", "what it shows", x, y, curves, points)
 
 
 def places(markup: str) -> list[tuple[float, float]]:
-    """Where marks stand, in per cent from the upper left corner."""
-    found = re.findall(r'<svg x="([\d.-]+)%" y="([\d.-]+)%" overflow="visible"><g', markup)
-    return [(float(x), float(y)) for x, y in found]
+    """Return the places of marks, in per cent from the upper left corner."""
+    places = re.findall(r'<svg x="([\d.-]+)%" y="([\d.-]+)%" overflow="visible"><g', markup)
+    return [(float(x), float(y)) for x, y in places]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -59,7 +74,7 @@ def test_every_drawing_of_a_page_is_well_formed_and_none_holds_a_number_that_is_
     name: str,
 ) -> None:
     drawings = re.findall(
-        r'<(?:div class="area"|span class="ft")>(<svg.*?</svg>)(?=<span|</div>|</span>)',
+        r'<(?:div class="area"|span class="ft" [^>]*)>(<svg.*?</svg>)(?=<span|</div>|</span>)',
         page(name),
         re.DOTALL,
     )
@@ -74,56 +89,60 @@ def test_a_page_is_smaller_than_two_megabytes_by_far(name: str) -> None:
     assert len(page(name).encode()) < 1_000_000
 
 
-def test_marks_stand_where_a_linear_axis_says() -> None:
-    line = Series("one", [0, 5, 10], [0.0, 0.5, None], LOOK, marks=3)
-    markup = drawn(panel(line, x=Scale(ends=(0, 10)), y=Scale(ends=(0, 2))))
-    assert places(markup) == [(0, 100), (50, 75)]
+def test_marks_and_lines_lie_where_a_linear_axis_says() -> None:
+    y = Axis("two", 0, 2, {})
+    markup = drawn(panel(Curve("a", [0, 5, 5], [0, 0.5, 0.5], LOOK), Point(5, 0.5, MARK, "b"), y=y))
+    assert places(markup) == [(50, 75)]
     assert 'd="M0 1000L500 750"' in markup
     assert 'stroke-dasharray="7 4"' in markup
-    assert markup.count(MARKS["square"]) == 2
+    assert markup.count(MARKS["square"]) == 1
 
 
-def test_marks_stand_where_a_logarithmic_axis_says() -> None:
-    line = Series("one", [0.001, 0.1], [0.01, 1.0], LOOK, marks=2)
-    axis = Scale(ends=(-3, 0), log=True)
-    markup = drawn(panel(line, x=axis, y=axis))
-    assert places(markup) == [(0, 66.67), (66.67, 0)]
+def test_marks_lie_where_a_logarithmic_axis_says() -> None:
+    axis = Axis("log", -3, 0, {}, log=True)
+    points = [Point(0.001, 0.01, MARK, "a"), Point(0.1, 1.0, MARK, "b")]
+    assert places(drawn(panel(*points, x=axis, y=axis))) == [(0, 66.67), (66.67, 0)]
 
 
 def test_limits_reach_from_the_lower_to_the_upper_one() -> None:
-    line = Series("one", [5], [5], LOOK, marks=1, limits=[Interval(low=4, high=7)])
-    axis = Scale(ends=(0, 10))
-    assert 'x1="50%" x2="50%" y1="30%" y2="60%"' in drawn(panel(line, x=axis, y=axis))
+    point = Point(5, 5, MARK, "a", y_limits=Interval(low=4, high=7))
+    assert 'x1="50%" y1="30%" x2="50%" y2="60%"' in drawn(panel(point))
 
 
 def test_ticks_have_as_many_decimals_as_their_step_needs() -> None:
-    line = Series("one", [0, 1], [0.5, 0.53], LOOK)
-    axis = Scale(form="%", ends=(0.5, 0.53), count=6)
-    texts = re.findall(r'class="ty"[^>]*>([^<]*)<', drawn(panel(line, y=axis)))
+    texts = list(ticks(0.5, 0.53, 6, "%").values())
     assert texts == ["50.0%", "50.5%", "51.0%", "51.5%", "52.0%", "52.5%", "53.0%"]
 
 
 def test_a_name_that_is_markup_stays_text() -> None:
-    line = Series('"><img src=x>', [0, 1], [0, 1], LOOK, "{y:.1%}", marks=2)
-    markup = drawn(panel(line, x=Scale("<script>")))
+    name = '"><img src=x>'
+    parts = (Curve(name, [0, 1], [0, 1], LOOK), Point(1, 1, MARK, name))
+    markup = drawn(panel(*parts, x=TEN._replace(title="<script>")))
     assert "<img" not in markup
     assert "<script" not in markup
-    assert markup.count("&lt;img") == 3, "as text of the line and of two marks"
-
-
-def test_a_mark_says_its_value_under_the_pointer() -> None:
-    line = Series("one", [1, 2], [0.12345678, None], LOOK, "{y:.1%} in round {x}")
-    markup = drawn(panel(line))
-    assert re.findall(r"<title>(.*?)</title>", markup) == ["one", "one: 12.3% in round 1"]
+    assert markup.count("&lt;img") == 2
 
 
 @pytest.mark.parametrize(
-    ("line", "wrong"),
+    ("point", "message"),
     [
-        (Series("one", [1], [float("nan")], LOOK), "nan where a number belongs"),
-        (Series("one", [1], [1], LOOK._replace(symbol="moon"), marks=1), "'moon'"),
+        (Point(float("nan"), 1, MARK, ""), "nan where a number belongs"),
+        (Point(1, 1, MARK._replace(symbol="moon"), ""), "'moon'"),
     ],
 )
-def test_what_has_no_drawing_is_refused(line: Series, wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        drawn(panel(line))
+def test_a_mark_without_a_place_or_a_shape_is_refused(point: Point, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        drawn(panel(point))
+
+
+@pytest.mark.parametrize("variable", ["card", "band"])
+def test_marks_have_a_contrast_of_three_to_one_in_light_and_dark(variable: str) -> None:
+    grounds = re.findall(rf"--{variable}: (#\w+);", package_file("report.css"))
+    assert len(grounds) == 2
+    assert all(contrast(colour, ground) >= 3 for ground in grounds for colour in (*OKABE_ITO, GREY))
+
+
+def test_a_screen_reader_gets_the_figures_of_a_picture_and_the_points_of_a_front() -> None:
+    assert 'role="table" aria-label="Attacks against guessing"' in page("members")
+    assert 'role="columnheader">AUC<' in page("members")
+    assert "no defense: leakage 64.0%, error 9.0%; gradient-noise (sigma 0.01)" in page("fronts")

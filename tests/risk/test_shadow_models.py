@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Params, Samples
-from fedaudit.fl.algorithms.base import Local
+from fedaudit.fl.algorithms.base import Cluster, Local
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.ifca_mir import Cluster
 from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import parallel
@@ -219,5 +218,5 @@ def test_shadows_in_an_unknown_way_are_refused(given: dict[str, str]) -> None:
 @pytest.mark.parametrize("way", ["repeated", "continued"])
 def test_a_shadow_that_diverges_is_named(way: str) -> None:
     wild = ShadowTraining(replace(TRAINING, lr=1e30), 1, way, epochs=3)
-    with pytest.raises(BadInput, match="shadow 0 of model 0 diverged"):
+    with pytest.raises(BadInput, match="shadow model 0 of model 0 diverged"):
         shadow_models(clusters(8), samples(20), wild, seed=3)

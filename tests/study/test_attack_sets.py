@@ -14,7 +14,7 @@ from fedaudit.attacks import (
     attack_set,
 )
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.attacks.rules import Mean
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.live.setup import attacks_in

@@ -193,7 +193,7 @@ def test_what_cannot_work_is_refused_before_anything_is_trained(
 
 
 def test_the_attack_is_refused_where_no_client_is_malicious() -> None:
-    with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*\[attacker\] table"):
+    with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*give \[attacker\]"):
         setup(attacker_study(attacker=None), 1, None)
 
 

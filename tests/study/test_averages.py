@@ -9,8 +9,8 @@ from docs.claims import comparing as claims_comparing
 from docs.claims.comparing import counts
 from docs.claims.data import Term, regimes
 from docs.claims.data import Test as ClaimTest
-from docs.claims.figures import Asked
-from fedaudit.results.aggregate import Value, Values, estimated, mean_of
+from docs.claims.figures import FigureName
+from fedaudit.results.aggregate import Value, Values, average_figures, mean_over_seeds
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     STRONGEST_ATTACK,
@@ -249,16 +249,16 @@ def test_a_mean_has_no_seed_without_a_value_and_no_limits_of_other_runs() -> Non
     first: Values = {1: at, None: at}
     others: list[Values] = [{2: at}, {2: at, None: at}, {1: {4: value}}]
     for other in others:
-        assert mean_of([first, other]) == {}
+        assert average_figures([first, other]) == {}
     every: Values = {1: at, 2: at, None: at}
-    some = mean_of([every, first])
+    some = average_figures([every, first])
     assert list(some) == [1]
-    found = estimated(some)
+    found = mean_over_seeds(some)
     assert found is not None
     assert found.seeds == 1
-    assert list(mean_of([every, every])) == [1, 2, None]
+    assert list(average_figures([every, every])) == [1, 2, None]
     # What a record says over its runs alone is averaged as it is.
-    assert list(mean_of([{None: at}, {None: at}])) == [None]
+    assert list(average_figures([{None: at}, {None: at}])) == [None]
 
 
 def test_claims_have_no_average_of_attacks_without_a_common_run(
@@ -266,15 +266,15 @@ def test_claims_have_no_average_of_attacks_without_a_common_run(
 ) -> None:
     value = Value(0.6, 0.5, 0.7, "DeLong 95%", True)
     at: dict[int | None, Value] = {None: value}
-    asked = {attack: Asked("auc", attack, "mixed", 0) for attack in ("a", "b")}
-    known: dict[Asked, Values] = {asked["a"]: {1: at}, asked["b"]: {2: at, None: at}}
+    asked = {attack: FigureName("auc", attack, "mixed", 0) for attack in ("a", "b")}
+    known: dict[FigureName, Values] = {asked["a"]: {1: at}, asked["b"]: {2: at, None: at}}
     monkeypatch.setattr(claims_comparing, "rows", lambda study, variant: known)
     monkeypatch.setattr(claims_comparing, "counts", lambda *_: {"a": 1, "b": 1})
     regime = regimes()["cofedmid-letters"]
     test = ClaimTest(one=Term(attacks=["a", "b"]), others=[], contrast="mixed")
-    assert claims_comparing.found_of(regime, test, test.one) is None
+    assert claims_comparing.figure_of(regime, test, test.one) is None
     known[asked["b"]] = {1: at, 2: at, None: at}
-    found = claims_comparing.found_of(regime, test, test.one)
+    found = claims_comparing.figure_of(regime, test, test.one)
     assert found is not None
     assert (found.value, found.seeds) == (0.6, 1)
 

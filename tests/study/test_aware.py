@@ -120,5 +120,5 @@ def test_an_attack_that_looks_past_noise_is_told_where_the_study_has_it() -> Non
 
 def test_two_audited_clients_with_noise_in_different_places_are_refused() -> None:
     two = {**noise(0.07, 0, 1), "also": [noise(0.3, 2, 3)]}
-    with pytest.raises(BadInput, match=r"shares \[0.07, 0.3\].*is told of one; set attacks"):
+    with pytest.raises(BadInput, match=r"shares \[0.07, 0.3\].*takes one share; set attacks"):
         told_tails(defense=two, audit={"targets": [0, 2]})

@@ -15,7 +15,7 @@ from fedaudit.core.values import NOBODY
 from fedaudit.evaluation.source import SourceQueries, chained, source_queries
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import Setup
-from fedaudit.results.sources import Chained
+from fedaudit.results.runs import Chained
 from fedaudit.study.build import setup
 from tests.study.studies import small_study
 

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from fedaudit.evaluation.clusters import cluster_figures, served_figure
-from fedaudit.results.aggregate import each_over_runs
-from fedaudit.results.clusters import (
+from fedaudit.results.aggregate import average_each
+from fedaudit.results.comparison import Difference, Row
+from fedaudit.results.estimate import ACCURACY, Estimate
+from fedaudit.results.older import resolve_older_settings
+from fedaudit.results.runs import (
     ClusterResult,
     ClusterRound,
     ModelState,
@@ -14,10 +17,6 @@ from fedaudit.results.clusters import (
     models_of_groups,
     moves,
 )
-from fedaudit.results.comparison import Difference, Row
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import ACCURACY
-from fedaudit.results.older import settled
 from fedaudit.study.comparing import figure_entries, paired_change
 from tests.report.clustered import clustered, with_clusters
 
@@ -77,7 +76,7 @@ def figures_of(
         ]
         served.append(served_figure(run, "equal opportunity", (0.1, 0.05, 0.2)))
         found += cluster_figures(run, served)
-    return [*found, *each_over_runs(found)]
+    return [*found, *average_each(found)]
 
 
 def counts(**by_seed: int) -> list[Estimate]:
@@ -86,7 +85,7 @@ def counts(**by_seed: int) -> list[Estimate]:
         Estimate(topic="clusters", metric="violations", seed=int(seed[1:]), value=value, ceiling=6)
         for seed, value in by_seed.items()
     ]
-    return [*each_over_runs(runs), *runs]
+    return [*average_each(runs), *runs]
 
 
 def change_of(after: list[Estimate], before: list[Estimate]) -> Difference | None:
@@ -299,8 +298,8 @@ def test_a_group_that_takes_no_part_has_no_model() -> None:
 
 
 def test_an_older_study_keeps_the_shadow_models_that_it_had() -> None:
-    old = settled({"name": "x", "risk": {"shadows": 3, "epochs": 5}})
+    old = resolve_older_settings({"name": "x", "risk": {"shadows": 3, "epochs": 5}})
     assert old["risk"] == {"training": "continued", "sizes": "capped", "shadows": 3, "epochs": 5}
     new = {"risk": {"training": "repeated", "epochs": None, "sizes": "proportional"}}
-    assert settled(new) == new
-    assert settled({"name": "x"}) == {"name": "x"}
+    assert resolve_older_settings(new) == new
+    assert resolve_older_settings({"name": "x"}) == {"name": "x"}

@@ -18,9 +18,9 @@ from fedaudit.evaluation.clusters import (
     cluster_result,
     thresholds,
 )
-from fedaudit.fl.algorithms.base import cohort_of
+from fedaudit.fl.algorithms.base import Cluster, cohort_of
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.measurements import MeasuredRound, Stored
@@ -28,8 +28,8 @@ from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import shadow_cost
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import RiskSection, Study
-from fedaudit.results.clusters import ClusterResult, ClusterRound
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ClusterResult, ClusterRound
 from fedaudit.risk.catalog import measure_named
 from fedaudit.risk.server import ServerRisk, shadow_sizes
 from fedaudit.study.build import refuse_misfits, setup
@@ -194,7 +194,7 @@ def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
         )
         for name, model in last.after.items()
     ]
-    judged = risk.judged(clusters, seed=seed_for(1, "risk of real members", 4))
+    judged = risk.estimate(clusters, seed=seed_for(1, "risk of real members", 4))
     state_of_round = ClusterRound.model_validate_json(cluster_notes(run, last)[STATE])
     place = run.groups.place[run.dataset.test.ids.numpy()]
     for judge, state, (name, model) in zip(

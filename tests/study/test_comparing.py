@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t as student
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.results.aggregate import Value, Values, difference, estimated
+from fedaudit.results.aggregate import Value, Values, difference, mean_over_seeds
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     STRONGEST_ATTACK,
@@ -19,7 +19,7 @@ from fedaudit.results.comparison import (
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.results.tradeoffs import lost_share
-from fedaudit.study.comparing import compared, named_records
+from fedaudit.study.comparing import compared, record_paths
 from tests.estimates import changed, estimate
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
@@ -154,12 +154,12 @@ def test_clients_of_one_seed_are_averaged_with_their_limits() -> None:
     one: Values = {
         1: {0: Value(0.7, 0.6, 0.8, "DeLong 95%"), 1: Value(0.5, 0.4, 0.6, "DeLong 95%")}
     }
-    mean = estimated(one)
+    mean = mean_over_seeds(one)
     assert mean is not None
     assert mean.value == pytest.approx(0.6)
     assert mean.low == pytest.approx(0.6 - 0.1)
     assert mean.method == "DeLong 95%, limits of 2 clients averaged"
-    assert estimated({}) is None
+    assert mean_over_seeds({}) is None
 
 
 def test_clients_in_the_coalition_and_outside_of_it_are_told_apart() -> None:
@@ -325,10 +325,10 @@ def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
     path = tmp_path / "comparison.json"
     write_comparison_file(made, path)
     assert read_comparison(path) == made
-    assert named_records(path) == [folder / "record.json", tmp_path / "weak.json"]
+    assert record_paths(path) == [folder / "record.json", tmp_path / "weak.json"]
     (tmp_path / "weak.json").unlink()
     with pytest.raises(BadInput, match="of the record 'weak', which is not at"):
-        named_records(path)
+        record_paths(path)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
         ("{}", "is not a comparison"),
         ('{"format": "fedaudit-comparison", "version": 1}', "of version 1"),
         ('{"format": "fedaudit-comparison", "version": 2}', "does not fit"),
-        ("[", "not a whole JSON document"),
+        ("[", "not a complete JSON document"),
     ],
 )
 def test_what_is_no_comparison_is_refused(text: str, sentence: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import fedaudit as fa
 from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.single_client import Mean
+from fedaudit.attacks.rules import Mean
 from fedaudit.catalogue import explanation, listing
 from fedaudit.core import errors
 from fedaudit.core.errors import BadInput, FedauditError, Unsupported, called_by
@@ -383,6 +383,14 @@ def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
     assert "<html" not in shown
     with pytest.raises(BadInput, match=r"no attack with scores named 'fedmia'; did you mean"):
         run.scores("fedmia", seed=1)
+    with pytest.raises(BadInput, match=r"attack of Run.scores takes a text or None, got 3"):
+        run.scores(3)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="there is no seed 'x'; give seed= one of 1, 2"):
+        run.scores("fedmia-2", seed="x")  # type: ignore[arg-type]
+    with pytest.raises(
+        BadInput, match=r"no argument of Run.scores named 'sed'; did you mean 'seed'"
+    ):
+        run.scores(sed=1)  # type: ignore[call-arg]
 
 
 def test_members_have_instances_of_their_own_and_plans_of_the_same_members_are_a_chain() -> None:
@@ -421,7 +429,7 @@ def test_further_attacks_take_the_objects_again(run: fa.Run, tmp_path: Path) -> 
     more = run.attack("loss-series", Sure(), out=tmp_path / "more")
     assert {f.attack for f in more.record.findings} == {"loss-series", f"{__name__}:Sure"}
     alone = fa.Run(run.folder)
-    with pytest.raises(BadInput, match=r"'samples#.*' was handed over as an object .* again"):
+    with pytest.raises(BadInput, match=r"'samples#.*' is an object of a script .* again"):
         alone.attack("loss-series", out=tmp_path / "alone")
     federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
     opened = fa.Run(run.folder, federation, attacks=[Sure()])
@@ -544,23 +552,23 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
             lambda: fa.Audit(samples=3, fair=4),  # type: ignore[call-arg]
             "samples, fair and people are one setting; give one",
         ),
-        (lambda: fa.Samples([[1, 2]], ["a"]), "turn texts into numbers"),
+        (lambda: fa.Samples([[1, 2]], ["a"]), "encode texts as numbers"),
         (lambda: COFEDMID(members=3), r"by number, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model is a torch.nn.Module, a class"),
-        (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or what"),
-        (lambda: plan(algorithm=Net(3)), "an algorithm is what fedaudit.algorithms makes"),
-        (lambda: plan(algorithm=None), "an algorithm is what .*; got None"),
-        (lambda: plan(data=3), "a data set is samples, what fedaudit.datasets makes"),
-        (lambda: plan(defenses=3), "a defense is derived from"),
+        (lambda: plan(model=nn.ReLU(), clients="4"), "clients are a number of them, or an object"),
+        (lambda: plan(algorithm=Net(3)), "an algorithm is an object of fedaudit.algorithms"),
+        (lambda: plan(algorithm=None), "an algorithm is an object .*; got None"),
+        (lambda: plan(data=3), "a data set is samples, an object of fedaudit.datasets"),
+        (lambda: plan(defenses=3), "a defense is an object of fedaudit.defenses"),
         (lambda: plan(training=fa.Training(rounds=3)), "rounds is set by algorithm and by"),
         (lambda: plan(model=fa.named(Net, hidden=[3])), "hidden of the model .* is a list"),
-        (lambda: ASKED(small(), attacks=[3]), "an attack is a catalogue's name, or"),
+        (lambda: ASKED(small(), attacks=[3]), "an attack is a catalogue name, or"),
         (lambda: fa.audit(small(), attacks=["fedmia2"]), "did you mean 'fedmia-2'"),
         (lambda: ASKED(small(), seeds="1"), "seeds are whole numbers"),
         (lambda: fa.audit(small(), targets=[4]), "4"),
         (lambda: fa.audit(small(model=fa.named(Net, width=3))), "named 'width'"),
         (lambda: fa.Run("nowhere"), "nowhere holds no record"),
-        (lambda: plan_of(small(), attacks=[], name="x"), "attacks names none"),
+        (lambda: plan_of(small(), attacks=[], name="x"), "attacks is empty"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(ask: object, said: str) -> None:
@@ -588,7 +596,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     (tmp_path / "theirs_of_test.py").write_text(
         "from fedaudit.attacks.base import Attack\n"
-        "from fedaudit.attacks.membership.single_client import Mean\n"
+        "from fedaudit.attacks.rules import Mean\n"
         "from fedaudit.signals.outputs import Confidence\n"
         "sure = Attack((Confidence(),), Mean(), 'theirs', 'Sure outputs.')\n"
     )
@@ -612,7 +620,7 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
     (entry,) = installed("attack").values()
     assert package_of(entry) == "theirs 1.2"
     assert stray_groups() == [
-        "theirs 1.2 has entry points in 'fedaudit.defence', a group that is not read; did it mean "
+        "theirs 1.2 has entry points in the unknown group 'fedaudit.defence'; did it mean "
         "'fedaudit.defenses'?"
     ]
     assert "theirs_of_test" not in sys.modules
@@ -634,7 +642,7 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
 @pytest.mark.parametrize(
     ("setting", "argument"),
     [
-        ("audit.fair", "audit.fair"),
+        ("audit.fair", "audit.samples"),
         ("training.rounds", "rounds"),
         ("defense.options.sigma", "defenses.sigma"),
         ("data.name", "data"),
@@ -664,7 +672,7 @@ def test_options_of_audits_of_federations_are_refused_for_games(
     changes: dict[str, object], named: str, tmp_path: Path
 ) -> None:
     options = fa.AuditOptions(**changes)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=f"{named}= is of audits of federations, and of no games"):
+    with pytest.raises(BadInput, match=f"{named}= applies to federations only, and not to games"):
         fa.audit(fa.Games("digits"), options=options, out=tmp_path)
 
 
@@ -687,8 +695,133 @@ def test_completion_shows_public_names_only(name: str) -> None:
     assert dir(package) == sorted(package.__all__)
 
 
-def test_an_algorithm_without_parentheses_is_refused_with_what_to_write(tmp_path: Path) -> None:
+def test_an_algorithm_without_parentheses_is_refused_with_what_to_write() -> None:
     unfinished: object = fa.algorithms.FedAvg
-    federation = fa.Federation("digits", algorithm=unfinished)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"FedAvg is a class; construct it: FedAvg\(\)"):
-        fa.audit(federation, attacks="loss-series", out=tmp_path / "run")
+        fa.Federation("digits", algorithm=unfinished)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"clients": 0}, "clients of Federation takes a whole number from 2 to 1,000,000, got 0"),
+        ({"clients": fa.partitions.Dirichlet}, "construct it: Dirichlet(10)"),
+        ({"model": 3}, "a model is a torch.nn.Module, a class or function that returns one"),
+        ({"model": "mpl"}, "no model named 'mpl'; did you mean 'mlp'?"),
+        ({"models": [Linear, 3]}, "a model is a torch.nn.Module"),
+        ({"task": "x"}, "no task named 'x'"),
+        ({"algorithm": "x"}, "no algorithm named 'x'; known: "),
+        ({"defenses": 3}, "a defense is an object of fedaudit.defenses, "),
+        ({"defenses": ["mixup", "x"]}, "no defense named 'x'"),
+        ({"training": 3}, "training is fedaudit.Training(...), got an int"),
+        ({"shift": fa.Risk()}, "shift is fedaudit.Shift(...), got fedaudit.Risk"),
+        ({"classes": "a"}, "classes of Federation are whole numbers, such as [0, 1], got 'a'"),
+        ({"classes": [-1]}, "classes of Federation takes a list, each entry a whole number"),
+        ({"first_class": "1"}, "first_class of Federation takes a whole number"),
+        ({"clientz": 3}, "no argument of Federation named 'clientz'; did you mean 'clients'?"),
+    ],
+)
+def test_a_federation_is_checked_when_it_is_constructed(
+    arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        MADE("digits", **arguments)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"features": "x"}, "no extractor named 'x'; known: "),
+        ({"features": 3}, "an extractor is a catalogue name, or a function from samples to featur"),
+        ({"mechanism": "bitrandd"}, "did you mean 'bitrand'"),
+        ({"defense": 3}, "a defense is an object of fedaudit.defenses, "),
+        ({"clients": -1}, "clients of Games takes a whole number from 0"),
+        ({"game": 3}, "game is fedaudit.Game(...), got an int"),
+        ({"variants": {"a": 3}}, "variant 'a' of Games takes a dictionary, got 3"),
+        ({"grid": 3}, "grid of Games takes a dictionary or a list, each entry a dictionary"),
+        ({"servants": 3}, "no argument of Games named 'servants'; did you mean 'servers'"),
+    ],
+)
+def test_games_are_checked_when_they_are_constructed(
+    arguments: dict[str, object], message: str
+) -> None:
+    games: Callable[..., object] = fa.Games
+    with pytest.raises(BadInput) as refused:
+        games("digits", **arguments)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engine": "x"}, "there is no engine named 'x'; it is"),
+        ({"engine": 3}, 'engine is "local", "ray" or an object of fedaudit.engines; got an int'),
+        ({"shadow": 3}, "shadow is fedaudit.Shadow(...), got an int"),
+        ({"metrics": "x"}, "no metric named 'x'; known: "),
+        ({"view": "x"}, "no view named 'x'; known: "),
+        ({"server": 3}, "a server is a subclass of fedaudit.fl.algorithms.base.Server, or a name"),
+        ({"pool": 3}, "pool of AuditOptions takes a Path or a text or None, got 3"),
+        ({"enginee": "ray"}, "no argument of AuditOptions named 'enginee'; did you mean 'engine'?"),
+    ],
+)
+def test_options_are_checked_when_they_are_constructed(
+    arguments: dict[str, object], message: str
+) -> None:
+    options: Callable[..., object] = fa.AuditOptions
+    with pytest.raises(BadInput) as refused:
+        options(**arguments)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"targtes": 3}, "no argument of audit named 'targtes'; did you mean 'targets'?"),
+        ({"workers": "x"}, "workers of audit takes a whole number"),
+        ({"device": 3}, "device of audit takes a text, got 3"),
+        ({"out": 3}, "out of audit takes a Path or a text or None, got 3"),
+        (
+            {"targets": 3, "audit": fa.Audit(targets=[2])},  # type: ignore[arg-type]
+            "targets is [3] and audit.targets is [2]; leave one out",
+        ),
+    ],
+)
+def test_arguments_of_an_audit_are_checked_first(
+    arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        ASKED(small(), **arguments)
+    assert message in str(refused.value)
+
+
+def test_the_same_targets_may_be_given_twice() -> None:
+    plan = plan_of(small(), targets=2, audit=fa.Audit(targets=(2,)), name="x")
+    assert plan.study.audit.targets == (2,)
+
+
+def test_objects_of_another_type_are_refused_with_what_to_pass() -> None:
+    run_file: Callable[..., object] = fa.run_study
+    with pytest.raises(BadInput, match=r"a study, as fedaudit.read_study\(path\) returns it, got"):
+        run_file("study.toml", "runs/x")
+    with pytest.raises(BadInput, match="run_study needs out"):
+        run_file(fa.study_from({"name": "x"}))
+    for plot in (fa.plots.accuracy, fa.plots.roc):
+        with pytest.raises(BadInput, match=r"got a str; open .* with fedaudit.Run\(folder\)"):
+            plot("runs/x")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="no view named 'global'; did you mean 'globals'"):
+        fa.seen_from([], "global")
+    with pytest.raises(BadInput, match=r"view is a fedaudit.views.View or the name of one"):
+        fa.seen_from([], 3)  # type: ignore[arg-type]
+    assert list(fa.seen_from([], "globals")) == []
+
+
+def test_a_run_resumes_with_networks_of_the_same_initial_weights_only(tmp_path: Path) -> None:
+    carried(tmp_path / "x", small(model=Net(8)))
+    with pytest.raises(BadInput, match=r"Net' with other initial weights .*torch.manual_seed"):
+        carried(tmp_path / "x", small(model=Net(8)))
+
+
+def test_a_path_is_refused_with_the_function_that_runs_a_study_file() -> None:
+    with pytest.raises(BadInput, match=r"fedaudit.run_study\(fedaudit.read_study\(path\), out\)"):
+        ASKED("study.toml")

@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees
-from fedaudit.datasets.draws.shadow import Known
+from fedaudit.datasets.draws.audit_set import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
 from fedaudit.extensions.examples import (
     Examples,
@@ -32,7 +32,7 @@ from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import Means, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
-from fedaudit.results.older import settled
+from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Loss
 from fedaudit.study.build import setup
@@ -70,7 +70,7 @@ def shadow_of(run: Setup) -> Setup:
     return found.runs[0]
 
 
-def known_of(run: Setup) -> Known:
+def known_of(run: Setup) -> KnownMembers:
     (found,) = run.extensions
     assert isinstance(found, KnownSplit)
     return found.known
@@ -205,7 +205,7 @@ def test_studies_of_older_versions_keep_their_undefended_shadows() -> None:
     study = learning_study(defense=NOISE, shadow={"fair": 60})
     values = study.model_dump(mode="json")
     del values["shadow"]["defense"]
-    older = study_from(settled(values))
+    older = study_from(resolve_older_settings(values))
     assert older.shadow is not None
     assert older.shadow.defense == "none"
     sections = [settings_of(one)["shadow"] for one in (older, study)]
@@ -221,7 +221,7 @@ def test_attacks_that_learn_run_where_named_or_where_there_is_a_shadow_table() -
     unnamed = small_study(partition={"samples_per_client": 120})
     run = setup(unnamed, 1, None)
     assert run.extension(LearnedFrom) is None
-    assert "a [shadow] table, or name the attack" in run.refused["seqmia"]
+    assert "give [shadow], or name the attack" in run.refused["seqmia"]
     assert Sees.AUXILIARY_DATA not in run.view.offers
     given = setup(unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None)
     assert "seqmia" in given.attacks
@@ -245,7 +245,7 @@ def test_a_study_of_older_days_keeps_its_identity() -> None:
 
 def test_too_little_data_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(
-        BadInput, match=r"a federation of the adversary.s own needs .*partition\.samples_per_client"
+        BadInput, match=r"a shadow federation needs .*partition\.samples_per_client"
     ):
         run_study(learning_study(partition={"samples_per_client": 300}), tmp_path)
     assert not (tmp_path / "seed-1").exists()
@@ -261,7 +261,7 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
         partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
     )
     run_study(kept, tmp_path / "run")
-    with pytest.raises(BadInput, match=r"no federation beside .* or with the \[shadow\] table"):
+    with pytest.raises(BadInput, match=r"no federation of the adversary.* or with \[shadow\]"):
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 

@@ -12,7 +12,13 @@ from fedaudit.plan.identity import config_of, run_key, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.report.reproducing import reproducing
-from fedaudit.results.older import COMPARED, COMPARED_BY_DEFAULT, LEARNED, TUNED, settled
+from fedaudit.results.older import (
+    COMPARED,
+    COMPARED_BY_DEFAULT,
+    LEARNED,
+    TUNED,
+    resolve_older_settings,
+)
 from fedaudit.results.read import read_record
 from fedaudit.study.build import completed
 from results.archives import unpacked
@@ -34,7 +40,7 @@ def older(study: Study) -> dict[str, object]:
 def test_attacks_that_older_versions_trained_federations_for_are_undefended_without_a_table() -> (
     None
 ):
-    found = study_from(settled(older(small_study(defense=NOISE, attacks=NAMED))))
+    found = study_from(resolve_older_settings(older(small_study(defense=NOISE, attacks=NAMED))))
     assert found.shadow is not None
     assert found.references is not None
     assert (found.shadow.defense, found.references.defense) == ("none", "none")
@@ -42,7 +48,7 @@ def test_attacks_that_older_versions_trained_federations_for_are_undefended_with
 
 def test_a_study_of_this_version_keeps_its_defaults() -> None:
     study = completed(small_study(defense=NOISE, attacks=NAMED))
-    assert study_from(settled(config_of(study))) == study
+    assert study_from(resolve_older_settings(config_of(study))) == study
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_a_study_of_this_version_keeps_its_defaults() -> None:
 def test_only_tables_that_attacks_need_are_added(
     attacks: dict[str, object], tables: set[str]
 ) -> None:
-    found = settled(older(small_study(defense=NOISE, attacks=attacks)))
+    found = resolve_older_settings(older(small_study(defense=NOISE, attacks=attacks)))
     assert {name for name in ("shadow", "references") if found[name] is not None} == tables
 
 
@@ -66,7 +72,7 @@ def test_undefended_studies_of_older_versions_keep_settings_and_runs() -> None:
     for defense in ({}, {"name": "none"}):
         attacks: dict[str, object] = {"seqmia": {}, "lira": {}}
         study = small_study(defense=defense, attacks=attacks, audit={"sources": 0})
-        back = study_from(settled(older(study)))
+        back = study_from(resolve_older_settings(older(study)))
         assert settings_of(back) == settings_of(study)
         assert run_key(back, 1) == run_key(study, 1)
 
@@ -76,14 +82,14 @@ def test_references_that_older_versions_trained_by_default_are_undefended() -> N
     for view in VIEWS:
         study = small_study(defense=NOISE, attacks={}, attack_set=usual)
         study = study.model_copy(update={"audit": study.audit.model_copy(update={"view": view})})
-        found = settled(older(study))
+        found = resolve_older_settings(older(study))
         assert (found["references"] == {"defense": "none"}) == (view in views)
     earlier = small_study(defense=NOISE, attacks={}, attack_set="2026-1")
-    assert settled(older(earlier))["references"] is None
+    assert resolve_older_settings(older(earlier))["references"] is None
 
 
 def test_rmia_of_older_versions_has_their_slope_unless_the_study_gave_one() -> None:
-    attacks = settled(older(small_study(attacks=NAMED)))["attacks"]
+    attacks = resolve_older_settings(older(small_study(attacks=NAMED)))["attacks"]
     assert isinstance(attacks, dict)
     assert attacks["rmia"] == {"offline": 0.3}
     assert attacks["rmia-series"] == {"offline": 0.7}

@@ -64,7 +64,7 @@ def test_every_part_of_the_example_is_its_own_and_stands_in_the_record(carried: 
     assert config["model"]["name"] == "parts:Net"
     assert config["algorithm"]["name"] == "parts:cautious"
     assert config["defense"]["name"] == "parts:Confident"
-    assert {row.name: row.source for row in record.attacks}["parts:lowest_loss"] == "of our own"
+    assert {row.name: row.source for row in record.attacks}["parts:lowest_loss"] == "custom"
     assert {figure.attack for figure in record.findings} >= {"parts:lowest_loss", "loss-series"}
     parts = ["Confident", "Net", "cautious", "lowest_loss", "tumours"]
     assert list(config["code"]) == [f"parts:{name}" for name in parts]
@@ -214,14 +214,14 @@ def test_a_study_without_parts_of_its_own_is_what_it_was() -> None:
         ),
         ({"data.options.test_share": 2.0}, "the data set 'parts:tumours' failed .*parts.py, line"),
         ({"data.options.share": 0.1}, "no option of the data set 'parts:tumours' named 'share'"),
-        ({"algorithm.name": "parts:Net"}, "is the class Net, and an algorithm of your own is"),
+        ({"algorithm.name": "parts:Net"}, "is the class Net, and a custom algorithm is"),
         ({"algorithm.options.steps": 1.0}, "did you mean 'step'"),
         (
             {"defense.name": "parts:lowest_loss"},
-            "is an Attack, and a defense of your own is a class",
+            "is an Attack, and a custom defense is a class",
         ),
         ({"defense.name": "parts:Jitter"}, "the defense 'parts:Jitter' needs sigma"),
-        ({"attacks": {"parts:Net": {}}}, "is the class Net, and an attack of your own is a"),
+        ({"attacks": {"parts:Net": {}}}, "is the class Net, and a custom attack is a"),
         ({"attacks": {"parts:lowest_loss": {"depth": 1}}}, "no setting of this attack"),
     ],
 )
@@ -261,6 +261,6 @@ def test_a_file_beside_the_study_that_an_installed_module_hides_is_told_of(tmp_p
     (tmp_path / "colorsys.py").write_text("Net = 1\n")
     with (
         code_named_in("mine", trusted=True, folder=tmp_path),
-        pytest.raises(BadInput, match=r"'colorsys' is a module beside the study, and also "),
+        pytest.raises(BadInput, match=r"'colorsys' is a module next to the study, and also "),
     ):
         with_code(study_from({"name": "x", "model": {"name": "colorsys:rgb_to_hsv"}}))

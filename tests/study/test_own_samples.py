@@ -23,7 +23,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.sources import on_sources, source_question, source_sentence, source_table
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.results.sources import FAIR, OWN
+from fedaudit.results.runs import FAIR, OWN
 from fedaudit.study.build import completed, setup
 from fedaudit.study.comparing import compared
 from fedaudit.study.running.folder import STUDY_FILE

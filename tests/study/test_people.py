@@ -215,8 +215,8 @@ def test_people_visit_several_clients_and_count_as_the_targets_if_it_is_among_th
 @pytest.mark.parametrize(
     ("audit", "told"),
     [
-        ({"draw": "fedmia_paper"}, 'audit.unit is "person", which takes the fair draw'),
-        ({"unit": "sample", "clients_per_person": 2}, "audit.unit"),
+        ({"draw": "fedmia_paper"}, 'needs the draw "fair"'),
+        ({"unit": "sample", "clients_per_person": 2}, "clients_per_person is 2"),
         ({"unit": "household"}, "unit"),
         ({"people": 10}, "one setting"),
     ],
@@ -237,7 +237,7 @@ def test_two_runs_of_people_with_one_seed_are_the_same(tmp_path: Path) -> None:
 
 
 def test_attacks_that_ask_whose_a_sample_is_are_refused_with_people() -> None:
-    with pytest.raises(NotVisible, match="asks of single samples"):
+    with pytest.raises(NotVisible, match="infers the source of single samples"):
         setup(people_study(attacks={"sia": {}}, audit={"view": "uploads"}), 1, None)
     run = setup(people_study(attacks={}, attack_set="2026-1", audit={"view": "uploads"}), 1, None)
     assert not run.on_source
@@ -280,5 +280,5 @@ def test_people_and_samples_are_not_compared(carried: Carried) -> None:
             ]
         }
     )
-    with pytest.raises(BadInput, match="audits of people and others of single samples"):
+    with pytest.raises(BadInput, match="audit people and others single samples"):
         compared([record, samples])

@@ -6,15 +6,15 @@ from hypothesis import given as for_any
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.results.metrics import TEST_ACCURACY
+from fedaudit.results.estimate import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import (
     LONGEST,
     is_plain,
     is_plain_json,
-    made_plain,
     plain,
+    plain_json,
     texts,
 )
 from tests.report.records import record
@@ -49,7 +49,7 @@ def test_a_figure_of_nobody_on_a_side_is_refused(side: str, metric: str, tmp_pat
     figure: dict[str, object] = {"attack": "a", "metric": metric, "seed": 1, "target": 0}
     figure |= {"value": 0.5, "low": 0.4, "high": 0.6, "method": "DeLong 95%", "contrast": "unseen"}
     figure |= {"n_members": 9, "n_nonmembers": 9, side: 0}
-    with pytest.raises(Damaged, match="it takes one of each to tell them apart"):
+    with pytest.raises(Damaged, match="it takes at least one of each"):
         read_record(with_figures(tmp_path, figure))
     nothing = {"value": None, "low": None, "high": None}
     assert read_record(with_figures(tmp_path, figure | nothing)).findings
@@ -107,7 +107,7 @@ def test_budgets_need_no_samples(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"nothing\.json is not there"):
+    with pytest.raises(BadInput, match=r"nothing\.json does not exist"):
         read_record(tmp_path / "nothing.json")
     with pytest.raises(BadInput, match="is a folder"):
         read_record(tmp_path)
@@ -120,7 +120,7 @@ def test_a_file_over_the_size_limit_is_not_parsed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": "fedaudit-record"', "[1, 2,]"])
 def test_a_file_cut_short_is_called_damaged(tmp_path: Path, text: str) -> None:
-    with pytest.raises(Damaged, match="not a whole JSON document"):
+    with pytest.raises(Damaged, match="not a complete JSON document"):
         read_record(written(tmp_path, text))
 
 
@@ -138,14 +138,14 @@ def test_another_version_is_refused_with_what_to_do(tmp_path: Path, version: obj
 
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
     text = SMALL.model_dump_json().replace('"seeds"', '"name":"twice","seeds"', 1)
-    with pytest.raises(Damaged, match="'name' stands twice"):
+    with pytest.raises(Damaged, match="'name' occurs twice"):
         read_record(written(tmp_path, text))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "9" * 5000])
 def test_numbers_that_no_figure_can_have_are_refused(tmp_path: Path, number: str) -> None:
     text = SMALL.model_dump_json().replace("312.4", number, 1)
-    with pytest.raises(Damaged, match="not a whole JSON document"):
+    with pytest.raises(Damaged, match="not a complete JSON document"):
         read_record(written(tmp_path, text))
 
 
@@ -223,12 +223,12 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
         ("clients.0.client", True, "valid integer"),
         ("environment.seconds", -1e300, "greater than or equal to 0"),
         ("seeds.0", -1, "greater than or equal to 0"),
-        ("name", "turned \u202e round", "turns of direction"),
+        ("name", "turned \u202e round", "changes of the reading direction"),
         ("name", "\x1b[2J", "control characters"),
         ("untested.0", "nothing\x00", "control characters"),
-        ("view.description", "a\u2067b", "turns of direction"),
+        ("view.description", "a\u2067b", "changes of the reading direction"),
         ("config.name", "\ud800", "control characters"),
-        ("config.\u202e", 1, "turns of direction"),
+        ("config.\u202e", 1, "changes of the reading direction"),
         ("estimates.0.figures.0.note", "long " * LONGEST, "of over 10,000 characters"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value[:25] else "",
@@ -243,7 +243,7 @@ def test_what_no_study_finds_is_refused_in_one_sentence(
     with pytest.raises(Damaged, match=said) as refused:
         read_record(path)
     sentence = str(refused.value)
-    assert sentence.endswith("take the original record") or "whole JSON" in sentence
+    assert sentence.endswith("take the original record") or "complete JSON" in sentence
     assert "\n" not in sentence
     assert is_plain(sentence)
     assert len(sentence) < 400 + len(str(path))
@@ -261,7 +261,7 @@ def test_text_is_made_plain_and_plain_text_is_left_alone() -> None:
     assert plain("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
     assert len(plain("x" * 2 * LONGEST)) == LONGEST
     value = {"a\x00": ["\u2066", 1, None, {"b": ("\x07",)}]}
-    assert made_plain(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": ["\ufffd"]}]}
+    assert plain_json(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": ["\ufffd"]}]}
 
 
 def test_every_record_of_the_tests_is_one_that_can_be_read(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_view_without_uploads_has_references_by_default_and_one_with_them_wher
     uploads = small_study(partition={"samples_per_client": 120})
     run = setup(uploads, 1, None)
     assert not run.own_federations
-    assert "a [references] table, or name the attack" in run.refused["rmia"]
+    assert "give [references], or name the attack" in run.refused["rmia"]
     assert Sees.REFERENCE_MODELS not in run.view.offers
     named = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
     assert len(named.own_federations) == 4
@@ -187,7 +187,7 @@ def test_a_recording_is_attacked_again_where_it_has_references(
     assert aucs(again, "rmia") == aucs(final.record, "rmia") != []
     bare = final_study(attacks={"blackbox-loss": {}}, audit={"view": "final", "keep": "signals"})
     run_study(bare, tmp_path / "bare")
-    with pytest.raises(BadInput, match=r"with the \[references\] table"):
+    with pytest.raises(BadInput, match=r"with \[references\]"):
         reattack(tmp_path / "bare", ["rmia"], tmp_path / "bare-again")
 
 
@@ -288,7 +288,7 @@ def test_too_few_references_for_an_attack_are_refused_before_anything_is_trained
     assert len(run.own_federations) == 1
     defense = {"name": "compensation", "options": {"validation": 0.9, "start": 2}}
     by_default = setup(final_study(references=HALVES, defense=defense), 1, None)
-    assert "raise references.count, or take RMIA" in by_default.refused["lira"]
+    assert "raise references.count, or use RMIA" in by_default.refused["lira"]
     assert "rmia" in by_default.attacks
 
 

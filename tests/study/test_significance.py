@@ -4,7 +4,7 @@ import pytest
 from fedaudit.evaluation.truth import Findings
 from fedaudit.gate.sample_size import more_seeds
 from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held_together
-from fedaudit.results.aggregate import Value, further_runs, over_gaps
+from fedaudit.results.aggregate import Value, further_runs_interval, mean_difference
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.estimate import Test as GuessingTest
 from fedaudit.study.running.record import corrected
@@ -106,16 +106,18 @@ def test_rates_of_further_runs_are_as_little_known_as_those_of_these_runs() -> N
 
 
 def test_a_mean_rate_without_a_lower_limit_has_none_for_further_runs_either() -> None:
-    found = further_runs([0.1, 0.11, 0.12, 0.13, 0.14], within=(0.0, 1.0), these=(None, 0.3))
+    found = further_runs_interval(
+        [0.1, 0.11, 0.12, 0.13, 0.14], within=(0.0, 1.0), these=(None, 0.3)
+    )
     assert (found.low, found.high) == (0.0, 0.3)
     # No limits at all, as of the count of clients in old records: nothing to widen by.
-    alone = further_runs([0.1, 0.11, 0.12, 0.13, 0.14])
+    alone = further_runs_interval([0.1, 0.11, 0.12, 0.13, 0.14])
     assert alone.method == "Student t over 5 seeds 95%"
 
 
 def test_a_difference_over_further_runs_is_never_narrower_than_over_these() -> None:
     gaps = [Value(gap, gap - 0.1, gap + 0.1, "") for gap in (0.01, 0.011, 0.012, 0.013, 0.014)]
-    found = over_gaps(gaps)
+    found = mean_difference(gaps)
     assert found is not None
     assert found.further is not None
     assert (found.further.low, found.further.high) == (found.low, found.high)
@@ -136,7 +138,7 @@ def test_runs_that_separate_perfectly_are_surer_together_than_one_and_not_certai
 
 def test_no_number_of_seeds_narrows_limits_that_are_those_of_these_runs() -> None:
     values = [0.1, 0.11, 0.12, 0.13, 0.14]
-    alone = further_runs(values, within=(0.0, 1.0))
+    alone = further_runs_interval(values, within=(0.0, 1.0))
     assert more_seeds(0.12, alone, 5, 0.125) is not None
-    widened = further_runs(values, within=(0.0, 1.0), these=(0.05, 0.3))
+    widened = further_runs_interval(values, within=(0.0, 1.0), these=(0.05, 0.3))
     assert more_seeds(0.12, widened, 5, 0.125) is None

@@ -273,7 +273,7 @@ def test_samples_that_a_model_has_by_heart_are_not_forgotten_by_nothing(tmp_path
     assert control.passed
 
 
-@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "cannot be told")])
+@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "undecided")])
 def test_an_auc_too_extreme_for_a_test_is_judged_by_limits_apart(low: float, said: str) -> None:
     # Without a p-value that says anything: of two AUCs apart it is 1.
     excess = estimate.Estimate(

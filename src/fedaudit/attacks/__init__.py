@@ -11,16 +11,12 @@ from collections.abc import Iterable
 
 from fedaudit.attacks.base import ENTRIES, name_entries, with_rule_settings, with_signal_settings
 from fedaudit.attacks.base import Attack as Attack
-from fedaudit.attacks.membership.assignment_aware import WhereAssigned
-from fedaudit.attacks.membership.fedmia import OneSidedLikelihood
-from fedaudit.attacks.membership.recovery import Recovery
-from fedaudit.attacks.membership.reference import USUAL_SLOPE, LikelihoodRatio, RelativeLikelihood
-from fedaudit.attacks.membership.seqmia import SequenceReader
-from fedaudit.attacks.membership.single_client import Last, Mean, Slope
-from fedaudit.attacks.membership.stacked import Stacked
+from fedaudit.attacks.learned import SequenceReader, Stacked
+from fedaudit.attacks.references import DEFAULT_SLOPE, LikelihoodRatio, RelativeLikelihood
+from fedaudit.attacks.rules import Last, Mean, OneSidedLikelihood, Recovery, Slope, WhereAssigned
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import unknown_name
-from fedaudit.core.importing import as_catalogued, installed, is_own, named, unknown_part
+from fedaudit.core.importing import as_catalogued, installed, is_custom, named, unknown_part
 from fedaudit.core.values import Setting
 from fedaudit.signals.outputs import (
     Confidence,
@@ -46,30 +42,30 @@ from fedaudit.signals.updates import (
 BlackboxLoss = with_signal_settings("blackbox-loss", Loss, Last(), "Yeom et al. 2018", "A member's loss is low at the client's last model.")
 GradCosine = with_signal_settings("grad-cosine", GradientCosine, Last(), "Li et al. 2022", "A member's gradient points along the last update.")
 GradNorm = with_signal_settings("grad-norm", GradientNorm, Last(), "Nasr et al. 2019", "A member's gradient is short at the last global model.")
-GradDiff = with_signal_settings("grad-diff", GradientDifference, Last(), "Li et al. 2022", "Taking a member's gradient away shortens the last update.")
+GradDiff = with_signal_settings("grad-diff", GradientDifference, Last(), "Li et al. 2022", "Subtracting a member's gradient shortens the last update.")
 LossSeries = with_signal_settings("loss-series", Loss, Mean(), "Gu et al. 2022; FedMIA section 4.1", "A member's loss is low over the rounds.")
 AvgCosine = with_signal_settings("avg-cosine", GradientCosine, Mean(), "Li et al. 2022", "A member's gradient points along the updates over the rounds.")
-FedMIA1 = with_rule_settings("fedmia-1", (Loss(),), OneSidedLikelihood, "FedMIA, Eqs. (8)-(12), loss", "A member's loss at the target is below what the other clients' models give it.")
+FedMIA1 = with_rule_settings("fedmia-1", (Loss(),), OneSidedLikelihood, "FedMIA, Eqs. (8)-(12), loss", "A member's loss under the target's models is below its loss under the other clients' models.")
 FedMIA2 = with_rule_settings("fedmia-2", (GradientCosine(),), OneSidedLikelihood, "FedMIA, Eqs. (7)-(12), cosine", "A member's gradient fits the target's update better than the other clients'.")
 FTAC = with_signal_settings("fta-c", Confidence, Slope(), "FTA-C; CoFedMID appendix D", "A member's confidence rises faster over the rounds.")
 FTAL = with_signal_settings("fta-l", Loss, Slope(), "FTA-L; CoFedMID appendix D", "A member's loss falls faster over the rounds.")
 FTACGlobal = with_signal_settings("fta-c-global", Confidence, Slope(), "FTA-C on the global models; CoFedMID appendix D", "A member's confidence rises faster over the rounds' global models.", snapshot="global")
 FTALGlobal = with_signal_settings("fta-l-global", Loss, Slope(), "FTA-L on the global models; CoFedMID appendix D", "A member's loss falls faster over the rounds' global models.", snapshot="global")
-SeqMIA = with_rule_settings("seqmia", (Loss(), MaxPosterior(), PosteriorSpread(), Entropy(), ModifiedEntropy()), SequenceReader, "SeqMIA, section 4; CoFedMID appendix D", "A network that has learned on a shadow run how members' outputs move over the rounds.")
+SeqMIA = with_rule_settings("seqmia", (Loss(), MaxPosterior(), PosteriorSpread(), Entropy(), ModifiedEntropy()), SequenceReader, "SeqMIA, section 4; CoFedMID appendix D", "A network that is trained on a shadow run recognises how members' outputs change over the rounds.")
 RMIA = with_rule_settings("rmia", (Loss(),), RelativeLikelihood, "Zarifzadeh et al. 2024 (RMIA)", "A member is likelier to the last model than to reference models that were not trained on it.")
 RMIASeries = with_rule_settings("rmia-series", (Loss(),), RelativeLikelihood, "Zarifzadeh et al. 2024 (RMIA), over rounds", "A member is likelier to the models of all rounds than to reference models of the same rounds.", rounds="mean")
-LiRA = with_rule_settings("lira", (ScaledLogit(),), LikelihoodRatio, "Carlini et al. 2022 (LiRA)", "The last model is surer of a member than reference models that were not trained on it, in standard deviations.")
-LiRASeries = with_rule_settings("lira-series", (ScaledLogit(),), LikelihoodRatio, "Carlini et al. 2022 (LiRA), over rounds", "The models of all rounds are surer of a member than reference models of the same rounds.", rounds="mean")
-StackedSignals = with_rule_settings("stacked", (Loss(), GradientCosine(), GradientNorm(), GradientDifference()), Stacked, "Shokri et al. 2017; Nasr et al. 2019, over signals of federations", "A linear classifier that has learned on a shadow run how to weigh losses, cosines and gradients.")
-LossSeriesAware = with_rule_settings("loss-series-aware", (Loss(),), WhereAssigned, "Loss-Series, told of the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the target was to train on its class.", rule=Mean())
-FedMIA2Aware = with_rule_settings("fedmia-2-aware", (GradientCosine(),), WhereAssigned, "FedMIA-II, told of the classes that CoFedMID assigns", "A member's gradient fits the target's update where the target was to train on its class.", rule=OneSidedLikelihood())
-AvgCosineCentredTail = with_signal_settings("avg-cosine-centred-tail", CentredTailCosine, Mean(), "Avg-Cosine, told where CoFedMID's published noise lies", "A member's gradient points along the updates less the mean of their last entries.")
-FedMIA2CentredTail = with_rule_settings("fedmia-2-centred-tail", (CentredTailCosine(),), OneSidedLikelihood, "FedMIA-II, told where CoFedMID's published noise lies", "A member's gradient fits the target's update best once each update's last entries are less their mean.")
-AvgCosineWithoutTail = with_signal_settings("avg-cosine-without-tail", WithoutTailCosine, Mean(), "Avg-Cosine, told where CoFedMID's noise lies", "A member's gradient points along the updates, their last entries left out.")
-FedMIA2WithoutTail = with_rule_settings("fedmia-2-without-tail", (WithoutTailCosine(),), OneSidedLikelihood, "FedMIA-II, told where CoFedMID's noise lies", "A member's gradient fits the target's update best, their last entries left out.")
+LiRA = with_rule_settings("lira", (ScaledLogit(),), LikelihoodRatio, "Carlini et al. 2022 (LiRA)", "The last model is more confident in a member than reference models without it, in standard deviations.")
+LiRASeries = with_rule_settings("lira-series", (ScaledLogit(),), LikelihoodRatio, "Carlini et al. 2022 (LiRA), over rounds", "The models of all rounds are more confident in a member than reference models of the same rounds.", rounds="mean")
+StackedSignals = with_rule_settings("stacked", (Loss(), GradientCosine(), GradientNorm(), GradientDifference()), Stacked, "Shokri et al. 2017; Nasr et al. 2019, over signals of federations", "A linear classifier that is trained on a shadow run weighs losses, cosines and gradients.")
+LossSeriesAware = with_rule_settings("loss-series-aware", (Loss(),), WhereAssigned, "Loss-Series, knowing the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the target was to train on its class.", rule=Mean())
+FedMIA2Aware = with_rule_settings("fedmia-2-aware", (GradientCosine(),), WhereAssigned, "FedMIA-II, knowing the classes that CoFedMID assigns", "A member's gradient fits the target's update where the target was to train on its class.", rule=OneSidedLikelihood())
+AvgCosineCentredTail = with_signal_settings("avg-cosine-centred-tail", CentredTailCosine, Mean(), "Avg-Cosine, knowing where CoFedMID's published noise is", "A member's gradient points along the updates, after subtracting the mean of their last entries.")
+FedMIA2CentredTail = with_rule_settings("fedmia-2-centred-tail", (CentredTailCosine(),), OneSidedLikelihood, "FedMIA-II, knowing where CoFedMID's published noise is", "A member's gradient fits the target's update best, after subtracting the mean of each update's last entries.")
+AvgCosineWithoutTail = with_signal_settings("avg-cosine-without-tail", WithoutTailCosine, Mean(), "Avg-Cosine, knowing where CoFedMID's noise is", "A member's gradient points along the updates without their last entries.")
+FedMIA2WithoutTail = with_rule_settings("fedmia-2-without-tail", (WithoutTailCosine(),), OneSidedLikelihood, "FedMIA-II, knowing where CoFedMID's noise is", "A member's gradient fits the target's update best, without the updates' last entries.")
 LossRecovery = with_rule_settings("recovery", (Loss(),), Recovery, "Nasr et al. 2019, active attacks; Mo et al. 2025 (FedPoisonMIA)", "A member's loss falls further after a malicious client has raised it.")
 MinKPercent = with_signal_settings("min-k", MinK, Last(), "Shi et al. 2024 (Min-K%)", "A member's least likely tokens are likely to the client's last language model.")
-MinKPercentPlusPlus = with_signal_settings("min-k-plus-plus", MinKPlusPlus, Last(), "Zhang et al. 2025 (Min-K%++)", "A member's least likely tokens are likely for what the client's last language model expects there.")
+MinKPercentPlusPlus = with_signal_settings("min-k-plus-plus", MinKPlusPlus, Last(), "Zhang et al. 2025 (Min-K%++)", "A member's least likely tokens are likely, relative to what the client's last language model expects.")
 ProjRes = with_signal_settings("projres", ProjectionResidual, Last(), "Deng et al. 2026 (ProjRes)", "What enters a linear layer of a member lies in the span of the layer's last update.")
 AvgProjRes = with_signal_settings("avg-projres", ProjectionResidual, Mean(), "ProjRes, over rounds", "What enters a linear layer of a member lies in the span of the layer's updates over the rounds.")
 FedMIAProjRes = with_rule_settings("fedmia-projres", (ProjectionResidual(),), OneSidedLikelihood, "ProjRes under FedMIA's rule", "What enters a linear layer of a member lies in the span of the target's update more than of the other clients'.")
@@ -83,12 +79,12 @@ SIACosine = with_rule_settings("sia-cosine", (GradientCosine(),), SourceByTail, 
 
 __all__ = ["Attack", *name_entries(globals())]
 
-_EVERY = {name: construct() for name, construct in ENTRIES.items()}
+_ALL = {name: construct() for name, construct in ENTRIES.items()}
 
-ATTACKS = {name: attack for name, attack in _EVERY.items() if not attack.infers_source}
+ATTACKS = {name: attack for name, attack in _ALL.items() if not attack.infers_source}
 """Every attack on membership by its catalogue name, with default settings."""
 
-SOURCE_ATTACKS = {name: attack for name, attack in _EVERY.items() if attack.infers_source}
+SOURCE_ATTACKS = {name: attack for name, attack in _ALL.items() if attack.infers_source}
 """Every attack on the source of a sample by its catalogue name, with default settings."""
 
 ATTACK_SETS: dict[str, tuple[str, ...]] = {
@@ -121,16 +117,16 @@ ATTACK_SETS["2026-2"] = (
     "lira-series",
 )
 ATTACK_SETS["2026-3"] = (*ATTACK_SETS["2026-2"], "fta-c-global", "fta-l-global")
-"""What studies and recordings that name no attack run, by the name of the set.
+"""Sets of default attacks, which studies and recordings run if they name no attack.
 
-Attacks of one evaluation share its error level, so that one attack more moves the figures of all
-others. A set therefore never changes: rows that are to be run by default come with a new set.
+Attacks of an evaluation share its error level, so that an additional attack changes the figures of
+all others. A set therefore never changes: further default attacks come with a new set.
 """
 
 SET_SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
-    "2026-2": {name: {"offline": USUAL_SLOPE} for name in ("rmia", "rmia-series")},
+    "2026-2": {name: {"offline": DEFAULT_SLOPE} for name in ("rmia", "rmia-series")},
 }
-"""Settings of a set's attacks that the catalogue's default was when the set was made."""
+"""Settings of attacks in older sets whose defaults in the catalogue have changed since."""
 
 DEFAULT_SET = list(ATTACK_SETS)[-1]
 """The set of studies and recordings that name neither an attack nor a set."""
@@ -157,14 +153,14 @@ def attack_named(name: str) -> Attack:
     Raises:
         BadInput: No such attack; the message names the nearest.
     """
-    found: Attack | type[Attack] = named(
+    attack: Attack | type[Attack] = named(
         "attack",
         name,
         ATTACKS | SOURCE_ATTACKS,
-        wanted="a fedaudit.attacks.Attack, or a class of such that takes nothing",
-        fits=lambda found: isinstance(found, Attack) or _makes_attacks(found),
+        expected="a fedaudit.attacks.Attack, or a subclass that needs no arguments",
+        fits=lambda value: isinstance(value, Attack) or _is_attack_class(value),
     )
-    return found() if isinstance(found, type) else found  # type: ignore[call-arg]
+    return attack() if isinstance(attack, type) else attack  # type: ignore[call-arg]
 
 
 def catalogued(names: Iterable[str]) -> list[str]:
@@ -173,18 +169,18 @@ def catalogued(names: Iterable[str]) -> list[str]:
     Custom attacks (``module:object``) are left as they are, and nothing is imported.
 
     Raises:
-        BadInput: A name is no attack's; the message names the nearest.
+        BadInput: There is no attack of a name; the message names the nearest.
     """
     catalogue = ATTACKS | SOURCE_ATTACKS
-    catalogue_names = [as_catalogued("attack", name, catalogue) for name in names]
-    for name in catalogue_names:
-        if not (is_own(name) or name in catalogue or name in installed("attack")):
+    spellings = [as_catalogued("attack", name, catalogue) for name in names]
+    for name in spellings:
+        if not (is_custom(name) or name in catalogue or name in installed("attack")):
             raise unknown_part("attack", name, catalogue)
-    return catalogue_names
+    return spellings
 
 
-def _makes_attacks(found: object) -> bool:
-    return isinstance(found, type) and issubclass(found, Attack)
+def _is_attack_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Attack)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
-"""Attacks: signals, a rule over them that gives scores or posteriors, and a source.
+"""Attacks: signals, and a rule that turns them into scores or posteriors.
 
-Entries of the attack catalogue are typed functions, each of which constructs one attack.
+Entries of the attack catalogue are typed functions, each of which constructs an attack.
 :func:`with_rule_settings` and :func:`with_signal_settings` define an entry in one line. The entry
 takes the settings of its rule or of its signal as keyword arguments, with their types and defaults,
 so that a type checker and ``help()`` know them.
@@ -27,12 +27,12 @@ from fedaudit.signals.base import Signal
 
 
 class _Described(Protocol):
-    """Properties of any rule that the catalogue shows.
+    """Properties of a rule that the catalogue shows.
 
     Attributes:
-        over_clients: What it does over clients, in a few words, for the catalogue.
-        over_rounds: What it does over rounds.
-        needs: What the adversary must see beyond what the signals need.
+        over_clients: How the rule combines clients, in a few words.
+        over_rounds: How the rule combines rounds, in a few words.
+        needs: Parts of a run that the adversary must see, beyond the needs of the signals.
     """
 
     @property
@@ -47,16 +47,16 @@ class _Described(Protocol):
 
 @runtime_checkable
 class Rule(_Described, Protocol):
-    """Turns measurements into one score a sample. A frozen dataclass with its settings."""
+    """A frozen dataclass that computes one score per sample from measurements."""
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Scores; larger means likelier a member of the target client's data."""
+        """Return scores; a larger score means a likelier member of the target client's data."""
         ...
 
 
 @runtime_checkable
 class LearnedRule(Rule, Protocol):
-    """A rule that scores nothing until it is shown samples of which membership is known."""
+    """A rule that must be fitted on samples of known membership."""
 
     def fitted(
         self,
@@ -65,12 +65,12 @@ class LearnedRule(Rule, Protocol):
         target: ClientId,
         seed: int,
     ) -> Rule:
-        """The rule with what it has learned; never shown a sample that is to be attacked.
+        """Return the fitted rule, which never sees a sample that it attacks.
 
         Args:
-            measurements: Of a shadow run, or of samples whose membership is known.
-            is_member: Who of them was a member of ``target``.
-            target: A client of theirs.
+            measurements: Measurements of a shadow run, or of other samples of known membership.
+            is_member: Which of these samples were members of ``target``.
+            target: A client of that run.
             seed: Root of all random choices.
         """
         ...
@@ -78,10 +78,10 @@ class LearnedRule(Rule, Protocol):
 
 @runtime_checkable
 class SideInformationRule(Rule, Protocol):
-    """A rule that needs side information: what a defense let the target train on."""
+    """A rule that needs side information: which samples a defense let the target train on."""
 
     def with_side_information(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> Rule:
-        """The rule with side information.
+        """Return the rule with side information.
 
         Args:
             used: By measured round, which samples the target can have trained on.
@@ -91,20 +91,20 @@ class SideInformationRule(Rule, Protocol):
 
 @runtime_checkable
 class SourceRule(_Described, Protocol):
-    """Turns measurements into a chance for each client to have each sample.
+    """A rule that computes, for each sample, the probability of each client to have it.
 
-    ``over_clients`` ends with "arg max", which tells it in a record from a rule on membership.
+    ``over_clients`` ends with "arg max", which identifies source inference in a record.
     """
 
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """Chance of each client to have each sample; columns sum to 1.
+        """Return the probability of each client to have each sample; columns sum to 1.
 
-        Clients stand in the measurements' order. Who was never measured has no chance.
+        Clients are in the measurements' order. A client that was never measured has probability 0.
 
         Args:
-            measurements: Of samples that some client has.
+            measurements: Measurements of samples that some client has.
             sizes: Number of training samples of each client, for a prior.
         """
         ...
@@ -112,10 +112,10 @@ class SourceRule(_Described, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PerClient:
-    """A rule that differs by client, as where clients defend themselves in different ways.
+    """A rule that differs by client, for clients with different defenses.
 
     Attributes:
-        rules: By audited client; all are of one kind. Other clients take the first.
+        rules: Rules of one kind by audited client. Other clients use the first rule.
     """
 
     rules: Mapping[ClientId, Rule]
@@ -141,11 +141,11 @@ class PerClient:
 
 
 class Tuning(NamedTuple):
-    """Samples of which it is known on which of the adversary's own federations trained on them.
+    """Samples on which settings of a rule are chosen, measured in a federation of the adversary.
 
     Attributes:
-        measured: The attack's signals of one federation, in their order.
-        owner: The client of that federation that trained on each sample, or ``NOBODY``.
+        measured: The attack's signals, in their order.
+        owner: Client of that federation that trained on each sample, or ``NOBODY``.
     """
 
     measured: tuple[Measurements, ...]
@@ -153,14 +153,14 @@ class Tuning(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """One federation of the adversary's own, as it was measured on the samples under attack.
+    """A federation that the adversary trained, measured on the samples under attack.
 
     Attributes:
         measured: The attack's signals, in their order.
-        target: The client that stands for the one under audit.
-        trained_on: On which of the samples some client of it trained.
-        alike: The client that stands for each audited one, where that is not ``target`` for all.
-        tuning: Samples that settings of the rule are chosen on, the same of all references.
+        target: Client that corresponds to the client under audit.
+        trained_on: Which of the samples some client of this federation trained on.
+        alike: Client that corresponds to each audited client, if that is not always ``target``.
+        tuning: Samples on which settings of the rule are chosen; the same in all references.
     """
 
     measured: tuple[Measurements, ...]
@@ -170,50 +170,50 @@ class Reference(NamedTuple):
     tuning: Tuning | None = None
 
     def on_samples(self, chosen: Tensor) -> "Reference":
-        """The same of some of the samples: their positions, or a mask."""
-        kept = tuple(m.on_samples(chosen) for m in self.measured)
-        return self._replace(measured=kept, trained_on=self.trained_on[chosen])
+        """Return the reference for some of the samples, by their positions or a mask."""
+        measured = tuple(m.on_samples(chosen) for m in self.measured)
+        return self._replace(measured=measured, trained_on=self.trained_on[chosen])
 
     def client_for(self, target: ClientId) -> ClientId:
-        """Return the client of this federation that stands for an audited one."""
+        """Return the client of this federation that corresponds to an audited client."""
         return self.alike.get(target, self.target)
 
 
 @runtime_checkable
 class ReferenceRule(Rule, Protocol):
-    """A rule that scores nothing until it has reference models, measured on the same samples."""
+    """A rule that needs reference models that were measured on the same samples."""
 
     def with_references(self, references: Sequence[Reference]) -> Rule:
-        """The rule with what the adversary's own federations give."""
+        """Return the rule with reference models."""
         ...
 
     def on_samples(self, chosen: Tensor) -> Rule:
-        """The rule for some of the samples that the references were measured on."""
+        """Return the rule for some of the samples that the references were measured on."""
         ...
 
 
 def nothing_learned() -> BadInput:
     """Return the error for scores by a rule that has not been fitted."""
     return BadInput(
-        "this attack has learned nothing yet; fit it on measurements of samples whose "
-        "membership is known (Attack.fitted), or name it in a study, which does so"
+        "this attack is not fitted; fit it on measurements of samples of known membership "
+        "(Attack.fitted), or name it in a study, which fits it"
     )
 
 
 def measured_rounds(
     values: Float[Tensor, "rounds samples"], target: ClientId
 ) -> Bool[Tensor, " rounds"]:
-    """The rounds in which a client was measured.
+    """Return the rounds in which a client was measured.
 
     Raises:
         BadInput: There is none.
     """
-    there = ~torch.isnan(values).any(1)
-    if not bool(there.any()):
+    was_measured = ~torch.isnan(values).any(1)
+    if not bool(was_measured.any()):
         raise BadInput(
             f"client {target} took part in none of the measured rounds; measure more rounds"
         )
-    return there
+    return was_measured
 
 
 Part = TypeVar("Part")
@@ -221,17 +221,17 @@ Part = TypeVar("Part")
 
 @arguments.dataclass(frozen=True)
 class Attack:
-    """A row of the catalogue.
+    """An attack of the catalogue, or a custom one.
 
     Attributes:
-        signals: What is measured.
-        rule: What is done with it.
+        signals: Signals that are measured.
+        rule: Rule that computes scores or posteriors from the signals.
         source: Paper, with equation or section.
-        about: The attack in one sentence.
+        about: Description of the attack in one sentence.
         name: Name in the catalogue; empty for a custom attack.
 
     Examples:
-        >>> from fedaudit.attacks.membership.single_client import Mean
+        >>> from fedaudit.attacks.rules import Mean
         >>> from fedaudit.signals.outputs import Confidence
         >>> Attack((Confidence(),), Mean(), "A custom attack").settings()
         {'snapshot': 'local'}
@@ -245,7 +245,7 @@ class Attack:
 
     @property
     def needs(self) -> Sees:
-        """The parts that the adversary must see."""
+        """Parts of a run that the adversary must see."""
         needs = self.rule.needs
         for signal in self.signals:
             needs |= signal.needs
@@ -253,32 +253,31 @@ class Attack:
 
     @property
     def reads(self) -> Reading:
-        """Readings of a model's outputs that its signals take beside a loss."""
-        found = Reading.NOTHING
+        """Values that the signals read from a model's outputs, in addition to a loss."""
+        readings = Reading.NOTHING
         for signal in self.signals:
-            found |= getattr(signal, "reads", Reading.NOTHING)
-        return found
+            readings |= getattr(signal, "reads", Reading.NOTHING)
+        return readings
 
     def scores(
         self, measured: Mapping[str, Measurements], target: ClientId
     ) -> Float[Tensor, " samples"]:
-        """One score a sample, larger for likelier members of the target's data.
+        """Return one score per sample, larger for likelier members of the target's data.
 
         Args:
             measured: Measurements by signal name.
             target: The client under audit.
 
         Raises:
-            BadInput: A signal that the attack needs was not measured, or it is an attack on
-                sources.
+            BadInput: A signal that the attack needs was not measured, or the attack infers sources.
         """
         if isinstance(self.rule, SourceRule):
-            raise BadInput("this attack infers sources and scores no membership; ask its posterior")
-        return self.rule(*self._cubes(measured), target=target)
+            raise BadInput("this attack infers sources and scores no membership; use its posterior")
+        return self.rule(*self._measurements_of(measured), target=target)
 
     @cached_property
     def infers_source(self) -> bool:
-        """True if it infers the source of a sample, and not its membership."""
+        """True if the attack infers the source of a sample, and not its membership."""
         return isinstance(self.rule, SourceRule)
 
     @property
@@ -289,23 +288,26 @@ class Attack:
     def posterior(
         self, measured: Mapping[str, Measurements], sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """Chance of each client to have each sample, in the order of the first signal's clients.
+        """Return the probability of each client to have each sample.
 
         Args:
             measured: Measurements by signal name.
             sizes: Number of training samples of each client.
 
+        Returns:
+            Probabilities, with rows in the order of the first signal's clients.
+
         Raises:
-            BadInput: A signal that the attack needs was not measured, or it is an attack on
+            BadInput: A signal that the attack needs was not measured, or the attack scores
                 membership.
         """
         if not isinstance(self.rule, SourceRule):
-            raise BadInput("this attack scores membership and infers no source; ask its scores")
-        return self.rule.posterior(*self._cubes(measured), sizes=sizes)
+            raise BadInput("this attack scores membership and infers no source; use its scores")
+        return self.rule.posterior(*self._measurements_of(measured), sizes=sizes)
 
     @cached_property
     def learns(self) -> bool:
-        """True if it must be fitted before it can score."""
+        """True if the attack must be fitted before it can score."""
         return isinstance(self.rule, LearnedRule)
 
     def fitted(
@@ -315,18 +317,18 @@ class Attack:
         target: ClientId,
         seed: int,
     ) -> "Attack":
-        """The attack with its rule fitted; the attack itself if there is nothing to learn.
+        """Return the attack with a fitted rule; the attack itself if its rule is not learned.
 
         Args:
-            measured: By signal name, measurements of samples whose membership is known and
-                that are not attacked afterwards.
-            is_member: Who of them was a member of ``target``.
+            measured: Measurements by signal name of samples of known membership, which must not be
+                attacked afterwards.
+            is_member: Which of these samples were members of ``target``.
             target: A client of theirs, or the group named after it.
             seed: Root of all random choices.
 
         Raises:
-            BadInput: A signal that the attack needs was not measured, or there are no members
-                or no non-members to learn from.
+            BadInput: A signal that the attack needs was not measured, or there are no members or
+                no non-members.
         """
         if not isinstance(self.rule, LearnedRule):
             return self
@@ -335,22 +337,21 @@ class Attack:
                 f"an attack learns from members and non-members, got {int(is_member.sum())} "
                 f"members of {len(is_member)} samples; give more samples"
             )
-        cubes = self._cubes(measured)
+        cubes = self._measurements_of(measured)
         return replace(
             self, rule=self.rule.fitted(*cubes, is_member=is_member, target=target, seed=seed)
         )
 
     @cached_property
     def needs_side_information(self) -> bool:
-        """True if it cannot score without knowing a defense's choices."""
+        """True if the attack needs to know a defense's choices."""
         return isinstance(self.rule, SideInformationRule)
 
     def with_side_information(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "Attack":
-        """The attack, knowing what a defense chose; the attack itself if it asks for nothing.
+        """Return the attack with side information; the attack itself if it needs none.
 
         Args:
-            used: By measured round, which samples the target can have trained on, as far as
-                their class tells.
+            used: By measured round, which samples the target can have trained on, by their class.
         """
         if not isinstance(self.rule, SideInformationRule):
             return self
@@ -358,7 +359,7 @@ class Attack:
 
     @cached_property
     def needs_references(self) -> bool:
-        """True if it cannot score without reference models."""
+        """True if the attack needs reference models."""
         return isinstance(self.rule, ReferenceRule)
 
     def with_references(
@@ -369,43 +370,43 @@ class Attack:
         alike: Mapping[ClientId, ClientId] = MappingProxyType({}),
         owners: Int[Tensor, "references measured"] | None = None,
     ) -> "Attack":
-        """The attack with reference models; the attack itself if it takes none.
+        """Return the attack with reference models; the attack itself if it needs none.
 
         Args:
-            references: By signal name, each federation's measurements of the samples under attack,
+            references: Measurements of each federation by signal name: of the samples under attack,
                 and of any others after these.
-            target: The client of these that stands for the one under audit.
-            trained_on: On which of the samples some client of each federation trained.
-            alike: The client that stands for each audited one, where that is not ``target``.
-            owners: The client of each federation that trained on each of all measured samples, or
-                ``NOBODY``; settings can then be chosen on these.
+            target: Client of these federations that corresponds to the client under audit.
+            trained_on: Which of the samples under attack some client of each federation trained on.
+            alike: Client that corresponds to each audited client, if that is not always ``target``.
+            owners: Client of each federation that trained on each measured sample, or ``NOBODY``;
+                if given, settings are chosen on these samples.
 
         Raises:
             BadInput: A signal that the attack needs was not measured.
         """
         if not isinstance(self.rule, ReferenceRule):
             return self
-        attacked = slice(0, trained_on.shape[1])
-        given = []
-        for at, (one, mask) in enumerate(zip(references, trained_on, strict=True)):
-            cubes = tuple(self._cubes(one))
-            tuning = None if owners is None else Tuning(cubes, owners[at])
-            kept = tuple(cube.on_samples(attacked) for cube in cubes)
-            given.append(Reference(kept, target, mask, alike, tuning))
-        return replace(self, rule=self.rule.with_references(given))
+        positions = slice(0, trained_on.shape[1])
+        models = []
+        for index, (measured, mask) in enumerate(zip(references, trained_on, strict=True)):
+            cubes = tuple(self._measurements_of(measured))
+            tuning = None if owners is None else Tuning(cubes, owners[index])
+            attacked = tuple(cube.on_samples(positions) for cube in cubes)
+            models.append(Reference(attacked, target, mask, alike, tuning))
+        return replace(self, rule=self.rule.with_references(models))
 
     def on_samples(self, chosen: Tensor) -> "Attack":
-        """The attack for some of the samples that its reference models were measured on.
+        """Return the attack for some of the samples that its references were measured on.
 
         Args:
-            chosen: Their positions, or a mask.
+            chosen: Positions of these samples, or a mask.
         """
         if not isinstance(self.rule, ReferenceRule):
             return self
         return replace(self, rule=self.rule.on_samples(chosen))
 
     def with_settings(self, settings: Mapping[str, Setting]) -> "Attack":
-        """The attack with some settings of its rule or signals changed.
+        """Return the attack with other settings of its rule or signals.
 
         Raises:
             BadInput: No part has a setting of that name.
@@ -416,18 +417,18 @@ class Attack:
         return attack
 
     def settings(self) -> dict[str, Setting]:
-        """All settings of the rule and the signals, by name."""
-        found: dict[str, Setting] = {}
+        """Return all settings of the rule and the signals, by name."""
+        settings: dict[str, Setting] = {}
         for part in self.parts:
-            found |= {name: getattr(part, name) for name in _fields(part)}
-        return found
+            settings |= {name: getattr(part, name) for name in _fields(part)}
+        return settings
 
     @property
     def parts(self) -> tuple[Signal | Rule | SourceRule, ...]:
         """Signals and rule."""
         return (*self.signals, self.rule)
 
-    def _cubes(self, measured: Mapping[str, Measurements]) -> list[Measurements]:
+    def _measurements_of(self, measured: Mapping[str, Measurements]) -> list[Measurements]:
         missing = [signal.name for signal in self.signals if signal.name not in measured]
         if missing:
             raise BadInput(
@@ -439,21 +440,21 @@ class Attack:
     def _with(self, name: str, value: Setting) -> "Attack":
         if name not in self.settings():
             raise unknown_name("setting of this attack", name, self.settings() or {"(none)": 0})
-        signals = tuple(_replaced(signal, name, value) for signal in self.signals)
-        return replace(self, signals=signals, rule=_replaced(self.rule, name, value))
+        signals = tuple(_with_setting(signal, name, value) for signal in self.signals)
+        return replace(self, signals=signals, rule=_with_setting(self.rule, name, value))
 
 
 def _fields(part: object) -> tuple[str, ...]:
-    # Without class variables, and without a rule within a rule.
-    named = [f.name for f in fields(part)] if is_dataclass(part) else []
-    return tuple(name for name in named if isinstance(getattr(part, name), Setting))
+    # Class variables are no settings, and neither is a rule within a rule.
+    names = [f.name for f in fields(part)] if is_dataclass(part) else []
+    return tuple(name for name in names if isinstance(getattr(part, name), Setting))
 
 
-def _replaced(part: Part, name: str, value: Setting) -> Part:
+def _with_setting(part: Part, name: str, value: Setting) -> Part:
     if name not in _fields(part):
         return part
     default = getattr(part, name)
-    (annotation,) = (one.type for one in fields(part) if one.name == name)  # type: ignore[arg-type]
+    (annotation,) = (field.type for field in fields(part) if field.name == name)  # type: ignore[arg-type]
     refuse_unfit(f"{name} of this attack", value, annotation, default)
     return replace(part, **{name: type(default)(value)})  # type: ignore[type-var]
 
@@ -478,12 +479,12 @@ def with_rule_settings(
 
     Args:
         name: Name in the catalogue.
-        signals: What is measured. Their settings are changed by :meth:`Attack.with_settings`.
+        signals: Signals, whose settings :meth:`Attack.with_settings` changes.
         rule: Class of the rule.
         source: Paper, with equation or section.
-        about: The attack in one sentence.
-        values: None; settings are given by name.
-        defaults: Settings of the rule that this attack sets to something else.
+        about: Description of the attack in one sentence.
+        values: Not used; settings are given by name.
+        defaults: Settings of the rule whose defaults this attack changes.
     """
     rule_with_defaults = rule(*values, **defaults)
     return _entry(Attack(signals, rule_with_defaults, source, about, name), rule)
@@ -504,11 +505,11 @@ def with_signal_settings(
     Args:
         name: Name in the catalogue.
         signal: Class of the signal.
-        rule: Rule without settings of its own.
+        rule: Rule without settings.
         source: Paper, with equation or section.
-        about: The attack in one sentence.
-        values: None; settings are given by name.
-        defaults: Settings of the signal that this attack sets to something else.
+        about: Description of the attack in one sentence.
+        values: Not used; settings are given by name.
+        defaults: Settings of the signal whose defaults this attack changes.
     """
     signal_with_defaults = signal(*values, **defaults)
     return _entry(Attack((signal_with_defaults,), rule, source, about, name), signal)
@@ -532,38 +533,42 @@ def name_entries(namespace: Mapping[str, object]) -> list[str]:
 
 
 def _entry(
-    usual: Attack, part: Callable[Settings, Rule | SourceRule | Signal]
+    attack: Attack, part: Callable[Settings, Rule | SourceRule | Signal]
 ) -> Callable[Settings, Attack]:
     """List an attack with its defaults, and return its constructor, which takes all its settings.
 
     Args:
-        usual: Attack with its defaults.
+        attack: Attack with its defaults.
         part: Class of the rule or signal whose settings type checkers know.
     """
 
     def construct(**settings: Setting) -> Attack:
-        return usual.with_settings(settings)
+        return attack.with_settings(settings)
 
-    defaults = usual.settings()
-    taken = {one.name: (one, kind) for kind in usual.parts for one in fields(kind)}  # type: ignore[arg-type]
+    defaults = attack.settings()
+    fields_of = {field.name: (field, kind) for kind in attack.parts for field in fields(kind)}  # type: ignore[arg-type]
     settings = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=taken[name][0].type
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=fields_of[name][0].type,
         )
         for name, default in defaults.items()
     ]
     construct.__signature__ = inspect.Signature(settings, return_annotation=Attack)  # type: ignore[attr-defined]
     meanings = [
-        f"    {name}: {attribute_meaning(type(taken[name][1]).__mro__, name)}" for name in defaults
+        f"    {name}: {attribute_meaning(type(fields_of[name][1]).__mro__, name)}"
+        for name in defaults
     ]
     construct.__doc__ = "\n\n".join(
         [
-            usual.about,
+            attack.about,
             *(["\n".join(["Args:", *meanings])] if meanings else []),
-            f"Examples:\n    >>> NAME().name\n    {usual.name!r}",
-            f"Source: {usual.source}.",
+            f"Examples:\n    >>> NAME().name\n    {attack.name!r}",
+            f"Source: {attack.source}.",
         ]
     )
     entry = cast(Callable[Settings, Attack], checked(construct))
-    ENTRIES[usual.name] = entry
+    ENTRIES[attack.name] = entry
     return entry

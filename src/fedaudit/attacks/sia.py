@@ -1,4 +1,4 @@
-"""Source inference: which client has a sample, as a posterior over the clients."""
+"""Source inference attacks: rules that give a posterior over the clients for each sample."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ _COLDEST, _HOTTEST = 1e-6, 1e6
 
 @dataclass(frozen=True)
 class Bayes:
-    """Bayes' rule over clients; rules differ in the evidence.
+    """Base of source rules: Bayes' rule over clients, from an evidence that the rules define.
 
     Attributes:
-        temperature: gamma, from 1e-6 to 1e6: divides the evidence. The smaller, the surer; it
-            changes no ranking of the clients under equal priors.
-        prior: "equal" gives every client the same chance beforehand (the paper's 1/K), "size"
-            one in proportion to its data.
+        temperature: Divisor of the evidence (the paper's gamma), from 1e-6 to 1e6. A smaller one
+            sharpens the posterior, and does not change the order of clients under equal priors.
+        prior: "equal" for the same prior probability of every client (the paper's 1/K), "size"
+            for one in proportion to its number of samples.
     """
 
     temperature: float = 1.0
@@ -35,7 +35,7 @@ class Bayes:
     needs = Sees.UPLOADS
 
     def __post_init__(self) -> None:
-        # Beyond, chances round to equal ones or their logarithms to infinite ones.
+        # Beyond, posteriors round to equal ones, or their logarithms to infinity.
         if not _COLDEST <= self.temperature <= _HOTTEST:
             raise BadInput(
                 f"temperature lies between {_COLDEST:g} and {_HOTTEST:g}, got {self.temperature}; "
@@ -46,12 +46,12 @@ class Bayes:
 
     @abstractmethod
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """Evidence for each client to have each sample, in nats; NaN where nothing is known."""
+        """Return the evidence for each client to have each sample, in nats; NaN if unmeasured."""
 
     def posterior(
         self, *measurements: Measurements, sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.attacks.base.SourceRule`.
+        """Return the probability of each client to have each sample.
 
         Raises:
             NotVisible: No client was measured.
@@ -63,8 +63,8 @@ class Bayes:
         unseen = torch.isnan(evidence).any(1)
         if bool(unseen.all()):
             raise NotVisible(
-                "source inference needs what single clients sent in at least one measured round, "
-                "and none was measured; measure more rounds"
+                "source inference needs the uploads of single clients in at least one measured "
+                "round, and none was measured; measure more rounds"
             )
         log_prior = torch.zeros(len(m.clients), dtype=torch.float64)
         if self.prior == "size":
@@ -78,8 +78,8 @@ class SourceAtLast(Bayes):
     """The client whose model has the least loss in the last round in which it was measured.
 
     Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). The models of Eq. (15), which were not
-        trained on the sample, are the other clients', each with its share of the prior; what
-        comes out is a softmax over the clients.
+        trained on the sample, are those of the other clients, each with its share of the prior.
+        The result is a softmax over the clients.
     """
 
     over_rounds = "last"
@@ -93,11 +93,10 @@ class SourceAtLast(Bayes):
 
 @dataclass(frozen=True)
 class SourceOnAverage(Bayes):
-    """The client whose models have the least loss on average over its measured rounds.
+    """The client whose models have the least mean loss over its measured rounds.
 
-    The mean rather than the product of the rounds' likelihoods: where all clients take part in
-    all rounds, the product names the same client. Its posterior equals this one at a temperature
-    divided by the number of rounds.
+    If all clients take part in all rounds, the product of the rounds' likelihoods gives the same
+    client. Its posterior is this one with the temperature divided by the number of rounds.
 
     Source: SIA, section 5 (several rounds, left for future work).
     """
@@ -113,8 +112,8 @@ class SourceOnAverage(Bayes):
 class SourceByProduct(Bayes):
     """The client that is likeliest by the product of the rounds' posteriors.
 
-    Each round's losses are seen against those of the clients that took part in it, so that a
-    client is not blamed for having been asked in early rounds only, when all losses were high.
+    A round's losses are compared among the clients that took part in it. A client that took part
+    only in early rounds, when all losses were high, is therefore at no disadvantage.
 
     Source: SIA, section 5 (several rounds, left for future work).
     """
@@ -126,7 +125,7 @@ class SourceByProduct(Bayes):
         values = m.values.double()
         took_part = ~torch.isnan(values).any(2)
         alone = values.masked_fill(torch.isnan(values), -torch.inf).log_softmax(1)
-        # Against chance among those who took part: a round of two says less than one of ten.
+        # Relative to chance, since a round of two clients is less informative than one of ten.
         gain = alone + took_part.sum(1).log()[:, None, None]
         total = gain.where(took_part[:, :, None], 0.0).sum(0)
         total[~took_part.any(0)] = torch.nan
@@ -141,7 +140,7 @@ class SourceByTail(Bayes):
     client as the target: the probability that a client without the sample deviates as much.
 
     Attributes:
-        rule: Scores are minus such a probability, as FedMIA's are.
+        rule: Membership rule whose scores are minus such a probability, as those of FedMIA.
 
     Source: FedMIA, Eqs. (9)-(12), read as a source posterior.
     """
@@ -153,15 +152,15 @@ class SourceByTail(Bayes):
     needs = Sees.UPLOADS | Sees.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """See :class:`Bayes`.
+        """Return the evidence that each client has each sample.
 
         Raises:
-            NotVisible: Too few other clients were measured to judge one of the clients.
+            NotVisible: A client has too few peers that were measured.
         """
         evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
         for row, client in enumerate(m.clients):
             if not bool(torch.isnan(m.of(client)).any(1).all()):
-                # The smallest positive number, where the tail is 0 in 64 bits.
+                # Tails below the smallest positive number are 0 in 64 bits.
                 least = torch.finfo(torch.float64).tiny
                 evidence[row] = -(-self._scores(m, client)).clamp_min(least).log()
         return evidence
@@ -171,6 +170,6 @@ class SourceByTail(Bayes):
             return self.rule(m, target=client)
         except NotVisible as refusal:
             raise NotVisible(
-                f"client {client} cannot be judged beside others: it needs two of them that were "
+                f"client {client} cannot be compared with others: it needs two of them that were "
                 "sent the same model in a measured round; use sia, sia-mean or sia-product"
             ) from refusal

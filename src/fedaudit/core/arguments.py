@@ -29,7 +29,7 @@ from annotated_types import Interval
 
 from fedaudit.core.errors import BadArgument, an, nearest, unknown_name
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -49,8 +49,8 @@ class Range(Interval):
             return f"{number} {'above' if self.ge is None else 'of at least'} {low}"
         if self.gt is None and self.lt is None:
             return f"{number} from {low:,} to {high:,}"
-        left, right = "[" if self.gt is None else "(", "]" if self.lt is None else ")"
-        return f"{number} in {left}{low}, {high}{right}"
+        opening, closing = "[" if self.gt is None else "(", "]" if self.lt is None else ")"
+        return f"{number} in {opening}{low}, {high}{closing}"
 
     def __contains__(self, value: float | int) -> bool:
         return (
@@ -65,8 +65,8 @@ class Condition(NamedTuple):
     """A condition that no range states.
 
     Attributes:
-        words: What is allowed, for refusals.
-        holds: Whether a value of the right type is allowed.
+        words: What is allowed, for messages.
+        holds: Function that returns whether a value of the right type is allowed.
     """
 
     words: str
@@ -102,31 +102,31 @@ def refuse_unfit(what: str, value: object, annotation: object, default: object =
         what: The value in words, such as "rounds of FedAvg".
         value: The value.
         annotation: Type with ranges and conditions. Anything is allowed by other annotations.
-        default: Value that is used if none is given, for the refusal; ``...`` if there is none.
+        default: Default value, for the message; ``...`` for none.
 
     Raises:
         BadArgument: The value is not allowed.
     """
     if _fits(value, annotation):
         return
-    given = repr(value)
-    given = given if len(given) <= 80 else f"{given[:80]}... ({len(given)} characters)"
-    near = nearest(value, _names(annotation), most=1) if isinstance(value, str) else []
+    text = repr(value)
+    text = text if len(text) <= 80 else f"{text[:80]}... ({len(text)} characters)"
+    near = nearest(value, _names(annotation), limit=1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if not near and default is not ...:
         hint = f"; leave it out for {default!r}"
-    raise BadArgument(f"{what} takes {allowed(annotation)}, got {given}{hint}")
+    raise BadArgument(f"{what} takes {allowed(annotation)}, got {text}{hint}")
 
 
 def _fits(value: object, annotation: object) -> bool:
     origin, within = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, *rules = within
-        return _fits(value, kind) and all(_obeys(value, one) for one in rules)
+        return _fits(value, kind) and all(_obeys(value, rule) for rule in rules)
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in within)
+        return any(_fits(value, option) for option in within)
     if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in within)
+        return any(type(value) is type(name) and value == name for name in within)
     if annotation is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if annotation is float:
@@ -137,13 +137,13 @@ def _fits(value: object, annotation: object) -> bool:
         return (
             isinstance(value, kind)
             and not isinstance(value, str | bytes)
-            and all(_fits(one, member) for member in members for one in value)
+            and all(_fits(item, member) for member in members for item in value)
         )
     if not isinstance(kind, type):
         return True
     try:
         return isinstance(value, kind)
-    except TypeError:  # a protocol that cannot be checked
+    except TypeError:  # A protocol that cannot be checked at run time.
         return True
 
 
@@ -157,9 +157,9 @@ def _names(annotation: object) -> list[str]:
     """Return the names that an annotation allows."""
     within = get_args(annotation)
     if get_origin(annotation) is Literal:
-        return [one for one in within if isinstance(one, str)]
+        return [arg for arg in within if isinstance(arg, str)]
     is_union = get_origin(annotation) in (Union, UnionType)
-    return [name for one in within for name in _names(one)] if is_union else []
+    return [name for arg in within for name in _names(arg)] if is_union else []
 
 
 _IN_WORDS = {
@@ -169,6 +169,7 @@ _IN_WORDS = {
     bool: "True or False",
     NoneType: "None",
     Callable: "a function",
+    Mapping: "a dictionary",
 }
 
 
@@ -177,8 +178,8 @@ def allowed(annotation: object) -> str:
     origin, within = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, *rules = within
-        conditions = [one.words for one in rules if isinstance(one, Condition)]
-        ranges = [one.words(allowed(kind)) for one in rules if isinstance(one, Range)]
+        conditions = [rule.words for rule in rules if isinstance(rule, Condition)]
+        ranges = [rule.words(allowed(kind)) for rule in rules if isinstance(rule, Range)]
         return [*conditions, *ranges, allowed(kind)][0]
     if origin in (Union, UnionType):
         return " or ".join(map(allowed, within))
@@ -191,7 +192,7 @@ def allowed(annotation: object) -> str:
     return words or an(getattr(kind, "__name__", str(kind)))
 
 
-def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return a function that checks its arguments before each call.
 
     Args:
@@ -203,17 +204,17 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
     signature = inspect.signature(function)
 
     @wraps(function)
-    def call(*given: Given.args, **settings: Given.kwargs) -> Result:
-        # Named when called, since functions may be renamed after they are defined.
-        _check(call.__qualname__.removesuffix(".__init__"), signature, given, settings)
-        return function(*given, **settings)
+    def call(*args: Arguments.args, **settings: Arguments.kwargs) -> Result:
+        # Read at each call, since functions may be renamed after they are defined.
+        _check(call.__qualname__.removesuffix(".__init__"), signature, args, settings)
+        return function(*args, **settings)
 
-    # Ranges would fill the signatures that are shown; docstrings state them in words.
-    shown = [
-        one.replace(annotation=without_ranges(one.annotation))
-        for one in signature.parameters.values()
+    # Displayed signatures have no ranges, which docstrings state in words.
+    parameters = [
+        parameter.replace(annotation=without_ranges(parameter.annotation))
+        for parameter in signature.parameters.values()
     ]
-    call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     call.__annotated__ = signature  # type: ignore[attr-defined]
     return call
 
@@ -221,12 +222,12 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
 def parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a class or function, with the annotations that are checked."""
     function = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
-    found: inspect.Signature | None = getattr(function, "__annotated__", None)
+    signature: inspect.Signature | None = getattr(function, "__annotated__", None)
     try:
-        found = found or inspect.signature(make, eval_str=True)
-    except NameError:  # annotations with names that are imported for type checkers alone
-        found = inspect.signature(make)
-    return {name: one for name, one in found.parameters.items() if name != "self"}
+        signature = signature or inspect.signature(make, eval_str=True)
+    except NameError:  # Annotations with names that only type checkers import.
+        signature = inspect.signature(make)
+    return {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
 
 
 def without_ranges(annotation: object) -> object:
@@ -243,34 +244,41 @@ def without_ranges(annotation: object) -> object:
 def _check(
     owner: str,
     signature: inspect.Signature,
-    given: Sequence[object],
+    args: Sequence[object],
     settings: Mapping[str, object],
 ) -> None:
-    parameters = {name: one for name, one in signature.parameters.items() if name != "self"}
-    is_open = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    names = [name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY]
+    parameters = {
+        name: parameter for name, parameter in signature.parameters.items() if name != "self"
+    }
+    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    names = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind is not parameter.POSITIONAL_ONLY
+    ]
     for name in () if is_open else settings:
         if name not in names and not names:
             raise BadArgument(f"{owner} takes no arguments, got {name!r}; leave it out")
         if name not in names:
             raise BadArgument(unknown_name(f"argument of {owner}", name, names))
     try:
-        arguments = signature.bind(*given, **settings).arguments
+        arguments = signature.bind(*args, **settings).arguments
     except TypeError as error:
         missing = re.search("missing a required .*argument: '(.*)'", str(error))
         if missing:
             name = missing[1]
-            wanted = allowed(parameters[name].annotation)
-            raise BadArgument(f"{owner} needs {name}, {wanted}; give it as {name}=...") from error
+            annotation = parameters[name].annotation
+            expected = "" if isinstance(annotation, str) else f", {allowed(annotation)}"
+            raise BadArgument(f"{owner} needs {name}{expected}; give it as {name}=...") from error
         raise BadArgument(
             f"{owner}: {error}; give arguments by name: {', '.join(parameters)}"
         ) from error
     for name, value in arguments.items():
-        one = signature.parameters[name]
-        is_one = one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-        if is_one and one.annotation is not one.empty:
-            default = ... if one.default is one.empty else one.default
-            refuse_unfit(f"{name} of {owner}", value, one.annotation, default)
+        parameter = signature.parameters[name]
+        is_single = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if is_single and parameter.annotation is not parameter.empty:
+            default = ... if parameter.default is parameter.empty else parameter.default
+            refuse_unfit(f"{name} of {owner}", value, parameter.annotation, default)
 
 
 if TYPE_CHECKING:
@@ -280,14 +288,14 @@ else:
     def dataclass(**options):
         """Define a dataclass whose constructor checks its arguments.
 
-        It documents the fields that it inherits as its base classes do.
+        Its docstring also documents the fields that it inherits.
         """
 
         def define(kind):
             kind = dataclasses.dataclass(**options)(kind)
             kind.__init__ = checked(kind.__init__)
             kind.__init__.__qualname__ = f"{kind.__qualname__}.__init__"
-            fields = [one.name for one in dataclasses.fields(kind) if one.init]
+            fields = [field.name for field in dataclasses.fields(kind) if field.init]
             return documented_by(*kind.__mro__[1:], names=fields)(kind)
 
         return define
@@ -324,26 +332,26 @@ def _with_attributes(text: str, added: Mapping[str, str]) -> str:
     """Add attributes to a docstring, after those that it has."""
     if not added:
         return text
-    head, heading, rest = text.partition("Attributes:\n")
+    head, heading, tail = text.partition("Attributes:\n")
     if not heading:
         # Before the first other section, or at the end.
         section = re.search(r"^[A-Z]\w+:", text, re.MULTILINE)
-        place = section.start() if section else len(text)
-        head, rest = f"{text[:place].rstrip()}\n\n", f"\n{text[place:]}"
-    own = re.match(r"(?: {4}.*\n?)*", rest)
-    listed = own[0].rstrip("\n") if own else ""
-    after = rest[own.end() :] if own else rest
+        position = section.start() if section else len(text)
+        head, tail = f"{text[:position].rstrip()}\n\n", f"\n{text[position:]}"
+    match = re.match(r"(?: {4}.*\n?)*", tail)
+    listed = match[0].rstrip("\n") if match else ""
+    after = tail[match.end() :] if match else tail
     missing = [f"    {name}: {meaning}" for name, meaning in added.items()]
     entries = "\n".join([*([listed] if listed else []), *missing])
     return f"{head}Attributes:\n{entries}\n{after}".rstrip()
 
 
 def attribute_meaning(kinds: Sequence[type], name: str) -> str:
-    """Return what the first class that documents an attribute says about it."""
-    meanings = (_described(inspect.cleandoc(one.__doc__ or ""), name) for one in kinds)
+    """Return the description of an attribute from the first class that documents it."""
+    meanings = (_described(inspect.cleandoc(kind.__doc__ or ""), name) for kind in kinds)
     return next(filter(None, meanings), "")
 
 
 def _described(text: str, name: str) -> str:
-    found = re.search(rf"^    {name}: (.*?)(?=^ {{0,4}}\S|\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    return found[1].rstrip() if found else ""
+    match = re.search(rf"^    {name}: (.*?)(?=^ {{0,4}}\S|\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return match[1].rstrip() if match else ""

@@ -1,10 +1,12 @@
-"""Digests of the source that defines one object of a module, and of nothing else in that module.
+"""Digests of the source that defines an object of a custom module.
 
 A module's source is read, not run. The definition of an object is the top-level statement that
-binds its name, with all that this statement names in turn: helpers, constants, bases, decorators
-and imports, also those of other modules of the user. This holds only if all these modules are
-plain: what they do when they are imported is on a list of what changes nothing but the names it
-binds, and they reach objects by names alone. Otherwise all their files stand for the definition.
+binds its name, together with all that this statement uses: helpers, constants, bases, decorators
+and imports, also those of other custom modules. Other objects of the module do not count.
+
+This holds only if all these modules are plain: importing them only binds names, by statements of a
+fixed list, and they reach objects only by their names. Otherwise, the digest covers all their
+files.
 """
 
 import ast
@@ -19,8 +21,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name
 from pathlib import Path
 
-KNOWN = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {"__main__"}
-"""Packages whose version an environment states; the source of others is digested."""
+from fedaudit.core.importing import KNOWN_PACKAGES
 
 _REFLECTION = re.compile(
     "FunctionType|attrgetter|builtins|cloudpickle|ctypes|currentframe|dill|dir|eval|exec|f_back|"
@@ -28,7 +29,7 @@ _REFLECTION = re.compile(
     "importlib|inspect|locals|marshal|methodcaller|pickle|pkgutil|pydoc|runpy|sys|tb_frame|vars|"
     "_getframe|zipimport"
 )
-"""Names that reach objects by other ways than their names, wherever they are written."""
+"""Words whose use means that a module may reach objects other than by their names."""
 
 _SPECIAL_NAMES = re.compile(
     "__(abs|add|aenter|aexit|aiter|all|and|anext|author|bool|call|class|complex|contains|copy|"
@@ -37,7 +38,7 @@ _SPECIAL_NAMES = re.compile(
     "next|or|pos|post_init|pow|qualname|radd|repr|reversed|rmatmul|rmul|round|rsub|rtruediv|"
     "setattr|setitem|slots|str|sub|truediv|version|xor)__"
 )
-"""Special names that neither reach other objects nor are called while a class is made."""
+"""Special names that neither reach other objects nor are called while a class is created."""
 
 _SPECIAL_CONSTANTS = {"__all__", "__author__", "__match_args__", "__slots__", "__version__"}
 
@@ -56,14 +57,14 @@ _CALLS = {
     *("re.compile", "torch.device", "torch.tensor", "types.MappingProxyType", "typing.NewType"),
     *("typing.ParamSpec", "typing.TypeVar"),
 }
-"""What changes nothing else and calls none of its arguments; classes of fedaudit are like it."""
+"""Callables that have no side effects and call no argument; so do classes of fedaudit."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A name of a module; empty for the module as a whole."""
+    """A name in a module; empty for the whole module."""
 
     module: str
     name: str
@@ -75,8 +76,8 @@ class _Statement:
 
     Attributes:
         text: Its content without comments and layout.
-        binds: Names that it gives a value to.
-        uses: Names that it mentions anywhere within, and what it imports.
+        binds: Names that it binds.
+        uses: Names that occur anywhere in it, and its imports.
     """
 
     text: str
@@ -89,9 +90,10 @@ class _Source:
     """The source of a module.
 
     Attributes:
-        data: The content of its file.
-        body: Its statements except for the block of a main program; None if they cannot be read.
-        package: The package that its relative imports start from.
+        data: Content of its file.
+        body: Its statements without an ``if __name__ == "__main__"`` block; None if the file cannot
+            be parsed.
+        package: Package that its relative imports start from.
     """
 
     name: str
@@ -101,21 +103,21 @@ class _Source:
 
     @cached_property
     def imports(self) -> frozenset[_Name]:
-        return frozenset(one for node in self.body or () for one in _imports(node, self.package))
+        return frozenset(name for node in self.body or () for name in _imports(node, self.package))
 
     @cached_property
     def mentions(self) -> frozenset[str]:
-        """Texts that may be names of modules, if it imports them by other than statements."""
+        """Strings that may be names of modules, if it may import modules without statements."""
         if not _is_reflective(self.body or ()):
             return frozenset()
-        within = [one for node in self.body or () for one in ast.walk(node)]
-        texts = [one.value for one in within if isinstance(one, ast.Constant)]
-        named = [one for one in texts if isinstance(one, str)]
-        return frozenset(one for one in named if all(n.isidentifier() for n in one.split(".")))
+        nodes = (child for node in self.body or () for child in ast.walk(node))
+        values = (node.value for node in nodes if isinstance(node, ast.Constant))
+        texts = (value for value in values if isinstance(value, str))
+        return frozenset(text for text in texts if all(n.isidentifier() for n in text.split(".")))
 
     @cached_property
     def statements(self) -> list[_Statement]:
-        return [one for node in self.body or () for one in _split(node, self)]
+        return [statement for node in self.body or () for statement in _split(node, self)]
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
@@ -123,8 +125,8 @@ class _Source:
 
     @cached_property
     def origins(self) -> dict[str, str]:
-        """By name, the module and object that it stands for; empty if that is not certain."""
-        found: dict[str, str] = {}
+        """Module and object that each name is bound to; empty if that is not certain."""
+        origins: dict[str, str] = {}
         for node in self.body or ():
             if isinstance(node, ast.Import):
                 pairs = [
@@ -136,16 +138,16 @@ class _Source:
                 pairs = [(a.asname or a.name, f"{module}.{a.name}") for a in node.names]
             else:
                 pairs = [
-                    (name, "" if name in found else f"{self.name}.{name}")
+                    (name, "" if name in origins else f"{self.name}.{name}")
                     for name in _bound_by(node)
                 ]
                 pairs += [(name, "") for name in _bound_in_classes(node)]
             for name, origin in pairs:
-                found[name] = origin if found.get(name, origin) == origin else ""
-        return found
+                origins[name] = origin if origins.get(name, origin) == origin else ""
+        return origins
 
     def origin(self, node: ast.expr) -> str:
-        """Return the module and object that an expression stands for; empty if not certain."""
+        """Return the module and object that an expression refers to; empty if not certain."""
         if isinstance(node, ast.Name):
             return self.origins.get(node.id, f"builtins.{node.id}")
         above = self.origin(node.value) if isinstance(node, ast.Attribute) else ""
@@ -160,11 +162,13 @@ def definition_digest(module: str, attribute: str) -> str:
         attribute: Dotted name of the object in the module.
 
     Returns:
-        The same for every definition with the same content: comments and layout do not count, nor
-        do other objects of the module. The digest of the files of the module and of all modules
-        of the user that it imports if one of them is not plain, and of nothing where a module has
-        no file.
+        A digest that comments, layout, and other objects of the module do not change. For modules
+        that are not plain, the digest of their files. For a known package, the digest of the
+        object's name. For any other module without a file, the digest of an empty text.
     """
+    if _is_of_known_package(module):
+        # An environment states the version. Digesting all of torch would take a minute.
+        return hashlib.sha256(f"{module}:{attribute}".encode()).hexdigest()
     sources = _reached(module)
     name = attribute.partition(".")[0]
     check = _Plainness(sources)
@@ -177,55 +181,64 @@ def definition_digest(module: str, attribute: str) -> str:
         }
         parts = {name: text for name, text in parts.items() if text}
     else:
-        parts = {one.name: hashlib.sha256(one.data).hexdigest() for one in sources.values()}
+        parts = {name: hashlib.sha256(source.data).hexdigest() for name, source in sources.items()}
     listed = [f"{name}\n{text}" for name, text in sorted(parts.items())]
     return hashlib.sha256("\n\n".join(listed).encode()).hexdigest()
+
+
+def _is_of_known_package(module: str) -> bool:
+    """Return whether a module belongs to a known package, and not to a custom one of its name."""
+    file = _own_file(module)
+    if file is None or _top(module) not in KNOWN_PACKAGES:
+        return False
+    own_package = Path(__file__).resolve().parents[1]
+    return any(file.is_relative_to(folder) for folder in (own_package, *_installed_folders()))
 
 
 def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
     """Return the statements behind a name, with all that they use."""
     chosen: set[_Statement] = set()
     seen: set[_Name] = set()
-    waiting = [first]
-    while waiting:
-        one = waiting.pop()
-        if one in seen or one.module not in sources:
+    pending = [first]
+    while pending:
+        target = pending.pop()
+        if target in seen or target.module not in sources:
             continue
-        seen.add(one)
-        if not one.name:
-            # Whoever has a package reaches all modules in it that anyone has imported.
-            inner = [name for name in sources if name.startswith(f"{one.module}.")]
-            waiting += [_Name(name, "") for name in inner]
-        for statement in sources[one.module].statements:
-            # Imports from __future__ change how the whole module is understood.
+        seen.add(target)
+        if not target.name:
+            # A package gives access to all its modules that were imported anywhere.
+            submodules = [name for name in sources if name.startswith(f"{target.module}.")]
+            pending += [_Name(name, "") for name in submodules]
+        for statement in sources[target.module].statements:
+            # Imports from __future__ change how the whole module is compiled.
             is_future = any(used.module == "__future__" for used in statement.uses)
-            if is_future or not one.name or one.name in statement.binds:
+            if is_future or not target.name or target.name in statement.binds:
                 chosen.add(statement)
-                waiting += statement.uses
+                pending += statement.uses
     return chosen
 
 
 def _reached(module: str) -> dict[str, _Source]:
-    """Return by name the modules of the user that importing or using a module may run."""
-    own = _own_file(module)
-    depth = module.count(".") + (own is not None and own.stem == "__init__")
-    roots = [str(one) for one in own.parents[depth : depth + 1]] if own else []
-    found: dict[str, _Source] = {}
+    """Return the custom modules, by name, that importing or using a module may run."""
+    own_file = _own_file(module)
+    depth = module.count(".") + (own_file is not None and own_file.stem == "__init__")
+    roots = [str(folder) for folder in own_file.parents[depth : depth + 1]] if own_file else []
+    sources: dict[str, _Source] = {}
     seen: set[str] = set()
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
+    pending = [module]
+    while pending:
+        name = pending.pop()
         if name in seen or not name:
             continue
         seen.add(name)
-        waiting.append(name.rpartition(".")[0])
-        file = own if name == module else _file_of(name, roots, _top(module))
+        pending.append(name.rpartition(".")[0])
+        file = own_file if name == module else _file_of(name, roots, _top(module))
         if file is not None:
-            found[name] = _read(_bytes_of(file), name, file.stem == "__init__")
-            for one in found[name].imports:
-                waiting += [one.module, f"{one.module}.{one.name}" if one.name else ""]
-            waiting += found[name].mentions
-    return found
+            sources[name] = _read(_bytes_of(file), name, file.stem == "__init__")
+            for used in sources[name].imports:
+                pending += [used.module, f"{used.module}.{used.name}" if used.name else ""]
+            pending += sources[name].mentions
+    return sources
 
 
 def _own_file(module: str) -> Path | None:
@@ -234,9 +247,9 @@ def _own_file(module: str) -> Path | None:
 
 
 def _file_of(module: str, roots: Sequence[str], package: str) -> Path | None:
-    """Return the file of a module of the user: none is installed, except for the package's."""
-    # Next to the module may lie one with the name of a known package.
-    spec = _spec(module, [*roots, *(() if _top(module) in KNOWN else sys.path)])
+    """Return the file of a custom module; None if it is installed, unless in the same package."""
+    # A custom module may have the name of a known package.
+    spec = _spec(module, [*roots, *(() if _top(module) in KNOWN_PACKAGES else sys.path)])
     if spec is None or not spec.has_location or not spec.origin:
         return None
     file = Path(spec.origin).resolve()
@@ -245,7 +258,7 @@ def _file_of(module: str, roots: Sequence[str], package: str) -> Path | None:
 
 
 def _spec(module: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """Look for a module in folders, whatever has been imported by now."""
+    """Find a module in folders, independently of what was imported."""
     parent, _, last = module.rpartition(".")
     if parent:
         above = _spec(parent, folders)
@@ -271,7 +284,7 @@ def _read(data: bytes, module: str, is_package: bool) -> _Source:
     try:
         body = [node for node in ast.parse(data).body if not _is_main_block(node)]
         source = _Source(module, data, body, package)
-        _ = source.statements  # which may be nested too deeply
+        _ = source.statements  # Raises if they are nested too deeply.
     except (SyntaxError, ValueError, RecursionError):
         return _Source(module, data, None, package)
     return source
@@ -295,27 +308,27 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[_Name]:
-    """Yield what a node imports, wherever within."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Import):
-            for alias in one.names:
+    """Yield all imports in a node."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
                 above = alias.name.split(".")
                 yield from (_Name(".".join(above[: n + 1]), "") for n in range(len(above)))
-        elif isinstance(one, ast.ImportFrom):
-            yield from (_Name(_absolute(one, package), alias.name) for alias in one.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from (_Name(_absolute(child, package), alias.name) for alias in child.names)
 
 
 def _split(node: ast.stmt, source: _Source) -> Iterator[_Statement]:
-    each: list[tuple[ast.stmt, Iterable[str]]] = [(node, _bound_by(node))]
+    parts: list[tuple[ast.stmt, Iterable[str]]] = [(node, _bound_by(node))]
     if isinstance(node, ast.Import):
-        each = [(ast.Import([one]), [one.asname or _top(one.name)]) for one in node.names]
+        parts = [(ast.Import([alias]), [alias.asname or _top(alias.name)]) for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
-        each = [
-            (ast.ImportFrom(node.module, [one], node.level), [one.asname or one.name])
-            for one in node.names
+        parts = [
+            (ast.ImportFrom(node.module, [alias], node.level), [alias.asname or alias.name])
+            for alias in node.names
         ]
-    for part, bound in each:
-        names = {one.id for one in ast.walk(part) if isinstance(one, ast.Name)}
+    for part, bound in parts:
+        names = {alias.id for alias in ast.walk(part) if isinstance(alias, ast.Name)}
         names.update(_in_annotations(part))
         uses = {_Name(source.name, name) for name in names}
         uses.update(_with_submodules(_imports(part, source.package)))
@@ -323,15 +336,15 @@ def _split(node: ast.stmt, source: _Source) -> Iterator[_Statement]:
 
 
 def _with_submodules(imports: Iterator[_Name]) -> Iterator[_Name]:
-    """Yield imports, and the modules that those of a name may stand for."""
-    for one in imports:
-        yield one
-        if one.name:
-            yield _Name(f"{one.module}.{one.name}", "")
+    """Yield imports, and the modules that imports of a name may refer to."""
+    for name in imports:
+        yield name
+        if name.name:
+            yield _Name(f"{name.module}.{name.name}", "")
 
 
 def _text(node: object) -> str:
-    """Return a syntax tree as text that is the same under every version of Python."""
+    """Return a syntax tree as a text that is the same in every version of Python."""
     if isinstance(node, ast.AST):
         fields = [
             f"{name}={_text(value)}"
@@ -348,43 +361,45 @@ def _bound_by(node: ast.stmt) -> Iterator[str]:
         yield node.name
     elif isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        within = [one for target in targets for one in ast.walk(target)]
-        yield from (one.id for one in within if isinstance(one, ast.Name))
+        nodes = [child for target in targets for child in ast.walk(target)]
+        yield from (child.id for child in nodes if isinstance(child, ast.Name))
 
 
 def _bound_in_classes(node: ast.stmt) -> Iterator[str]:
-    for one in node.body if isinstance(node, ast.ClassDef) else ():
-        yield from _bound_by(one)
-        yield from _bound_in_classes(one)
+    for child in node.body if isinstance(node, ast.ClassDef) else ():
+        yield from _bound_by(child)
+        yield from _bound_in_classes(child)
 
 
 def _in_annotations(node: ast.stmt) -> Iterator[str]:
-    """Yield words of annotations that are texts."""
-    for one in ast.walk(node):
-        for annotation in (getattr(one, "annotation", None), getattr(one, "returns", None)):
+    """Yield the words of annotations that are strings."""
+    for child in ast.walk(node):
+        for annotation in (getattr(child, "annotation", None), getattr(child, "returns", None)):
             for inner in ast.walk(annotation) if annotation else ():
                 if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                     yield from re.findall(r"\w+", inner.value)
 
 
 def _is_reflective(body: Sequence[ast.stmt]) -> bool:
-    """Return whether a module may reach objects by other ways than their names."""
-    within = [one for node in body for one in ast.walk(node)]
+    """Return whether a module may reach objects other than by their names."""
+    nodes = [child for node in body for child in ast.walk(node)]
     plain_getattr = [
-        one.func
-        for one in within
-        if isinstance(one, ast.Call) and len(one.args) > 1 and isinstance(one.args[1], ast.Constant)
+        child.func
+        for child in nodes
+        if isinstance(child, ast.Call)
+        and len(child.args) > 1
+        and isinstance(child.args[1], ast.Constant)
     ]
-    for one in within:
-        if isinstance(one, ast.Global):
+    for child in nodes:
+        if isinstance(child, ast.Global):
             return True
         words: list[str] = []
         for field in ("id", "attr", "name", "asname", "module", "value"):
-            value = getattr(one, field, None)
+            value = getattr(child, field, None)
             words += value.split(".") if isinstance(value, str) else []
-        if isinstance(one, ast.Attribute) and one.attr in ("eval", "dir"):
-            continue  # methods of models and settings; those of builtins are found by its name
-        if "getattr" in words and one not in plain_getattr:
+        if isinstance(child, ast.Attribute) and child.attr in ("eval", "dir"):
+            continue  # Methods of models and settings. The builtins are found by their names.
+        if "getattr" in words and child not in plain_getattr:
             return True
         special = [word for word in words if re.fullmatch(r"__\w+__", word)]
         if not all(map(_SPECIAL_NAMES.fullmatch, special)) or any(
@@ -396,16 +411,16 @@ def _is_reflective(body: Sequence[ast.stmt]) -> bool:
 
 @dataclass(frozen=True)
 class _Plainness:
-    """Which modules do nothing on import except for binding names.
+    """Check that importing modules only binds names.
 
     Attributes:
-        sources: The modules of the user.
+        sources: Custom modules by name.
     """
 
     sources: Mapping[str, _Source]
 
     def is_plain(self, source: _Source) -> bool:
-        """Return whether names tell what an object of the module depends on."""
+        """Return whether names show all that an object of the module depends on."""
         if source.body is None or _is_reflective(source.body):
             return False
         try:
@@ -431,62 +446,73 @@ class _Plainness:
                 bound = set(_bound_by(node))
                 values = [getattr(node, "annotation", None), node.value]
                 return (
-                    all(_are_names(one) for one in names)
+                    all(_are_names(target) for target in names)
                     and all(n in _SPECIAL_CONSTANTS for n in bound if n.startswith("__"))
-                    and all(self._value(one, source) for one in values)
+                    and all(self._value(value, source) for value in values)
                 )
         return False
 
     def _class(self, node: ast.ClassDef, source: _Source) -> bool:
-        bases = [source.origin(_unsubscripted(one)) for one in node.bases]
-        functions = any(isinstance(one, _Function) for one in node.body)
-        # Enumerations call methods of a class while they make it.
-        is_called = functions and any(_top(one) == "enum" for one in self._ancestors(bases))
+        bases = [source.origin(_unsubscripted(child)) for child in node.bases]
+        functions = any(isinstance(child, _Function) for child in node.body)
+        # Enumerations call methods of a class while they create it.
+        is_called = functions and any(_top(base) == "enum" for base in self._ancestors(bases))
         return (
             not node.keywords
             and not is_called
             and all(self._is_known(base) or self._class_of(base) for base in bases)
             and all(self._value(base, source) for base in node.bases)
             and self._decorators(node, source)
-            and not any(isinstance(one, ast.Import | ast.ImportFrom | ast.If) for one in node.body)
-            and all(self._statement(one, source) for one in node.body)
+            and not any(
+                isinstance(child, ast.Import | ast.ImportFrom | ast.If) for child in node.body
+            )
+            and all(self._statement(child, source) for child in node.body)
         )
 
     def _ancestors(self, bases: Sequence[str]) -> Iterator[str]:
-        """Yield base classes, and those of the user's classes among them."""
+        """Yield base classes, and the bases of custom classes among them."""
         for base in bases:
             yield base
             node, source = self._class_of(base), self.sources.get(base.rpartition(".")[0])
             if node and source:
-                above = [source.origin(_unsubscripted(one)) for one in node.bases]
+                above = [source.origin(_unsubscripted(base)) for base in node.bases]
                 yield from self._ancestors(above)
 
     def _decorators(self, node: _Function | ast.ClassDef, source: _Source) -> bool:
-        called = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
-        origins = [source.origin(one) for one in called]
-        given = [
-            value
-            for one in node.decorator_list
-            if isinstance(one, ast.Call)
-            for value in (*one.args, *(keyword.value for keyword in one.keywords))
+        called = [
+            decorator.func if isinstance(decorator, ast.Call) else decorator
+            for decorator in node.decorator_list
         ]
-        # A property of the class itself would be read wherever the class is named with it.
+        origins = [source.origin(decorator) for decorator in called]
+        arguments = [
+            value
+            for decorator in node.decorator_list
+            if isinstance(decorator, ast.Call)
+            for value in (*decorator.args, *(keyword.value for keyword in decorator.keywords))
+        ]
+        # A class property would run code at every access.
         chained = "builtins.classmethod" in origins and len(origins) > 1
         return (
             not chained
-            and all(one in _DECORATORS and self._is_known(one) for one in origins)
-            and all(self._value(one, source) for one in given)
+            and all(origin in _DECORATORS and self._is_known(origin) for origin in origins)
+            and all(self._value(argument, source) for argument in arguments)
         )
 
     def _signature(self, node: _Function | ast.Lambda, source: _Source) -> bool:
         within = node.args
-        variadic = [one for one in (within.vararg, within.kwarg) if one]
+        variadic = [argument for argument in (within.vararg, within.kwarg) if argument]
         listed = [*within.posonlyargs, *within.args, *within.kwonlyargs, *variadic]
-        values = [*within.defaults, *within.kw_defaults, *(one.annotation for one in listed)]
-        return all(self._value(one, source) for one in (*values, getattr(node, "returns", None)))
+        values = [
+            *within.defaults,
+            *within.kw_defaults,
+            *(argument.annotation for argument in listed),
+        ]
+        return all(
+            self._value(argument, source) for argument in (*values, getattr(node, "returns", None))
+        )
 
     def _value(self, node: ast.expr | None, source: _Source) -> bool:
-        """Return whether an expression calls no code of the user and changes nothing."""
+        """Return whether an expression runs no custom code and has no side effects."""
         match node:
             case None | ast.Constant() | ast.Name():
                 return True
@@ -498,17 +524,19 @@ class _Plainness:
                 origin = source.origin(node.value)
                 return self._is_foreign(origin) and self._value(node.slice, source)
             case ast.Call():
-                given = [*node.args, *(keyword.value for keyword in node.keywords)]
-                named = all(keyword.arg for keyword in node.keywords)
-                may = named and self._may_call(source.origin(node.func))
-                return may and all(self._value(one, source) for one in given)
+                arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+                has_names = all(keyword.arg for keyword in node.keywords)
+                may_be_called = has_names and self._may_call(source.origin(node.func))
+                return may_be_called and all(self._value(child, source) for child in arguments)
             case (
                 ast.Tuple() | ast.List() | ast.Set() | ast.Dict() | ast.Starred() | ast.Slice()
                 | ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.Compare() | ast.IfExp()
                 | ast.JoinedStr() | ast.FormattedValue()
             ):  # fmt: skip
-                inner = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
-                return all(self._value(one, source) for one in inner)
+                children = [
+                    child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
+                ]
+                return all(self._value(child, source) for child in children)
         return False
 
     def _may_call(self, origin: str) -> bool:
@@ -519,49 +547,49 @@ class _Plainness:
         return self._is_inert(origin)
 
     def _is_inert(self, origin: str) -> bool:
-        """Return whether an object of a user's class is made, and passed on, without its code."""
+        """Return whether constructing an object of a custom class runs no code of it."""
         node, source = self._class_of(origin), self.sources.get(origin.rpartition(".")[0])
         if node is None or source is None:
             return False
-        bases = [source.origin(_unsubscripted(one)) for one in node.bases]
-        functions = [one for one in node.body if isinstance(one, _Function)]
-        bound = [name for one in node.body for name in _bound_by(one)]
+        bases = [source.origin(_unsubscripted(child)) for child in node.bases]
+        functions = [child for child in node.body if isinstance(child, _Function)]
+        bound = [name for child in node.body for name in _bound_by(child)]
         special = [name for name in bound if name.startswith("__")]
-        decorators = {source.origin(d) for one in functions for d in one.decorator_list}
+        decorators = {source.origin(d) for child in functions for d in child.decorator_list}
         factories = [
-            source.origin(one.value)
-            for one in ast.walk(node)
-            if isinstance(one, ast.keyword) and one.arg == "default_factory"
+            source.origin(child.value)
+            for child in ast.walk(node)
+            if isinstance(child, ast.keyword) and child.arg == "default_factory"
         ]
         return (
             all(name == "__call__" or name in _SPECIAL_CONSTANTS for name in special)
             and decorators <= {"builtins.staticmethod", "builtins.classmethod"}
-            and all(one in _CALLS and self._is_known(one) for one in factories)
+            and all(child in _CALLS and self._is_known(child) for child in factories)
             and all(
-                (_top(one) in ("fedaudit", "typing", "abc") and self._is_known(one))
-                or self._is_inert(one)
-                for one in bases
+                (_top(child) in ("fedaudit", "typing", "abc") and self._is_known(child))
+                or self._is_inert(child)
+                for child in bases
             )
         )
 
     def _class_of(self, origin: str) -> ast.ClassDef | None:
-        """Return a class of the user, if its name is bound once."""
+        """Return a custom class, if its name is bound once."""
         module, _, name = origin.rpartition(".")
         source = self.sources.get(module)
         is_certain = source is not None and source.origins.get(name) == origin
         return source.classes.get(name) if source and is_certain else None
 
     def _is_foreign(self, origin: str) -> bool:
-        """Return whether an object is not of the user's own modules."""
+        """Return whether an object is not of a custom module."""
         return bool(origin) and _top(origin) not in {_top(name) for name in self.sources}
 
     def _is_known(self, origin: str) -> bool:
-        return self._is_foreign(origin) and _top(origin) in KNOWN
+        return self._is_foreign(origin) and _top(origin) in KNOWN_PACKAGES
 
 
 def _are_names(target: ast.expr) -> bool:
     if isinstance(target, ast.Tuple | ast.List):
-        return all(_are_names(one) for one in target.elts)
+        return all(_are_names(element) for element in target.elts)
     return isinstance(target, ast.Name)
 
 

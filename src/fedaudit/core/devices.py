@@ -1,7 +1,7 @@
-"""Devices for computing: the only part that knows about GPUs.
+"""Devices for computing: the only module that knows about GPUs.
 
-Data, models and measurements rest on the CPU. Training, outputs and gradients move what they
-need to a device for the length of a call, and bring results back.
+Data, models and measurements are stored on the CPU. Training, outputs and gradients are computed on
+a device: each call moves its inputs to the device, and its results back.
 """
 
 import re
@@ -20,48 +20,48 @@ Choice = TypeVar("Choice")
 
 
 def device_named(name: str) -> torch.device:
-    """The device of that name.
+    """Return the device of a name.
 
     Args:
         name: "cpu", "cuda" for the first GPU, or "cuda:1" for another.
 
     Raises:
-        BadInput: There is no such device, or this machine has none.
+        BadInput: There is no such device on this machine.
     """
-    known = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", name)
-    if known is None or name.startswith("cpu:"):
+    match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", name)
+    if match is None or name.startswith("cpu:"):
         why = (
-            "mps has no double precision, in which gradients are added up"
+            "mps has no double precision, in which gradients are summed"
             if name.partition(":")[0] == "mps"
             else 'a device is "cpu", "cuda" or "cuda:1"'
         )
-        raise BadInput(f"{name!r} cannot be computed on: {why}; this machine has {_here()}")
-    kind, index = known[1], int(known[2] or 0)
+        raise BadInput(f"{name!r} cannot be computed on: {why}; this machine has {_device_names()}")
+    kind, index = match[1], int(match[2] or 0)
     if kind == "cpu":
         return CPU
     if index >= _gpus():
         raise BadInput(
             f"this machine, with torch {torch.__version__}, has no device {name!r}; "
-            f"it has {_here()}"
+            f"it has {_device_names()}"
         )
     return torch.device(kind, index)
 
 
 def described(device: torch.device) -> str:
-    """The device's make, for records; empty for the CPU."""
+    """Return the model of a device, for records; empty for the CPU."""
     return "" if device.type == "cpu" else f"{torch.cuda.get_device_name(device)} ({device.type})"
 
 
 def by_kind(device: torch.device, *, cpu: Choice, gpu: Choice) -> Choice:
-    """One constant for CPUs, another for everything else."""
+    """Return one of two constants: for CPUs, or for all other devices."""
     return cpu if device.type == "cpu" else gpu
 
 
 def refuse_several_workers(device: torch.device, workers: int) -> None:
-    """A GPU is kept busy by one process; several would share its memory and wait for each other.
+    """Raise if several workers would share a GPU, where they would wait for each other.
 
     Raises:
-        Unsupported: More than one worker on anything but the CPU.
+        Unsupported: There are several workers, and the device is no CPU.
     """
     if device.type != "cpu" and workers > 1:
         raise Unsupported(
@@ -71,7 +71,7 @@ def refuse_several_workers(device: torch.device, workers: int) -> None:
 
 @contextmanager
 def computing_on(device: torch.device) -> Iterator[None]:
-    """Inside, a GPU calculates in full 32 bits and by repeatable algorithms; a CPU as always.
+    """Inside, a GPU computes in full 32-bit precision and with deterministic algorithms.
 
     Raises:
         Unsupported: The device has run out of memory.
@@ -84,30 +84,30 @@ def computing_on(device: torch.device) -> Iterator[None]:
             yield
     except torch.OutOfMemoryError as error:
         raise Unsupported(
-            f"{device} has run out of memory; make batches or the model smaller, free memory "
-            "there, or use another device"
+            f"{device} has run out of memory; use smaller batches or a smaller model, free memory "
+            "on the device, or use another one"
         ) from error
 
 
 def forked(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, the global generators of CPU and device may be used; they are put back after."""
+    """Inside, the global generators of CPU and device may be used; afterwards they are restored."""
     return torch.random.fork_rng(devices=[] if device.type == "cpu" else [device])
 
 
 def params_on(params: Params, device: torch.device) -> Params:
-    """The tensors on the device; those that are there already are not copied."""
+    """Move tensors to a device, without copying those that are on it already."""
     return {name: value.to(device) for name, value in params.items()}
 
 
 def model_on(model: Model, device: torch.device) -> Model:
-    """The model with parameters and buffers on the device."""
+    """Move a model's parameters and buffers to a device."""
     return Model(
         model.architecture, params_on(model.params, device), params_on(model.buffers, device)
     )
 
 
 def samples_on(samples: Samples, device: torch.device) -> Samples:
-    """The samples on the device."""
+    """Move samples to a device."""
     return samples.each(lambda part: part.to(device))
 
 
@@ -115,7 +115,7 @@ def _gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _here() -> str:
+def _device_names() -> str:
     return ", ".join(["cpu", *(f"cuda:{index}" for index in range(_gpus()))])
 
 
@@ -132,25 +132,25 @@ def _repeatable() -> Iterator[None]:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """No TF32: its 10 bits would show in every cosine. torch allows it in convolutions."""
+    """Inside, disable TF32, which torch allows in convolutions: cosines would have 10 bits."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    newer = _newer_switches()
+    newer = _new_switches()
     precisions = [switch.fp32_precision for switch in newer]
-    # The older switches may only be read where nobody has used the newer ones.
+    # torch raises an error if the old switches are read after the new ones were used.
     older = (
-        _Older(precisions[0] == "tf32", precisions[-1] == "tf32")
+        _OldSwitches(precisions[0] == "tf32", precisions[-1] == "tf32")
         if newer
-        else _Older(cudnn.allow_tf32, matmul.allow_tf32)
+        else _OldSwitches(cudnn.allow_tf32, matmul.allow_tf32)
     )
-    _switch(_Older(False, False), ["ieee"] * len(newer))
+    _switch(_OldSwitches(False, False), ["ieee"] * len(newer))
     try:
         yield
     finally:
         _switch(older, precisions)
 
 
-class _Older(NamedTuple):
-    """True if TF32 is allowed, as torch before 2.9 has it."""
+class _OldSwitches(NamedTuple):
+    """Whether TF32 is allowed, in the form of torch before 2.9."""
 
     convolutions: bool
     products: bool
@@ -158,21 +158,21 @@ class _Older(NamedTuple):
 
 @runtime_checkable
 class _Switch(Protocol):
-    """A kind of operation, as torch from 2.9 on has it."""
+    """Precision of a kind of operation, in the form of torch from 2.9 on."""
 
     fp32_precision: str
 
 
-def _newer_switches() -> list[_Switch]:
+def _new_switches() -> list[_Switch]:
     cudnn = torch.backends.cudnn
     matmul: _Switch | None = getattr(torch.backends.cuda, "matmul", None)
-    found = [getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), matmul]
-    return [] if None in found else [switch for switch in found if switch is not None]
+    switches = [getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), matmul]
+    return [] if None in switches else [switch for switch in switches if switch is not None]
 
 
-def _switch(older: _Older, precisions: Sequence[str]) -> None:
-    # The older ones first: torch refuses to go on where the two sorts disagree.
+def _switch(older: _OldSwitches, precisions: Sequence[str]) -> None:
+    # The old switches come first: torch raises an error while the two kinds disagree.
     torch.backends.cudnn.allow_tf32 = older.convolutions
     torch.backends.cuda.matmul.allow_tf32 = older.products
-    for switch, precision in zip(_newer_switches(), precisions, strict=True):
+    for switch, precision in zip(_new_switches(), precisions, strict=True):
         switch.fp32_precision = precision

@@ -1,8 +1,8 @@
 """Errors that fedaudit raises, and functions that word them.
 
 Every message says what was given, what is allowed and what to do. Options and settings are named
-as their caller writes them. All errors are ``ValueError``s, so that any caller can catch them. The
-command line prints the message and exits with code 2.
+as their caller writes them. All errors are subclasses of ``ValueError``. The command line prints
+the message and exits with code 2.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,11 +12,11 @@ from difflib import SequenceMatcher, get_close_matches
 from typing import Literal
 
 FAULT = 70
-"""Exit code for a fault of the program (EX_SOFTWARE of BSD's sysexits), which no verdict has."""
+"""Exit code for an error in fedaudit (EX_SOFTWARE of BSD's sysexits); no verdict has it."""
 
 
 class FedauditError(ValueError):
-    """Base of all errors that fedaudit raises on purpose; the message says what would help.
+    """Base class of all errors that fedaudit raises on purpose; the message says what to do.
 
     Examples:
         >>> import fedaudit as fa
@@ -29,19 +29,19 @@ class FedauditError(ValueError):
 
 
 class BadInput(FedauditError):
-    """A value, file or setting given by the user is unusable."""
+    """A value, file or setting of the user cannot be used."""
 
 
 class BadArgument(BadInput, TypeError):
-    """An argument is unknown, missing, or of another type or range than is allowed."""
+    """An argument is unknown or missing, or its type or range is not allowed."""
 
 
 class NotVisible(FedauditError):
-    """An attack needs something that the chosen adversary does not see."""
+    """An attack needs information that the adversary does not see."""
 
 
 class TooFewRounds(BadInput):
-    """A client was measured in too few rounds for an attack; it may be run on other clients."""
+    """A client was measured in too few rounds for an attack; other clients may be attacked."""
 
 
 class TooFewPeers(NotVisible):
@@ -49,26 +49,26 @@ class TooFewPeers(NotVisible):
 
 
 class Unsupported(FedauditError):
-    """Two sound parts do not work together (a model and a kernel, a defense and an upload)."""
+    """Two valid parts cannot be combined, such as a defense and an upload."""
 
 
 class Damaged(FedauditError):
-    """A file on disk is not what fedaudit wrote: cut off, altered or from another run."""
+    """A file is not as fedaudit wrote it: truncated, altered or of another run."""
 
 
 @contextmanager
 def custom_code(refusal: Callable[[Exception, str], FedauditError | None]) -> Iterator[None]:
-    """Inside, turn the errors of custom code into refusals.
+    """Inside, convert errors of custom code.
 
-    Errors of fedaudit and errors for want of memory pass unchanged.
+    Errors of fedaudit and out-of-memory errors are not converted.
 
     Args:
-        refusal: Called with an error and its type and message in short. Returns the error to raise
-            instead; None to let the error pass.
+        refusal: Function of an error and its short description. It returns the error to raise
+            instead, or None to raise the original one.
     """
     try:
         yield
-    # A network, loss or defense may raise anything.
+    # Custom code may raise anything.
     except Exception as error:
         if isinstance(error, FedauditError | MemoryError) or "memory" in str(error):
             raise
@@ -80,14 +80,14 @@ def custom_code(refusal: Callable[[Exception, str], FedauditError | None]) -> It
 
 
 Caller = Literal["file", "command", "objects"]
-"""Who wrote what is refused: a study file, a shell command, or Python with objects."""
+"""Where the user wrote settings: in a study file, a shell command, or Python objects."""
 
 _caller: ContextVar[Caller] = ContextVar("caller", default="file")
 
 
 @contextmanager
 def called_by(caller: Caller) -> Iterator[None]:
-    """Inside, refusals name options and settings as their caller writes them."""
+    """Inside, messages name options and settings as this caller writes them."""
     token = _caller.set(caller)
     try:
         yield
@@ -100,9 +100,15 @@ def option(name: str) -> str:
     return f"--{name}" if _caller.get() == "command" else f"{name.replace('-', '_')}="
 
 
+def assignment(name: str, value: str) -> str:
+    """Return an option with a value: ``--workers 0`` of a command, else ``workers=0``."""
+    return f"{option(name)}{' ' if _caller.get() == 'command' else ''}{value}"
+
+
 _ARGUMENTS = {
     "algorithm.name": "algorithm",
     "algorithm.options": "algorithm",
+    "audit.fair": "audit.samples",
     "data.classes": "classes",
     "data.first_class": "first_class",
     "data.name": "data",
@@ -126,23 +132,27 @@ _ARGUMENTS = {
     "task.options": "task",
     "training": "",
 }
-"""Settings of study files that arguments of another name give in Python, by their beginning."""
+"""Arguments in Python whose names differ from settings of study files, by prefix of the setting."""
 
 
 def setting(name: str) -> str:
     """Return a setting as its caller writes it.
 
     Args:
-        name: Its dotted name in a study file. Where objects are audited, it becomes the argument
-            and what that holds: ``clients.samples_per_client`` for
-            ``partition.samples_per_client``. Most settings have one name in both:
-            ``audit.view`` is ``view`` of the argument ``audit``.
+        name: Its dotted name in a study file. For audits of objects it is converted to an argument
+            and its attribute: ``clients.samples_per_client`` for
+            ``partition.samples_per_client``. Most settings have the same name in both.
     """
     if _caller.get() == "objects":
         for start, argument in _ARGUMENTS.items():
             if f"{name}.".startswith(f"{start}."):
                 return f"{argument}{name.removeprefix(start)}".removeprefix(".") or name
     return name
+
+
+def table(name: str) -> str:
+    """Return a table as its caller writes it: ``[shadow]`` of a study file, else ``shadow=``."""
+    return f"{name}=" if _caller.get() == "objects" else f"[{name}]"
 
 
 LISTED = {
@@ -159,51 +169,53 @@ LISTED = {
     "metric": "metrics",
     "schedule": "schedules",
 }
-"""Name of each catalogue in ``fedaudit list``, by what one of its entries is."""
+"""Name of each catalogue in ``fedaudit list``, by the kind of its entries."""
 
 _FEW = 12
-_AS_NEAR = 0.1
-"""How much less similar than the nearest name another may be, to be suggested too."""
+_SIMILARITY_GAP = 0.1
+"""Difference in similarity to the nearest name up to which other names are suggested too."""
 
 
-def unknown_name(kind: str, given: str, known: Iterable[str], *, listed: str = "") -> BadInput:
-    """Return the refusal of an unknown name, with the nearest names, or all if they are few.
+def unknown_name(kind: str, name: str, names: Iterable[str], *, listed: str = "") -> BadInput:
+    """Return the error for an unknown name, with the nearest names, or all names if they are few.
 
     Args:
-        kind: What it should name ("defense").
-        given: The unknown name.
-        known: All names that exist.
+        kind: Kind of what is named ("defense").
+        name: The unknown name.
+        names: All names that exist.
         listed: Command that lists them; that of the kind's catalogue by default.
     """
-    names = sorted({*known})
-    near = nearest(given, names)
+    names = sorted({*names})
+    near = nearest(name, names)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     command = listed or (f"fedaudit list {LISTED[kind]}" if kind in LISTED else "")
     if len(names) <= _FEW or not (near or command):
-        rest = f"known: {', '.join(names)}"
+        ending = f"known: {', '.join(names)}"
     elif command:
-        rest = f"`{command}` lists all {len(names)}"
+        ending = f"`{command}` lists all {len(names)}"
     else:
-        rest = ""
-    return BadInput(f"there is no {kind} named {given!r}; {hint}{rest}".rstrip())
+        ending = ""
+    return BadInput(f"there is no {kind} named {name!r}; {hint}{ending}".rstrip())
 
 
-def nearest(given: str, known: Iterable[str], *, most: int = 3) -> list[str]:
+def nearest(name: str, names: Iterable[str], *, limit: int = 3) -> list[str]:
     """Return similar names, nearest first; case, hyphens and underscores make no difference."""
     folded: dict[str, list[str]] = {}
-    for name in known:
-        folded.setdefault(folded_name(name), []).append(name)
-    typed = folded_name(given)
-    first = get_close_matches(typed, folded, n=1, cutoff=0.5)
+    for candidate in names:
+        folded.setdefault(folded_name(candidate), []).append(candidate)
+    target = folded_name(name)
+    first = get_close_matches(target, folded, n=1, cutoff=0.5)
     if not first:
         return []
-    least = SequenceMatcher(None, first[0], typed).ratio() - _AS_NEAR
-    close = first if first[0] == typed else get_close_matches(typed, folded, most, max(0.5, least))
-    return [name for one in close for name in folded[one]][:most]
+    cutoff = SequenceMatcher(None, first[0], target).ratio() - _SIMILARITY_GAP
+    close = (
+        first if first[0] == target else get_close_matches(target, folded, limit, max(0.5, cutoff))
+    )
+    return [candidate for spelling in close for candidate in folded[spelling]][:limit]
 
 
 def folded_name(name: str) -> str:
-    """Return a name in lower case with hyphens, which all its spellings share."""
+    """Return a name in lower case with hyphens, which is the same for all its spellings."""
     return name.lower().replace("_", "-")
 
 

@@ -1,4 +1,4 @@
-"""Text files, written whole or not at all and read only up to a size, and locks of folders."""
+"""Atomic writes, size-limited reads of regular files, and locks of folders."""
 
 import errno
 import json
@@ -14,71 +14,71 @@ from weakref import WeakValueDictionary
 from fedaudit.core.errors import BadInput, Damaged
 
 RECORD_FILE = "record.json"
-"""A record, in the folder of its run."""
+"""Record of a run, in its folder."""
 
 RECORDING_FILE = "recording.json"
-"""What a live recording says of itself, in its folder."""
+"""Description of a live recording, in its folder."""
 
 ATTACKED = "attacked"
-"""Folder, within a recording, of the record that ``fedaudit attack`` makes by default."""
+"""Folder in a recording for the record that ``fedaudit attack`` writes by default."""
 
 REPORT_FILE = "report.html"
-"""The report beside it."""
+"""Report, next to its record."""
 
 SCORES_FILE = "scores.safetensors"
-"""What each attack scored each audited sample with, beside a record."""
+"""Scores of all audited samples, next to their record."""
 
 PICTURES_FILE = "pictures.png"
-"""Images of members and images that a model draws, beside a record: for the local report alone."""
+"""Images of members and images that a model generates, for the local report only."""
 
 SHORT = 1_000_000
-"""Bytes of the longest file that people write: a study, a policy, a key."""
+"""Maximum size in bytes of a file that people write: a study, a policy, a key."""
 
 LONGEST_SETTINGS = 64 * 2**20
-"""Bytes of the longest JSON file of settings and facts that fedaudit writes next to its results.
+"""Maximum size in bytes of a JSON file of settings that fedaudit writes next to its results.
 
 A recording of 100,000 clients with names takes a third of it."""
 
 LONGEST_LOG = 96 * 2**20
-"""Bytes of the longest log of rounds."""
+"""Maximum size in bytes of a log of rounds."""
 
 MOST_ROUNDS = 300_000
-"""Most lines of a log of rounds: one of sixty characters takes a kilobyte of memory."""
+"""Maximum number of lines of a log of rounds; a line of 60 characters takes 1 kB of memory."""
 
 LONGEST_RESULT = 256 * 2**20
-"""Bytes of the longest record, comparison or file of a pack."""
+"""Maximum size in bytes of a record, comparison or file of a pack."""
 
 MOST_KEYS = 100_000
-"""Most keys of one JSON object."""
+"""Maximum number of keys of a JSON object."""
 
 LARGEST = 2**64
-"""Largest whole number that a file's text may spell out, on either side of zero."""
+"""Largest absolute value of a whole number in a JSON text."""
 
 MOST_VALUES = 4_000_000
-"""Most values in a JSON text: of the smallest, three characters take a hundred bytes of memory."""
+"""Maximum number of values in a JSON text; three characters can take 100 bytes of memory."""
 
 
 MAX_GIB_VARIABLE = "FEDAUDIT_MAX_GIB"
-"""Environment variable: GiB of memory that what is read of one file or folder may take."""
+"""Environment variable with the maximum memory, in GiB, for reading one file or folder."""
 
 _ALWAYS = 2**27
 _TIMES = 32
 
 
 class TooLarge(ValueError):
-    """A file has more bytes than any of its kind."""
+    """A file is larger than the maximum for its kind."""
 
 
 _PARTIAL = re.compile(r".+\.[0-9a-f]{8}\.partial", re.DOTALL)
-"""What :func:`write_whole` calls a file that is not whole yet."""
+"""Names of the temporary files of :func:`write_whole`."""
 
 
-def sweep(folder: Path, *, before: float) -> None:
-    """Deletes what processes that were killed in the middle of :func:`write_whole` left behind.
+def delete_partial_files(folder: Path, *, before: float) -> None:
+    """Delete temporary files of processes that were killed in :func:`write_whole`.
 
     Args:
-        folder: Which one; its own folders are not looked into.
-        before: Seconds since the epoch. Only what was last written before that is deleted, since
+        folder: Folder; its subfolders are not searched.
+        before: Seconds since the epoch. Only files that were last written before are deleted, since
             another process may be writing now.
     """
     for path in folder.glob("*.partial"):
@@ -87,31 +87,31 @@ def sweep(folder: Path, *, before: float) -> None:
 
 
 def own_place(root: Path, *names: str) -> Path:
-    """A folder within one that is fedaudit's, be it there or not; a link is not followed.
+    """Return the path of a subfolder, after checking that none of its folders is a link.
 
     Args:
-        root: That somebody has named, who may have made it a link.
-        names: From there to the folder.
+        root: Folder that the user named, which may be a link.
+        names: Names of the folders from there.
 
     Raises:
-        BadInput: One of them is a link.
+        BadInput: One of these is a link.
     """
     place = root
     for name in names:
         place /= name
         if place.is_symlink():
             raise BadInput(
-                f"{place} is a link, and what belongs into {root} would be read or written "
+                f"{place} is a link, so that files of {root} would be read or written "
                 "elsewhere; remove it, or choose another folder"
             )
     return place
 
 
 def own_folder(root: Path, *names: str) -> Path:
-    """The same, made where it is not there.
+    """Create a subfolder if it does not exist, and return its path; see :func:`own_place`.
 
     Raises:
-        BadInput: One of the folders is a link or a file, or cannot be made.
+        BadInput: One of the folders is a link or a file, or cannot be created.
     """
     place = own_place(root, *names)
     try:
@@ -121,16 +121,16 @@ def own_folder(root: Path, *names: str) -> Path:
     return place
 
 
-def opened_to_append(path: Path) -> FileIO:
-    """A regular file to write to the end of, unbuffered; no link is followed.
+def open_to_append(path: Path) -> FileIO:
+    """Open a regular file for appending, unbuffered; links are not followed.
 
     Raises:
         OSError: It is a link, a pipe or a folder, or cannot be written.
     """
-    # Not to wait for somebody who reads a pipe; Windows has neither flag.
-    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    # O_NONBLOCK avoids waiting for the reader of a pipe. Windows has neither flag.
+    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | careful, 0o666)
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(error.errno, "a link, which is not followed", str(path)) from error
@@ -141,18 +141,15 @@ def opened_to_append(path: Path) -> FileIO:
     return FileIO(number, "ab")
 
 
-def refuse_absent(path: Path, meant: str) -> None:
-    """Refuses a path at which there is nothing.
+def refuse_absent(path: Path, expected: str) -> None:
+    """Raise if a path does not exist.
 
     Args:
-        path: That was given.
-        meant: What it should be of, for the message: "the folder of a pack".
-
-    Raises:
-        BadInput: Nothing is there.
+        path: The path.
+        expected: What it should be, for the message: "the folder of a pack".
     """
     if not path.exists():
-        raise BadInput(f"{path} is not there; give {meant}")
+        raise BadInput(f"{path} does not exist; give {expected}")
 
 
 def resolved(path: Path) -> Path:
@@ -163,7 +160,7 @@ def resolved(path: Path) -> Path:
     """
     try:
         return path.resolve()
-    # What Python up to 3.12 raises in place of the operating system's error.
+    # Python up to 3.12 raises this in place of the operating system's error.
     except RuntimeError as error:
         raise OSError(errno.ELOOP, "a link that leads to itself", str(path)) from error
 
@@ -172,8 +169,8 @@ def regular_size(path: Path, *, within: Path | None = None) -> int:
     """Return the size of a regular file in bytes, without opening it.
 
     Args:
-        path: Of the file. Links are followed.
-        within: Folder that the file must be in once all links are followed; None for anywhere.
+        path: Path of the file. Links are followed.
+        within: Folder that must contain the file after all links are followed; None for any.
 
     Raises:
         OSError: It does not exist, leads out of that folder, or is a pipe, a device or a folder.
@@ -187,18 +184,18 @@ def regular_size(path: Path, *, within: Path | None = None) -> int:
 
 
 def open_regular(path: Path, *, within: Path | None = None) -> BufferedReader:
-    """Open a regular file for reading bytes. Every file that somebody names is opened here.
+    """Open a regular file for reading bytes. Every file that a user names is opened here.
 
     Args:
-        path: Of the file. Links are followed.
-        within: Folder that the file must be in once all links are followed; None for anywhere.
+        path: Path of the file. Links are followed.
+        within: Folder that must contain the file after all links are followed; None for any.
 
     Raises:
-        OSError: See :func:`regular_size`, or the file cannot be read.
+        OSError: As for :func:`regular_size`, or the file cannot be read.
     """
-    # Looked at before it is opened, since opening a device can already change its state.
+    # Checked before it is opened, since opening a device can already change its state.
     regular_size(path, within=within)
-    # And not to wait for a writer, should a pipe have taken its place by now.
+    # Without waiting for a writer, in case a pipe has taken its place since.
     without_waiting = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, os.O_RDONLY | without_waiting), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -211,15 +208,15 @@ def read_bytes(path: Path, *, max_bytes: int, within: Path | None = None) -> byt
     """Return the content of a regular file that is not too large.
 
     Args:
-        path: Of the file.
-        max_bytes: Of the largest that is read at all.
-        within: See :func:`open_regular`.
+        path: Path of the file.
+        max_bytes: Maximum size of the file.
+        within: Folder that must contain the file; see :func:`open_regular`.
 
     Raises:
-        TooLarge: It is larger than that.
-        OSError: See :func:`open_regular`.
+        TooLarge: The file is larger.
+        OSError: As for :func:`open_regular`.
     """
-    # Read, not asked for its size, which may change in between.
+    # The size that the file system states may change until the file is read.
     with open_regular(path, within=within) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -228,31 +225,27 @@ def read_bytes(path: Path, *, max_bytes: int, within: Path | None = None) -> byt
 
 
 PAGE_SUFFIXES = (".html", ".htm")
-"""Endings of the names of pages."""
+"""Suffixes of HTML files."""
 
 
 def read_text(path: Path, *, max_bytes: int) -> str:
-    """The UTF-8 text of a regular file that is not too large.
+    """Return the UTF-8 text of a regular file that is not too large.
 
     Raises:
-        TooLarge: It is larger than that.
-        OSError: It is not there, cannot be read or is no regular file, such as a pipe.
-        UnicodeDecodeError: It is not UTF-8.
+        TooLarge: The file is larger than ``max_bytes``.
+        OSError: The file does not exist, cannot be read, or is no regular file, such as a pipe.
+        UnicodeDecodeError: The file is not UTF-8.
     """
     return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
 
 
 def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
-    """Raise if a file's name ends otherwise than files of its format do.
+    """Raise if the suffix of a file's name does not fit its format.
 
     Args:
-        path: The file to be written.
-        suffixes: Endings that are right, with their dot, the usual one first. A name without any
-            ending is right too.
-        what: Its format, for the message ("an HTML page").
-
-    Raises:
-        BadInput: The name has another ending.
+        path: File to be written. A name without a suffix is allowed.
+        suffixes: Allowed suffixes with their dot, the usual one first.
+        what: Format, for the message ("an HTML page").
     """
     if path.suffix and path.suffix.lower() not in suffixes:
         raise BadInput(
@@ -262,43 +255,43 @@ def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
 
 
 def hold_to_budget(what: str, needed: int, *, on_disk: int) -> None:
-    """Refuses what would take far more memory than lies on the disk, before any is set aside.
+    """Raise if a file would take far more memory than its size on disk.
 
-    What is read may take 32 times its size on the disk, and 128 MiB in any case: pictures in bytes
-    become four times as much in 32-bit numbers, and packed as PNG or ``.npz`` they have been a
-    tenth of that. ``FEDAUDIT_MAX_GIB`` sets another limit.
+    Up to 32 times the size on disk is allowed, and always 128 MiB: images take four times as much
+    in 32-bit numbers as in bytes, and PNG or ``.npz`` can compress them to a tenth.
+    ``FEDAUDIT_MAX_GIB`` sets another limit.
 
     Args:
-        what: The file, for the refusal.
-        needed: Bytes, by what its headers announce.
-        on_disk: Bytes that it has.
+        what: The file, for the message.
+        needed: Memory in bytes, by its headers.
+        on_disk: Size of the file in bytes.
 
     Raises:
-        BadInput: It is more, or ``FEDAUDIT_MAX_GIB`` is no number above 0.
+        BadInput: It takes more, or ``FEDAUDIT_MAX_GIB`` is no number above 0.
     """
-    stated = os.environ.get(MAX_GIB_VARIABLE)
-    most = max(_ALWAYS, _TIMES * on_disk) if not stated else _gib(stated) * 2**30
-    if needed > most:
-        # A header of some hundred bytes can announce what is too large to be printed.
+    setting = os.environ.get(MAX_GIB_VARIABLE)
+    limit = max(_ALWAYS, _TIMES * on_disk) if not setting else _gib(setting) * 2**30
+    if needed > limit:
+        # A header of a hundred bytes can announce a number that is too large to be printed.
         needed = min(needed, 2**80)
         raise BadInput(
             f"{what} would take {needed / 2**30:,.2f} GiB of memory for {on_disk:,} bytes on the "
-            f"disk, and at most {most / 2**30:,.2f} are taken for these; if the file is to be "
-            f"trusted, set {MAX_GIB_VARIABLE}={-(-needed // 2**30) + 1} in the environment"
+            f"disk, and at most {limit / 2**30:,.2f} are allowed for these; if you trust the file, "
+            f"set {MAX_GIB_VARIABLE}={-(-needed // 2**30) + 1} in the environment"
         )
 
 
-def _gib(stated: str) -> float:
+def _gib(setting: str) -> float:
     try:
-        most = float(stated)
+        gib = float(setting)
     except ValueError:
-        most = 0.0
-    if not 0 < most < float("inf"):
+        gib = 0.0
+    if not 0 < gib < float("inf"):
         raise BadInput(
-            f"{MAX_GIB_VARIABLE} is a number of GiB above 0, got {stated[:40]!r}; set it to 8, or "
+            f"{MAX_GIB_VARIABLE} is a number of GiB above 0, got {setting[:40]!r}; set it to 8, or "
             "leave it out"
         )
-    return most
+    return gib
 
 
 def parsed_json(
@@ -308,17 +301,17 @@ def parsed_json(
     real: Callable[[str], float] | None = None,
     constant: Callable[[str], object] | None = None,
 ) -> object:
-    """The value of a JSON text; refuses a key that stands there twice, as readers would differ.
+    """Parse a JSON text, and refuse duplicate keys, which JSON readers treat differently.
 
     Args:
         text: The text.
-        whole: From the digits of a whole number to the number; up to 64 bits by default.
-        real: From the digits of another number to the number.
-        constant: From ``NaN``, ``Infinity`` or ``-Infinity`` to what it stands for.
+        whole: Function that parses whole numbers; up to 64 bits by default.
+        real: Function that parses other numbers.
+        constant: Function that parses ``NaN``, ``Infinity`` and ``-Infinity``.
 
     Raises:
-        ValueError: It is no JSON, has a key twice in one object, a number that is too large, or
-            more values than any file of fedaudit's.
+        ValueError: The text is no JSON, or has a duplicate key, a number that is too large, or too
+            many values.
         RecursionError: It is nested too deep.
     """
     refuse_many_values(text)
@@ -333,19 +326,16 @@ def parsed_json(
 
 
 def refuse_many_values(text: str) -> None:
-    """Raise if a JSON text holds more values than are read.
-
-    Raises:
-        ValueError: It does.
-    """
-    # Counted first, as each takes far more memory than its text. Commas in texts count too.
+    """Raise ``ValueError`` if a JSON text has too many values."""
+    # Counted before parsing, since a value takes far more memory than its text. Commas in strings
+    # are counted too.
     values = text.count(",") + text.count("[") + text.count("{")
     if values > MOST_VALUES:
-        raise ValueError(f"it holds {values:,} values or so, and at most {MOST_VALUES:,} are read")
+        raise ValueError(f"it has about {values:,} values, and at most {MOST_VALUES:,} are read")
 
 
 def _of_64_bits(digits: str) -> int:
-    # Counted first, since reading thousands of digits takes long.
+    # Counted before parsing, since thousands of digits take long to parse.
     if len(digits) > len(f"-{LARGEST}") or abs(int(digits)) > LARGEST:
         raise ValueError(f"the number {digits[:40]}... has over 64 bits")
     return int(digits)
@@ -359,16 +349,16 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
         seen = set[str]()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key[:80]!r} stands twice in one object")
+                raise ValueError(f"the key {key[:80]!r} occurs twice in one object")
             seen.add(key)
     return entries
 
 
 def read_object(path: Path) -> dict[str, object]:
-    """The JSON object in a file of settings of fedaudit's own, see :func:`write_object`.
+    """Read the JSON object in a file of fedaudit's settings; see :func:`write_object`.
 
     Raises:
-        Damaged: It is too large, cannot be read, or holds something else.
+        Damaged: The file is too large, cannot be read, or has no object.
     """
     try:
         values = parsed_json(read_text(path, max_bytes=LONGEST_SETTINGS))
@@ -382,14 +372,14 @@ def read_object(path: Path) -> dict[str, object]:
 
 
 def write_object(path: Path, text: str) -> None:
-    """Write a JSON object that :func:`read_object` reads back, or nothing.
+    """Write a JSON object that :func:`read_object` can read.
 
     Args:
-        path: Where; the folder must exist.
+        path: File, in a folder that exists.
         text: The JSON text.
 
     Raises:
-        BadInput: It is larger than what is read back, or :func:`write_whole` cannot write it.
+        BadInput: The text exceeds the limits of reading, or :func:`write_whole` cannot write it.
     """
     refuse_unreadable(path, text)
     write_whole(path, text)
@@ -398,16 +388,16 @@ def write_object(path: Path, text: str) -> None:
 def refuse_unreadable(
     path: Path, text: str, *, max_bytes: int | None = None, remedy: str = ""
 ) -> None:
-    """Raise if a JSON text could not be read back from a file: whoever writes it holds the limits.
+    """Raise if a JSON text would exceed the limits of reading.
 
     Args:
-        path: Where it is to be written.
+        path: File that would be written.
         text: The text.
-        max_bytes: Of the largest that is read; None for that of settings.
-        remedy: What to do about it.
+        max_bytes: Maximum size; None for that of settings.
+        remedy: What to do, for the message.
 
     Raises:
-        BadInput: It is too large, or one of its objects has more keys than are read.
+        BadInput: The text is too large, or one of its objects has too many keys.
     """
     size, max_bytes = len(text.encode("utf-8")), max_bytes or LONGEST_SETTINGS
     remedy = remedy or "name fewer clients, or give shorter names and settings"
@@ -417,7 +407,7 @@ def refuse_unreadable(
         )
     try:
         refuse_many_values(text)
-        # Only a text of that many colons can have an object of that many keys.
+        # Only a text with that many colons can have an object with that many keys.
         if text.count(":") > MOST_KEYS:
             parsed_json(text)
     except ValueError as error:
@@ -425,24 +415,24 @@ def refuse_unreadable(
 
 
 PRIVATE_MODE = 0o600
-"""Permissions of a file that only its owner reads and writes, where the system has such."""
+"""Permissions of a file that only its owner may read and write, on systems that have them."""
 
 
 def write_whole(path: Path, text: str, *, private: bool = False) -> None:
-    """Writes a text to a temporary name, flushes it to the disk and renames it.
+    """Write a text atomically: to a temporary file, which is then renamed.
 
-    Line ends are written as they stand. A link of the file's name is replaced, never followed, so
-    that nothing outside of the folder is touched.
+    Line ends are not converted. A link at the path is replaced and not followed, so that no file
+    outside the folder is changed.
 
     Args:
-        path: Where; the folder must exist.
-        text: The whole file.
-        private: Whether only the owner of the file may read it, as for results that name samples.
+        path: File, in a folder that exists.
+        text: Content of the file.
+        private: Whether only the owner may read the file, as for results of single samples.
 
     Raises:
-        BadInput: The disk is full or the folder cannot be written; what was there stays.
+        BadInput: The disk is full or the folder is not writable; an earlier file stays unchanged.
     """
-    # A name of its own, as studies that share a pool may write one file at once.
+    # A random name, since studies that share a pool may write the same file at once.
     partial = path.with_name(f"{path.name}.{os.urandom(4).hex()}.partial")
     try:
         mode = PRIVATE_MODE if private else 0o666
@@ -453,7 +443,7 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        # A full disk would otherwise stay full of what is of no use.
+        # The useless file would keep a full disk full.
         partial.unlink(missing_ok=True)
         raise BadInput(
             f"{path} could not be written ({error.strerror}); free some space or choose another "
@@ -462,13 +452,13 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
 
 
 def record_at(path: Path) -> Path:
-    """Return the file of a record: the path itself, or the one in the folder.
+    """Return the file of a record: the path itself, or the record in that folder.
 
     The record of a live recording is that of the attacks on it.
 
     Raises:
-        BadInput: The folder holds a live recording that was not attacked, or whose folder of
-            attacks is a link.
+        BadInput: The folder has a live recording that was not attacked, or whose folder of attacks
+            is a link.
     """
     if not path.is_dir():
         return path
@@ -483,47 +473,47 @@ def _of_recording(path: Path) -> Path | None:
     attacked = own_place(path, ATTACKED) / RECORD_FILE
     if not attacked.exists():
         raise BadInput(
-            f"{path} is a live recording without a record in {path / ATTACKED}; make it with "
-            f"`fedaudit attack {path}`, or name the folder that was given to it with --out"
+            f"{path} is a live recording without a record in {path / ATTACKED}; write it with "
+            f"`fedaudit attack {path}`, or name the folder that you gave with --out"
         )
     return attacked
 
 
 try:
     import fcntl
-except ImportError:  # Windows, where two processes must be kept apart by hand.
+except ImportError:  # Windows has no file locks: users must not start two processes at once.
     fcntl = None  # type: ignore[assignment]
 
 LOCK_FILE = "lock"
 
 
 class Lock:
-    """Keeps a folder to this process for as long as it lives.
+    """A lock on a folder for this process.
 
-    It goes with its process, so that one that was killed leaves nothing behind but an empty file.
+    The operating system releases it when the process ends; an empty file is left behind.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Opens the file; nothing is kept yet.
+        """Open the lock's file, without locking.
 
         Args:
-            folder: Which must be there.
+            folder: Folder that exists.
 
         Raises:
-            BadInput: Its file is a link or a pipe, or cannot be written.
+            BadInput: The file is a link or a pipe, or cannot be written.
         """
         try:
-            self._file = opened_to_append(folder / LOCK_FILE)
+            self._file = open_to_append(folder / LOCK_FILE)
         except OSError as error:
             raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
 
     @property
     def number(self) -> int:
-        """Of the open file, for a copy of this process that is to keep the folder too."""
+        """Descriptor of the open file, for a fork of this process that shares the lock."""
         return self._file.fileno()
 
     def taken(self, *, wait: bool = False) -> bool:
-        """Takes the folder; says whether it could."""
+        """Lock the folder, and return whether this succeeded."""
         if fcntl is None:
             return True
         try:
@@ -533,7 +523,7 @@ class Lock:
         return True
 
     def close(self) -> None:
-        """Lets the folder go."""
+        """Release the folder."""
         self._file.close()
 
     def __del__(self) -> None:
@@ -541,44 +531,44 @@ class Lock:
             self._file.close()
 
 
-_mine: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
+_locks: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
 
 
-def kept_to_this_process(folder: Path, *, wait: bool = False) -> Lock:
-    """A folder's lock, the same one for whoever asks in this process; it goes with the last.
+def lock_folder(folder: Path, *, wait: bool = False) -> Lock:
+    """Lock a folder for this process until the last reference to the lock is deleted.
 
     Args:
-        folder: Which must be there.
-        wait: Until another process lets it go.
+        folder: Folder that exists.
+        wait: Whether to wait until another process releases it.
 
     Raises:
-        BadInput: Another process has it, or it cannot be written.
+        BadInput: Another process has locked the folder, or it is not writable.
     """
-    place = resolved(folder)
-    lock = _mine.get(place)
+    path = resolved(folder)
+    lock = _locks.get(path)
     if lock is None:
-        lock = Lock(place)
+        lock = Lock(path)
         if not lock.taken(wait=wait):
             raise BadInput(
-                f"another process is writing to {folder}; stop that one, or choose another folder"
+                f"another process is writing to {folder}; stop it, or choose another folder"
             )
-        _mine[place] = lock
+        _locks[path] = lock
     return lock
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to a folder meanwhile, after waiting for one that does.
+def exclusive_access(folder: Path) -> Iterator[None]:
+    """Inside, keep other processes from writing to a folder, after waiting for one that does.
 
     Args:
-        folder: Which must be there.
+        folder: Folder that exists.
 
     Raises:
-        BadInput: Its lock is a link or a pipe, or cannot be written.
+        BadInput: The lock's file is a link or a pipe, or cannot be written.
     """
-    lock = kept_to_this_process(folder, wait=True)
+    lock = lock_folder(folder, wait=True)
     try:
         yield
     finally:
-        # By name, since the traceback of an error would keep it.
+        # Deleted explicitly, since the traceback of an error would keep a reference.
         del lock

@@ -1,9 +1,9 @@
-"""Parts by name: of a catalogue, of an installed package, or the user's own ``module:object``.
+"""Parts by name: of a catalogue, of an installed package, or custom code as ``module:object``.
 
-A folder that somebody else made may name any module of this machine, and importing one runs it.
-:func:`named` and :func:`imported` are the only ways from a name to code, and :func:`code_named_in`
-says whether what names it is trusted. Packages bring parts of their own through entry points
-(:data:`GROUPS`), and Python hands over objects that nothing imports (:func:`objects_given`).
+A file of another person may name any module of this machine, and importing a module runs it. Names
+are therefore resolved only by :func:`named` and :func:`imported`, inside :func:`code_named_in`,
+which states whether the file is trusted. Packages register parts as entry points (:data:`GROUPS`).
+Objects from Python need no import (:func:`objects_given`).
 """
 
 import hashlib
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 Entry = TypeVar("Entry")
 
-OWN = "module:object"
-"""How a part of the user's own is spelt, beside a catalogue's names."""
+CUSTOM_NAME = "module:object"
+"""Form of the name of a custom part."""
 
 GROUPS: Mapping[str, str] = {
     "attack": "fedaudit.attacks",
@@ -55,18 +55,23 @@ GROUPS: Mapping[str, str] = {
     "metric": "fedaudit.metrics",
     "extractor": "fedaudit.extractors",
 }
-"""Entry points through which an installed package brings parts, by what they are."""
+"""Groups of entry points in which packages register parts, by kind of part."""
+
+KNOWN_PACKAGES = {*sys.stdlib_module_names, "fedaudit", "torch", "numpy", "scipy", "sklearn"} - {
+    "__main__"
+}
+"""Packages that are identified by a version. The source code of any other module is hashed."""
 
 _PREFIX = "fedaudit."
 
 
 @dataclass(frozen=True)
 class GivenObject:
-    """An object that is handed over in Python, where settings have its name.
+    """An object from Python, whose name is in settings.
 
     Attributes:
-        value: The object, or what makes it: what importing the name would give.
-        code_key: The name of its source in a study, as of :func:`code_key`.
+        value: The object, or a function that returns it.
+        code_key: Name of its source in a study; see :func:`code_key`.
         digest: SHA-256 of that source.
     """
 
@@ -77,11 +82,11 @@ class GivenObject:
 
 @dataclass(frozen=True)
 class _Namer:
-    """An object that names code.
+    """What names code: a study file, a folder or a script.
 
     Attributes:
-        distrusted: It, for the refusal, where its code must not be run; None where it may be.
-        folder: Where its modules may lie, beside those that are installed.
+        distrusted: Its path, for the message, if its code must not be run; None if it is trusted.
+        folder: Folder of its modules, in addition to installed ones.
         given: Objects that need no import, by name.
     """
 
@@ -96,17 +101,17 @@ _namer: ContextVar[_Namer] = ContextVar("namer", default=_TRUSTED)
 
 @contextmanager
 def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) -> Iterator[None]:
-    """Inside, code that a file or folder names is imported only if that is trusted.
+    """Inside, import code that a file or folder names only if that is trusted.
 
-    Contexts nest, and the innermost holds; objects of :func:`objects_given` stay. In Python
-    outside of any, code is imported: the command line is inside of one that trusts nothing, and
-    only the commands that carry out a study file, or are given ``--trust``, open another.
+    The innermost of nested contexts applies; objects of :func:`objects_given` stay. Outside any
+    context, as in Python, code is imported. The command line opens a context that trusts nothing.
+    Only commands that run a study file, or that are called with ``--trust``, open a trusting one.
 
     Args:
-        source: What names the code, for the refusal: a path.
-        trusted: Whether whoever asks trusts it.
-        folder: Where its modules may lie, beside those that are installed. They come last, so that
-            no file in there takes the place of an installed module that nobody has named.
+        source: Path of what names the code, for the message.
+        trusted: Whether the user trusts it.
+        folder: Folder of its modules. It is searched last, so that no file in it replaces an
+            installed module.
     """
     distrusted = None if trusted else str(source)
     now = replace(_namer.get(), distrusted=distrusted, folder=folder if trusted else None)
@@ -119,10 +124,10 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
 
 @contextmanager
 def objects_given(objects: Mapping[str, GivenObject]) -> Iterator[None]:
-    """Inside, these names stand for these objects, and nothing is imported for them.
+    """Inside, names refer to objects, without any import.
 
     Args:
-        objects: By the names that settings have them under.
+        objects: Objects by their names in settings.
     """
     now = _namer.get()
     token = _namer.set(replace(now, given={**now.given, **objects}))
@@ -132,29 +137,29 @@ def objects_given(objects: Mapping[str, GivenObject]) -> Iterator[None]:
         _namer.reset(token)
 
 
-_looked_in: list[str] = []
+_added_folders: list[str] = []
 
 
 def look_in(folders: Iterable[str]) -> None:
-    """Has modules looked for in these folders too, after all other places."""
+    """Add folders to the end of the search path of modules."""
     for folder in folders:
         if folder not in sys.path:
             sys.path.append(folder)
-            _looked_in.append(folder)
+            _added_folders.append(folder)
             importlib.invalidate_caches()
 
 
 def looked_in() -> tuple[str, ...]:
-    """The folders that :func:`look_in` has added, for processes that unpack what is from there."""
-    return tuple(_looked_in)
+    """Return the folders that :func:`look_in` added, for worker processes."""
+    return tuple(_added_folders)
 
 
-def is_own(name: str, formats: Collection[str] = ()) -> bool:
-    """True if a name is ``module:object`` of the user's own, or of an object handed over.
+def is_custom(name: str, formats: Collection[str] = ()) -> bool:
+    """Return whether a name is of custom code (``module:object``) or of an object from Python.
 
     Args:
-        name: As a study gives it.
-        formats: What stands before a colon with another meaning, such as "npz" of a data set.
+        name: Name in a study.
+        formats: Prefixes before a colon that are no modules, such as "npz" of a data set.
     """
     first, colon, _ = name.partition(":")
     return (bool(colon) and first not in formats) or "#" in name
@@ -165,153 +170,177 @@ def named(
     name: str,
     catalogue: Mapping[str, Entry],
     *,
-    wanted: str,
+    expected: str,
     fits: Callable[[object], bool],
 ) -> Entry:
-    """The object of a name: an entry of a catalogue, of a package, or of the user's own.
+    """Return the object of a name, from a catalogue, an installed package or custom code.
 
     Args:
-        kind: What it is wanted as, for the message ("defense").
-        name: A key of the catalogue, a name that an installed package gives, or
+        kind: Kind of part, for the message ("defense").
+        name: A key of the catalogue, a name that an installed package registers, or
             ``package.module:object``.
         catalogue: All entries by name.
-        wanted: What an object of the user's own is, for the message.
-        fits: Whether it is that.
+        expected: What a custom object must be, for the message.
+        fits: Function that returns whether an object is that.
 
     Raises:
-        BadInput: There is no such entry; or the object cannot be imported, must not be, or is
-            something else.
+        BadInput: There is no such entry, or the object cannot be imported, is not trusted, or does
+            not fit.
     """
     name = as_catalogued(kind, name, catalogue)
     if name in catalogue:
         return catalogue[name]
-    if not is_own(name) and name not in installed(kind):
+    if not is_custom(name) and name not in installed(kind):
         raise unknown_part(kind, name, catalogue)
-    found = _found(name, kind)
-    if not fits(found):
+    part = _resolve(name, kind)
+    if not fits(part):
         raise BadInput(
-            f"{name!r} is {_said(found)}, and {an(kind)} of your own is {wanted}; name one"
+            f"{name!r} is {_describe(part)}, and a custom {kind} is {expected}; name one"
         )
-    return cast(Entry, found)
+    return cast(Entry, part)
 
 
 def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
-    """A name as the catalogue or an installed package spells it, whichever way it was typed.
+    """Return a name as the catalogue or an installed package spells it.
 
-    Hyphens and underscores, and upper and lower case, are taken for each other; a name that is
-    of nothing there, or of several things, stays as it is.
+    Case is ignored, and hyphens equal underscores. Unknown and ambiguous names are returned
+    unchanged.
     """
-    known = {*catalogue, *installed(kind)}
-    if name in known or is_own(name):
+    names = {*catalogue, *installed(kind)}
+    if name in names or is_custom(name):
         return name
-    found = [one for one in known if folded_name(one) == folded_name(name)]
-    return found[0] if len(found) == 1 else name
+    spellings = [candidate for candidate in names if folded_name(candidate) == folded_name(name)]
+    return spellings[0] if len(spellings) == 1 else name
+
+
+def refuse_unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> None:
+    """Raise if a name can be no part's; custom code that it names is not imported.
+
+    Args:
+        kind: Kind of part ("defense").
+        name: A key of the catalogue, a name of an installed package, or ``module:object``.
+        catalogue: All names of the catalogue.
+
+    Raises:
+        BadInput: No such part exists.
+    """
+    names = {*catalogue}
+    if name in names or is_custom(name):
+        return
+    if as_catalogued(kind, name, names) not in {*names, *installed(kind)}:
+        raise unknown_part(kind, name, names) if kind in GROUPS else unknown_name(kind, name, names)
 
 
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
-    """A refusal for a name that neither a catalogue nor an installed package has."""
+    """Return the error for a name that neither the catalogue nor an installed package has."""
     refusal = unknown_name(kind, name, [*catalogue, *installed(kind)])
-    strange = stray_groups()
-    return BadInput("; ".join([f"{refusal}; one of your own is named as {OWN}", *strange[:1]]))
+    stray = stray_groups()
+    return BadInput(
+        "; ".join([f"{refusal}; a custom {kind} is named as {CUSTOM_NAME}", *stray[:1]])
+    )
 
 
 @cache
 def _entry_points() -> "tuple[EntryPoint, ...]":
-    """Every entry point of a group named after fedaudit; nothing is imported."""
-    # Not at the top, as it takes long: the command line's help needs no parts.
+    """Return all entry points of fedaudit's groups, without importing them."""
+    # Not at the top, since the import takes long and the command line's help needs no parts.
     from importlib.metadata import distributions
 
-    found: dict[str, Distribution] = {}
-    for one in distributions():
-        # Names and groups are parsed of few: of a hundred packages that would take a fifth of a
-        # second.
-        if f"[{_PREFIX}" in (one.read_text("entry_points.txt") or ""):
-            found.setdefault(one.name, one)
-    points = [point for one in found.values() for point in one.entry_points]
+    packages: dict[str, Distribution] = {}
+    for package in distributions():
+        # Parsing the names and groups of a hundred packages would take 0.2 seconds.
+        if f"[{_PREFIX}" in (package.read_text("entry_points.txt") or ""):
+            packages.setdefault(package.name, package)
+    points = [point for package in packages.values() for point in package.entry_points]
     return tuple(point for point in points if point.group.startswith(_PREFIX))
 
 
 def installed(kind: str) -> "dict[str, EntryPoint]":
-    """Names that installed packages give of a kind, by name, without importing any of it.
+    """Return the entry points of a kind of part by name, without importing them.
 
     Args:
-        kind: A key of :data:`GROUPS`; nothing is there of others.
+        kind: A key of :data:`GROUPS`; other kinds have no entry points.
 
     Raises:
-        BadInput: Two packages give different objects under one name.
+        BadInput: Two packages register different objects under one name.
     """
-    found: dict[str, EntryPoint] = {}
-    for one in _entry_points():
-        if one.group != GROUPS.get(kind):
+    entry_points: dict[str, EntryPoint] = {}
+    for entry_point in _entry_points():
+        if entry_point.group != GROUPS.get(kind):
             continue
-        other = found.setdefault(one.name, one)
-        if other.value != one.value:
+        first = entry_points.setdefault(entry_point.name, entry_point)
+        if first.value != entry_point.value:
             raise BadInput(
-                f"{package_of(other)} and {package_of(one)} both give {an(kind)} named "
-                f"{one.name!r}; remove one of them, or name the object as {one.value!r}"
+                f"{package_of(first)} and {package_of(entry_point)} both register {an(kind)} "
+                f"named {entry_point.name!r}; remove one of them, or name the object as "
+                f"{entry_point.value!r}"
             )
-    return found
+    return entry_points
 
 
-def package_of(one: "EntryPoint") -> str:
-    """The package that an entry point is from, with its version."""
-    return f"{one.dist.name} {one.dist.version}" if one.dist else "a package without a name"
+def package_of(entry_point: "EntryPoint") -> str:
+    """Return the package of an entry point, with its version."""
+    return (
+        f"{entry_point.dist.name} {entry_point.dist.version}"
+        if entry_point.dist
+        else "a package without a name"
+    )
 
 
 def stray_groups() -> list[str]:
-    """Sentences on entry points in groups that fedaudit does not read: most are misspelt."""
-    found = {}
-    for one in _entry_points():
-        if one.group not in GROUPS.values():
-            near = get_close_matches(one.group, GROUPS.values(), n=1, cutoff=0)
-            found[one.group] = (
-                f"{package_of(one)} has entry points in {one.group!r}, a group that is not read; "
-                f"did it mean {near[0]!r}?"
+    """Return messages about entry points in unknown groups, which are probably misspelt."""
+    messages = {}
+    for entry_point in _entry_points():
+        if entry_point.group not in GROUPS.values():
+            near = get_close_matches(entry_point.group, GROUPS.values(), n=1, cutoff=0)
+            messages[entry_point.group] = (
+                f"{package_of(entry_point)} has entry points in the unknown group "
+                f"{entry_point.group!r}; did it mean {near[0]!r}?"
             )
-    return list(found.values())
+    return list(messages.values())
 
 
 def imported(path: str, kind: str) -> Callable[..., object]:
-    """The class or function that stands at a path.
+    """Import a class or function by its path.
 
     Args:
         path: ``package.module:callable``.
-        kind: What it is wanted as, for the message ("model", "filter").
+        kind: Kind of part, for the message ("model", "filter").
 
     Raises:
-        BadInput: The path is spelt otherwise, cannot be imported or is nothing to call, or what
-            names it is not trusted; nothing is imported then.
+        BadInput: The path is invalid, cannot be imported or is not callable, or what names it is
+            not trusted, in which case nothing is imported.
     """
-    found = _found(path, kind)
-    if not callable(found):
-        raise BadInput(f"{path!r} is {type_of(found)}, not a class or function")
-    return found
+    value = _resolve(path, kind)
+    if not callable(value):
+        raise BadInput(f"{path!r} is {type_of(value)}, not a class or function")
+    return value
 
 
 def called(
-    kind: str, name: str, make: Callable[..., object], /, *given: object, **settings: object
+    kind: str, name: str, make: Callable[..., object], /, *arguments: object, **settings: object
 ) -> object:
-    """The result of a part of the user's own; a failure is told with the place in its file.
+    """Call a part, and report an error of custom code with the line that raised it.
 
     Raises:
-        FedauditError: It says so itself.
-        BadInput: It does not take these settings, or fails otherwise.
+        FedauditError: The part raised it.
+        BadInput: The part does not take these settings, or raised another error.
     """
-    if not is_own(name) and name not in installed(kind):
-        return make(*given, **settings)
+    if not is_custom(name) and name not in installed(kind):
+        return make(*arguments, **settings)
     try:
-        signature(make).bind(*given, **settings)
+        signature(make).bind(*arguments, **settings)
     except TypeError as error:
         raise BadInput(f"the {kind} {name!r} could not be called: {error}") from error
     try:
-        return make(*given, **settings)
+        return make(*arguments, **settings)
     except FedauditError:
         raise
     except (Exception, SystemExit) as error:
-        shapes = [tuple(one.shape) for one in given if hasattr(one, "shape")]
+        shapes = [tuple(argument.shape) for argument in arguments if hasattr(argument, "shape")]
         raise BadInput(
             f"the {kind} {name!r} failed{f' on samples of shape {shapes[0]}' if shapes else ''} "
-            f"({type(error).__name__}: {error}, {line_of(error)}); try it by itself"
+            f"({type(error).__name__}: {error}, {line_of(error)}); debug it on its own"
         ) from error
 
 
@@ -332,17 +361,17 @@ def line_of(error: BaseException) -> str:
 
 @contextmanager
 def refusing_exits() -> Iterator[None]:
-    """Turn an exit of code that runs inside, such as ``sys.exit(0)``, into a refusal.
+    """Inside, convert exits of custom code, such as ``sys.exit(0)``, to errors.
 
-    Models, defenses, attacks and other parts may be custom code. An exit in one of them would end
-    the program with an exit code that it chooses, which may be that of a success.
+    Otherwise, custom code could end the program with an exit code of its choice, even that of a
+    success.
 
     Raises:
         BadInput: Code inside raised ``SystemExit`` or ``GeneratorExit``.
     """
     try:
         yield
-    # No ``Exception``, and so caught by no handler of failures.
+    # These are no subclasses of Exception, which other handlers catch.
     except (SystemExit, GeneratorExit) as error:
         raise BadInput(
             f"custom code ended the program ({type(error).__name__}: {error}, {line_of(error)}); "
@@ -354,137 +383,137 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the SHA-256 of the source that defines each part, by ``module:object``.
 
     Other objects of a part's module do not count; see
-    :func:`fedaudit.core.definitions.definition_digest`. Objects that no import brings back have
-    their source under the whole name.
+    :func:`fedaudit.core.definitions.definition_digest`. Objects that cannot be imported have their
+    full name in place of ``module:object``.
 
     Args:
         names: Kind and name of each part.
 
     Raises:
-        BadInput: As :func:`imported`.
+        BadInput: As for :func:`imported`.
     """
-    found = {}
+    digests = {}
     for kind, name in names:
-        _found(name, kind)
-        handed = _namer.get().given.get(name)
+        _resolve(name, kind)
+        given = _namer.get().given.get(name)
         key = code_key(kind, name)
         module, _, attribute = key.partition(":")
-        if handed:
-            found[key] = handed.digest
+        if given:
+            digests[key] = given.digest
         else:
             # Not at the top: only studies with custom code need it.
             from fedaudit.core.definitions import definition_digest
 
-            found[key] = definition_digest(module, attribute)
-    return dict(sorted(found.items()))
+            digests[key] = definition_digest(module, attribute)
+    return dict(sorted(digests.items()))
 
 
 def code_key(kind: str, name: str) -> str:
-    """Return ``module:object`` of a part, or the name of an object that was handed over."""
+    """Return ``module:object`` of a part, or the name of an object from Python."""
     if name in _namer.get().given:
         return _namer.get().given[name].code_key
     return name if is_handed_over(name) else _path(name, kind)
 
 
 def _path(name: str, kind: str) -> str:
-    """``module:object`` of a name that is one, or that a package gives."""
-    entry = None if is_own(name) else installed(kind).get(name)
+    """Return ``module:object`` of a custom name, or of a name that a package registers."""
+    entry = None if is_custom(name) else installed(kind).get(name)
     return entry.value if entry else name
 
 
 def module_digest(module: str) -> str:
-    """SHA-256 of the file of a module that has been imported; of nothing where it has none."""
+    """Return the SHA-256 of the file of an imported module; that of nothing without a file."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return hashlib.sha256(Path(file).read_bytes() if file else b"").hexdigest()
 
 
-def _found(name: str, kind: str) -> object:
+def _resolve(name: str, kind: str) -> object:
     namer = _namer.get()
     if name in namer.given:
         return namer.given[name].value
     path = _path(name, kind)
     if path != name:
-        # Whoever installed the package has said that its parts may be used.
+        # Installing a package means to trust its parts.
         namer = _TRUSTED
     if is_handed_over(path):
         raise BadInput(
-            f"the {kind} {path!r} was handed over as an object of a script or notebook, which no "
-            "import brings back; hand it over again, to fedaudit.audit or fedaudit.Run"
+            f"the {kind} {path!r} is an object of a script or notebook, which cannot be imported; "
+            "pass it again to fedaudit.audit or fedaudit.Run"
         )
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise BadInput(f"{an(kind)} of your own is named 'package.module:callable', got {path!r}")
+        raise BadInput(f"a custom {kind} is named 'package.module:callable', got {path!r}")
     if namer.distrusted is not None:
         raise BadInput(
-            f"{namer.distrusted} names the {kind} {path[:200]!r}, and to import the module "
-            f"{module_name[:200]!r} is to run it; read it first, and give --trust "
+            f"{namer.distrusted} names the {kind} {path[:200]!r}, and importing the module "
+            f"{module_name[:200]!r} runs it; read it first, and give --trust "
             "(trust=True in Python) if it is what you expect"
         )
-    module = _module(path, module_name, kind, namer.folder)
+    module = _import_module(path, module_name, kind, namer.folder)
     try:
-        found: object = attrgetter(attribute)(module)
+        value: object = attrgetter(attribute)(module)
     except AttributeError as error:
-        own = [
-            name
-            for name, value in vars(module).items()
-            if not name.startswith("_") and not isinstance(value, ModuleType)
+        names = [
+            key
+            for key, member in vars(module).items()
+            if not key.startswith("_") and not isinstance(member, ModuleType)
         ]
         raise BadInput(
-            f"cannot import {path!r}: {error}; {_nearest(attribute, own)}check the spelling"
+            f"cannot import {path!r}: {error}; {_nearest(attribute, names)}check the spelling"
         ) from error
-    return found
+    return value
 
 
 def is_handed_over(name: str) -> bool:
-    """True if a name is of an object that no import brings back, as by its spelling."""
+    """Return whether a name is of an object that cannot be imported."""
     return name.startswith("__main__:") or "#" in name or "<" in name
 
 
-def _module(path: str, name: str, kind: str, folder: Path | None) -> ModuleType:
-    beside = None if folder is None else folder.absolute()
-    if beside is not None:
-        # For good: what is imported now may import more of its folder later.
-        look_in([str(beside)])
+def _import_module(path: str, name: str, kind: str, folder: Path | None) -> ModuleType:
+    study_folder = None if folder is None else folder.absolute()
+    if study_folder is not None:
+        # Permanently, since the module may import others of its folder later.
+        look_in([str(study_folder)])
     try:
         module = importlib.import_module(name)
     except (ImportError, ValueError) as error:
-        there = [] if beside is None else [one.stem for one in beside.glob("*.py")]
+        names = [] if study_folder is None else [file.stem for file in study_folder.glob("*.py")]
         raise BadInput(
-            f"cannot import {path!r}: {error}; {_nearest(name, there)}check the spelling, and that "
-            "the package is installed, lies beside the study, or its folder is on PYTHONPATH"
+            f"cannot import {path!r}: {error}; {_nearest(name, names)}check the spelling, and that "
+            "the package is installed, is next to the study, or its folder is on PYTHONPATH"
         ) from error
-    # A module that is imported runs, and can fail or even exit in any way at all.
+    # Importing a module runs it, which may raise anything or exit.
     except (Exception, SystemExit) as error:
         raise BadInput(
             f"the module {name!r} cannot be imported, since it raises "
-            f"{type(error).__name__} ({error}); mend it, or name another {kind}"
+            f"{type(error).__name__} ({error}); fix it, or name another {kind}"
         ) from error
-    if beside is not None:
-        _refuse_shadowed(name, module, beside)
+    if study_folder is not None:
+        _refuse_shadowed(name, module, study_folder)
     return module
 
 
 def _refuse_shadowed(name: str, module: ModuleType, folder: Path) -> None:
-    """A file beside the study that another module of its name stands before was meant, not that."""
+    """Raise if another module was imported in place of one of the same name next to the study."""
     file = getattr(module, "__file__", None)
-    meant = folder.joinpath(*name.split("."))
+    expected = folder.joinpath(*name.split("."))
     if file is None or Path(file).is_relative_to(folder):
         return
-    if meant.with_suffix(".py").is_file() or (meant / "__init__.py").is_file():
+    if expected.with_suffix(".py").is_file() or (expected / "__init__.py").is_file():
         raise BadInput(
-            f"{name!r} is a module beside the study, and also {file}, which is found first; give "
-            "yours another name"
+            f"{name!r} is a module next to the study, and also {file}, which is imported first; "
+            "rename yours"
         )
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, sorted(known), most=1)
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = nearest(name, sorted(names), limit=1)
     return f"did you mean {near[0]!r}? " if near else ""
 
 
-def _said(found: object) -> str:
-    if isinstance(found, type):
-        return f"the class {found.__qualname__}"
-    if inspect.isroutine(found):
-        return f"the function {getattr(found, '__name__', repr(found))}"
-    return type_of(found)
+def _describe(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__qualname__}"
+    if inspect.isroutine(value):
+        return f"the function {getattr(value, '__name__', repr(value))}"
+    return type_of(value)

@@ -1,4 +1,4 @@
-"""Inputs of several tensors a sample, such as token ids and a mask, laid side by side in one."""
+"""Models with several inputs, such as token ids and a mask, whose tensors are stored as one."""
 
 import math
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 
 _EXACT = 2**24
-"""Whole numbers up to here are exact as 32-bit floating point."""
+"""Largest whole number up to which all are exact in 32-bit floating point."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor of a model's inputs.
+    """An input of a model.
 
     Attributes:
-        name: Of the parameter of ``forward`` that takes it.
-        shape: Of one sample.
-        whole: Whether it holds whole numbers.
+        name: Parameter of ``forward`` that takes it.
+        shape: Shape of a sample.
+        whole: Whether its values are whole numbers.
     """
 
     name: str
@@ -34,54 +34,55 @@ class Inputs:
     """The layout of a model's inputs within one tensor of features.
 
     Attributes:
-        fields: In the order in which they lie side by side.
+        fields: The inputs, in the order of their columns.
     """
 
     fields: tuple[Field, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample, of the first input."""
+        """Shape of a sample of the first input."""
         return self.fields[0].shape
 
     def unpacked(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:
-        """The tensors by name, as ``forward`` takes them by keyword."""
+        """Split features into the keyword arguments of ``forward``."""
         sizes = [math.prod(field.shape) for field in self.fields]
-        found = {}
+        inputs = {}
         for field, part in zip(self.fields, torch.split(features, sizes, dim=1), strict=True):
             value = part.reshape(len(features), *field.shape)
-            found[field.name] = value.long() if field.whole else value
-        return found
+            inputs[field.name] = value.long() if field.whole else value
+        return inputs
 
 
-def packed(given: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples _"]]:
-    """Named tensors side by side in one, and how they lie in it.
+def packed(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples _"]]:
+    """Concatenate the inputs of a model along their columns, and return their layout as well.
 
     Args:
-        given: With a row a sample each.
+        inputs: Tensors by name, with one row per sample.
 
     Raises:
-        BadInput: There are none, they differ in their number of rows or have none, or whole numbers
-            are too large for 32-bit floating point.
+        BadInput: There is no input, they differ in their numbers of rows, or whole numbers are too
+            large for 32-bit floating point.
     """
-    flat = [name for name, value in given.items() if value.ndim == 0]
+    flat = [name for name, value in inputs.items() if value.ndim == 0]
     if flat:
-        raise BadInput(f"the input {flat[0]!r} is one number; give a row a sample")
-    if not given or len({len(value) for value in given.values()}) != 1:
-        sizes = ", ".join(f"{name}: {len(value)}" for name, value in given.items()) or "none"
+        raise BadInput(f"the input {flat[0]!r} is a single number; give one row per sample")
+    if not inputs or len({len(value) for value in inputs.values()}) != 1:
+        sizes = ", ".join(f"{name}: {len(value)}" for name, value in inputs.items()) or "none"
         raise BadInput(
-            f"inputs by name are tensors with a row a sample each, got {sizes}; give as many rows "
-            "of each"
+            f"inputs by name are tensors with one row per sample, got {sizes}; give them the same "
+            "number of rows"
         )
-    given = {n: value.long() if value.dtype == torch.bool else value for n, value in given.items()}
-    whole = {name: not value.is_floating_point() for name, value in given.items()}
-    kind = torch.int64 if all(whole.values()) else torch.float32
-    for name, value in given.items():
-        if whole[name] and value.numel() and int(value.abs().max()) > _EXACT:
+    inputs = {
+        n: value.long() if value.dtype == torch.bool else value for n, value in inputs.items()
+    }
+    is_whole = {name: not value.is_floating_point() for name, value in inputs.items()}
+    kind = torch.int64 if all(is_whole.values()) else torch.float32
+    for name, value in inputs.items():
+        if is_whole[name] and value.numel() and int(value.abs().max()) > _EXACT:
             raise BadInput(
-                f"the input {name!r} holds whole numbers up to {int(value.abs().max())}, and at "
-                f"most {_EXACT} are exact in 32-bit floating point, through which they go; number "
-                "them from 0"
+                f"the input {name!r} has whole numbers up to {int(value.abs().max())}, and only "
+                f"those up to {_EXACT} are exact in 32-bit floating point; number them from 0"
             )
-    fields = tuple(Field(n, tuple(value.shape[1:]), whole[n]) for n, value in given.items())
-    return Inputs(fields), torch.cat([v.reshape(len(v), -1).to(kind) for v in given.values()], 1)
+    fields = tuple(Field(n, tuple(value.shape[1:]), is_whole[n]) for n, value in inputs.items())
+    return Inputs(fields), torch.cat([v.reshape(len(v), -1).to(kind) for v in inputs.values()], 1)

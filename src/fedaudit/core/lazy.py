@@ -23,8 +23,8 @@ from typing import Generic, NamedTuple, TypeVar, cast
 Entry = TypeVar("Entry")
 
 
-class _Place(NamedTuple):
-    """Where a public name is defined; a submodule has no attribute."""
+class _Definition(NamedTuple):
+    """The definition of a public name; a submodule has no attribute."""
 
     module: str
     attribute: str = ""
@@ -35,27 +35,28 @@ class _Place(NamedTuple):
 
 
 @cache
-def _places(package: str) -> dict[str, _Place]:
-    """Return where each name is defined that a package lists under ``TYPE_CHECKING``."""
+def _definitions(package: str) -> dict[str, _Definition]:
+    """Return the definitions of the names that a package lists under ``TYPE_CHECKING``."""
     loader = getattr(find_spec(package), "loader", None)
-    # The statements themselves are read: a table next to them would list every name again.
+    # The statements are parsed, since a table would list every name a second time.
     tree = ast.parse(loader.get_source(package) if loader else "")
-    places: dict[str, _Place] = {}
+    definitions: dict[str, _Definition] = {}
     renamed: dict[str, str] = {}
-    for statement in (one for node in tree.body if isinstance(node, ast.If) for one in node.body):
+    statements = (child for node in tree.body if isinstance(node, ast.If) for child in node.body)
+    for statement in statements:
         match statement:
             case ast.ImportFrom(module=str(module), names=names):
                 for alias in names:
                     submodule = f"{module}.{alias.name}"
                     if alias.asname == alias.name:
                         is_module = module == package
-                        place = _Place(submodule) if is_module else _Place(module, alias.name)
-                        places[alias.name] = place
+                        parts = (submodule,) if is_module else (module, alias.name)
+                        definitions[alias.name] = _Definition(*parts)
                     elif alias.asname:
                         renamed[alias.asname] = submodule
             case ast.Assign([ast.Name(name)], ast.Attribute(ast.Name(module), attribute)):
-                places[name] = _Place(renamed[module], attribute)
-    return places
+                definitions[name] = _Definition(renamed[module], attribute)
+    return definitions
 
 
 def lazy_names(
@@ -67,19 +68,19 @@ def lazy_names(
         package: Its name, which lists these names under ``TYPE_CHECKING``.
         defined: Public names that the package defines itself.
     """
-    places = _places(package)
-    public = sorted([*places, *defined])
+    definitions = _definitions(package)
+    public = sorted([*definitions, *defined])
 
     def load(name: str) -> object:
-        if name not in places:
+        if name not in definitions:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return places[name].load()
+        return definitions[name].load()
 
     return load, lambda: public, public
 
 
 def entry_name(module: str) -> str:
-    """Return the catalogue name of what a module defines: that of its file, with hyphens."""
+    """Return the catalogue name of a module's entry: the name of its file, with hyphens."""
     return module.rpartition(".")[2].replace("_", "-")
 
 
@@ -94,26 +95,28 @@ class Catalogue(Mapping[str, Entry], Generic[Entry]):
     """
 
     def __init__(self, package: str, *folders: str) -> None:
-        self._places = {
-            entry_name(place.module): place
+        self._definitions = {
+            entry_name(definition.module): definition
             for folder in folders or [""]
-            for place in _places(package).values()
-            if place.module.startswith(".".join([package, folder]))
+            for definition in _definitions(package).values()
+            if definition.module.startswith(".".join([package, folder]))
         }
 
     def __getitem__(self, name: str) -> Entry:
-        return cast(Entry, self._places[name].load())
+        return cast(Entry, self._definitions[name].load())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._definitions
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._definitions)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._definitions)
 
     def name_of(self, value: object) -> str | None:
         """Return the name of an entry, or None for anything else."""
-        place = (getattr(value, "__module__", None), getattr(value, "__qualname__", None))
-        return next((name for name, known in self._places.items() if known == place), None)
+        definition = (getattr(value, "__module__", None), getattr(value, "__qualname__", None))
+        return next(
+            (name for name, entry in self._definitions.items() if entry == definition), None
+        )

@@ -1,4 +1,4 @@
-"""Figures with limits: the bases of all results of estimation. They need no numpy."""
+"""Figures with limits: base classes of all estimates, without numpy."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -1,4 +1,4 @@
-"""What scores are evaluated by: true origins of samples, and names and chance levels of metrics."""
+"""Origins of samples, and names and chance levels of metrics."""
 
 import re
 from enum import IntEnum
@@ -11,7 +11,7 @@ class Origin(IntEnum):
         MEMBER: The target client trained on it.
         OTHER_CLIENT: Another client of the federation trained on it (the literature's
             in-federation non-member, IFL).
-        UNSEEN: Nobody trained on it (out-of-federation non-member, OFL).
+        UNSEEN: No client trained on it (out-of-federation non-member, OFL).
 
     Examples:
         >>> Origin.MEMBER.value, Origin.UNSEEN.value
@@ -25,55 +25,55 @@ class Origin(IntEnum):
 
 AUC = "auc"
 TPR = "tpr"
-"""The true-positive rate; at a false-positive rate it is named by :func:`tpr_at`."""
+"""True-positive rate; :func:`tpr_at` names it with its false-positive rate."""
 BALANCED_ACCURACY = "balanced_accuracy"
 EPSILON = "epsilon"
-"""A lower bound on epsilon that attacks have shown."""
+"""Lower bound on epsilon from attacks."""
 EPSILON_IF_GAUSSIAN = "epsilon_if_gaussian"
-"""The same of a canary record, if the training is as private as a Gaussian mechanism."""
+"""Lower bound from a canary record, if the training is a Gaussian mechanism."""
 EPSILON_IF_NORMAL = "epsilon_if_normal"
-"""The same from the mean scores of canary records alone, if scores are normal."""
+"""Lower bound from the mean scores of canary records, if scores are normal."""
 FORMAL_EPSILON = "formal_epsilon"
-"""The proven epsilon of the whole training: that of an observer of everything."""
+"""Proven epsilon of the whole training, for an observer of all messages."""
 FORMAL_EPSILON_OF_A_ROUND = "formal_epsilon_of_a_round"
-"""The proven epsilon for an observer of one round's upload."""
+"""Proven epsilon for an observer of one round's upload."""
 
 CLIENT_EPSILON = "client_epsilon"
-"""A lower bound on the epsilon of one client's update, which rests on fair coins alone."""
+"""Lower bound on the epsilon of one client's update, which assumes only fair coins."""
 CLIENT_EPSILON_IF_GAUSSIAN = "client_epsilon_if_gaussian"
-"""The same for a Gaussian mechanism in which all clients take part."""
+"""Lower bound for a Gaussian mechanism in which all clients take part."""
 CLAIMED_CLIENT_EPSILON = "claimed_client_epsilon"
-"""The epsilon that a defense claims for one client's update in the released models."""
+"""Epsilon that a defense claims for one client's update in the released models."""
 CLAIMED_CLIENT_EPSILON_ALONE = "claimed_client_epsilon_without_canaries"
-"""The same for the federation without canary clients, whose noise is less."""
+"""Claimed epsilon for the federation without canary clients, which has less noise."""
 
 FORGOTTEN, NOT_FORGOTTEN, OVERDONE = "forgotten", "not forgotten", "overdone"
 UNTOLD, CANNOT_TELL = "told nothing before", "cannot be told"
 DESTROYED = "model destroyed"
-"""Verdicts on unlearning, each by one score: see :mod:`fedaudit.metrics.unlearning`."""
+"""Verdicts on unlearning; see :mod:`fedaudit.metrics.unlearning`."""
 SECURE_SUM_EPSILON = "secure_sum_epsilon"
-"""A lower bound on the epsilon of one client's update in one round's sum, counted on fresh sums."""
+"""Lower bound on the epsilon of one client's update in a round's sum, counted on fresh sums."""
 SECURE_SUM_EPSILON_IF_GAUSSIAN = "secure_sum_epsilon_if_gaussian"
-"""The same where what is read from a sum is normal."""
+"""Lower bound if the statistic that is computed from a sum is normal."""
 
 
 def tpr_at(fpr: float) -> str:
-    """Name of the true-positive rate at a false-positive rate, such as "tpr@0.01"."""
+    """Return the name of the true-positive rate at a false-positive rate, such as "tpr@0.01"."""
     return f"{TPR}@{fpr:g}"
 
 
 HEADLINE_METRICS = (AUC, tpr_at(0.01), tpr_at(0.001))
-"""The metrics that verdicts are of, in the order of a report's columns."""
+"""Metrics of verdicts, in the order of a report's columns."""
 
 
 def rate_of(metric: str) -> float | None:
-    """The false-positive rate of a metric such as "tpr@0.001"; None for any other."""
-    found = re.fullmatch(rf"{TPR}@(0?\.\d+|0|1)", metric)
-    return float(found[1]) if found else None
+    """Return the false-positive rate of a metric such as "tpr@0.001"; None for other metrics."""
+    match = re.fullmatch(rf"{TPR}@(0?\.\d+|0|1)", metric)
+    return float(match[1]) if match else None
 
 
 def chance_of(metric: str) -> float | None:
-    """The level of chance: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
+    """Return the chance level: 0.5 for AUC and balanced accuracy, the rate itself for a TPR."""
     if metric in (AUC, BALANCED_ACCURACY):
         return 0.5
     return rate_of(metric)

@@ -1,7 +1,7 @@
-"""Parts of a federation in Python with their settings, before anything is loaded.
+"""Parts of a federation in Python with their settings.
 
 A part is a catalogue name, or a custom class, function or object, with the settings that a study
-file has next to the name. Importing this module loads neither torch nor pydantic.
+file has next to the name. Importing this module imports neither torch nor pydantic.
 """
 
 from collections.abc import Collection, Mapping
@@ -113,17 +113,19 @@ def named(what: object, /, **options: object) -> NamedPart:
 def changed_fields(part: "DataclassInstance") -> dict[str, object]:
     """Return the fields of a dataclass that have no default or differ from it, by name."""
     return {
-        one.name: value for one in fields(part) if (value := getattr(part, one.name)) != one.default
+        setting.name: value
+        for setting in fields(part)
+        if (value := getattr(part, setting.name)) != setting.default
     }
 
 
-def members_of(given: object) -> tuple[int, ...]:
+def members_of(members: object) -> tuple[int, ...]:
     """Return client numbers as a tuple.
 
     Raises:
-        BadInput: Something else than whole numbers of at least 0.
+        BadInput: A member is no whole number of at least 0.
     """
-    clients = tuple(given) if isinstance(given, Collection) else (None,)
+    clients = tuple(members) if isinstance(members, Collection) else (None,)
     if any(type(client) is not int or client < 0 for client in clients):
-        raise BadInput(f"members are clients by number, such as [0, 1], got {given!r}")
+        raise BadInput(f"members are clients by number, such as [0, 1], got {members!r}")
     return clients

@@ -22,25 +22,25 @@ import numpy as np
 import torch
 from torch._tensor_str import printoptions
 
-from fedaudit.core.definitions import KNOWN, definition_digest
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.importing import GivenObject
+from fedaudit.core.importing import KNOWN_PACKAGES, GivenObject
+from fedaudit.core.tasks import refuse_mean_loss
 from fedaudit.core.values import Setting
 
-_SHOWN = 1000
-"""Numbers of an array that ``repr`` shows in full, in numpy and torch."""
+_MAX_SHOWN = 1000
+"""Size up to which ``repr`` shows all numbers of an array, in numpy and torch."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DIGITS = 8
 
 
 class PartReference(NamedTuple):
-    """A part as a study has it.
+    """A part as a study names it.
 
     Attributes:
-        name: Of a catalogue, ``module:object``, or ``module:object#digest``.
+        name: Catalogue name, ``module:object``, or ``module:object#digest``.
         options: Its plain settings.
-        given: What the name stands for; None if a catalogue has it.
+        given: Object that the name refers to; None for catalogue names.
     """
 
     name: str
@@ -51,19 +51,21 @@ class PartReference(NamedTuple):
 def part_reference(
     value: type | types.FunctionType, options: Mapping[str, object], *, kind: str
 ) -> PartReference:
-    """Return a class or function with settings, by the name of where it is defined.
+    """Return a class or function with its settings, by its name ``module:object``.
 
     Args:
         value: Class or function.
         options: Settings to call it with.
-        kind: What it is wanted as, for refusals.
+        kind: Kind of part, for messages.
 
     Raises:
-        BadInput: A setting is no number, text, or true or false.
+        BadInput: A setting is no number, text, or true or false; or a loss is no loss per sample.
     """
+    if kind == "task":
+        refuse_mean_loss(value, options)
     name = _name(value)
-    given = GivenObject(value, name, _digest_of(value))
-    return PartReference(name, plain_options(kind, name, options), given)
+    given_object = GivenObject(value, name, _digest_of(value))
+    return PartReference(name, plain_options(kind, name, options), given_object)
 
 
 def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[str, Setting]:
@@ -87,20 +89,21 @@ def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[s
 def snapshot_reference(
     value: object, *, make: Callable[[object, str], object] | None = None, label: str = ""
 ) -> PartReference:
-    """Return an object under a name with a digest of all that it is made of.
+    """Return an object by a name that includes a digest of all its values and source.
 
     Args:
         value: The object.
-        make: Returns what the name stands for, of object and digest; the object itself if None.
-        label: Its name; that of its class if left out.
+        make: Function of object and digest that returns what the name refers to; the object itself
+            by default.
+        label: Its name; that of its class by default.
 
     Raises:
         BadInput: A part of it cannot be distinguished from another.
     """
     digest = _sha256("\n".join([canonical_repr(value), *_sources(value)]))
     name = f"{label or _name(type(value))}#{digest[:_DIGITS]}"
-    given = value if make is None else make(value, digest)
-    return PartReference(name, {}, GivenObject(given, name, digest))
+    target = value if make is None else make(value, digest)
+    return PartReference(name, {}, GivenObject(target, name, digest))
 
 
 def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str, Setting] | None:
@@ -108,10 +111,12 @@ def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str,
 
     Args:
         value: Instance of a dataclass, or of a class without settings.
-        besides: Fields that are set elsewhere.
+        besides: Fields to leave out, which are set elsewhere.
     """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return {} if not getattr(value, "__dict__", {}) and _takes_nothing(type(value)) else None
+        return (
+            {} if not getattr(value, "__dict__", {}) and _needs_no_arguments(type(value)) else None
+        )
     settings: dict[str, Setting] = {}
     for field in dataclasses.fields(value):
         setting = getattr(value, field.name)
@@ -139,9 +144,9 @@ def is_importable(value: object) -> bool:
 def canonical_repr(value: object) -> str:
     """Return a text that is the same in every process, and differs for another object.
 
-    It is that of ``repr`` for plain settings. Large arrays have a digest in addition, objects
-    without a ``__repr__`` their class and attributes, and custom functions a digest of their
-    source. Print options that a script or notebook has set do not change it.
+    For plain settings the text is that of ``repr``. Large arrays have a digest in addition, objects
+    without a ``__repr__`` have their class and attributes, and custom functions have a digest of
+    their source. Print options of numpy and torch do not change it.
     """
     with printoptions(profile="default"), _numpy_defaults():
         return _repr_of(value, ())
@@ -151,7 +156,7 @@ def _numpy_defaults() -> AbstractContextManager[object]:
     """Inside, numpy prints with its default options."""
     return np.printoptions(
         precision=8,
-        threshold=_SHOWN,
+        threshold=_MAX_SHOWN,
         edgeitems=3,
         linewidth=75,
         suppress=False,
@@ -168,53 +173,53 @@ def _repr_of(value: object, within: tuple[int, ...]) -> str:
     if id(value) in within:
         return "..."
     if isinstance(value, torch.Tensor):
-        return _array(value, value.numel(), lambda: value.detach().cpu().contiguous().numpy())
+        return _array_repr(value, value.numel(), lambda: value.detach().cpu().contiguous().numpy())
     if isinstance(value, np.ndarray):
-        return _array(value, value.size, lambda: np.ascontiguousarray(value))
+        return _array_repr(value, value.size, lambda: np.ascontiguousarray(value))
     if isinstance(value, types.FunctionType | type | functools.partial | types.MethodType):
         return _code_repr(value)
     inner = (*within, id(value))
     if type(value) in (dict, types.MappingProxyType, tuple, list, set, frozenset):
-        return _of_container(value, inner)
+        return _container_repr(value, inner)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = dict(zip(value._fields, value, strict=True))
-        return f"{type(value).__name__}({_listed(fields, inner)})"
-    if _has_generated_repr_of(value):
-        shown = [one.name for one in dataclasses.fields(value) if one.repr]  # type: ignore[arg-type]
-        parts = {name: getattr(value, name) for name in shown}
-        return f"{type(value).__qualname__}({_listed(parts, inner)})"
+        return f"{type(value).__name__}({_format_fields(fields, inner)})"
+    if _has_generated_repr(value):
+        names = [field.name for field in dataclasses.fields(value) if field.repr]  # type: ignore[arg-type]
+        parts = {name: getattr(value, name) for name in names}
+        return f"{type(value).__qualname__}({_format_fields(parts, inner)})"
     if isinstance(value, torch.nn.Module):
         return f"{value!r}({_repr_of(dict(value.state_dict()), inner)})"
     if type(value).__repr__ is object.__repr__:
-        return f"{_name(type(value))}({_listed(getattr(value, '__dict__', {}), inner)})"
+        return f"{_name(type(value))}({_format_fields(getattr(value, '__dict__', {}), inner)})"
     return _ADDRESS.sub("", repr(value))
 
 
-def _listed(parts: Mapping[str, object], within: tuple[int, ...]) -> str:
-    return ", ".join(f"{name}={_repr_of(one, within)}" for name, one in parts.items())
+def _format_fields(parts: Mapping[str, object], within: tuple[int, ...]) -> str:
+    return ", ".join(f"{name}={_repr_of(value, within)}" for name, value in parts.items())
 
 
-def _of_container(value: object, within: tuple[int, ...]) -> str:
-    """Return a container as ``repr`` has it; sets are sorted."""
+def _container_repr(value: object, within: tuple[int, ...]) -> str:
+    """Return the ``repr`` of a container, with sorted sets."""
     if isinstance(value, Mapping):
         pairs = ", ".join(f"{_repr_of(k, within)}: {_repr_of(v, within)}" for k, v in value.items())
         return f"{{{pairs}}}" if isinstance(value, dict) else f"mappingproxy({{{pairs}}})"
     assert isinstance(value, tuple | list | set | frozenset)
-    words = [_repr_of(one, within) for one in value]
+    words = [_repr_of(item, within) for item in value]
     if isinstance(value, tuple):
         return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
     if isinstance(value, list):
         return f"[{', '.join(words)}]"
-    inside = ", ".join(sorted(words))
+    texts = ", ".join(sorted(words))
     if isinstance(value, set):
-        return f"{{{inside}}}" if inside else "set()"
-    return f"frozenset({{{inside}}})" if inside else "frozenset()"
+        return f"{{{texts}}}" if texts else "set()"
+    return f"frozenset({{{texts}}})" if texts else "frozenset()"
 
 
 def source_of(value: type | types.FunctionType) -> str:
-    """Return the source of a class or function, with what it uses of the same module.
+    """Return the source of a class or function, with all that it uses from the same module.
 
-    If no source is kept (``python -c``), it is that of the compiled code.
+    Without a source file (``python -c``), return a text of the compiled code.
     """
     return "\n".join(_definitions(value, set()))
 
@@ -224,30 +229,30 @@ def _definitions(value: object, seen: set[int]) -> Iterator[str]:
         return
     seen.add(id(value))
     yield _text_of(value)
-    for one in _used_by(value):
-        if isinstance(one, type | types.FunctionType):
-            yield from _definitions(one, seen)
+    for used in _used_by(value):
+        if isinstance(used, type | types.FunctionType):
+            yield from _definitions(used, seen)
         else:
-            yield canonical_repr(one)
+            yield canonical_repr(used)
 
 
 def _used_by(value: object) -> Iterator[object]:
-    """Yield classes, functions and plain values of its module that a definition names."""
+    """Yield the classes, functions and plain values of its module that a definition uses."""
     module = getattr(value, "__module__", "")
     if isinstance(value, type):
         yield from (base for base in value.__mro__[1:] if base.__module__ == module)
-        for one in vars(value).values():
-            function = getattr(one, "__func__", getattr(one, "fget", one))
+        for member in vars(value).values():
+            function = getattr(member, "__func__", getattr(member, "fget", member))
             if isinstance(function, types.FunctionType):
                 yield from _used_by(function)
         return
     if not isinstance(value, types.FunctionType):
         return
-    around = inspect.getclosurevars(inspect.unwrap(value))
-    for _, one in sorted({**around.globals, **around.nonlocals}.items()):
-        ours = isinstance(one, type | types.FunctionType) and one.__module__ == module
-        if ours or isinstance(one, bool | int | float | str | tuple):
-            yield one
+    captured = inspect.getclosurevars(inspect.unwrap(value))
+    for _, used in sorted({**captured.globals, **captured.nonlocals}.items()):
+        is_local = isinstance(used, type | types.FunctionType) and used.__module__ == module
+        if is_local or isinstance(used, bool | int | float | str | tuple):
+            yield used
 
 
 def _text_of(value: object) -> str:
@@ -260,13 +265,13 @@ def _text_of(value: object) -> str:
     if isinstance(value, types.FunctionType):
         return _code_text(value.__code__)
     functions = {
-        name: getattr(one, "__func__", getattr(one, "fget", one))
-        for name, one in sorted(vars(value).items())
+        name: getattr(member, "__func__", getattr(member, "fget", member))
+        for name, member in sorted(vars(value).items())
     }
     codes = [
-        f"{name} {_code_text(one.__code__) if isinstance(one, types.FunctionType) else ''}"
-        for name, one in functions.items()
-        if not name.startswith("__") or isinstance(one, types.FunctionType)
+        f"{name} {_code_text(member.__code__) if isinstance(member, types.FunctionType) else ''}"
+        for name, member in functions.items()
+        if not name.startswith("__") or isinstance(member, types.FunctionType)
     ]
     plain = [f"{k}={v!r}" for k, v in sorted(vars(value).items()) if isinstance(v, Setting)]
     return "\n".join([value.__qualname__, *codes, *plain])
@@ -274,68 +279,74 @@ def _text_of(value: object) -> str:
 
 def _code_text(code: types.CodeType) -> str:
     inner = [
-        _code_text(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts
+        _code_text(constant) if isinstance(constant, types.CodeType) else repr(constant)
+        for constant in code.co_consts
     ]
     return " ".join([code.co_name, code.co_code.hex(), repr(code.co_names), *inner])
 
 
 def _sources(value: object) -> list[str]:
-    """Return digests of the source of an object's class, and of all that the object holds."""
-    found: dict[str, str] = {}
-    waiting, seen = [value], set[int]()
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
+    """Return digests of the source of an object's class, and of the classes of its attributes."""
+    digests: dict[str, str] = {}
+    pending, seen = [value], set[int]()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, torch.Tensor | np.ndarray | bool | int | float | str | None):
+        seen.add(id(item))
+        if isinstance(item, torch.Tensor | np.ndarray | bool | int | float | str | None):
             continue
-        if isinstance(one, Mapping):
-            waiting += [*one.values()]
+        if isinstance(item, Mapping):
+            pending += [*item.values()]
             continue
-        if isinstance(one, Sequence | set | frozenset):
-            waiting += [*one]
+        if isinstance(item, Sequence | set | frozenset):
+            pending += [*item]
             continue
-        code = one if isinstance(one, type | types.FunctionType) else type(one)
-        found |= _own_source(code)
-        if isinstance(one, torch.nn.Module):
-            waiting += [*one.children()]
-        elif code is not one:
-            waiting += [*getattr(one, "__dict__", {}).values()]
-    return [f"{name} {digest}" for name, digest in sorted(found.items())]
+        code = item if isinstance(item, type | types.FunctionType) else type(item)
+        digests |= _own_source(code)
+        if isinstance(item, torch.nn.Module):
+            pending += [*item.children()]
+        elif code is not item:
+            pending += [*getattr(item, "__dict__", {}).values()]
+    return [f"{name} {digest}" for name, digest in sorted(digests.items())]
 
 
 def source_behind(kind: type) -> str:
-    """Return the SHA-256 of a custom class's source; empty for a package of known version."""
+    """Return the SHA-256 of a custom class's source; empty for a known package."""
     return next(iter(_own_source(kind).values()), "")
 
 
 def _own_source(code: type | types.FunctionType) -> dict[str, str]:
     """Return the digest of a custom class's or function's source, by its name."""
     module = code.__module__ or ""
-    return {} if module.partition(".")[0] in KNOWN else {_name(code): _digest_of(code)}
+    return {} if module.partition(".")[0] in KNOWN_PACKAGES else {_name(code): _digest_of(code)}
 
 
 def _digest_of(code: type | types.FunctionType) -> str:
-    """Return the SHA-256 of the source that defines a class or function, and of what it uses."""
+    """Return the SHA-256 of the source of a class or function, and of all that it uses."""
     if is_importable(code):
+        # Not at the top: only studies with custom code need it.
+        from fedaudit.core.definitions import definition_digest
+
         return definition_digest(code.__module__, code.__qualname__)
     return _sha256(source_of(code))
 
 
-def _array(value: object, size: int, numbers: Callable[[], np.ndarray]) -> str:
+def _array_repr(value: object, size: int, numbers: Callable[[], np.ndarray]) -> str:
     text = repr(value)
-    if size <= _SHOWN:
+    if size <= _MAX_SHOWN:
         return text
-    whole = numbers()
-    return f"{text} {whole.shape} {whole.dtype} {hashlib.sha256(whole.data).hexdigest()}"
+    array = numbers()
+    return f"{text} {array.shape} {array.dtype} {hashlib.sha256(array.data).hexdigest()}"
 
 
 def _code_repr(value: object) -> str:
     if isinstance(value, functools.partial):
-        inside = [canonical_repr(value.func), *map(canonical_repr, value.args)]
-        inside += [f"{name}={canonical_repr(one)}" for name, one in value.keywords.items()]
-        return f"functools.partial({', '.join(inside)})"
+        arguments = [canonical_repr(value.func), *map(canonical_repr, value.args)]
+        arguments += [
+            f"{name}={canonical_repr(argument)}" for name, argument in value.keywords.items()
+        ]
+        return f"functools.partial({', '.join(arguments)})"
     if isinstance(value, types.MethodType):
         return f"<bound method {value.__qualname__} of {canonical_repr(value.__self__)}>"
     assert isinstance(value, type | types.FunctionType)
@@ -344,14 +355,14 @@ def _code_repr(value: object) -> str:
     return f"{text} {next(iter(sources.values()))}" if sources else text
 
 
-def _has_generated_repr_of(value: object) -> bool:
-    """Return whether ``repr`` lists a dataclass's fields, which then are listed one by one."""
+def _has_generated_repr(value: object) -> bool:
+    """Return whether the ``repr`` of a dataclass is the generated one, which lists its fields."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
     return hasattr(type(value).__repr__, "__wrapped__")
 
 
-def _takes_nothing(kind: type) -> bool:
+def _needs_no_arguments(kind: type) -> bool:
     try:
         inspect.signature(kind).bind()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Progress of a long command: its imports, the callback of the work, and the bar that shows it."""
+"""Progress of long commands: imports without garbage collection, callbacks and progress bars."""
 
 import gc
 import sys
@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import what a command needs without garbage collection, and leave it out of later ones.
+    """Inside, import modules without garbage collection, and exclude them from later collections.
 
-    There is barely any garbage, and going through all that stays, again and again, took a seventh
-    of a small study's start.
+    Imports leave barely any garbage, and collections took a seventh of a small study's start.
     """
     before, is_enabled = len(sys.modules), gc.isenabled()
     gc.disable()
@@ -27,29 +26,28 @@ def importing() -> Iterator[None]:
 
 
 Progress = Callable[[str, int, int], None]
-"""Called as work goes on with (phase, done, total): first with nothing done, and with a total of 0
-where it turns out that nothing is left to do."""
+"""Callback of (phase, done, total); first with 0 steps done. A total of 0 means nothing to do."""
 
 LONG = 24 * 3600
-"""Seconds left from which a user is told in words, who may have typed a digit too many."""
+"""Remaining seconds from which the user is warned, who may have mistyped a number."""
 
-_SURE = 3.0
-# Rich forgets steps older than this, and has no estimate where a step takes longer.
+_MIN_SECONDS = 3.0
+# Window in seconds of Rich's speed estimate; there is none for steps that take longer.
 _MEMORY = 3600
 
 
 def quiet(phase: str, done: int, total: int) -> None:
-    """Shows nothing."""
+    """Ignore progress."""
 
 
 def on_stderr(text: str) -> None:
-    """A line for whoever watches a program that is not ours; one that nobody reads is lost."""
+    """Print a line on standard error, and ignore a closed stream."""
     with suppress(OSError, ValueError):
         print(f"fedaudit: {text}", file=sys.stderr, flush=True)
 
 
 def size_of(count: int) -> str:
-    """A number of bytes in words."""
+    """Format a number of bytes."""
     amount, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while amount >= 1000 and len(units) > 1:
         amount, units = amount / 1000, units[1:]
@@ -57,7 +55,7 @@ def size_of(count: int) -> str:
 
 
 def time_of(seconds: float) -> str:
-    """A time in words."""
+    """Format a duration."""
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
@@ -67,36 +65,36 @@ class _Start(NamedTuple):
 
 
 class Pace:
-    """Tells once a phase when it will take very long at its present speed."""
+    """Warns once per phase if it would take very long at the current speed."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._starts: dict[str, _Start] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def warning(self, phase: str, done: int, total: int) -> str:
-        """A sentence for the user; empty where there is nothing to say (any more)."""
+        """Return a warning for the user; empty if there is none, or none any more."""
         now = self._clock()
         if phase not in self._starts or done == 0:
             self._starts[phase] = _Start(now, done)
             return ""
         start = self._starts[phase]
         steps, passed = done - start.done, now - start.time
-        if steps <= 0 or passed < _SURE or phase in self._told:
+        if steps <= 0 or passed < _MIN_SECONDS or phase in self._warned:
             return ""
-        left = passed / steps * (total - done)
-        if left < LONG:
+        remaining = passed / steps * (total - done)
+        if remaining < LONG:
             return ""
-        self._told.add(phase)
+        self._warned.add(phase)
         return (
-            f"{phase}: about {left / (24 * 3600):,.0f} days at this speed; Ctrl-C stops it, and "
-            "the same command goes on"
+            f"{phase}: about {remaining / (24 * 3600):,.0f} days at this speed; Ctrl-C stops it, "
+            "and the same command continues it"
         )
 
 
 @contextmanager
 def bars() -> Iterator[Progress]:
-    """A bar with the time left on standard error, one line a phase."""
+    """Show progress bars with the remaining time on standard error, one line per phase."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -120,24 +118,23 @@ def bars() -> Iterator[Progress]:
     tasks: dict[str, TaskID] = {}
     pace = Pace()
     console = Console(stderr=True)
-    shown = Bars(
+    display = Bars(
         *columns,
         console=console,
         speed_estimate_period=_MEMORY,
-        # Lines that go to a file are the file's, not the terminal's.
+        # Output that is redirected to a file must not appear in the terminal.
         redirect_stdout=sys.stdout.isatty(),
     )
 
     def progress(phase: str, done: int, total: int) -> None:
-        shown.start()  # once; a command that is refused before has shown nothing
+        display.start()  # Not earlier, so that a refused command shows no bars.
         if phase not in tasks:
-            tasks[phase] = shown.add_task(phase, total=total)
+            tasks[phase] = display.add_task(phase, total=total)
         if not total:
-            shown.remove_task(tasks.pop(phase))
+            display.remove_task(tasks.pop(phase))
             return
-        # Rich takes the first step as the start, so that what was done in an earlier start of the
-        # program does not count into this one's speed.
-        shown.update(tasks[phase], completed=done)
+        # Rich measures from the first step, so that steps of an earlier start do not count.
+        display.update(tasks[phase], completed=done)
         warning = pace.warning(phase, done, total)
         if warning:
             console.print(warning, markup=False)
@@ -145,5 +142,5 @@ def bars() -> Iterator[Progress]:
     try:
         yield progress
     finally:
-        if shown.live.is_started:
-            shown.stop()
+        if display.live.is_started:
+            display.stop()

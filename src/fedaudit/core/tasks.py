@@ -1,7 +1,7 @@
-"""Tasks: the loss of a sample, the utility of a model, and what else can be read of its outputs.
+"""Tasks: the loss of each sample, the utility of a model, and how its outputs are read.
 
-Attacks need a loss for every sample, and some need more, such as class probabilities. Whatever
-runs a model asks its task for outputs and losses; nothing else knows of logits or classes.
+Attacks need a loss for every sample, and some need class probabilities. Only a task knows whether
+a model's outputs are logits of classes, numbers, or tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,18 +24,18 @@ from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seed_for
 
 PerSampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""One number a sample, of (outputs, targets)."""
+"""Function of (outputs, targets) that returns one number per sample."""
 
 Targets: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Features: TypeAlias = Callable[[Tensor, Tensor], Tensor | Mapping[str, Tensor]]
 NOISE_STEPS = 1000
-"""Steps of the noising of samples."""
+"""Number of noise steps of a diffusion model."""
 Draws: TypeAlias = Annotated[int, Range(ge=1, le=NOISE_STEPS)]
 Width: TypeAlias = Callable[[Tensor, Tensor], int]
 
 
 class Reading(Flag):
-    """Values that can be read of a model's outputs beside a loss.
+    """Values that can be read from a model's outputs, in addition to a loss.
 
     Attributes:
         POSTERIOR: A probability for each class.
@@ -55,9 +55,9 @@ class NextTokens(NamedTuple):
     """A model's predictions of tokens.
 
     Attributes:
-        logits: Before each token.
-        tokens: That came; of no meaning where they do not count.
-        counted: Which of them count: padding does not.
+        logits: Logits that predict each token.
+        tokens: The actual tokens.
+        counted: Which tokens count in a loss; padding does not.
 
     Examples:
         >>> import torch
@@ -72,13 +72,13 @@ class NextTokens(NamedTuple):
 
 
 class Utility(NamedTuple):
-    """The measure of how good a model is, sample by sample.
+    """A measure of a model's quality, sample by sample.
 
     Attributes:
-        name: Such as "accuracy".
-        of: Value of each sample, of (outputs, targets).
-        is_share: Whether values are 1 for a right answer and 0 for a wrong one, so that their mean
-            is a rate; where they are not, less is better.
+        name: Name, such as "accuracy".
+        of: Function of (outputs, targets) that returns the value of each sample.
+        is_share: Whether a value is 1 for a correct answer and 0 for a wrong one, so that the mean
+            is a rate. Otherwise, smaller values are better.
 
     Examples:
         >>> import torch
@@ -92,35 +92,37 @@ class Utility(NamedTuple):
     is_share: bool = False
 
 
-def logits_of(found: object) -> Tensor:
-    """The outputs in what a module returns: the tensor itself, or an object's ``logits``.
+def logits_of(output: object) -> Tensor:
+    """Return the outputs of a module: the tensor that it returns, or the object's ``logits``.
 
     Raises:
-        BadInput: It is no tensor, and has no logits.
+        BadInput: The object is no tensor and has no logits.
     """
-    if isinstance(found, Tensor):
-        return found
-    named = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", None)
-    if not isinstance(named, Tensor):
+    if isinstance(output, Tensor):
+        return output
+    logits = (
+        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    )
+    if not isinstance(logits, Tensor):
         raise BadInput(
-            f"a model returns {type_of(found)}, and fedaudit reads a tensor, or an object or "
+            f"a model returns {type_of(output)}, and fedaudit reads a tensor, or an object or "
             "dictionary that has logits; give a subclass whose forward returns one"
         )
-    return named
+    return logits
 
 
 def as_given(features: Tensor, targets: Tensor) -> Tensor:
-    """The targets as they are."""
+    """Return the targets unchanged."""
     return targets
 
 
 def features_as_given(features: Tensor, labels: Tensor) -> Tensor:
-    """The features as they are."""
+    """Return the features unchanged."""
     return features
 
 
 def width_of_targets(features: Tensor, targets: Tensor) -> int:
-    """Number of outputs by the targets' own: 0 for class indices, of which nothing follows."""
+    """Return the number of values per target, or 0 for class indices."""
     if targets.ndim == 1:
         return 1 if targets.is_floating_point() else 0
     return targets.flatten(1).shape[1]
@@ -128,28 +130,29 @@ def width_of_targets(features: Tensor, targets: Tensor) -> int:
 
 @arguments.dataclass(frozen=True)
 class Task:
-    """The purpose of a model: loss and utility of a sample, and readings of its outputs.
+    """What a model is trained for: the loss and utility of a sample, and how outputs are read.
 
-    A task is importable and free of tensors: it is part of an architecture, which is a key of
-    dictionaries and travels to other processes. Two are the same when name and settings are.
+    A task has no tensors and can be imported in other processes, since it is part of an
+    architecture. Two tasks are equal if their names and settings are.
 
     Attributes:
-        name: Catalogue name, or ``package.module:loss`` where the loss is the user's own.
-        losses: Loss of each sample, of (outputs, targets); differentiable, and its mean is what
-            clients minimise.
-        utility: How good a model is.
-        readings: What else can be read of its outputs.
-        read: Outputs, of whatever a module returns.
-        features: What a model takes, of (features, labels) as they are given; several tensors by
-            name where it takes several.
-        targets: What losses compare outputs with, of (features, targets as they are given).
-        width: Number of outputs that a model needs, of (features, targets); 0 for as many as
-            there are classes.
+        name: Catalogue name, or ``package.module:loss`` for a custom loss.
+        losses: Function of (outputs, targets) that returns the loss of each sample; differentiable.
+            Clients minimise its mean.
+        utility: Measure of a model's quality.
+        readings: Further values that can be read from outputs.
+        read: Function from what a module returns to outputs.
+        features: Function of raw (features, labels) that returns a model's input, or several
+            inputs by name.
+        targets: Function of (features, raw targets) that returns the targets of the loss.
+        width: Function of (features, targets) that returns the number of outputs that a model
+            needs; 0 for the number of classes.
         classes: Whether targets are class indices.
-        tokens: Predictions of tokens, of (outputs, targets); None without :attr:`Reading.TOKENS`.
-        settings: Keyword settings that the task was made with.
-        inputs: How the inputs of a model that takes several by name lie in the features.
-        takes: What a model is called with, in words; empty for one tensor with a row a sample.
+        tokens: Function of (outputs, targets) that returns predictions of tokens; None without
+            :attr:`Reading.TOKENS`.
+        settings: Keyword settings of the task.
+        inputs: Layout of a model's inputs within the features; None for a single input.
+        takes: Arguments of a model, in words; empty for one tensor with one row per sample.
 
     Examples:
         >>> import torch
@@ -177,21 +180,21 @@ class Task:
     takes: str = field(default="", repr=False, compare=False)
 
     def outputs(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
-        """A module's outputs on samples, as losses take them."""
+        """Return a module's outputs on samples, as losses take them."""
         return self.read(self.called(module, x))
 
     def called(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> object:
-        """Whatever a module returns for samples."""
+        """Return what a module returns for samples."""
         return module(x) if self.inputs is None else module(**self.inputs.unpacked(x))
 
     @property
     def reads_plainly(self) -> bool:
-        """True if a module takes the features and returns the outputs, as layers in a row do."""
+        """True if a module takes the features and returns the outputs, without any conversion."""
         return self.read is logits_of and self.inputs is None
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
-    """Cross-entropy of each sample in nats; targets are classes or class probabilities."""
+    """Return each sample's cross-entropy in nats; targets are classes or class probabilities."""
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
@@ -202,8 +205,8 @@ def _right(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
 def _class_indices(features: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim != 1 or targets.is_floating_point() or int(targets.min()) < 0:
         raise BadInput(
-            "targets of the task 'classification' are class indices from 0, one a sample, got "
-            f"{_spoken(targets)}; name another task, such as "
+            "targets of the task 'classification' are class indices from 0, one per sample, got "
+            f"{_describe(targets)}; name another task, such as "
             "'regression' or 'multi-label'"
         )
     return targets.long()
@@ -221,7 +224,7 @@ CLASSIFICATION = Task(
 
 @checked
 def classification() -> Task:
-    """One class a sample: a row of logits, cross-entropy, and class probabilities to be read.
+    """Classification into one class per sample, with cross-entropy.
 
     Examples:
         >>> classification().name
@@ -231,19 +234,19 @@ def classification() -> Task:
 
 
 def classification_by(losses: PerSampleLoss) -> Task:
-    """Classification by another loss than cross-entropy.
+    """Return classification with a loss other than cross-entropy.
 
     Args:
-        losses: Of (logits, class indices), one number a sample.
+        losses: Function of (logits, class indices) that returns one number per sample.
     """
     return CLASSIFICATION if losses is cross_entropy else replace(CLASSIFICATION, losses=losses)
 
 
 @checked
 def binary() -> Task:
-    """Two classes and one logit z a sample, which is read as the two logits 0 and z.
+    """Binary classification with one logit z per sample, which is read as the two logits 0 and z.
 
-    Their softmax is the sigmoid of z, and their cross-entropy the loss of z.
+    The softmax of these is the sigmoid of z, and their cross-entropy the loss of z.
 
     Examples:
         >>> binary().utility.name
@@ -261,17 +264,17 @@ def binary() -> Task:
     )
 
 
-def two_logits(found: object) -> Tensor:
-    """The logits 0 and z of one logit z a sample, of shape (samples,) or (samples, 1).
+def two_logits(output: object) -> Tensor:
+    """Return the logits 0 and z for each sample's logit z, of shape (samples,) or (samples, 1).
 
     Raises:
-        BadInput: Another number of logits.
+        BadInput: There are several logits per sample.
     """
-    logits = logits_of(found)
+    logits = logits_of(output)
     if logits.numel() != len(logits):
         raise BadInput(
-            f"a model for the task 'binary' gives one logit a sample, got shape "
-            f"{tuple(logits.shape)}; take the task 'classification' for a logit a class"
+            f"a model for the task 'binary' gives one logit per sample, got shape "
+            f"{tuple(logits.shape)}; take the task 'classification' for one logit per class"
         )
     return functional.pad(logits.reshape(-1, 1), (1, 0))
 
@@ -284,15 +287,15 @@ def _zero_or_one(features: Tensor, targets: Tensor) -> Tensor:
     flat = targets.reshape(len(targets), -1)
     if flat.shape[1] != 1 or not bool(((flat == 0) | (flat == 1)).all()):
         raise BadInput(
-            "targets of the task 'binary' are 0 or 1, one a sample, got "
-            f"{_spoken(targets)}; take 'multi-label' for several, 'classification' for classes"
+            "targets of the task 'binary' are 0 or 1, one per sample, got "
+            f"{_describe(targets)}; take 'multi-label' for several, 'classification' for classes"
         )
     return flat[:, 0].long()
 
 
 @checked
 def multi_label() -> Task:
-    """Several labels a sample, each there or not: a logit a label, mean binary cross-entropy.
+    """Several binary labels per sample, with one logit per label and mean binary cross-entropy.
 
     Examples:
         >>> multi_label().utility.name
@@ -319,15 +322,15 @@ def _label_errors(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]
 def _zeros_and_ones(features: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim != 2 or not bool(((targets == 0) | (targets == 1)).all()):
         raise BadInput(
-            "targets of the task 'multi-label' are one row of 0 and 1 a sample, a column a label, "
-            f"got {_spoken(targets)}"
+            "targets of the task 'multi-label' are a row of 0 and 1 per sample, with a column per "
+            f"label, got {_describe(targets)}"
         )
     return targets.float()
 
 
 @checked
 def regression() -> Task:
-    """One or several numbers a sample: mean squared error.
+    """Regression of one or several numbers per sample, with the mean squared error.
 
     Examples:
         >>> import torch
@@ -361,13 +364,13 @@ def _numbers(features: Tensor, targets: Tensor) -> Tensor:
 
 @checked
 def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
-    """The next token of a sequence: mean negative log-likelihood of all tokens but the first.
+    """Prediction of each next token of a sequence, with the mean negative log-likelihood.
 
-    Samples are sequences of whole numbers, and their own targets; a model gives a row of logits a
-    position.
+    Samples are sequences of whole numbers, which are also the targets. A model gives one row of
+    logits per position.
 
     Args:
-        padding: Token that fills sequences up; it counts in no loss.
+        padding: Token that pads sequences, which no loss counts.
         vocabulary: Number of different tokens, 0 for one more than the largest token of the
             data.
 
@@ -382,7 +385,7 @@ def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
         Reading.TOKENS,
         features=_whole_numbers,
         targets=partial(_tokens, padding=padding, vocabulary=vocabulary),
-        width=partial(_vocabulary, given=vocabulary),
+        width=partial(_vocabulary, vocabulary=vocabulary),
         tokens=partial(_next_tokens, padding=padding),
         settings=(("padding", padding), ("vocabulary", vocabulary)),
     )
@@ -410,48 +413,51 @@ def _sequence_losses(
 def _whole_numbers(features: Tensor, labels: Tensor) -> Tensor:
     if features.ndim != 2 or not bool((features == features.round()).all()):
         raise BadInput(
-            "samples of the task 'next-token' are sequences of whole numbers, one row a sample, "
-            f"got {_spoken(features)}; set {setting('data.options.standardise')} to false where a "
-            "file holds them"
+            "samples of the task 'next-token' are sequences of whole numbers, one row per sample, "
+            f"got {_describe(features)}; set {setting('data.options.standardise')} to false if a "
+            "file has tokens"
         )
     return features.int()
 
 
 MASK = "attention_mask"
-"""Name of the input that is 0 where a token does not count."""
+"""Name of the input that is 0 for tokens that do not count."""
 
 
-def without_masked(task: Task, given: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """Tokens with padding in the place of those that a mask among the inputs leaves out.
+def without_masked(task: Task, inputs: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    """Replace tokens that a mask among the inputs leaves out by padding.
 
     Args:
-        task: Which says what padding is.
-        given: A model's inputs by name.
-        tokens: A row a sample.
+        task: Task that defines the padding.
+        inputs: A model's inputs by name.
+        tokens: Sequences of tokens, one row per sample.
     """
-    mask, padding = given.get(MASK), dict(task.settings).get("padding")
+    mask, padding = inputs.get(MASK), dict(task.settings).get("padding")
     if mask is None or padding is None or mask.shape != tokens.shape:
         return tokens
     return tokens.where(mask != 0, torch.tensor(padding, dtype=tokens.dtype))
 
 
 def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int) -> Tensor:
-    # Targets of their own; others are groups of samples, such as books.
-    own = targets.ndim == 2 and bool((targets == targets.round()).all())
-    tokens = targets if own else features
-    if own and targets.shape == features.shape:
-        moved = targets[:, :-1] == features[:, 1:]
+    # Targets of another shape are groups of samples, such as books.
+    is_tokens = targets.ndim == 2 and bool((targets == targets.round()).all())
+    tokens = targets if is_tokens else features
+    if is_tokens and targets.shape == features.shape:
+        is_shifted = targets[:, :-1] == features[:, 1:]
         counts = (targets[:, :-1] != padding) & (features[:, 1:] != padding)
-        if bool(counts.any()) and bool(moved[counts].all()) and not torch.equal(targets, features):
+        if (
+            bool(counts.any())
+            and bool(is_shifted[counts].all())
+            and not torch.equal(targets, features)
+        ):
             raise BadInput(
-                "targets of the task 'next-token' are the tokens themselves, and these stand one "
-                "place further on, as where they were shifted already; give them unshifted, or "
-                "leave them out"
+                "targets of the task 'next-token' are the tokens themselves, and these are shifted "
+                "by one position; give them unshifted, or leave them out"
             )
     short = int(((tokens[:, 1:] != padding).sum(1) == 0).sum())
     if tokens.shape[1] < 2 or short:
         raise BadInput(
-            f"{short} of {len(tokens)} sequences have no token to be predicted after the first "
+            f"{short} of {len(tokens)} sequences have no token to predict after the first "
             f"(padding is {padding}); leave them out, or set task.options.padding"
         )
     counted = tokens[tokens != padding]
@@ -463,22 +469,23 @@ def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int)
     return tokens.long()
 
 
-def _vocabulary(features: Tensor, targets: Tensor, *, given: int) -> int:
-    return given or int(targets.max()) + 1
+def _vocabulary(features: Tensor, targets: Tensor, *, vocabulary: int) -> int:
+    return vocabulary or int(targets.max()) + 1
 
 
 @arguments.dataclass(frozen=True)
 class Denoising(Task):
     """Prediction of the noise that was added to a sample, as diffusion models are trained.
 
-    A sample's outputs are its squared errors, one a draw of (step, noise). In training every
-    sample gets one draw of its own, as dropout does; elsewhere all samples, models and rounds get
-    the same draws, so that what differs between losses is not their noise.
+    A sample's outputs are its squared errors, one for each draw of (step, noise). In training,
+    every sample gets one draw. In measurements, all samples, models and rounds get the same draws,
+    so that losses do not differ by their noise.
 
     Attributes:
-        draws: Draws a sample outside training.
-        seed: Of the draws.
-        fixed: Whether draws are the same for all; else each sample gets others at each model.
+        draws: Number of draws per sample outside training.
+        seed: Seed of the draws.
+        fixed: Whether all samples and models get the same draws; otherwise each sample gets other
+            draws at each model.
 
     Examples:
         >>> import torch
@@ -495,26 +502,26 @@ class Denoising(Task):
     fixed: bool = field(default=True, compare=False)
 
     def called(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
-        """The squared error of each draw: a row a sample, and a column a draw.
+        """Return the squared error of each draw: one row per sample, and one column per draw.
 
         Raises:
-            BadInput: The model gives no noise of the shape that was added.
+            BadInput: The model's outputs have another shape than the noise.
         """
-        given = {"sample": x} if self.inputs is None else self.inputs.unpacked(x)
-        clean = given.pop(next(iter(given)))
+        inputs = {"sample": x} if self.inputs is None else self.inputs.unpacked(x)
+        clean = inputs.pop(next(iter(inputs)))
         clean = clean if clean.is_floating_point() else clean.float()
         steps, noise = self._drawn(module, clean)
         ones = [1] * (clean.ndim - 1)
-        left = left_of_clean().to(clean)[steps].view(*steps.shape, *ones)
-        noisy = left.sqrt() * clean[:, None] + (1 - left).sqrt() * noise
-        found = logits_of(module(noisy, steps, **given))
-        if found.shape != noisy.shape:
+        signal = signal_share().to(clean)[steps].view(*steps.shape, *ones)
+        noisy = signal.sqrt() * clean[:, None] + (1 - signal).sqrt() * noise
+        predicted = logits_of(module(noisy, steps, **inputs))
+        if predicted.shape != noisy.shape:
             raise BadInput(
                 "a model for the task 'denoising' takes noisy samples of shape (samples, draws, "
                 f"...), and gives the noise in that shape, {tuple(noisy.shape)}; got "
-                f"{tuple(found.shape)}"
+                f"{tuple(predicted.shape)}"
             )
-        return (found - noise).square().flatten(2).mean(2)
+        return (predicted - noise).square().flatten(2).mean(2)
 
     def _drawn(self, module: object, clean: Tensor) -> tuple[Tensor, Tensor]:
         if getattr(module, "training", False):
@@ -526,13 +533,15 @@ class Denoising(Task):
         if self.fixed:
             return steps, _noise(self.seed, shape).to(clean).expand(len(clean), *shape)
         model = sum(map(_sum_of_bits, cast(nn.Module, module).parameters()))
-        each = [_noise(seed_for(self.seed, model, _sum_of_bits(one)), shape) for one in clean]
-        return steps, torch.stack(each).to(clean)
+        noises = [
+            _noise(seed_for(self.seed, model, _sum_of_bits(sample)), shape) for sample in clean
+        ]
+        return steps, torch.stack(noises).to(clean)
 
 
 @cache
-def left_of_clean() -> Float[Tensor, " steps"]:
-    """Share of a noisy sample's variance that is the clean sample's, at each step.
+def signal_share() -> Float[Tensor, " steps"]:
+    """Return the clean sample's share of a noisy sample's variance at each step.
 
     Source: Ho et al. 2020, section 4: the variance added grows linearly from 1e-4 to 0.02.
     """
@@ -545,22 +554,22 @@ def _noise(seed: int, shape: tuple[int, ...]) -> Float[Tensor, "draws ..."]:
 
 
 def _sum_of_bits(values: Tensor) -> int:
-    """A number that differs where any value does."""
+    """Return a number that identifies the values."""
     return int(values.detach().float().contiguous().cpu().view(torch.int32).sum())
 
 
 @checked
 def denoising(*, draws: Draws = 8, seed: int = 0, fixed: bool = True) -> Denoising:
-    """The noise in a noisy sample, given its label as a condition: mean squared error.
+    """Prediction of a sample's noise, given its label as a condition, with the mean squared error.
 
-    A model takes noisy samples (samples, draws, ...), the step of each (samples, draws) and
-    ``concept``, the labels; or, where inputs are given by name, all but the first, which is the one
-    that noise is added to. It gives the noise.
+    A model takes noisy samples (samples, draws, ...), the step of each (samples, draws), and
+    ``concept``, the labels, and returns the noise. If samples have several inputs by name, noise is
+    added to the first, and the model takes the others in place of ``concept``.
 
     Args:
-        draws: Draws of (step, noise) a sample, from 1 to 1,000, of which a loss is the mean; in
-            training it is one.
-        seed: Of the draws.
+        draws: Draws of (step, noise) per sample, from 1 to 1,000, over which a loss is averaged; in
+            training there is a single draw.
+        seed: Seed of the draws.
         fixed: Whether draws are the same for all samples, models and rounds.
 
     Examples:
@@ -592,8 +601,8 @@ def _with_concept(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def _concepts(features: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim != 1 or not bool((targets == targets.round()).all()) or int(targets.min()) < 0:
         raise BadInput(
-            "targets of the task 'denoising' are concepts, whole numbers from 0, one a sample, "
-            f"got {_spoken(targets)}"
+            "targets of the task 'denoising' are concepts, whole numbers from 0, one per sample, "
+            f"got {_describe(targets)}"
         )
     return targets.long()
 
@@ -601,19 +610,19 @@ def _concepts(features: Tensor, targets: Tensor) -> Tensor:
 def _refuse_other_shape(name: str, outputs: Tensor, targets: Tensor) -> None:
     if outputs.shape != targets.shape:
         raise BadInput(
-            f"a model for the task {name!r} gives as many numbers as there are targets, shape "
+            f"a model for the task {name!r} gives one number per target, of shape "
             f"{tuple(targets.shape)}, got {tuple(outputs.shape)}"
         )
 
 
-def _spoken(values: Tensor) -> str:
-    """Type, shape and range of values, for a refusal."""
-    known = values[values.isfinite()]
-    said = f"{values.dtype} of shape {tuple(values.shape)}"
-    if known.numel():
-        said += f", from {float(known.min()):g} to {float(known.max()):g}"
-    strange = values.numel() - known.numel()
-    return said + (f", {strange} of them infinite or not a number" if strange else "")
+def _describe(values: Tensor) -> str:
+    """Return type, shape and range of values, for messages."""
+    finite = values[values.isfinite()]
+    text = f"{values.dtype} of shape {tuple(values.shape)}"
+    if finite.numel():
+        text += f", from {float(finite.min()):g} to {float(finite.max()):g}"
+    n_not_finite = values.numel() - finite.numel()
+    return text + (f", {n_not_finite} of them infinite or not a number" if n_not_finite else "")
 
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -628,11 +637,11 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 @checked
 def of_loss(name: str, losses: PerSampleLoss) -> Task:
-    """The task of a loss of the user's own, which is its utility as well.
+    """Return a task with a custom loss, which is its utility as well.
 
     Args:
-        name: Of the loss.
-        losses: Of (outputs, targets), one number a sample.
+        name: Name of the loss.
+        losses: Function of (outputs, targets) that returns one number per sample.
 
     Examples:
         >>> from torch import nn
@@ -646,36 +655,71 @@ def of_loss(name: str, losses: PerSampleLoss) -> Task:
     return Task(name, losses, Utility("loss", losses))
 
 
-def lacking(what: str, wanted: Reading, task: Task) -> str:
-    """A refusal, in words, of what needs readings that a task does not have."""
-    named = {Reading.POSTERIOR: "classes", Reading.TOKENS: "tokens"}
-    kinds = " and ".join(named[one] for one in wanted & ~task.readings)
+_TASK_OF_LOSS = {
+    "binary_cross_entropy_with_logits": "multi-label",
+    "BCEWithLogitsLoss": "multi-label",
+    "cross_entropy": "classification",
+    "CrossEntropyLoss": "classification",
+    "mse_loss": "regression",
+    "MSELoss": "regression",
+}
+"""Catalogued task whose loss is that of torch for each sample, by names of torch."""
+
+
+def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]) -> None:
+    """Raise if a loss is a class, or one of torch that returns a single number for all samples.
+
+    Args:
+        loss: Class or function.
+        settings: Its settings by keyword.
+    """
+    name = getattr(loss, "__name__", "loss")
+    try:
+        default = signature(loss).parameters["reduction"].default
+    except (KeyError, ValueError):
+        default = "none"
+    if not isinstance(loss, type) and settings.get("reduction", default) == "none":
+        return
+    what = "is a class" if isinstance(loss, type) else "returns one number for all samples"
+    task = _TASK_OF_LOSS.get(name)
+    hint = f"give the task {task!r} instead" if task else "give such a function"
+    raise BadInput(
+        f"the loss {name} {what}; a loss of a task is a function of outputs and targets that "
+        f"returns one number per sample (reduction='none'); {hint}"
+    )
+
+
+def lacking(what: str, readings: Reading, task: Task) -> str:
+    """Return a message that something needs readings that a task does not have."""
+    names = {Reading.POSTERIOR: "classes", Reading.TOKENS: "tokens"}
+    kinds = " and ".join(names[reading] for reading in readings & ~task.readings)
     return f"{what} needs probabilities of {kinds}, which the task {task.name!r} does not have"
 
 
 def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> Task:
-    """The task of that name, of an installed package, or of the user's own.
+    """Return the task of a name, from the catalogue, an installed package or custom code.
 
     Args:
-        name: Of the catalogue, or ``module:object``: a task, or a loss of (outputs, targets) that
-            gives one number a sample.
-        settings: Of the task, or of the loss by keyword.
+        name: Catalogue name, or ``module:object``: a task, or a loss of (outputs, targets) that
+            returns one number per sample.
+        settings: Settings of the task, or keyword arguments of the loss.
 
     Raises:
-        BadInput: There is none, and the nearest is named; or it has no such settings.
+        BadInput: No such task, or it has no such settings.
     """
-    found: Task | Callable[..., Task] | PerSampleLoss = named(
+    part: Task | Callable[..., Task] | PerSampleLoss = named(
         "task",
         name,
         TASKS,
-        wanted="a fedaudit.tasks.Task, or a loss of outputs and targets with a number a sample",
-        fits=lambda one: isinstance(one, Task) or callable(one),
+        expected="a fedaudit.tasks.Task, or a loss of outputs and targets per sample",
+        fits=lambda part: isinstance(part, Task) or callable(part),
     )
-    if isinstance(found, Task):
-        return found
-    if found in TASKS.values():
-        return cast(Callable[..., Task], found)(**settings)
-    loss = cast(PerSampleLoss, found)
+    if isinstance(part, Task):
+        return part
+    if part in TASKS.values():
+        return cast(Callable[..., Task], part)(**settings)
+    loss = cast(PerSampleLoss, part)
+    refuse_mean_loss(loss, settings)
     try:
         signature(loss).bind(None, None, **settings)
     except TypeError as error:
@@ -683,6 +727,6 @@ def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> T
             f"the loss {name!r} cannot be called with outputs, targets and the settings "
             f"{', '.join(settings) or 'none'}: {error}"
         ) from error
-    except ValueError:  # one that does not say what it takes
+    except ValueError:  # a function without a signature
         pass
     return of_loss(name, partial(loss, **settings) if settings else loss)

@@ -1,7 +1,6 @@
-"""The frozen values that every part of fedaudit passes to every other.
+"""Immutable values that the packages of fedaudit exchange: samples, models, and their parameters.
 
-Axis names used in shape annotations, here and everywhere: ``rounds``, ``clients``,
-``samples``, ``classes``.
+Shape annotations use the axis names ``rounds``, ``clients``, ``samples`` and ``classes``.
 """
 
 import dataclasses
@@ -33,8 +32,8 @@ Kind = TypeVar("Kind", bound=type)
 def short_repr(kind: Kind) -> Kind:
     """Replace a dataclass's generated ``repr`` by one that never prints samples, targets or ids.
 
-    Apply it above ``@dataclass``. The generated one stays available as ``__wrapped__``, by which
-    identities of objects are found.
+    Apply it above ``@dataclass``. The generated ``repr`` stays available as ``__wrapped__``, which
+    identities of objects are computed from.
     """
 
     @functools.wraps(kind.__repr__)
@@ -48,7 +47,7 @@ def short_repr(kind: Kind) -> Kind:
 
 
 def summary(value: object) -> str:
-    """Return a value in a few characters: the shape of an array, the size of a collection."""
+    """Return a short text for a value: the shape of an array, the size of a collection."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return f"<{type(value).__name__} {tuple(value.shape)}>"
     if value is None or isinstance(value, bool | int | float):
@@ -74,19 +73,19 @@ NOBODY: ClientId = -1
 
 
 class Sees(Flag):
-    """Parts of a run that an attack must see; a view offers some of them.
+    """Parts of a run that an attack needs to see; a view offers some of them.
 
     Attributes:
         PREDICTIONS: Outputs, on any sample, of a model that was trained on the target's data.
         GLOBAL_MODEL: The parameters of the model that was sent out.
         UPDATE: How training changed that model, for a client or for a whole cohort.
-        UPLOADS: What each client sent, one by one.
-        ROUNDS: More than one moment of the training.
-        AUXILIARY_DATA: Data of the adversary's own from the same population.
+        UPLOADS: The upload of each client.
+        ROUNDS: Several rounds of the training.
+        AUXILIARY_DATA: The adversary's data from the same population.
         CHOOSES_MODEL: The adversary decides which model a client is sent.
-        REFERENCE_MODELS: Models that the adversary has trained as the federation trains.
+        REFERENCE_MODELS: Models that the adversary trains as the federation does.
         CHOOSES_UPLOAD: The adversary decides what one of the clients sends.
-        NEXT_MODEL: The one model that the server makes of a round's uploads.
+        NEXT_MODEL: The model that the server aggregates from a round's uploads.
     """
 
     NOTHING = 0
@@ -105,17 +104,17 @@ class Sees(Flag):
 @short_repr
 @dataclass(frozen=True, init=False)
 class Samples:
-    """Samples with what a model is to make of them; ids follow them through every stage.
+    """Samples with targets, and with ids that stay the same in every step.
 
     Attributes:
-        features: One row a sample: floating point, already scaled for the model, or whole numbers
-            such as tokens.
-        targets: What a task's loss compares outputs with, one row a sample: class indices,
-            numbers, rows of labels, sequences.
-        ids: A number that names each sample within its data set, never re-used.
-        inputs: How the inputs of a model that takes several by name lie in the features.
-        labels: Class of each sample, by which data are dealt and drawn and groups are formed; of
-            a task without classes the group that the user names, 0 for all where there is none.
+        features: One row per sample: floating-point numbers that are scaled for the model, or whole
+            numbers such as tokens.
+        targets: Targets of the task's loss, one row per sample: class indices, numbers, rows of
+            labels, or sequences.
+        ids: A number that identifies each sample within its data set.
+        inputs: Layout of a model's inputs within the features; None for a single input.
+        labels: Class of each sample, by which samples are divided among clients and drawn; for a
+            task without classes a group that the user chooses, 0 for all by default.
 
     Examples:
         >>> Samples([[0.0, 1.0], [1.0, 0.0]], [1, 0]).labels
@@ -136,17 +135,16 @@ class Samples:
         labels: object = None,
         inputs: Inputs | None = None,
     ) -> None:
-        """Samples from tensors, or from arrays and lists; numbered from 0 without ids.
+        """Construct samples from tensors, arrays or lists; ids default to 0, 1, 2, ...
 
-        Features may be a dictionary of what a model takes by name (``input_ids``,
-        ``attention_mask``). Labels are the targets, where these are one whole number a sample,
-        else 0.
+        Features may be a dictionary of a model's inputs by name (``input_ids``,
+        ``attention_mask``). Labels default to the targets if these are whole numbers, else to 0.
 
         Raises:
-            BadInput: Other than one target, id and label a sample, or what holds no numbers.
+            BadInput: There is not one target, id and label per sample, or a value is no number.
         """
         if isinstance(features, Mapping):
-            inputs, x = packed({str(name): as_tensor(one) for name, one in features.items()})
+            inputs, x = packed({str(name): as_tensor(value) for name, value in features.items()})
         else:
             x = as_tensor(features)
         y = as_tensor(targets)
@@ -155,13 +153,13 @@ class Samples:
         object.__setattr__(self, "targets", y)
         object.__setattr__(self, "ids", torch.arange(len(y)) if ids is None else as_tensor(ids))
         if labels is None:
-            whole = y.ndim == 1 and not y.is_floating_point()
-            labels = y if whole else torch.zeros(len(y), dtype=torch.int64, device=y.device)
+            has_classes = y.ndim == 1 and not y.is_floating_point()
+            labels = y if has_classes else torch.zeros(len(y), dtype=torch.int64, device=y.device)
         object.__setattr__(self, "labels", as_tensor(labels))
         sizes = [len(part) for part in (x, y, self.ids, self.labels)]
         if len(set(sizes)) != 1:
             raise BadInput(
-                "features, targets, ids and labels must have one entry a sample, got "
+                "features, targets, ids and labels must have one entry per sample, got "
                 f"{sizes[0]}, {sizes[1]}, {sizes[2]} and {sizes[3]}"
             )
 
@@ -170,47 +168,43 @@ class Samples:
 
     @property
     def has_whole_numbers(self) -> bool:
-        """True if features are whole numbers such as tokens, or one of several inputs is."""
-        named = self.inputs.fields if self.inputs else ()
-        return not self.features.is_floating_point() or any(one.whole for one in named)
+        """True if features, or one of several inputs, are whole numbers such as tokens."""
+        inputs = self.inputs.fields if self.inputs else ()
+        return not self.features.is_floating_point() or any(field.whole for field in inputs)
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """Every tensor that is no other's copy: ids, labels, features, and targets beside labels.
-
-        For identities: two sets of samples are the same where all of these are.
-        """
-        given, own = self.labels, self.targets
-        same = own is given or (own.dtype == given.dtype and torch.equal(own, given))
-        return (self.ids, given, self.features, *(() if same else (own,)))
+        """Ids, labels, features, and targets unless they equal the labels; for identities."""
+        labels, targets = self.labels, self.targets
+        same = targets is labels or (targets.dtype == labels.dtype and torch.equal(targets, labels))
+        return (self.ids, labels, self.features, *(() if same else (targets,)))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Samples":
-        """The samples with every tensor changed in the same way; labels that are targets stay so.
+        """Return the samples with a function applied to every tensor, such as a move to a GPU.
 
-        Args:
-            change: Such as a move to another device.
+        Labels that are the same tensor as the targets stay the same tensor.
         """
         targets = change(self.targets)
         labels = targets if self.labels is self.targets else change(self.labels)
         return Samples(change(self.features), targets, change(self.ids), labels, self.inputs)
 
     def replace(self, **parts: Tensor) -> "Samples":
-        """The samples with some of ``features``, ``targets``, ``ids`` and ``labels`` replaced.
+        """Return the samples with other ``features``, ``targets``, ``ids`` or ``labels``.
 
-        Labels that are the targets follow them.
+        Labels that are the same tensor as the targets change with them.
         """
-        own = {"features": self.features, "targets": self.targets, "ids": self.ids}
+        tensors = {"features": self.features, "targets": self.targets, "ids": self.ids}
         if self.labels is not self.targets or "targets" not in parts:
-            own["labels"] = self.labels
-        return Samples(**(own | parts), inputs=self.inputs)
+            tensors["labels"] = self.labels
+        return Samples(**(tensors | parts), inputs=self.inputs)
 
     def take(self, index: Tensor | slice) -> "Samples":
-        """The samples at the given positions (integers, a mask or a slice), in that order."""
+        """Return the samples at some positions (integers, a mask or a slice), in their order."""
         return self.each(lambda part: part[index])
 
     @staticmethod
     def joined(*parts: "Samples") -> "Samples":
-        """All samples of the parts, in the order given."""
+        """Concatenate samples."""
         targets = torch.cat([part.targets for part in parts])
         same = all(part.labels is part.targets for part in parts)
         return Samples(
@@ -223,10 +217,10 @@ class Samples:
 
 
 def as_tensor(values: object) -> Tensor:
-    """An array, table or list as a tensor of whole or floating-point numbers.
+    """Convert an array, table or list to a tensor of whole or floating-point numbers.
 
     Raises:
-        BadInput: It holds no numbers.
+        BadInput: A value is no number.
     """
     if isinstance(values, Tensor):
         return values
@@ -234,13 +228,14 @@ def as_tensor(values: object) -> Tensor:
         array = np.asarray(values)
     except ValueError as error:
         raise BadInput(
-            f"samples are arrays of numbers with a row a sample, all of one length: {error}; fill "
-            "the shorter ones up"
+            f"samples are arrays of numbers with one row per sample, all of one length: {error}; "
+            "pad the shorter rows"
         ) from error
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise BadInput(
-            f"samples are arrays of numbers with a row a sample, got {type(values).__name__} of "
-            f"{array.dtype}; turn texts into numbers, as labels into class indices from 0"
+            "samples are arrays of numbers with one row per sample, got "
+            f"{type(values).__name__} of {array.dtype}; encode texts as numbers, such as labels as "
+            "class indices from 0"
         )
     array = array.astype(np.int64) if array.dtype.kind == "b" else array
     return torch.from_numpy(np.array(array))
@@ -251,9 +246,9 @@ class Batch:
     """The samples of one training step.
 
     Attributes:
-        x: Features, one row a sample.
-        y: Targets of the samples; one row of class probabilities where classes are soft.
-        ids: The samples' ids; hooks that treat some samples apart read them.
+        x: Features, one row per sample.
+        y: Targets of the samples; rows of class probabilities for soft labels.
+        ids: Ids of the samples, for hooks that treat some samples differently.
     """
 
     x: Shaped[Tensor, "samples ..."]
@@ -266,16 +261,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Recipe of a model, apart from its parameters.
+    """A model without its parameters.
 
-    Two architectures are the same when name and settings are; ``build`` must be importable
-    (a function, class or ``functools.partial`` of one) for training in several processes.
+    Two architectures are equal if their names and settings are. For training in several processes,
+    ``build`` must be importable: a function, class or ``functools.partial`` of one.
 
     Attributes:
-        name: Catalogue name, or ``package.module:callable`` for a user's own.
-        build: Makes a fresh, untrained module.
-        settings: Keyword settings that ``build`` was given, for records and comparison.
-        task: What the model is trained for.
+        name: Catalogue name, or ``package.module:callable`` for a custom model.
+        build: Function that returns a new, untrained module.
+        settings: Keyword settings of ``build``, for records and comparison.
+        task: Task that the model is trained for.
     """
 
     name: str
@@ -285,34 +280,34 @@ class Architecture:
 
     @property
     def loss(self) -> PerSampleLoss:
-        """Loss of each sample, of (outputs, targets); its mean is what clients minimise."""
+        """Loss of each sample, of (outputs, targets); clients minimise its mean."""
         return self.task.losses
 
     def built(self, seed: int = 0) -> nn.Module:
-        """A fresh module; the global random state is left as it was.
+        """Return a new module, without changing the global random state.
 
-        Frozen parameters are part of the architecture and no model's own: those of seed 0.
+        Frozen parameters belong to the architecture: they are those of seed 0 for every model.
 
         Args:
-            seed: Of what is drawn.
+            seed: Seed of the initial parameters.
         """
         with torch.random.fork_rng(devices=[]):
             seed_globally(seed)
             return self.build()
 
     def initial(self, seed: int) -> "Model":
-        """A freshly initialised model."""
+        """Return a newly initialised model."""
         return Model.of(self, self.built(seed))
 
 
 @dataclass(frozen=True)
 class Model:
-    """An architecture with parameters: something that can be run.
+    """An architecture with parameters.
 
     Attributes:
-        architecture: How to build the module.
-        params: Trainable parameters by name, in the module's order. Frozen ones are the
-            architecture's: nobody uploads, averages or stores them.
+        architecture: Architecture that builds the module.
+        params: Trainable parameters by name, in the module's order. Frozen parameters belong to
+            the architecture and are never uploaded, averaged or stored.
         buffers: Floating-point buffers (running statistics of normalisation layers).
     """
 
@@ -322,7 +317,7 @@ class Model:
 
     @staticmethod
     def of(architecture: Architecture, module: nn.Module) -> "Model":
-        """A copy of the module's present trainable parameters and its buffers.
+        """Return a model with copies of a module's trainable parameters and buffers.
 
         Raises:
             BadInput: Layers of the module do not know their sizes yet.
@@ -330,7 +325,7 @@ class Model:
         if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
             raise BadInput(
                 f"layers of the {type(module).__name__} do not know their sizes yet; run it on a "
-                "batch where it is made"
+                "batch where it is constructed"
             )
         return Model(
             architecture,
@@ -347,33 +342,33 @@ class Model:
         )
 
     def load_into(self, module: nn.Module) -> nn.Module:
-        """Copies the parameters into a module of this architecture, in place, and returns it.
+        """Copy the parameters into a module of this architecture, in place, and return the module.
 
         Raises:
             BadInput: The module lacks a parameter, or has one of another shape.
         """
-        there = dict(module.named_parameters()) | dict(module.named_buffers())
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
             for name, value in (self.params | self.buffers).items():
-                slot = there.get(name)
+                slot = tensors.get(name)
                 if slot is None or slot.shape != value.shape:
                     shape = None if slot is None else tuple(slot.shape)
                     raise BadInput(
                         f"parameter {name!r} of shape {tuple(value.shape)} does not fit the "
-                        f"{self.architecture.name!r} module, which has {shape} there; use the "
+                        f"{self.architecture.name!r} module, whose shape is {shape}; use the "
                         "architecture that the parameters were trained with"
                     )
                 slot.copy_(value)
         return module
 
     def tensors(self) -> Params:
-        """Parameters and buffers in one dictionary, for checkpoints and uploads."""
+        """Return parameters and buffers in one dictionary, for checkpoints and uploads."""
         named = {f"params/{name}": value for name, value in self.params.items()}
         return named | {f"buffers/{name}": value for name, value in self.buffers.items()}
 
     @staticmethod
     def from_tensors(architecture: Architecture, tensors: Params) -> "Model":
-        """The inverse of :meth:`tensors`."""
+        """Return the model of a dictionary that :meth:`tensors` returned."""
         parts: dict[str, Params] = {"params": {}, "buffers": {}}
         for key, value in tensors.items():
             part, _, name = key.partition("/")
@@ -381,92 +376,86 @@ class Model:
         return Model(architecture, parts["params"], parts["buffers"])
 
     def module(self) -> nn.Module:
-        """A new module with these parameters, in evaluation mode."""
+        """Return a new module with these parameters, in evaluation mode."""
         return self.load_into(self.architecture.built()).eval()
 
 
 def positions_of(values: Int[ndarray, " samples"]) -> dict[int, Int[ndarray, " _"]]:
     """Return the ascending positions of each value that occurs, by ascending value.
 
-    Samples are sorted once: to look through all of them for each of many values takes a time that
-    grows with the square of a file's size.
+    Values are sorted once, since one search per value would take quadratic time.
     """
     order = np.argsort(values, kind="stable")
-    # With counts, as for values alone NumPy loads numpy.ma first, whose masks it asks for.
-    found, counts = np.unique(values, return_counts=True)
-    return dict(zip(found.tolist(), np.split(order, counts.cumsum())[:-1], strict=True))
+    # With counts, since np.unique without them imports numpy.ma.
+    values_found, counts = np.unique(values, return_counts=True)
+    return dict(zip(values_found.tolist(), np.split(order, counts.cumsum())[:-1], strict=True))
 
 
 def chunks(total: int, size: int) -> Iterator[slice]:
-    """Slices of a fixed size that cover ``range(total)``.
+    """Yield slices of a fixed size that cover ``range(total)``.
 
-    Boundaries depend on the arguments alone: another chunk size can change the last bits of
-    a batched result, so callers fix ``size`` once and never derive it from the worker count.
+    Another chunk size can change the last bits of a batched result. Callers therefore never derive
+    ``size`` from the number of workers.
     """
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))
 
 
 def flat(params: Mapping[str, Tensor]) -> Float[Tensor, " parameters"]:
-    """All entries as one vector, in the mapping's order."""
+    """Return all entries as one vector, in the mapping's order."""
     return torch.cat([value.flatten() for value in params.values()])
 
 
 def tail_size(params: Mapping[str, Tensor], share: float) -> int:
-    """Number of the last entries, of all entries in the mapping's order.
-
-    Args:
-        params: Any tensors by name.
-        share: Of all entries, in [0, 1]; rounded down to whole entries.
-    """
+    """Return the number of entries in a share of all entries, in [0, 1], rounded down."""
     return floor(share * sum(value.numel() for value in params.values()))
 
 
 def plus_tail(params: Mapping[str, Tensor], added: Float[Tensor, " entries"]) -> Params:
-    """The values with a vector added to their last entries, in each entry's own precision."""
-    changed, left = dict(params), len(added)
+    """Return the tensors with a vector added to their last entries, in each tensor's precision."""
+    changed, remaining = dict(params), len(added)
     for name in reversed(changed):
-        part = min(left, changed[name].numel())
+        part = min(remaining, changed[name].numel())
         if part:
             entries = changed[name].flatten().clone()
-            entries[-part:] += added[left - part : left].to(entries.dtype)
+            entries[-part:] += added[remaining - part : remaining].to(entries.dtype)
             changed[name] = entries.reshape(changed[name].shape)
-        left -= part
+        remaining -= part
     return changed
 
 
 def tail_of(params: Mapping[str, Tensor], size: int) -> Float[Tensor, " entries"]:
-    """The last entries of all, in the mapping's order."""
+    """Return the last entries of all tensors, in the mapping's order."""
     parts: list[Tensor] = []
-    left = size
+    remaining = size
     for value in reversed(list(params.values())):
-        part = min(left, value.numel())
+        part = min(remaining, value.numel())
         parts.append(value.flatten()[value.numel() - part :])
-        left -= part
+        remaining -= part
     return torch.cat(parts[::-1])
 
 
-def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Params:
-    """``left - right``, entry by entry."""
-    return {name: left[name] - right[name] for name in left}
+def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """Return ``a - b``, tensor by tensor."""
+    return {name: a[name] - b[name] for name in a}
 
 
-def plus(left: Mapping[str, Tensor], right: Mapping[str, Tensor], scale: float = 1.0) -> Params:
-    """``left + scale * right``, entry by entry."""
-    return {name: left[name] + scale * right[name] for name in left}
+def plus(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> Params:
+    """Return ``a + scale * b``, tensor by tensor."""
+    return {name: a[name] + scale * b[name] for name in a}
 
 
 def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
-    """Every entry times the factor."""
+    """Return the tensors times a factor."""
     return {name: factor * value for name, value in params.items()}
 
 
 def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
-    """``sum_i weights[i] * parts[i]``, added up in the order given (so that bits are fixed).
+    """Return ``sum_i weights[i] * parts[i]``, added in this order, which fixes the last bits.
 
     Args:
-        parts: At least one; of those that are made one after another, none is kept.
-        weights: One for each.
+        parts: At least one; an iterator is consumed part by part, without keeping any.
+        weights: Weight of each part.
     """
     total: Params | None = None
     for part, weight in zip(parts, weights, strict=True):
@@ -481,11 +470,11 @@ def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]
 
 
 def common(parts: Sequence[Mapping[str, Tensor]]) -> list[Params]:
-    """The entries that all parts have, of each part."""
+    """Return the tensors of each part whose names all parts have."""
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return [{name: part[name] for name in names} for part in parts]
 
 
 def norm(params: Mapping[str, Tensor]) -> float:
-    """Euclidean length of all entries together."""
+    """Return the Euclidean norm of all entries."""
     return float(flat(params).norm()) if params else 0.0

@@ -78,7 +78,7 @@ def defense_named(name: str) -> Callable[..., Defense]:
         "defense",
         name,
         DEFENSES,
-        wanted="a class derived from fedaudit.defenses.Defense",
+        expected="a class derived from fedaudit.defenses.Defense",
         fits=_makes_defenses,
     )
 

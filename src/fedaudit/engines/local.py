@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
 
-from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.errors import BadInput, Unsupported, assignment
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import importing
 from fedaudit.engines import begin
@@ -212,7 +212,8 @@ class Workers:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise BadInput(
-                f"workers must be at least 1, got {self.count}; --workers 0 takes a process a core"
+                f"workers must be at least 1, got {self.count}; "
+                f"{assignment('workers', '0')} starts one process per core"
             )
 
     @contextmanager
@@ -412,6 +413,15 @@ def local_engine(workers: int) -> Sequential | Workers:
     return LOCAL if workers == 1 else Workers(workers)
 
 
+def refuse_unknown_engine(name: str) -> None:
+    """Raise if there is no engine of a name; see :func:`engine_named`."""
+    if name != "local" and (name.partition(":")[0] != "ray" or name == "ray:"):
+        raise BadInput(
+            f'there is no engine named {name!r}; it is "local", "ray" for Ray on this machine, or '
+            'the address of a cluster: "ray:auto", "ray:host:6379" or "ray://host:10001"'
+        )
+
+
 def engine_named(name: str, workers: int) -> "RayCluster | None":
     """The engine that a command line names; None for this machine's own processes.
 
@@ -424,14 +434,10 @@ def engine_named(name: str, workers: int) -> "RayCluster | None":
         BadInput: There is no engine of that name.
         Unsupported: Ray is not installed.
     """
+    refuse_unknown_engine(name)
     if name == "local":
         return None
-    kind, _, address = name.partition(":")
-    if kind != "ray" or name == "ray:":
-        raise BadInput(
-            f'there is no engine named {name!r}; it is "local", "ray" for Ray on this machine, or '
-            'the address of a cluster: "ray:auto", "ray:host:6379" or "ray://host:10001"'
-        )
+    _, _, address = name.partition(":")
     from fedaudit.engines.ray_cluster import HERE, RayCluster
 
     # Ray itself has the scheme for clients that are no part of the cluster.

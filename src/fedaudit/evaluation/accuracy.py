@@ -23,16 +23,16 @@ from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.parts import Setup
-from fedaudit.results.clusters import EVERYBODY
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.fields import MOST
-from fedaudit.results.metrics import (
+from fedaudit.results.estimate import (
     GENERALISATION_GAP,
     TEST_ACCURACY,
     TRAIN_ACCURACY,
     UPLOAD_GAP,
+    Estimate,
 )
+from fedaudit.results.fields import LARGEST
 from fedaudit.results.record import AccuracyByRound
+from fedaudit.results.runs import ALL_CLIENTS
 
 TRAIN_ACCURACY_SAMPLES = 5_000
 """Largest number of samples for the training accuracy of a model."""
@@ -232,7 +232,7 @@ def _served(
         outputs = outputs_served(round, samples, run.groups.place, device)
         counts[part] = int((outputs.argmax(1) == samples.labels).sum())
     counts[_TOTAL] = len(split.all_clients)
-    return {f"{part}{EVERYBODY}": str(count) for part, count in counts.items()}
+    return {f"{part}{ALL_CLIENTS}": str(count) for part, count in counts.items()}
 
 
 def _means(
@@ -284,9 +284,9 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
         outputs = outputs_of(model, samples.features[part], device)
         values.append(model.architecture.task.utility.of(outputs, samples.targets[part]))
     utilities = torch.cat(values).double()
-    if not bool((utilities.abs() <= MOST).all()):
+    if not bool((utilities.abs() <= LARGEST).all()):
         raise BadInput(
-            f"training has diverged: predictions are infinite or more than {MOST:g} off; lower "
+            f"training has diverged: predictions are infinite or more than {LARGEST:g} off; lower "
             f"{setting('training.lr')}"
         )
     return utilities

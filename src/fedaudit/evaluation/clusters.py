@@ -20,8 +20,8 @@ from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.evaluation.accuracy import model_of_each, outputs_served, some_of
-from fedaudit.fl.algorithms.base import ChoosesModels, cohort_of
-from fedaudit.fl.algorithms.ifca_mir import Cluster, IfcaMir
+from fedaudit.fl.algorithms.base import ChoosesModels, Cluster, cohort_of
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.metrics import share
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import ModelRisk, fairness_gaps, violations, violations_by_chance
@@ -31,23 +31,7 @@ from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import accepted, server_risk
 from fedaudit.plan.dealing import GroupedData, left_to_train
 from fedaudit.plan.parts import Setup
-from fedaudit.results.clusters import (
-    EVERYBODY,
-    ClusterResult,
-    ClusterRound,
-    ModelState,
-    choices,
-    clients_in,
-    groups_by_size,
-    known_mean,
-    models_of_groups,
-    moves,
-    shares_its_model,
-    used_by,
-)
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.fields import Limits, Part, Share, Whole
-from fedaudit.results.metrics import (
+from fedaudit.results.estimate import (
     ACCURACY,
     AGREEMENT,
     CHANCE_VIOLATIONS,
@@ -62,6 +46,22 @@ from fedaudit.results.metrics import (
     OWN_MODEL,
     SURE_VIOLATIONS,
     VIOLATIONS,
+    Estimate,
+)
+from fedaudit.results.fields import Count, Limits, Part, Share
+from fedaudit.results.runs import (
+    ALL_CLIENTS,
+    ClusterResult,
+    ClusterRound,
+    ModelState,
+    choices,
+    clients_in,
+    groups_by_size,
+    known_mean,
+    models_of_groups,
+    models_used_by,
+    moves,
+    shares_its_model,
 )
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 
@@ -86,9 +86,9 @@ class GroupAccuracy(Limits[Share]):
     """
 
     group: str
-    clients: Whole
-    right: Whole
-    tested: Whole
+    clients: Count
+    right: Count
+    tested: Count
     accuracy: Share
 
 
@@ -180,7 +180,7 @@ def _state(tested: _TestedRound, device: torch.device) -> ClusterRound:
     if not isinstance(risk, ServerRisk):
         risk = server_risk(run.study, GroupedData(run.dataset, run.deal, run.groups), run.seed)
     seed = seed_for(run.seed, "risk of real members", tested.round.index)
-    estimates = replace(risk, device=device).judged(clusters, seed=seed)
+    estimates = replace(risk, device=device).estimate(clusters, seed=seed)
     sent = next(iter(tested.round.sent.values()), None)
     sent_risks: list[float | None] = [None] * len(after)
     if sent is not None and "risk" in sent.extra:
@@ -254,7 +254,7 @@ def _final_round(tested: _TestedRound) -> FinalRound:
     is_correct = predicted == labels
     masks = {name: group == number for number, name in enumerate(names)}
     sizes = {name: sum(g == n for g in group_of.values()) for n, name in enumerate(names)}
-    masks |= {EVERYBODY: torch.ones_like(is_correct)}
+    masks |= {ALL_CLIENTS: torch.ones_like(is_correct)}
     accuracy = []
     for name, mask in masks.items():
         if bool(mask.any()):
@@ -429,7 +429,7 @@ def served_figure(
     metric: str,
     limits: tuple[float, float | None, float | None],
     *,
-    group: str = EVERYBODY,
+    group: str = ALL_CLIENTS,
     samples: int = 0,
 ) -> Estimate:
     """Return the figure of a group's accuracy in one run, or of a fairness gap between groups.
@@ -466,7 +466,7 @@ def _figure(
 def _groups(run: ClusterResult) -> dict[int | None, str]:
     """Return names of the groups, largest first; if there are several, of all clients before."""
     names: dict[int | None, str] = {group: run.group_names[group] for group in groups_by_size(run)}
-    return names if len(names) == 1 else {None: EVERYBODY, **names}
+    return names if len(names) == 1 else {None: ALL_CLIENTS, **names}
 
 
 def _of_models(run: ClusterResult) -> Iterator[Estimate]:
@@ -492,7 +492,7 @@ def _of_models(run: ClusterResult) -> Iterator[Estimate]:
 
 def _of_clients(run: ClusterResult) -> Iterator[Estimate]:
     for group, name in _groups(run).items():
-        models = [model for model in used_by(run, group) if model is not None]
+        models = [model for model in models_used_by(run, group) if model is not None]
         risks = [model.risk for model in models if model.risk is not None]
         if risks:
             limits: dict[str, object] = {}
@@ -522,7 +522,7 @@ def _of_clients(run: ClusterResult) -> Iterator[Estimate]:
 def _violations(run: ClusterResult) -> Iterator[Estimate]:
     total, limits = len(run.clients), np.array(run.thresholds)
     # A client that never participated has no violation, as no model was trained on its samples.
-    models = [model or ModelState(clients=0) for model in used_by(run, None)]
+    models = [model or ModelState(clients=0) for model in models_used_by(run, None)]
     risks, lows, estimated = (
         np.array([np.nan if (v := getattr(model, name)) is None else v for model in models])
         for name in ("risk", "low", "estimated")
@@ -534,10 +534,10 @@ def _violations(run: ClusterResult) -> Iterator[Estimate]:
         EXPECTED_VIOLATIONS: violations(estimated, limits).above,
     }
     for figure, number in counts.items():
-        yield _figure(run, figure, EVERYBODY, float(number), ceiling=total)
+        yield _figure(run, figure, ALL_CLIENTS, float(number), ceiling=total)
     floor = _by_chance(run)
     if floor is not None:
-        yield _figure(run, CHANCE_VIOLATIONS, EVERYBODY, floor, ceiling=total)
+        yield _figure(run, CHANCE_VIOLATIONS, ALL_CLIENTS, floor, ceiling=total)
     groups = _groups(run)
     for group, name in groups.items():
         if None in groups and group is not None:
@@ -569,10 +569,10 @@ def _stability(run: ClusterResult) -> Iterator[Estimate]:
         from sklearn.metrics import adjusted_rand_score
 
         agreement = float(adjusted_rand_score(*zip(*pairs, strict=True)))
-        yield _figure(run, AGREEMENT, EVERYBODY, agreement)
+        yield _figure(run, AGREEMENT, ALL_CLIENTS, agreement)
     changed = moves(run)
     if changed:
         total = len(run.clients)
         moved = len({client for step in changed for client in step})
-        yield _figure(run, MOVED, EVERYBODY, float(moved), ceiling=total)
-        yield _figure(run, MOVED_AT_THE_END, EVERYBODY, float(len(changed[-1])), ceiling=total)
+        yield _figure(run, MOVED, ALL_CLIENTS, float(moved), ceiling=total)
+        yield _figure(run, MOVED_AT_THE_END, ALL_CLIENTS, float(len(changed[-1])), ceiling=total)

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from fedaudit.attacks import attack_named
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Model, Params, Samples, Sees, plus
-from fedaudit.datasets.copies import number_rows
+from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
     Findings,
     TargetTruth,
@@ -41,7 +41,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.views import View, as_one, seen_from, view_named
+from fedaudit.observe.views import View, merged_view, seen_from, view_named
 from fedaudit.plan.parts import Setup, Work
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
@@ -541,7 +541,7 @@ def _twin_view(setup: Setup) -> View:
     """Return the view of the run, in which as many clients of the twin are attacked as one."""
     merged = len(setup.study.audit.merge)
     clients = range(min(merged, _OTHERS - 1))
-    return as_one(view_named(setup.study.audit.view), clients) if merged else setup.view
+    return merged_view(view_named(setup.study.audit.view), clients) if merged else setup.view
 
 
 def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:

@@ -39,10 +39,9 @@ from fedaudit.metrics.source import (
 )
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import Setup
-from fedaudit.results.estimate import GUESSING, Estimate, Test
-from fedaudit.results.metrics import SUCCESS_RATE
+from fedaudit.results.estimate import GUESSING, SUCCESS_RATE, Estimate, Test
 from fedaudit.results.record import ControlResult
-from fedaudit.results.sources import (
+from fedaudit.results.runs import (
     FAIR,
     LABEL_BASELINE,
     LABELS,

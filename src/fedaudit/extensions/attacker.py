@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.recovery import Recovery
+from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import samples_on
-from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting
-from fedaudit.core.modules import as_taken
+from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting, table
+from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.base import TurnContext
 from fedaudit.fl.hooks import Chain, Defense, Turn
 from fedaudit.observe.round import Update, Upload
-from fedaudit.observe.views import PARTICIPANT, View, with_own
+from fedaudit.observe.views import PARTICIPANT, View, with_resources
 from fedaudit.plan.optional import AttackerSection
 from fedaudit.plan.parts import Extension, Setup
 from fedaudit.plan.sections import Study
@@ -169,7 +169,7 @@ def _as_attacker(study: Study, section: AttackerSection, view: View) -> View:
     when = "" if section.kind == "none" else f" in rounds {listed}, and sends the update"
     factor = f" times {section.strength:g}" if when and section.strength != 1 else ""
     return replace(
-        with_own(view, Sees.CHOOSES_UPLOAD),
+        with_resources(view, Sees.CHOOSES_UPLOAD),
         description=f"{view.description}; it is client {client} and {action}{when}{factor}",
     )
 
@@ -196,18 +196,18 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
         raise Unsupported(
             f"{setting('training.participation')} is {study.training.participation:g}, and a "
             "malicious client must participate in each round that it poisons; give 1, or "
-            "leave [attacker] out"
+            f"leave {table('attacker')} out"
         )
     if study.canaries is not None:
         raise Unsupported(
-            "canary clients measure how well honest clients' updates are hidden, and [attacker] "
-            "adds a malicious client; leave out [canaries] or [attacker]"
+            "canary clients measure how well honest clients' updates are hidden, and "
+            f"{table('attacker')} adds a malicious client; leave out {table('canaries')} or {table('attacker')}"
         )
     rounds = frozenset(poisoned_rounds(study))
     # Training converts clients' samples to the model's type, and hooks receive them converted.
     net = algorithm.nets[0].initial(0)
     probes = run.deal.audit.samples
-    probes = probes.replace(features=as_taken(probes.features, net))
+    probes = probes.replace(features=in_model_dtype(probes.features, net))
     if section.kind == "ascent":
         limit = _ASCENT_LIMIT * math.log(classes)
         poison = PoisonedUpload(probes, rounds, limit, section.strength)

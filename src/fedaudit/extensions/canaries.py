@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Unsupported, setting
+from fedaudit.core.errors import BadInput, Unsupported, setting, table
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLAIMED_CLIENT_EPSILON_ALONE,
@@ -187,7 +187,7 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
     if study.audit.merge:
         raise Unsupported(
             f"audit.merge is {list(study.audit.merge)}, and canary clients measure how single "
-            "clients are hidden; leave out audit.merge or [canaries]"
+            f"clients are hidden; leave out audit.merge or {table('canaries')}"
         )
     private = client_dp_of(defenses)
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):

@@ -20,7 +20,7 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.shadow import Known, known_split, shadow_deal
+from fedaudit.datasets.draws.audit_set import KnownMembers, known_split, shadow_deal
 from fedaudit.evaluation.truth import origin_of
 from fedaudit.fl.algorithms.base import HONEST
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
@@ -34,7 +34,7 @@ from fedaudit.observe.measurements import (
     write_measured,
 )
 from fedaudit.observe.round import Round
-from fedaudit.observe.views import View, with_own
+from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.algorithm import server_risk
 from fedaudit.plan.dealing import dealt, exclude_held_out, grouped, left_to_train
 from fedaudit.plan.named import defense_key, defenses_of, representatives
@@ -187,7 +187,7 @@ class LearnedFrom(Extension):
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
         """Return the view with auxiliary data."""
-        return with_own(view, Sees.AUXILIARY_DATA)
+        return with_resources(view, Sees.AUXILIARY_DATA)
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
@@ -243,7 +243,7 @@ class KnownSplit(LearnedFrom):
         unlike: Audited clients with another defense than this client.
     """
 
-    known: Known
+    known: KnownMembers
     unlike: tuple[ClientId, ...] = ()
 
     def untested(self) -> str:
@@ -337,7 +337,7 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
     return f"{noun} {', '.join(map(str, clients))}"
 
 
-def _known(run: Setup, section: ShadowSection) -> Known:
+def _known(run: Setup, section: ShadowSection) -> KnownMembers:
     if run.study.shift is not None:
         raise Unsupported(
             "a known split compares samples of one client with held-out samples, and [shift] makes "

@@ -10,7 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.membership.reference import TUNED_ON, ReferenceCalibrated
+from fedaudit.attacks.references import MAX_TUNED, ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, Sees, positions_of
@@ -18,7 +18,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.extensions.examples import OwnFederations, OwnPlan, own_federation
 from fedaudit.observe.measurements import stacked
-from fedaudit.observe.views import View, with_own
+from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.dealing import exclude_held_out, left_to_train
 from fedaudit.plan.optional import ReferencesSection
 from fedaudit.plan.parts import Means, Setup
@@ -41,7 +41,7 @@ class References(OwnFederations):
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
         """Return the view with reference models, if the study needs them."""
-        return with_own(view, Sees.REFERENCE_MODELS) if _has_references(study, view) else view
+        return with_resources(view, Sees.REFERENCE_MODELS) if _has_references(study, view) else view
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
@@ -179,7 +179,7 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     one reference with the others.
     """
     parts = []
-    for reference in references[:TUNED_ON]:
+    for reference in references[:MAX_TUNED]:
         rng = seeded_numpy(reference.seed, "tuning")
         for client in reference.study.audit.targets:
             data = reference.deal.clients[client]

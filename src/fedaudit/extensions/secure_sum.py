@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Unsupported, setting
+from fedaudit.core.errors import BadInput, Unsupported, setting, table
 from fedaudit.core.metric_names import SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded
@@ -136,8 +136,8 @@ class SecureSum(Extension):
 def _refuse_misfit(run: Setup, study: Study) -> None:
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
-            "[secure_sum] measures an adversary that sees the sum of one round, of single clients "
-            'that participate in every round; use audit.view = "sum", without audit.merge '
+            f"{table('secure_sum')} measures an adversary that sees the sum of one round, of single "
+            'clients that participate in every round; use audit.view = "sum", without audit.merge '
             f"and with {setting('training.participation')} = 1"
         )
     run.refuse_several_models("secure_sum")
@@ -146,16 +146,17 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
         run.defenses and (private is None or len(run.defenses) != len(run.deal.clients))
     ):
         raise Unsupported(
-            "[secure_sum] simulates every client's update with its clipping and noise; use "
-            'the defense "client-dp" for all clients, or none, and leave [canaries] out'
+            f"{table('secure_sum')} simulates every client's update with its clipping and noise; "
+            'use the defense "client-dp" for all clients, or none, and leave out '
+            f"{table('canaries')}"
         )
     for target in study.audit.targets:
         needed = sum(size for client, size in run.deal.sizes.items() if client != target)
         available = len(others_pool(run, target))
         if available < needed:
             raise BadInput(
-                f"[secure_sum] draws {needed} samples for all clients except {target} from the "
-                f"training samples of these, and there are {available}; lower "
+                f"{table('secure_sum')} draws {needed} samples for all clients except {target} "
+                f"from the training samples of these, and there are {available}; lower "
                 f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
             )
 

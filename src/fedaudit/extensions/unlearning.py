@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting, table
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import loaded
 from fedaudit.core.seeds import seed_for, seeded
@@ -47,11 +47,10 @@ from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection
 from fedaudit.plan.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import ServerSection, Study
-from fedaudit.results.aggregate import corrected, each_over_runs
-from fedaudit.results.estimate import Estimate, Test
-from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
+from fedaudit.results.aggregate import average_each, correct_tests
+from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate, Test
 from fedaudit.results.record import ControlResult
-from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, of_point
+from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, estimate_at
 
 _CONTINUING = ("continue", "ascent")
 """Methods that continue from the released model."""
@@ -133,8 +132,8 @@ class Unlearning(Extension):
         single = [figure for measured in runs for figure in _figures_of_run(measured, scores)]
         alpha = study.figures.alpha
         judge = partial(_judged, margin=study.unlearning.margin)
-        figures = judge(corrected(single, alpha))
-        figures += judge(corrected(each_over_runs(single), alpha))
+        figures = judge(correct_tests(single, alpha))
+        figures += judge(correct_tests(average_each(single), alpha))
         checks = [c for measured in runs for c in unlearning_controls(measured.run, figures)]
         return Conclusion(figures, checks)
 
@@ -190,8 +189,8 @@ def _refuse_misfit(run: Setup, section: UnlearningSection) -> None:
     is_changed = {
         "audit.draw": study.audit.draw != "fair",
         "audit.merge": bool(study.audit.merge),
-        "[shift]": study.shift is not None,
-        "[canaries]": study.canaries is not None,
+        table("shift"): study.shift is not None,
+        table("canaries"): study.canaries is not None,
         "server": study.server != ServerSection(),
         "figures.evaluation": study.figures.evaluation != "aligned",
         "figures.nobody_is_a_member": study.figures.nobody_is_a_member,
@@ -200,7 +199,7 @@ def _refuse_misfit(run: Setup, section: UnlearningSection) -> None:
         if differs:
             raise BadInput(
                 "unlearning compares fairly drawn samples of a client with unseen ones, and "
-                f"{name} is not at its default; leave it out, or leave [unlearning] out"
+                f"{name} is not at its default; leave it out, or leave {table('unlearning')} out"
             )
     if section.method in _CONTINUING and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(
@@ -439,7 +438,7 @@ def _judged(figures: Sequence[Estimate], margin: float) -> list[Estimate]:
         if not figure.against or figure.low is None or figure.high is None:
             judged.append(figure)
             continue
-        before = of_point(figures, figure, BEFORE)
+        before = estimate_at(figures, figure, BEFORE)
         has_leak = before is not None and before.low is not None and before.low > 0.5
         # Limits from two separate AUCs have no p-value, and are wider than limits that have one.
         is_separate = SEPARATE in figure.method and figure.low > 0
@@ -461,7 +460,7 @@ def unlearning_controls(run: Setup, figures: Sequence[Estimate]) -> list[Control
     of_run = [figure for figure in figures if figure.seed == run.seed]
     aucs = [figure for figure in of_run if figure.attack and not figure.against]
     leaks = [figure for figure in aucs if figure.point == BEFORE and (figure.low or 0.0) > 0.5]
-    pairs = [(leak, of_point(aucs, leak, RETRAINED)) for leak in leaks]
+    pairs = [(leak, estimate_at(aucs, leak, RETRAINED)) for leak in leaks]
     above = sum(
         retrained is not None and retrained.high is not None and (leak.low or 0.0) > retrained.high
         for leak, retrained in pairs

@@ -441,7 +441,7 @@ def _checks(replay: Replay, calls: int) -> Iterator[FilterCheck]:
 
 def _named(value: object, kind: str) -> tuple[str, object]:
     if isinstance(value, str):
-        return value, named(kind, value, {}, wanted="any object", fits=lambda _: True)
+        return value, named(kind, value, {}, expected="any object", fits=lambda _: True)
     return str(getattr(value, "__qualname__", type(value).__qualname__)), value
 
 

@@ -11,7 +11,7 @@ import torch
 
 from fedaudit.core.devices import CPU, refuse_several_workers
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
-from fedaudit.core.modules import as_taken, frozen_digest, refuse_unfit
+from fedaudit.core.modules import frozen_digest, in_model_dtype, refuse_unfit
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Model, Params, Samples
@@ -325,7 +325,7 @@ def _fitting(
     for model in models:
         refuse_unfit(model, widest)
     return {
-        client: data.replace(features=as_taken(data.features, models[0]))
+        client: data.replace(features=in_model_dtype(data.features, models[0]))
         for client, data in clients.items()
     }
 

@@ -36,7 +36,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import Given, given
 from fedaudit.games.playing import At, counted, rules_of
 from fedaudit.games.records import Dealt
-from fedaudit.metrics.delong import auc_over_runs, judged_on_others
+from fedaudit.metrics.delong import auc_over_runs, rates_at_calibrated_threshold
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
 from fedaudit.models import MLP
@@ -97,7 +97,9 @@ def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
                 estimates.append(
                     estimate(metric=metric, value=auc(values[chosen], planted[chosen]))
                 )
-            rates = judged_on_others(values[choosing], *(values[item] for item in judged), fpr=FPR)
+            rates = rates_at_calibrated_threshold(
+                values[choosing], *(values[item] for item in judged), fpr=FPR
+            )
             estimates += [
                 counted(estimate, metric, item)
                 for metric, item in zip(

@@ -53,7 +53,7 @@ def given(section: MechanismSection, features: int) -> Given:
         "mechanism",
         section.name,
         mechanisms,
-        wanted="a class derived from fedaudit.defenses.ldp.LocalDP",
+        expected="a class derived from fedaudit.defenses.ldp.LocalDP",
         fits=_is_local,
     )
     check_options("mechanism", section.name, make, section.options)

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.attacks.ami.game import Contest, Played, Pools, Rules, shared_out
+from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami.game import Contest, Played, Pools, shared_out
 from fedaudit.attacks.ami.plant import Neurons, range_over_box
-from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seeded
@@ -272,7 +272,7 @@ def _by_others(estimate: At, played: Played, batch: int, shared_mask: bool) -> E
     games = mean_of_units(shares.tolist(), units="games", within=(0.0, 1.0))
     low, high = (rate.value if end is None else end for end in (games.low, games.high))
     rate = replace(rate, low=min(low, rate.low), high=max(high, rate.high))
-    return counted(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK)
+    return counted(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK_METHOD)
 
 
 def _predicted(played: Played, batch: int) -> float | None:
@@ -415,7 +415,9 @@ def success_estimates(success: GameSuccess, estimate: At, largest: float) -> lis
     ]
 
 
-def counted(estimate: At, metric: str, share: Share, method: str = figures.COUNTED) -> Estimate:
+def counted(
+    estimate: At, metric: str, share: Share, method: str = figures.EXACT_METHOD
+) -> Estimate:
     """Return a share as an estimate, with its count of games or records."""
     size = (
         "n_members"

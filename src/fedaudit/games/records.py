@@ -174,7 +174,7 @@ def _features(name: str, samples: Samples) -> Tensor:
         "extractor",
         name,
         EXTRACTORS,
-        wanted="a function from samples' features to a row of features each",
+        expected="a function from samples' features to a row of features each",
         fits=callable,
     )
     features = called("extractor", name, extractor, samples.features)

@@ -11,7 +11,14 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import RECORD_FILE, alone_in, own_folder, read_object, sweep, write_object
+from fedaudit.core.files import (
+    RECORD_FILE,
+    delete_partial_files,
+    exclusive_access,
+    own_folder,
+    read_object,
+    write_object,
+)
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
@@ -22,7 +29,7 @@ from fedaudit.plan.file import Point, points_of
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.identity import config_of, with_code
 from fedaudit.plan.values import read_toml
-from fedaudit.results.games import FOR_PEOPLE, Detection, PointPlayed
+from fedaudit.results.games import DESCRIPTIVE_SETTINGS, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.folder import claim, claim_record
@@ -93,14 +100,14 @@ def run_games(
             refuse_too_few(point.study, session.records(point.study))
     claim(out, study)
     for folder in (out, own_folder(out, _POINTS)):
-        sweep(folder, before=clock.at)
+        delete_partial_files(folder, before=clock.start_time)
     played = [
         session.played(point, f"{point.label or study.name} ({number} of {len(points)})")
         for number, point in enumerate(points, 1)
     ]
     detected = session.detected(points[0]) if study.detector.runs else None
     record = games_record(study.name, config_of(study), played, detected, environment(clock))
-    with alone_in(out):
+    with exclusive_access(out):
         # Another process may have written a record in the meantime.
         claim_record(out, study)
         write_record(record, out / RECORD_FILE)
@@ -195,7 +202,7 @@ def played_key(study: GameStudy, samples: str, *without: str) -> str:
         without: Sections without effect on the games.
     """
     off = () if study.code else ("code",)
-    settings = study.model_dump(mode="json", exclude={*FOR_PEOPLE, *without, *off})
+    settings = study.model_dump(mode="json", exclude={*DESCRIPTIVE_SETTINGS, *without, *off})
     for section, added in _ADDED.items():
         present = {n: v for n, v in settings[section].items() if (n, v) not in added.items()}
         settings[section] = present

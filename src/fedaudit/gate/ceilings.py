@@ -56,14 +56,14 @@ from fedaudit.gate.verdict import (
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
 from fedaudit.metrics.rate_limits import upper_rate_limit
-from fedaudit.report.deciding.clients import pooled_over
+from fedaudit.report.deciding.membership import pooled_over
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import client_name, defense_name, metric_name, plural
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS, PointPlayed
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
-from fedaudit.results.sources import FAIR, LABELS, OLDER_LEVEL, has_older_level
+from fedaudit.results.runs import FAIR, LABELS, OLDER_LEVEL, has_older_level
 
 CONTRASTS = {
     "unseen": "unseen samples",

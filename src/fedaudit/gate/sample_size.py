@@ -21,7 +21,7 @@ from fedaudit.metrics.rate_limits import n_needed
 from fedaudit.report.wording import plural
 from fedaudit.results.aggregate import NO_NARROWER
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.fields import Part, Whole
+from fedaudit.results.fields import Count, Part
 from fedaudit.results.games import PointPlayed
 
 Limits = Callable[[int], "tuple[float, float] | None"]
@@ -59,7 +59,7 @@ class RequiredSamples(Part):
     """
 
     what: str
-    count: Whole
+    count: Count
     then: Outcome | None
     text: str
 

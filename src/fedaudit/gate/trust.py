@@ -18,11 +18,10 @@ from fedaudit.report.verdict import (
     wrong_sign,
 )
 from fedaudit.report.wording import against, client_name, defense_name, listed, percent, plural
-from fedaudit.results.coverage import Coverage
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import control_name
-from fedaudit.results.metrics import TEST_ACCURACY, TRAIN_ACCURACY
 from fedaudit.results.record import ControlResult, Record
+from fedaudit.results.runs import Coverage
 
 POSITIVE = "planted leak"
 """The control that must find something. Where it fails a figure may be too low, never too high."""

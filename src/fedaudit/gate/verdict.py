@@ -9,7 +9,7 @@ from pydantic import Field
 from fedaudit.gate.outcome import Outcome, against, bound_against, gravest, gravity, level
 from fedaudit.gate.sample_size import MOST_TIMES, RequiredSamples, more_of
 from fedaudit.results.estimate import Estimate, Interval
-from fedaudit.results.fields import Part, Whole
+from fedaudit.results.fields import Count, Part
 
 VERDICT_FORMAT = "fedaudit-verdict"
 RULES = 2
@@ -67,8 +67,8 @@ class Check(Part):
     ceiling: float | None = None
     outcome: Outcome
     reason: str
-    figures: Whole = 0
-    outcomes: dict[str, Whole] = Field(default_factory=dict)
+    figures: Count = 0
+    outcomes: dict[str, Count] = Field(default_factory=dict)
     worst: Held | None = None
     needs: str = ""
     open: list[Held] = Field(default_factory=list)
@@ -93,7 +93,7 @@ class Verdict(Part):
 
     format: Literal["fedaudit-verdict"] = "fedaudit-verdict"
     version: Literal[1] = 1
-    rules: Whole = RULES
+    rules: Count = RULES
     record: str
     kind: Literal["study", "games"]
     content_hash: str

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import Lock, kept_to_this_process
+from fedaudit.core.files import Lock, lock_folder
 from fedaudit.core.progress import size_of, time_of
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.engines.local import one_thread
@@ -42,12 +42,12 @@ When = Literal["now", "beside", "after"]
 def locked(folder: Path, log: Callable[[str], None]) -> Lock:
     """Return the folder's lock; wait while an earlier run's process measures its last rounds."""
     try:
-        return kept_to_this_process(folder)
+        return lock_folder(folder)
     except BadInput:
         if not is_left_alone(folder):
             raise
         log(f"the run before still measures {_rounds(len(waiting(folder)))}; waiting for it")
-        return kept_to_this_process(folder, wait=True)
+        return lock_folder(folder, wait=True)
 
 
 class Measuring:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.modules import SUPPORTED, as_taken, outputs_tried, refuse_unfit
+from fedaudit.core.modules import SUPPORTED, in_model_dtype, refuse_unfit, try_module
 from fedaudit.core.tasks import (
     CLASSIFICATION,
     PerSampleLoss,
@@ -155,9 +155,9 @@ def _as_logits(
 ) -> tuple[tuple[_Hook, ...], PerSampleLoss]:
     """Return hooks that turn outputs into logits, and the loss of these."""
     name, module = model.architecture.name, model.module()
-    few = as_taken(samples.features[:_FEW], model)
+    few = in_model_dtype(samples.features[:_FEW], model)
     with torch.no_grad():
-        outputs = outputs_tried(module, name, few)
+        outputs = try_module(module, name, few)
         hooks: tuple[_Hook, ...] = ()
         if not isinstance(outputs, Tensor) and isinstance(_named(outputs), Tensor):
             outputs, hooks = _named(outputs), (_logits_of,)
@@ -234,7 +234,7 @@ def refuse_probabilities(model: Model, samples: Samples) -> None:
 def _tried(model: Model, samples: Samples) -> Iterator[Tensor]:
     """Yield outputs on a few samples, with the network's parameters and with perturbed ones."""
     task, module = model.architecture.task, model.module()
-    rows = as_taken(samples.features[:_TRIED], model)
+    rows = in_model_dtype(samples.features[:_TRIED], model)
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         yield task.outputs(module, rows.clone())

@@ -15,7 +15,7 @@ from fedaudit.core.files import (
     MOST_ROUNDS,
     RECORDING_FILE,
     TooLarge,
-    opened_to_append,
+    open_to_append,
     parsed_json,
     read_object,
     read_text,
@@ -29,7 +29,7 @@ from fedaudit.evaluation.uploads import Metric
 from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.plan.sections import TaskSection
 from fedaudit.plan.values import refusal_of
-from fedaudit.results.fields import Part, Whole
+from fedaudit.results.fields import Count, Part
 from fedaudit.results.text import plain
 
 MOST_CLIENTS = MOST_KEYS
@@ -86,7 +86,7 @@ class Recording(Part):
     targets: Clients
     classes: Annotated[int, Field(ge=1, le=10**7)]
     task: TaskSection = TaskSection()
-    sizes: Annotated[dict[Client, Whole], Field(max_length=MOST_CLIENTS)] = Field(
+    sizes: Annotated[dict[Client, Count], Field(max_length=MOST_CLIENTS)] = Field(
         default_factory=dict
     )
     not_uploaded: Annotated[tuple[Text, ...], Field(max_length=MOST_CLIENTS)] = ()
@@ -189,7 +189,7 @@ class RoundEntry(Part):
     asked: Clients
     answered: Clients
     measured: bool
-    unnamed: Whole = 0
+    unnamed: Count = 0
     note: Text = ""
     excluded: dict[Client, Text] = Field(default_factory=dict)
     kept_out: Clients = ()
@@ -275,7 +275,7 @@ def mended_round_log(folder: Path) -> list[RoundEntry]:
 def append_round(entry: RoundEntry, folder: Path) -> None:
     """Append a line for one round atomically; raise if the log is full."""
     line = (entry.model_dump_json(exclude_defaults=True) + "\n").encode()
-    with opened_to_append(folder / LOG_FILE) as file:
+    with open_to_append(folder / LOG_FILE) as file:
         before = file.tell()
         _refuse_full(folder, before, before + len(line))
         if file.write(line) != len(line):

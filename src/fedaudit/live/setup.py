@@ -26,7 +26,7 @@ from fedaudit.plan.sections import (
     Study,
     TrainingSection,
 )
-from fedaudit.results.clusters import EVERYBODY as EVERY_CLIENT
+from fedaudit.results.runs import ALL_CLIENTS as EVERY_CLIENT
 
 SEED = 1
 """Seed of what is drawn for controls and figures; the federation's own is not known."""
@@ -64,12 +64,15 @@ def recorded_run(
         data=DataSection(name=RECORDED),
         partition=PartitionSection(clients=max(2, len(clients))),
         training=TrainingSection(rounds=max(rounds, default=1)),
-        audit=AuditSection(
-            draw=RECORDED,
-            targets=recording.targets,
-            every=recording.every,
-            view=recording.view,
-            keep=recording.keep,
+        # No catalogue has this draw, so that the constructor would refuse its name.
+        audit=AuditSection.model_validate(
+            {
+                "draw": RECORDED,
+                "targets": recording.targets,
+                "every": recording.every,
+                "view": recording.view,
+                "keep": recording.keep,
+            }
         ),
         attacks={name: {} for name in names},
         figures=FiguresSection.model_validate(figures or {}),

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.modules import as_taken, loaded
+from fedaudit.core.modules import in_model_dtype, loaded
 from fedaudit.core.seeds import seed_globally, seeded
 from fedaudit.core.values import NOBODY, ClientId, Model, Params, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -113,7 +113,7 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
         seed_globally(0)
         module.train()
         try:
-            outputs = task.read(task.called(module, as_taken(few.features, model).clone()))
+            outputs = task.read(task.called(module, in_model_dtype(few.features, model).clone()))
             task.losses(outputs, few.targets.clone()).mean().backward()  # type: ignore[no-untyped-call]
         # Code of somebody else, which may train in another way: nothing is known of its buffers.
         except Exception:
@@ -208,7 +208,7 @@ def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.dev
             # The plain mean over batches: no batch counts more than another.
             part.momentum = None
             part.train()
-        for rows in _batches(as_taken(samples.features, model)):
+        for rows in _batches(in_model_dtype(samples.features, model)):
             task.called(module, rows.to(device, copy=True))
         current = dict(module.named_buffers())
         values = {name: current[name].detach().cpu().clone() for name in missing}

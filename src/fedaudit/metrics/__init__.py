@@ -1,13 +1,13 @@
-"""From scores and the truth to figures with intervals.
+"""Metrics of attack scores, with confidence intervals.
 
-Most names are imported when they are first used, and none of them imports torch.
+Most names are imported on first use. No module of this package imports torch.
 """
 
 from typing import TYPE_CHECKING
 
 from fedaudit.core.lazy import lazy_names
 
-# At once: the module of that name would take its place when it is imported.
+# Imported eagerly: a lazy name would be shadowed by the submodule of the same name.
 from fedaudit.metrics.rate_limits import rate_limits as rate_limits
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Balanced accuracy: at a given threshold, at the best in hindsight, at one held out."""
+"""Balanced accuracy at a fixed threshold, at the best one in hindsight, or at a held-out one."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
@@ -55,20 +55,20 @@ class HeldOutAccuracy(IntervalEstimate[float]):
 def counted_balanced_accuracy(
     caught: int, members: int, cleared: int, nonmembers: int, *, confidence: float = 0.95
 ) -> IntervalEstimate[float]:
-    """(TPR + TNR) / 2 from counts, with an interval that is sound for any sizes.
+    """Compute (TPR + TNR) / 2 from counts, with an interval that is valid for any sample size.
 
     The limits are the means of the TPR's and the TNR's exact limits, each with half of the
     error allowed, so the interval is conservative.
 
     Args:
         caught: Members that are called members.
-        members: All of them.
+        members: Number of members.
         cleared: Non-members that are called non-members.
-        nonmembers: All of them.
+        nonmembers: Number of non-members.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: A side is empty, or has more right answers than samples.
+        BadInput: A side is empty, or has more correct answers than samples.
 
     Source: IFCA-MIR, Eqs. (8)-(10); limits by Bonferroni's inequality.
     """
@@ -114,11 +114,11 @@ def best_balanced_accuracy(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> O
     It is optimistic by construction. Use it to reproduce published tables, never for a claim.
 
     Args:
-        scores: One score a sample, larger for likelier members.
+        scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
 
     Returns:
-        The accuracy with the threshold that has it.
+        The accuracy and its threshold.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
@@ -163,11 +163,11 @@ def held_out_balanced_accuracy(
     threshold = _best(calibration).threshold
     members, nonmembers = (len(side) for side in evaluation)
     caught, alarms = (_flagged(side, threshold) for side in evaluation)
-    found = counted_balanced_accuracy(
+    estimate = counted_balanced_accuracy(
         caught, members, nonmembers - alarms, nonmembers, confidence=confidence
     )
     return HeldOutAccuracy(
-        **asdict(replace(found, method=f"{found.method}, threshold from the other half")),
+        **asdict(replace(estimate, method=f"{estimate.method}, threshold from the other half")),
         realised_fpr=alarms / nonmembers,
         threshold=threshold,
         n_members=members,
@@ -185,7 +185,7 @@ def _best(split: SplitScores) -> OptimisticAccuracy:
         1 - np.searchsorted(np.sort(side), levels, side="left") / len(side) for side in split
     )
     values = (tpr + 1 - fpr) / 2
-    # The highest of equally good thresholds: fewer are flagged.
+    # Levels descend, and argmax takes the first: the threshold that flags the fewest samples.
     best = int(values.argmax())
     if values[best] <= 0.5:
         return OptimisticAccuracy(0.5, None)

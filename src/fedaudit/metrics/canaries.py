@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from canaries: of one client's update, and of one canary record."""
+"""Lower bounds on the epsilon of a client's update or a canary record, from canaries."""
 
 import math
 from typing import NamedTuple
@@ -22,23 +22,22 @@ from fedaudit.metrics.epsilon import (
     one_sided_coins,
     require_error,
 )
-from fedaudit.metrics.roc import SplitScores, sides
-from fedaudit.metrics.truth import as_array, as_truth
+from fedaudit.metrics.roc import SplitScores, as_array, as_truth, sides
 
 FEWEST_DRAWS = 80
-"""Of fewer sums nothing is said: half of them are left to be counted."""
+"""Fewest draws of the others' sum; half of them are left for counting."""
 
 _SHRINKAGES = (0.001, 0.01, 0.1, 1.0, 10.0)
 _THRESHOLDS = 41
 
 
 class SumBounds(NamedTuple):
-    """Lower bounds on how well a sum tells which of two updates is in it.
+    """Lower bounds on the epsilon of one client's update in a sum of updates.
 
     Attributes:
-        counted: From how often a linear test is wrong; rests on the draws being independent.
-        if_gaussian: From the spread of what the test reads, if that is normal; its ceiling is
-            infinite.
+        counted: Bound from the error rates of a linear test; assumes independent draws only.
+        if_gaussian: Bound from the standard deviation of the test statistic, if that is normal; its
+            ceiling is infinite.
     """
 
     counted: EpsilonBound
@@ -46,131 +45,133 @@ class SumBounds(NamedTuple):
 
 
 class _Test(NamedTuple):
-    """A number that is read from a sum, and from where on it speaks for the first update."""
+    """Linear test for the first update: is the sum's projection above a threshold?"""
 
     direction: Float[ndarray, " parameters"]
     threshold: float
 
-    def counts(self, others: Float[ndarray, "draws parameters"], shifts: "_Shifts") -> Counts:
-        """Counts of right and wrong answers where each of the two updates was sent."""
-        read, (one, other) = others @ self.direction, shifts
-        right = int((read + one @ self.direction > self.threshold).sum())
-        wrong = int((read + other @ self.direction > self.threshold).sum())
-        return Counts(right, len(others), wrong, len(others))
+    def counts(self, others: Float[ndarray, "draws parameters"], pair: "_UpdatePair") -> Counts:
+        """Count the positive answers when each of the two updates is in the sum."""
+        projected = others @ self.direction
+        true_positives, false_positives = (
+            int((projected + update @ self.direction > self.threshold).sum()) for update in pair
+        )
+        return Counts(true_positives, len(others), false_positives, len(others))
 
 
-class _Shifts(NamedTuple):
-    """The two updates, one of which is in the sum."""
+class _UpdatePair(NamedTuple):
+    """The two updates that the test distinguishes."""
 
-    one: Float[ndarray, " parameters"]
-    other: Float[ndarray, " parameters"]
+    update: Float[ndarray, " parameters"]
+    alternative: Float[ndarray, " parameters"]
 
 
 def secure_sum_bounds(
     others: npt.ArrayLike,
-    one: npt.ArrayLike,
-    other: npt.ArrayLike,
+    update: npt.ArrayLike,
+    alternative: npt.ArrayLike,
     *,
     delta: float,
     alpha: float = 0.05,
 ) -> SumBounds:
-    """Lower bounds on how well a sum tells which of two updates one client has put into it.
+    """Compute lower bounds on epsilon from how well a sum reveals one of two updates of a client.
 
-    Secure aggregation shows the sum of all updates alone; those of the others hide one like noise
-    would. The adversary knows both updates and how the others' sum is distributed. The first
-    quarter of the draws fits a direction, with shrunken covariance; the second chooses the
-    shrinkage and a threshold; the other half is counted, once. The counted bound holds if draws are
-    independent and distributed as the others' sum is, whatever that distribution is; it cannot
-    exceed what so many draws can show. The other takes the upper limit of the other half's spread
-    for that of a normal number. Both are of this one test: no bound on what another could tell,
-    and so no guarantee.
+    Secure aggregation reveals the sum of all updates only, so that the others' updates hide one
+    like noise. The adversary knows both updates and the distribution of the others' sum. The first
+    quarter of the draws fits a direction with a shrunken covariance. The second quarter chooses the
+    shrinkage and a threshold. The other half is counted once.
+
+    The counted bound is valid for any distribution if the draws are independent and distributed as
+    the others' sum. It cannot exceed what this number of draws can show. The Gaussian bound uses
+    the upper confidence limit of the standard deviation in the other half. Both bounds are of this
+    one test. Another test may distinguish better, so that a low bound guarantees nothing.
 
     Args:
-        others: Sums of all other updates, a row a draw, drawn independently; whatever noise goes
-            into the sum is in them.
-        one: An update of the client, as it goes into the sum.
-        other: That in its place: zeros for the whole update, or what it would be without one
-            sample. Epsilon is of this pair, told apart either way.
-        delta: The delta of the statement, in (0, 1).
-        alpha: Probability that a bound is wrong, each for itself.
+        others: Sums of all other updates, with any noise that is added to the sum; one
+            independent draw per row.
+        update: An update of the client, as it enters the sum.
+        alternative: The update in its place: zeros for the whole update, or the update without one
+            sample. Epsilon is that of this pair, in both directions.
+        delta: The delta to state epsilon at, in (0, 1).
+        alpha: Probability that a bound is wrong, for each bound, in (0, 1).
 
     Raises:
-        BadInput: Fewer than eighty draws, or draws that are all the same, shapes that do not fit,
+        BadInput: Fewer than eighty draws, draws that are all the same, shapes that do not fit,
             numbers that are not finite, or delta or alpha out of range.
 
     Source: Ngo, Östman, Durisi and Graell i Amat 2024, Secure aggregation is not private against
         membership inference attacks (seen in abstract and introduction); Jagielski, Ullman and
         Oprea 2020 for the bound.
-    Differs: The others' sum is taken to be normal for one of two bounds only, and there along one
-        direction: a linear test is counted on draws that it was not fitted on.
+    Differs: Only one of the two bounds takes the others' sum as normal, and only along one
+        direction. A linear test is counted on draws that it was not fitted on.
     """
     require_error(delta, alpha, least=1e-300)
     draws = np.asarray(others, dtype=float)
-    shifts = _Shifts(np.asarray(one, dtype=float).ravel(), np.asarray(other, dtype=float).ravel())
-    if draws.ndim != 2 or any(shift.shape != draws.shape[1:] for shift in shifts):
+    pair = _UpdatePair(*(np.asarray(part, dtype=float).ravel() for part in (update, alternative)))
+    if draws.ndim != 2 or any(part.shape != draws.shape[1:] for part in pair):
         raise BadInput(
-            "sums have a row a draw and a column a parameter, and both updates as many parameters; "
-            f"got {draws.shape}, {shifts.one.shape} and {shifts.other.shape}"
+            "sums need one row per draw and one column per parameter, and both updates the same "
+            f"parameters; got {draws.shape}, {pair.update.shape} and {pair.alternative.shape}"
         )
     if len(draws) < FEWEST_DRAWS:
         raise BadInput(
             f"a bound takes {FEWEST_DRAWS} independent draws of the others' sum, got {len(draws)}; "
             "draw more"
         )
-    if not all(np.isfinite(part).all() for part in (draws, *shifts)):
+    if not all(np.isfinite(part).all() for part in (draws, *pair)):
         raise BadInput("sums or updates are not finite; check the training")
     quarter = len(draws) // 4
-    test = _fitted(draws[:quarter], draws[quarter : 2 * quarter], shifts, delta, alpha)
-    rest = draws[2 * quarter :]
-    counted = clopper_pearson_epsilon(test.counts(rest, shifts), delta=delta, alpha=alpha)
-    apart = abs(float((shifts.one - shifts.other) @ test.direction))
-    widest = _spread_limit(rest @ test.direction, alpha)
-    if apart > 0 and not widest > 0:
+    test = _fit_test(draws[:quarter], draws[quarter : 2 * quarter], pair, delta, alpha)
+    evaluation = draws[2 * quarter :]
+    counted = clopper_pearson_epsilon(test.counts(evaluation, pair), delta=delta, alpha=alpha)
+    distance = abs(float((pair.update - pair.alternative) @ test.direction))
+    spread = _deviation_limit(evaluation @ test.direction, alpha)
+    if distance > 0 and not spread > 0:
         raise BadInput(
-            "the others' sum is the same in every draw, and hides nothing; draw their data anew"
+            "the others' sum is the same in every draw and hides nothing; draw new data for them"
         )
     return SumBounds(
         counted._replace(method=bound_method("linear test, Clopper-Pearson", delta, alpha)),
         EpsilonBound(
-            gaussian_budget(apart / widest, delta) if apart > 0 else 0.0,
+            gaussian_budget(distance / spread, delta) if distance > 0 else 0.0,
             math.inf,
             bound_method("linear test, Gaussian", delta, alpha),
         ),
     )
 
 
-def _spread_limit(read: Float[ndarray, " draws"], alpha: float) -> float:
-    """Upper confidence limit of a normal number's standard deviation."""
-    freedom = len(read) - 1
-    least = 2 * float(sp.special.gammaincinv(freedom / 2, alpha))
-    return float(read.std(ddof=1)) * math.sqrt(freedom / least)
+def _deviation_limit(values: Float[ndarray, " draws"], alpha: float) -> float:
+    """Return the upper confidence limit of the standard deviation of normal values."""
+    freedom = len(values) - 1
+    quantile = 2 * float(sp.special.gammaincinv(freedom / 2, alpha))
+    return float(values.std(ddof=1)) * math.sqrt(freedom / quantile)
 
 
-def _fitted(
+def _fit_test(
     first: Float[ndarray, "draws parameters"],
     second: Float[ndarray, "more parameters"],
-    shifts: _Shifts,
+    pair: _UpdatePair,
     delta: float,
     alpha: float,
 ) -> _Test:
-    """The direction that tells most of the second part, and its best threshold there."""
-    gap = shifts.one - shifts.other
-    best, distance = np.zeros_like(gap), -1.0
+    """Fit directions on the first part; choose the best one and its threshold on the second."""
+    gap = pair.update - pair.alternative
+    best, largest = np.zeros_like(gap), -1.0
     for direction in _directions(first, gap):
         spread = float((second @ direction).std())
         reach = float(gap @ direction)
-        apart = reach / spread if spread > 0 else np.inf if reach > 0 else 0.0
-        if apart > distance:
-            best, distance = direction, apart
+        distance = reach / spread if spread > 0 else np.inf if reach > 0 else 0.0
+        if distance > largest:
+            best, largest = direction, distance
     low, high = (
-        float((second @ best).mean() + shift @ best) for shift in (shifts.other, shifts.one)
+        float((second @ best).mean() + part @ best) for part in (pair.alternative, pair.update)
     )
     middle, wide = (low + high) / 2, max(high - low, float((second @ best).std()))
-    # From the middle outwards: of equally good thresholds the first is taken.
+    # Sorted from the middle outwards, because argmax takes the first of equally good thresholds.
     steps = sorted(np.linspace(-1.5, 1.5, _THRESHOLDS), key=abs)
     tests = [_Test(best, middle + wide * step) for step in steps]
     values = [
-        clopper_pearson_epsilon(test.counts(second, shifts), delta=delta, alpha=alpha).value
+        clopper_pearson_epsilon(test.counts(second, pair), delta=delta, alpha=alpha).value
         for test in tests
     ]
     return tests[int(np.argmax(values))]
@@ -179,39 +180,37 @@ def _fitted(
 def _directions(
     draws: Float[ndarray, "draws parameters"], gap: Float[ndarray, " parameters"]
 ) -> list[Float[ndarray, " parameters"]]:
-    """Linear discriminants of a gap in shrunken noise, one for each shrinkage.
-
-    (C + s I)^-1 gap by the draws' own products: there are fewer draws than parameters.
-    """
+    """Return linear discriminants (C + s I)^-1 gap, one for each shrinkage s."""
+    # Woodbury's identity: a system of the size of the draws, which are far fewer than parameters.
     centred = draws - draws.mean(0)
     products = centred @ centred.T
     average = float(np.trace(products)) / (centred.size or 1)
     if not average > 0:
         return [gap]
-    along = centred @ gap
-    found = []
+    projected = centred @ gap
+    directions = []
     for shrinkage in _SHRINKAGES:
         ridge = shrinkage * average
-        weights = np.linalg.solve(products + len(draws) * ridge * np.eye(len(draws)), along)
+        weights = np.linalg.solve(products + len(draws) * ridge * np.eye(len(draws)), projected)
         direction = gap - centred.T @ weights
         length = float(np.linalg.norm(direction))
-        found.append(direction / length if length > 0 else direction)
-    return found
+        directions.append(direction / length if length > 0 else direction)
+    return directions
 
 
 FEWEST_CANARIES = 20
-"""Of fewer canary clients nothing is said: guesses about ten coins bound nothing at all."""
+"""Fewest canary clients for bounds; guesses about ten coins bound nothing at all."""
 
 
 class CanaryBounds(NamedTuple):
-    """Bounds on the epsilon of one client's update in what was released.
+    """Lower bounds on the epsilon of one client's update in a released model.
 
-    Adjacency: the update or zero in its place, while the client's weight and noise stay.
+    Adjacency: the update is replaced by zeros, while the client's weight and noise stay.
 
     Attributes:
-        one_run: From guesses about the coins; rests on nothing but these.
-        mean_only: From the mean statistic of the canaries that sent theirs, if the release is that
-            of a Gaussian mechanism in which all clients take part; None where that was not asked.
+        one_run: Bound from guesses about the coins; assumes fair coins only.
+        mean_only: Bound from the mean statistic of the canaries that sent their direction, if the
+            release is that of a Gaussian mechanism with all clients; None if rounds draw clients.
     """
 
     one_run: EpsilonBound
@@ -226,18 +225,19 @@ def canary_bounds(
     alpha: float = 0.05,
     every_round: bool = True,
 ) -> CanaryBounds:
-    """Two lower bounds on epsilon from how far a release moved along each canary's direction.
+    """Compute two lower bounds on epsilon from the model's change along each canary's direction.
 
     Args:
-        statistics: For each canary client sqrt(d) times the cosine of its direction, drawn at
-            random in d dimensions, and the movement of the released model. Of one that sent
-            zeros it is a standard normal number, whatever the release is.
-        sent: Whether each sent its direction, as a fair coin decided; else it sent zeros.
+        statistics: For each canary client, sqrt(d) times the cosine between its random direction
+            in d dimensions and the change of the released model. If the canary sent zeros, this is
+            a standard normal number for any release.
+        sent: Whether each canary sent its direction, as a fair coin decided; otherwise it sent
+            zeros.
         delta: The delta to state epsilon at, in (0, 1).
-        alpha: Probability that a bound is wrong, each for itself.
-        every_round: Whether they were asked in every round that the release is of. Where rounds
-            draw their clients, no mean-only bound is made: what is in some rounds has no normal
-            statistic.
+        alpha: Probability that a bound is wrong, for each bound, in (0, 1).
+        every_round: Whether the canaries took part in every round. If rounds draw their clients,
+            there is no mean-only bound, because the statistic of a canary in some rounds is not
+            normal.
 
     Raises:
         BadInput: Fewer than twenty canaries, numbers that are not finite, coins that look unfair,
@@ -245,21 +245,21 @@ def canary_bounds(
 
     Source: Steinke, Nasr and Jagielski 2023 (one run); Andrew et al. 2024, One-shot empirical
         privacy estimation for federated learning (canary clients and their statistic).
-    Differs: Andrew et al. fit a normal distribution to the canaries and print the epsilon of its
-        mean and variance, which is an estimate and exceeds the truth about every second time. The
-        mean-only bound is of the mean's lower confidence limit, at the variance 1 that it has.
+    Differs: Andrew et al. fit a normal distribution to the canaries and report the epsilon of its
+        mean and variance. That is an estimate, which exceeds the true epsilon about half of the
+        time. The mean-only bound uses the mean's lower confidence limit, at the known variance 1.
     """
     z = as_array(statistics).astype(float)
     inside = as_truth(sent, z.size)
     require_error(delta, alpha, least=1e-300)
     if z.ndim != 1 or not np.isfinite(z).all():
         raise BadInput(
-            f"each canary has one finite statistic and one coin, got shapes {z.shape} and "
+            f"each canary needs one finite statistic and one coin, got shapes {z.shape} and "
             f"{inside.shape}"
         )
     if len(z) < FEWEST_CANARIES:
         raise BadInput(
-            f"bounds on a client's update take {FEWEST_CANARIES} canary clients, got {len(z)}; "
+            f"bounds on a client's update need {FEWEST_CANARIES} canary clients, got {len(z)}; "
             "raise canaries.count"
         )
     one_run = one_run_epsilon(z, inside, guesses=_guesses(len(z)), delta=delta, alpha=alpha)
@@ -268,27 +268,27 @@ def canary_bounds(
     members = int(inside.sum())
     slack = float(sp.special.ndtri(1 - alpha)) / math.sqrt(members)
     shift = float(z[inside].mean()) - slack
-    # No mean can be above the largest statistic that there was.
-    most = float(np.abs(z[inside]).max()) - slack
+    # The mean cannot exceed the largest statistic.
+    largest = float(np.abs(z[inside]).max()) - slack
     return CanaryBounds(
         one_run,
         EpsilonBound(
             gaussian_budget(shift, delta),
-            max(gaussian_budget(most, delta), gaussian_budget(shift, delta)),
+            max(gaussian_budget(largest, delta), gaussian_budget(shift, delta)),
             bound_method("mean-only Gaussian", delta, alpha),
         ),
     )
 
 
 class RecordBounds(NamedTuple):
-    """Bounds on the epsilon of one canary record that rest on more than fair coins.
+    """Lower bounds on the epsilon of one canary record that assume more than fair coins.
 
     Attributes:
-        if_gaussian: From guesses about the coins, if the training is at least as private as a
-            Gaussian mechanism; None if all coins fell alike.
-        if_normal: From the mean scores of the two sides, if scores are normal and equally spread;
-            None where they are not, or if all coins fell alike.
-        refusal: Why a bound is missing; empty where both are there.
+        if_gaussian: Bound from guesses about the coins, if the training is at least as private as
+            a Gaussian mechanism; None if all coins fell on one side.
+        if_normal: Bound from the mean scores of the two sides, if scores are normal with equal
+            variances; None if they are not, or if all coins fell on one side.
+        refusal: Why a bound is missing; empty if both are present.
     """
 
     if_gaussian: EpsilonBound | None
@@ -304,30 +304,30 @@ def record_bounds(
     delta: float,
     alpha: float = 0.05,
 ) -> RecordBounds:
-    """Compute two lower bounds on epsilon that are nearer to the truth than that from coins alone.
+    """Compute two lower bounds on epsilon that are tighter than the bound from coins alone.
 
     Args:
-        scores: One a canary record, larger for likelier members.
+        scores: One score per canary record, larger for likelier members.
         is_member: Whether a fair coin gave the record to the client.
         guesses: Number of guesses, even, fixed before looking at the scores.
         delta: The delta to state epsilon at, in (0, 1).
-        alpha: Probability that a bound is wrong, each for itself, in (0, 1).
+        alpha: Probability that a bound is wrong, for each bound, in (0, 1).
 
     Raises:
-        BadInput: As :func:`fedaudit.metrics.one_run_epsilon`, but for coins that all fell alike,
-            for which the refusal says so.
+        BadInput: As :func:`fedaudit.metrics.one_run_epsilon`. If all coins fell on one side, the
+            refusal says so instead.
 
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run
         (if_gaussian); Andrew et al. 2024, One-shot empirical privacy estimation for federated
         learning (if_normal).
-    Differs: Andrew et al. print the epsilon of two fitted normal distributions, which is an
+    Differs: Andrew et al. report the epsilon of two fitted normal distributions, which is an
         estimate. The bound here is that of the lower confidence limit of the distance between the
-        two means in standard deviations (noncentral t); normality and equal spread are tested, and
-        the bound is refused where a test at one per cent fails.
+        two means in standard deviations (noncentral t). Normality and equal variances are tested,
+        and the bound is refused if a test at one per cent fails.
     """
-    alike = one_sided_coins(is_member)
-    if alike:
-        return RecordBounds(None, None, alike)
+    one_sided = one_sided_coins(is_member)
+    if one_sided:
+        return RecordBounds(None, None, one_sided)
     split = sides(scores, is_member)
     counted = count_guesses(scores, is_member, guesses)
     if_gaussian = one_run_gaussian_bound(counted, delta=delta, alpha=alpha)
@@ -340,28 +340,28 @@ def record_bounds(
     root = math.sqrt(members * others / (members + others))
     distance = float(split.members.mean() - split.nonmembers.mean()) / spread
     shift = float(sp.special.nctdtrinc(freedom, 1 - alpha, distance * root)) / root
-    # No mean can be above the largest score that there was, or below the smallest.
-    most = float(split.members.max() - split.nonmembers.min()) / spread
+    # The means lie between the smallest and the largest score.
+    largest = float(split.members.max() - split.nonmembers.min()) / spread
     value = gaussian_budget(shift, delta)
-    ceiling = max(value, gaussian_budget(most, delta))
+    ceiling = max(value, gaussian_budget(largest, delta))
     method = bound_method("mean-only normal", delta, alpha)
     return RecordBounds(if_gaussian, EpsilonBound(value, ceiling, method))
 
 
 _NORMALITY_ERROR = 0.01
-"""Error of either test of the scores: of their shape about their side's mean, and their spreads."""
+"""Error of each test of the scores: of normality about their side's mean, and equal variances."""
 _FEWEST_FOR_SHAPE = 200
-"""Canaries, below which the test of shape would let Laplace noise pass in one of four runs."""
+"""Fewest canaries; with fewer, the test of normality accepts Laplace noise in one of four runs."""
 
 
 def _not_normal(split: SplitScores) -> str:
-    """Return why scores are not taken for normal and equally spread; empty where they are.
+    """Return why scores are not normal with equal variances, or an empty string if they are.
 
     Source: D'Agostino and Pearson, Tests for departure from normality, 1973.
     """
     canaries = sum(map(len, split))
     if canaries < _FEWEST_FOR_SHAPE:
-        return f"it takes {_FEWEST_FOR_SHAPE} canaries to test if scores are normal, got {canaries}"
+        return f"testing if scores are normal needs {_FEWEST_FOR_SHAPE} canaries, got {canaries}"
     if not all(np.isfinite(side).all() and np.ptp(side) > 0 for side in split):
         return "scores that are infinite or all equal are not normal"
     about_means = np.concatenate([side - side.mean() for side in split])
@@ -373,10 +373,10 @@ def _not_normal(split: SplitScores) -> str:
     below = float(sp.special.fdtr(*freedom, spreads[0] / spreads[1]))
     p_value = 2 * min(below, 1 - below)
     if p_value < _NORMALITY_ERROR:
-        return f"scores of members and non-members are not equally spread (p = {p_value:.2g})"
+        return f"scores of members and non-members differ in their variance (p = {p_value:.2g})"
     return ""
 
 
 def _guesses(canaries: int) -> int:
-    """Number of guesses about so many coins: an even third, fixed before anything is seen."""
+    """Return the number of guesses: an even number near a third of the canaries, fixed a priori."""
     return max(2, 2 * (canaries // 6))

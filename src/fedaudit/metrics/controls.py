@@ -1,4 +1,4 @@
-"""Controls: inputs without a model, membership without meaning, and an unsound evaluation."""
+"""Controls: a blind classifier on inputs, permuted membership, and redrawn non-members."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,12 +11,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval, interval_of_ranks
 from fedaudit.metrics.intervals import Limits, percent, require_confidence
-from fedaudit.metrics.roc import SplitScores, ranked, sides
-from fedaudit.metrics.truth import as_truth
+from fedaudit.metrics.roc import SplitScores, as_truth, ranked, sides
 
 _INTERVAL = 0.95
-# A study has hundreds of these controls, and there are many studies. Of 200 shuffles 27 may alarm;
-# intervals a third too narrow alarm in 38.
+# The error is this small because a study has hundreds of these controls. Of 200 permutations, 27
+# may exclude 0.5; with intervals a third too narrow, 38 do.
 _FALSE_ALARM = 1e-6
 
 
@@ -27,9 +26,9 @@ class PermutationNull(Limits[float]):
     Attributes:
         auc: The AUC with the true membership.
         mean: Mean AUC over permutations.
-        p_value: One-sided: how often a permutation reaches the true AUC, never 0.
+        p_value: One-sided p-value: how often a permutation reaches the true AUC, never 0.
         permutations: Number of permutations.
-        alarms: Permutations whose 95 % interval excluded 0.5; a twentieth is expected.
+        alarms: Permutations whose 95 % interval excluded 0.5; 5 % are expected.
 
     Examples:
         >>> import numpy as np
@@ -46,9 +45,9 @@ class PermutationNull(Limits[float]):
 
     @property
     def passed(self) -> bool:
-        """True if intervals of these scores raise no more false alarms than they promise."""
-        promised = 1 - _INTERVAL
-        test = sp.stats.binomtest(self.alarms, self.permutations, promised, alternative="greater")
+        """True if intervals of these scores have no more false alarms than their error allows."""
+        error = 1 - _INTERVAL
+        test = sp.stats.binomtest(self.alarms, self.permutations, error, alternative="greater")
         return bool(test.pvalue > _FALSE_ALARM)
 
 
@@ -62,9 +61,9 @@ def permuted_membership(
 ) -> PermutationNull:
     """Compute the distribution of the AUC when membership is shuffled among the same scores.
 
-    Shuffled membership has an AUC of 0.5 by construction. What can fail is the interval. On scores
-    with many ties, or with few members, it may exclude 0.5 more often than it promises, and would
-    then call noise a leak.
+    Shuffled membership has an expected AUC of 0.5 by construction, but the interval can fail. On
+    scores with many ties, or with few members, it may exclude 0.5 more often than its error allows,
+    and would then report noise as a leak.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -98,7 +97,7 @@ def permuted_membership(
     null = np.array([from_ranks(each[:n]) for each in shuffled])
     intervals = [interval_of_ranks(SplitScores(each[:n], each[n:]), _INTERVAL) for each in shuffled]
     low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
-    # Sums of the same ranks in another order differ in the last bits.
+    # Sums of the same ranks in another order differ by rounding errors.
     reached = int((null >= true - 1e-12).sum())
     return PermutationNull(
         auc=true,
@@ -113,7 +112,7 @@ def permuted_membership(
 
 
 FEWEST = 4
-"""Samples that each side needs at least: some to learn from, others to score."""
+"""Fewest samples of each side, so that there are some to train on and others to score."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,9 @@ class BlindClassifier:
     """Settings of the classifiers that see a sample's input and no model.
 
     Attributes:
-        components: Number of principal components kept of the standardised inputs.
-        trained_on: Share of each side that the classifiers learn from; the rest is scored.
-        most_samples: Most samples used; more are reduced to this many, at random on each side.
+        components: Number of principal components of the standardised inputs.
+        trained_on: Share of each side that the classifiers are trained on; the rest is scored.
+        most_samples: Largest number of samples; of more, each side is subsampled at random.
 
     Examples:
         >>> BlindClassifier(components=10)
@@ -136,7 +135,7 @@ class BlindClassifier:
 
 
 class _Scored(NamedTuple):
-    """Samples that no classifier has seen: their truth, and their scores by classifier."""
+    """Membership and scores, by classifier, of the samples that were not trained on."""
 
     truth: Bool[np.ndarray, " scored"]
     scores: dict[str, Float[np.ndarray, " scored"]]
@@ -149,12 +148,12 @@ class BlindResult(Limits[float]):
     Its limits are corrected for having two classifiers.
 
     Attributes:
-        classifier: "linear" or "trees": the one that separated better.
-        auc: Its AUC on samples that it has not seen.
-        shifted: The lower limit is above 0.5: members and non-members differ before any
-            training, so no attack on them measures membership alone.
-        n_members: Members scored.
-        n_nonmembers: Non-members scored.
+        classifier: "linear" or "trees": the classifier with the higher lower limit.
+        auc: Its AUC on samples that it was not trained on.
+        shifted: Whether the lower limit is above 0.5. Members and non-members then differ before
+            any training, so that no attack on them measures membership alone.
+        n_members: Number of members scored.
+        n_nonmembers: Number of non-members scored.
 
     Examples:
         >>> import numpy as np
@@ -182,17 +181,18 @@ def blind_classifier(
 ) -> BlindResult:
     """Train two classifiers to separate members from non-members by their inputs alone.
 
-    A sound audit gives an AUC of about 0.5. A linear classifier and a forest of shallow trees learn
-    from one part of the samples and score the other. Cross-validation would use every sample twice,
-    but the scores of its folds are not independent. On 40 exchangeable draws of MNIST its DeLong
-    z-scores had a spread of 1.1 to 1.5 instead of 1, which causes false alarms.
+    If members and non-members have one distribution, the AUC is about 0.5. A linear classifier and
+    a forest of shallow trees are trained on one part of the samples and score the other.
+    Cross-validation would use every sample twice, but the scores of its folds are not independent.
+    On 40 exchangeable draws of MNIST its DeLong z-scores had a standard deviation of 1.1 to 1.5
+    instead of 1, which causes false alarms.
 
     Args:
-        features: The inputs, one row a sample.
+        features: The inputs, one row per sample.
         is_member: Whether each sample is a member.
         rng: Draws the sample, the two parts and the classifiers' seeds.
-        labels: Class indices; a label distribution that differs between the sides is a shift too.
-        settings: Sizes.
+        labels: Class indices; different label distributions of the two sides are a shift too.
+        settings: Sizes of the sample, the training part and the reduction.
         confidence: Confidence of the interval, in (0, 1).
 
     Raises:
@@ -208,13 +208,13 @@ def blind_classifier(
 
     Source: Das, Zhang and Tramèr 2024, Blind baselines beat membership inference attacks.
     """
-    # Imported here and below: a second of start-up that plain figures need not pay.
+    # Imported here and below, because scikit-learn would add a second to every start-up.
     from threadpoolctl import threadpool_limits
 
     require_confidence(confidence)
     truth = as_truth(is_member, len(features))
     chosen = _subsample(truth, settings, rng)
-    # Threads of BLAS change the last bits, and wait for each other where cores are shared.
+    # Threads of BLAS change the last bits of results, and are slow on shared cores.
     with threadpool_limits(1, user_api="blas"):
         inputs = _inputs(features, labels, chosen, settings, rng)
         scored = _held_out(inputs, truth[chosen], settings, rng)
@@ -227,11 +227,11 @@ def _subsample(
     each_side = (np.flatnonzero(truth), np.flatnonzero(~truth))
     if min(map(len, each_side)) < FEWEST:
         raise BadInput(
-            f"the blind classifier needs at least {FEWEST} members and non-members, to learn from "
+            f"the blind classifier needs at least {FEWEST} members and non-members, to train on "
             f"some and score others, got {len(each_side[0])} and {len(each_side[1])}"
         )
-    most = max(FEWEST, settings.most_samples // 2)
-    return np.sort(np.concatenate([rng.permutation(side)[:most] for side in each_side]))
+    limit = max(FEWEST, settings.most_samples // 2)
+    return np.sort(np.concatenate([rng.permutation(side)[:limit] for side in each_side]))
 
 
 def _inputs(
@@ -241,11 +241,11 @@ def _inputs(
     settings: BlindClassifier,
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "chosen columns"]:
-    """Inputs of the classifiers: reduced, and a column for each class."""
+    """Return the reduced inputs with an indicator column for each class."""
     inputs = _reduced(features[chosen], settings, rng)
     if labels is None:
         return inputs
-    # After the reduction, which would drown a class in thousands of pixels.
+    # Added after the reduction: among thousands of pixels, a class would have no weight.
     return np.concatenate([inputs, labels[chosen, None] == np.unique(labels)], axis=1)
 
 
@@ -260,7 +260,7 @@ def _reduced(
     varying = flat[:, np.ptp(flat, axis=0) > 0]
     if not varying.shape[1]:
         return np.zeros((len(flat), 1))
-    # Scaling and components never see membership, so fitting them once leaks nothing.
+    # Scaling and components do not use membership, so that they may be fitted on all samples.
     scaled = (varying - varying.mean(axis=0)) / varying.std(axis=0)
     size = min(settings.components, *scaled.shape)
     components = PCA(size, svd_solver="randomized", random_state=_seed(rng)).fit_transform(scaled)
@@ -273,7 +273,7 @@ def _held_out(
     settings: BlindClassifier,
     rng: np.random.Generator,
 ) -> _Scored:
-    """The classifiers learn from some samples and score the others."""
+    """Train the classifiers on some samples and score the others."""
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import train_test_split
@@ -286,7 +286,7 @@ def _held_out(
     )
     classifiers = {
         "linear": LogisticRegression(max_iter=1_000),
-        # Not boosting: its threads spin for a minute where other processes hold the cores.
+        # Boosting was rejected: its threads spin for a minute if other processes use the cores.
         "trees": ExtraTreesClassifier(100, max_depth=8, random_state=_seed(rng)),
     }
     scores = {
@@ -297,14 +297,14 @@ def _held_out(
 
 
 def _better(scored: _Scored, confidence: float) -> BlindResult:
-    """The classifier that separates better, for which each interval gets half of the error."""
+    """Return the classifier that separates better; each interval has half of the error."""
     each = 1 - (1 - confidence) / 2
-    found = {
+    intervals = {
         name: auc_interval(values, scored.truth, confidence=each)
         for name, values in scored.scores.items()
     }
-    best = max(found, key=lambda name: found[name].low)
-    better = found[best]
+    best = max(intervals, key=lambda name: intervals[name].low)
+    better = intervals[best]
     members = int(scored.truth.sum())
     return BlindResult(
         classifier=best,
@@ -332,10 +332,10 @@ def redraw(
 
     Members keep their positions. At each round and client the non-members' values are permuted
     among the non-members, so that one position holds another sample each time. This is wrong in two
-    ways. A rule over clients compares the target with other clients *on other samples*. A mean over
-    rounds averages *different* samples, so that non-members' scores shrink towards their common
-    mean while members' scores keep their spread. Members then stand out even if no client was
-    trained on them. Use it to reproduce published tables only, never for a finding.
+    ways. An attack that compares clients compares the target with others *on other samples*. A mean
+    over rounds averages *different* samples, so that non-members' scores shrink towards their
+    common mean while members' scores keep their spread. Members are then distinguishable even if no
+    client was trained on them. Use it only to reproduce published tables, never for a finding.
 
     Args:
         values: Measurements of a signal.

@@ -1,4 +1,4 @@
-"""DeLong's interval of an AUC: of one attack, of two, of samples clustered in runs."""
+"""AUC with DeLong's interval: of one attack, of two attacks, and of clustered samples."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,19 +30,18 @@ from fedaudit.metrics.roc import (
     SplitScores,
     allowed_false_positives,
     as_scores,
+    as_truth,
     auc,
     ranked,
     sides,
     within_side,
 )
-from fedaudit.metrics.truth import as_truth
 
 FEWEST_DISORDERED = 5.0
-"""Below so many misordered (or well-ordered) disjoint pairs a normal approximation fails."""
-
+"""Fewest misordered (or well-ordered) disjoint pairs for a normal approximation."""
 
 SEPARATE = "separate intervals"
-"""How the method of a difference begins that was made from two AUCs' own limits."""
+"""Method of a difference computed from the two AUCs' separate limits."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class AucDifference(IntervalEstimate[float]):
     """Difference of two attacks' AUCs on the same samples: the first minus the second.
 
     Attributes:
-        p_value: Two-sided, against no difference.
+        p_value: Two-sided p-value of the null hypothesis of no difference.
 
     Examples:
         >>> compare_auc([3, 1, 2, 0], [3, 2, 1, 0], is_member=[True, True, False, False]).value
@@ -73,29 +72,31 @@ class AucDifference(IntervalEstimate[float]):
     p_value: float
 
 
-class _Placements(NamedTuple):
-    # Of each member: the share of non-members below it, ties half; and the other way round.
+class Placements(NamedTuple):
+    """Share of non-members below each member, and of members above each non-member; ties half."""
+
     members: Float[np.ndarray, " members"]
     nonmembers: Float[np.ndarray, " nonmembers"]
 
     @property
     def auc(self) -> float:
+        """The mean placement of members."""
         return float(self.members.mean())
 
 
 def auc_interval(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, *, confidence: float = 0.95
 ) -> AucInterval:
-    """Compute the AUC with an interval that never claims certainty.
+    """Compute the AUC with an interval that always has a positive width.
 
     If almost no pair (or almost every pair) is misordered, or all scores are equal, DeLong's
-    variance shrinks to zero although a second sample would give another AUC. The interval is then
-    the exact binomial one for as many disjoint member/non-member pairs as the smaller side has.
-    Under perfect separation it is a rigorous bound, since disjoint pairs are independent and all of
-    them were ordered correctly.
+    variance is near zero although a second sample would give another AUC. The interval is then the
+    exact binomial one for disjoint member/non-member pairs, as many as the smaller side has. Under
+    perfect separation it is a rigorous bound, since disjoint pairs are independent and all of them
+    are ordered correctly.
 
-    If all but a few scores of a side are equal, that side's variance is near zero as well. Its part
-    of the interval is then a bound on a mean that is nearly always 0.
+    If nearly all scores of a side are equal, that side's variance is near zero as well. Its part
+    of the interval is then a Stringer bound on the mean of a variable that is nearly always 0.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -118,22 +119,17 @@ def auc_interval(
     Differs: The interval is computed on the logit scale, so that it stays within (0, 1).
     """
     require_confidence(confidence)
-    return interval_between(sides(scores, is_member), confidence)
-
-
-def interval_between(split: SplitScores, confidence: float) -> AucInterval:
-    """:func:`auc_interval` for scores that were checked and divided before."""
-    return interval_of_ranks(ranked(split), confidence)
+    return interval_of_ranks(ranked(sides(scores, is_member)), confidence)
 
 
 def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
-    """:func:`interval_between` for scores that are midranks of all samples: without a sort.
+    """Compute :func:`auc_interval` of midranks, without sorting.
 
     Args:
-        ranks: Midranks among members and non-members together, as :func:`ranked` gives them.
+        ranks: Midranks among members and non-members together, from :func:`ranked`.
         confidence: Two-sided confidence, in (0, 1).
     """
-    placed = _placements(ranks)
+    placed = placements_of(ranks)
     variance = _covariance(placed, placed)
     value, pairs = placed.auc, min(map(len, placed))
     if variance <= 0 or pairs * min(value, 1 - value) < FEWEST_DISORDERED:
@@ -142,17 +138,21 @@ def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
     rare = _few_differ(ranks, placed, confidence)
     if rare is not None:
         return AucInterval(value, *rare, f"{RARE} {percent(confidence)}")
-    reach = -sp.special.ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
-    low, high = (
-        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
-    )
+    low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
     return AucInterval(value, low, high, f"DeLong {percent(confidence)}")
 
 
+def logit_limits(value: float, variance: float, quantile: float) -> ConfidenceLimits:
+    """Return the limits of an AUC with this variance that are symmetric on the logit scale."""
+    reach = quantile * np.sqrt(variance) / (value * (1 - value))
+    low, high = (sp.special.expit(sp.special.logit(value) + side * reach) for side in (-1, 1))
+    return ConfidenceLimits(float(low), float(high))
+
+
 def _few_differ(
-    ranks: SplitScores, placed: _Placements, confidence: float
+    ranks: SplitScores, placed: Placements, confidence: float
 ) -> ConfidenceLimits | None:
-    """Return limits if all but a few scores of a side are equal; None elsewhere."""
+    """Return limits if nearly all scores of a side are equal, or None."""
     at_modes = [side == most_frequent(side) for side in ranks]
     rare = [is_rare(at_mode) for at_mode in at_modes]
     if not any(rare):
@@ -172,9 +172,9 @@ def _side(
     at_mode: Bool[np.ndarray, " samples"],
     person: Int[np.ndarray, " samples"] | None = None,
 ) -> Side:
-    """Return a side whose samples all weigh the same."""
-    same = np.ones(len(placements))
-    return side_of(same / len(same), placements, placements[at_mode][0] * same, person)
+    """Return a side whose samples have equal weights."""
+    ones = np.ones(len(placements))
+    return side_of(ones / len(ones), placements, placements[at_mode][0] * ones, person)
 
 
 def clustered_auc(
@@ -184,12 +184,12 @@ def clustered_auc(
     *,
     confidence: float = 0.95,
 ) -> AucInterval:
-    """Compute the AUC of single samples, with an interval that counts people and not samples.
+    """Compute the AUC of single samples, with an interval whose independent units are people.
 
     Samples of one person may depend on each other in any way; people are taken as independent. If
-    almost no pair of a member's and another person's sample is misordered, the interval is the
-    exact binomial one for as many disjoint pairs of people as there are. If the scores of all but a
-    few people of a side are equal, it is made as :func:`auc_interval` does in that case.
+    almost no pair (or almost every pair) is misordered, the interval is the exact binomial one for
+    disjoint pairs of people, as many as the smaller side has people. If the scores of nearly all
+    people of a side are equal, that side's part is computed as in :func:`auc_interval`.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -208,30 +208,31 @@ def clustered_auc(
         (1.0, 0.158)
 
     Source: Obuchowski 1997, Nonparametric analysis of clustered ROC curve data (its variance).
-    Differs: The interval is computed on the logit scale, as :func:`auc_interval` does, and with
-        Student's t for as many people as the side has that has fewer.
+    Differs: The interval is computed on the logit scale, as in :func:`auc_interval`, with
+        Student's t for the number of people on the smaller side.
     """
     require_confidence(confidence)
     truth = as_truth(is_member, len(as_scores(scores)))
     ranks = ranked(sides(scores, truth))
-    placed = _placements(ranks)
+    placed = placements_of(ranks)
     people, place = np.unique(cluster, return_inverse=True)
     value, count = placed.auc, len(people)
-    # Each side's sum over a person of what its samples are above the mean by.
+    # For each side, the sum of the centred placements of each person's samples.
     members, others = (
-        np.bincount(place[side], own - value, count) / len(own)
-        for side, own in zip((truth, ~truth), placed, strict=True)
+        np.bincount(place[side], placements - value, count) / len(placements)
+        for side, placements in zip((truth, ~truth), placed, strict=True)
     )
     on_side = [len(np.unique(place[side])) for side in (truth, ~truth)]
     fewest, variance = min(on_side), 0.0
-    own_variances = [
-        float(one @ one) * n / max(1, n - 1)
-        for one, n in zip((members, others), on_side, strict=True)
+    side_variances = [
+        float(sums @ sums) * n / max(1, n - 1)
+        for sums, n in zip((members, others), on_side, strict=True)
     ]
     if fewest >= 2:
+        # The covariance of the two sides, for people with samples on both, counts twice.
         terms = ((members, members), (others, others), (members, others), (members, others))
-        for (one, other), n in zip(terms, (*on_side, count, count), strict=True):
-            variance += float(one @ other) * n / (n - 1)
+        for (first, second), n in zip(terms, (*on_side, count, count), strict=True):
+            variance += float(first @ second) * n / (n - 1)
     if variance <= 0 or fewest * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(fewest * value, fewest, confidence=confidence)
         return AucInterval(value, low, high, f"exact on pairs of people {percent(confidence)}")
@@ -248,15 +249,12 @@ def clustered_auc(
             if few
             else normal_reach(spread, quantile)
             for placements, at_mode, owner, few, spread in zip(
-                placed, at_modes, owners, rare, own_variances, strict=True
+                placed, at_modes, owners, rare, side_variances, strict=True
             )
         ]
         low, high = limits_of_sides(value, reaches, independent=sum(on_side) == count)
         return AucInterval(value, low, high, f"{RARE} between people {percent(confidence)}")
-    reach = quantile * np.sqrt(variance) / (value * (1 - value))
-    low, high = (
-        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
-    )
+    low, high = logit_limits(value, variance, quantile)
     return AucInterval(value, low, high, f"DeLong by people {percent(confidence)}")
 
 
@@ -267,7 +265,7 @@ def compare_auc(
     is_member: npt.ArrayLike,
     confidence: float = 0.95,
 ) -> AucDifference:
-    """Test whether one attack's AUC exceeds another's when both score the same samples.
+    """Compare the AUCs of two attacks that score the same samples.
 
     Args:
         scores: The first attack's scores, one per sample.
@@ -287,19 +285,21 @@ def compare_auc(
         (0.218, 0.079)
 
     Source: DeLong, DeLong and Clarke-Pearson 1988, the test for two correlated curves.
-    Differs: If the variance is zero or one AUC is too extreme for it, the two separate
-        intervals are combined instead, which is wider and never gives a p-value below 1.
+    Differs: If the variance is zero or one AUC is too extreme for DeLong's interval, the limits
+        are differences of the two AUCs' separate limits. They are wider, and the p-value is 1.
     """
     half = 1 - (1 - confidence) / 2
     alone = [auc_interval(each, is_member, confidence=half) for each in (scores, other_scores)]
-    first, second = (_placements(ranked(sides(each, is_member))) for each in (scores, other_scores))
+    first, second = (
+        placements_of(ranked(sides(each, is_member))) for each in (scores, other_scores)
+    )
     value = first.auc - second.auc
     variance = (
         _covariance(first, first) + _covariance(second, second) - 2 * _covariance(first, second)
     )
-    # The three terms cancel for attacks that rank alike; what is left then is rounding.
+    # The three terms cancel for attacks that rank alike, up to rounding errors.
     negligible = 1e-12 * (_covariance(first, first) + _covariance(second, second))
-    if variance <= negligible or not all(one.method.startswith("DeLong") for one in alone):
+    if variance <= negligible or not all(part.method.startswith("DeLong") for part in alone):
         low, high = alone[0].low - alone[1].high, alone[0].high - alone[1].low
         method = f"{SEPARATE} {percent(confidence)}"
         return AucDifference(value, low, high, method, p_value=1.0)
@@ -314,22 +314,23 @@ def compare_auc(
     )
 
 
-def _placements(ranks: SplitScores) -> _Placements:
+def placements_of(ranks: SplitScores) -> Placements:
+    """Return the placements of scores that are given by their midranks."""
     members, nonmembers = ranks
-    return _Placements(
+    return Placements(
         members=(members - within_side(members)) / len(nonmembers),
         nonmembers=1 - (nonmembers - within_side(nonmembers)) / len(members),
     )
 
 
-def _covariance(first: _Placements, second: _Placements) -> float:
-    # One sample on a side shows no spread: no variance can be given, so none is claimed.
+def _covariance(first: Placements, second: Placements) -> float:
+    # The variance of a single sample is undefined; callers take 0 as "use an exact interval".
     if min(len(first.members), len(first.nonmembers)) < 2:
         return 0.0
     total = 0.0
-    for one, other in zip(first, second, strict=True):
-        product = (one - one.mean()) @ (other - other.mean())
-        total += float(product) / (len(one) - 1) / len(one)
+    for a, b in zip(first, second, strict=True):
+        product = (a - a.mean()) @ (b - b.mean())
+        total += float(product) / (len(a) - 1) / len(a)
     return total
 
 
@@ -345,15 +346,15 @@ def auc_over_runs(
     confidence: float = 0.95,
     resamples: int = 4000,
 ) -> IntervalEstimate[float | None]:
-    """AUC over all pairs, with a percentile bootstrap that draws whole runs.
+    """Compute the AUC over all pairs, with a percentile bootstrap that resamples whole runs.
 
     Samples of one run may depend on each other in any way; runs are taken as independent. There
-    are no limits if every draw of runs gives the same AUC.
+    are no limits if every resample of runs gives the same AUC.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
         is_member: Whether each sample is a member.
-        run: To which run each belongs.
+        run: The run that each sample belongs to.
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
         resamples: Number of resamples.
@@ -372,7 +373,8 @@ def auc_over_runs(
             f"an interval over runs needs at least {_FEWEST} runs, each with samples of both "
             f"sides, got {count}"
         )
-    # won[i, j]: pairs of a member of run i and a non-member of run j, ties counting half.
+    # won[i, j] counts pairs in which a member of run i scores above a non-member of run j, ties
+    # half: the AUC of a resample is then a bilinear form in the numbers of draws of each run.
     won = np.zeros((count, count))
     sides = [[values[(place == i) & side] for i in range(count)] for side in (truth, ~truth)]
     for i, ours in enumerate(sides[0]):
@@ -394,37 +396,40 @@ class ThresholdRates(NamedTuple):
     """Rates of a threshold that was chosen on other runs.
 
     Attributes:
-        found: Members above it.
-        mistaken: Non-members above it.
+        true_positive: Share of members above the threshold.
+        false_positive: Share of non-members above the threshold.
     """
 
-    found: Share
-    mistaken: Share
+    true_positive: Share
+    false_positive: Share
 
 
-def judged_on_others(
-    chosen_on: npt.ArrayLike, members: npt.ArrayLike, nonmembers: npt.ArrayLike, *, fpr: float
+def rates_at_calibrated_threshold(
+    calibration: npt.ArrayLike, members: npt.ArrayLike, nonmembers: npt.ArrayLike, *, fpr: float
 ) -> ThresholdRates:
-    """Rates at the threshold that at most this share of other runs' non-members exceeds.
+    """Compute the rates at a threshold that is chosen on non-members of other runs.
 
-    The limits (Clopper-Pearson) hold where members and non-members are one a run.
+    The limits (Clopper-Pearson) are valid if each run has at most one member and one non-member.
 
     Args:
-        chosen_on: Scores of non-members of other runs.
-        members: Scores to be judged, larger for likelier members.
-        nonmembers: Scores to be judged.
-        fpr: Share of ``chosen_on`` that may lie above the threshold, in [0, 1).
+        calibration: Scores of non-members of other runs.
+        members: Scores of members, larger for likelier members.
+        nonmembers: Scores of non-members.
+        fpr: Largest share of ``calibration`` above the threshold, in [0, 1).
 
     Raises:
-        BadInput: A side is empty or holds NaNs, or the share is none.
+        BadInput: A side is empty or holds NaNs, or ``fpr`` is out of range.
     """
-    known, ours, theirs = (as_scores(side) for side in (chosen_on, members, nonmembers))
-    if not (len(known) and len(ours) and len(theirs) and 0 <= fpr < 1):
+    chosen_on, ours, theirs = (as_scores(side) for side in (calibration, members, nonmembers))
+    if not (len(chosen_on) and len(ours) and len(theirs) and 0 <= fpr < 1):
         raise BadInput(
-            "a threshold needs scores to choose it on, scores of both sides to judge, and a "
-            f"false-positive rate in [0, 1), got {len(known)}, {len(ours)}, {len(theirs)} and {fpr}"
+            "a threshold needs calibration scores, scores of members and of non-members, and a "
+            f"false-positive rate in [0, 1), got {len(chosen_on)}, {len(ours)}, {len(theirs)} and "
+            f"{fpr}"
         )
-    threshold = np.sort(known)[len(known) - 1 - allowed_false_positives(fpr, len(known))]
-    # An infinite score is the highest suspicion, whatever else was seen.
+    threshold = np.sort(chosen_on)[
+        len(chosen_on) - 1 - allowed_false_positives(fpr, len(chosen_on))
+    ]
+    # An infinite score is always flagged, even if the threshold is infinite as well.
     above = [(side > threshold) | (side == np.inf) for side in (ours, theirs)]
     return ThresholdRates(*(share(int(side.sum()), len(side)) for side in above))

@@ -1,8 +1,7 @@
-"""Lower bounds on epsilon that an attack's success implies, from samples or from one training run.
+"""Lower bounds on epsilon from an attack's success, over independent games or in one training run.
 
-All are natural-log budgets. A lower bound refutes a claimed budget, it never certifies one;
-each comes with its ceiling, the bound that a perfect attack would have reached on as many
-samples.
+Epsilons use the natural logarithm. A lower bound can refute a claimed epsilon and never certifies
+one. Each has a ceiling: the bound of a perfect attack on the same number of samples.
 """
 
 import math
@@ -23,8 +22,8 @@ class EpsilonBound(NamedTuple):
     """Lower bound on epsilon.
 
     Attributes:
-        value: With the stated error probability, the true epsilon is at least this.
-        ceiling: The bound that a perfect attack on as many samples would have given.
+        value: The true epsilon is at least this, with the stated confidence.
+        ceiling: The bound that a perfect attack on the same number of samples would have.
         method: How the bound was computed, with delta and confidence.
 
     Examples:
@@ -41,10 +40,10 @@ class Counts(NamedTuple):
     """Counts of a rule fixed in advance, over independent runs or games.
 
     Attributes:
-        true_positives: Members flagged.
-        members: All members.
-        false_positives: Non-members flagged.
-        nonmembers: All non-members.
+        true_positives: Number of members flagged.
+        members: Number of members.
+        false_positives: Number of non-members flagged.
+        nonmembers: Number of non-members.
 
     Examples:
         >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
@@ -64,8 +63,8 @@ def clopper_pearson_epsilon(
     """Compute a lower bound on epsilon from the error rates of one rule.
 
     The threshold of the rule is fixed in advance. The bound is valid for independent runs (or
-    games) with one sample each. Samples of one training run are not independent, and the figure is
-    then indicative only; see ``one_run_epsilon``.
+    games) with one sample each. Samples of one training run are not independent, so that the figure
+    is then indicative only; use ``one_run_epsilon``.
 
     Args:
         counts: Outcomes of the rule.
@@ -122,7 +121,7 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
 
 
 def gaussian_budget(shift: float, delta: float) -> float:
-    """The epsilon at ``delta`` of telling N(0, 1) from N(shift, 1); 0 for no shift.
+    """Return the epsilon at ``delta`` between N(0, 1) and N(shift, 1), 0 if the shift is 0 or less.
 
     Source: Dong, Roth and Su 2022, Corollary 2.13.
     """
@@ -135,7 +134,7 @@ def gaussian_budget(shift: float, delta: float) -> float:
 
 
 def gaussian_shift(epsilon: float, delta: float) -> float:
-    """The shift between two unit normals that is exactly (epsilon, delta)-DP."""
+    """Return the shift between two unit normals that is exactly (epsilon, delta)-DP."""
     high = 1.0
     while _gaussian_delta(epsilon, high) < delta:
         high *= 2
@@ -163,19 +162,19 @@ def _error_limits(counts: Counts, alpha: float) -> tuple[float, float]:
 
 
 def _gaussian_delta(epsilon: float, shift: float) -> float:
-    # In logarithms: e^epsilon overflows long before the product does.
+    # Computed in logarithms, since e^epsilon overflows long before the product does.
     near = sp.special.log_ndtr(-epsilon / shift + shift / 2)
     far = epsilon + sp.special.log_ndtr(-epsilon / shift - shift / 2)
     return float(-math.exp(near) * np.expm1(min(0.0, far - near)))
 
 
 def bound_method(name: str, delta: float, alpha: float) -> str:
-    """Method of a bound, in words: "one run 95%, delta 1e-05"."""
+    """Format the method of a bound, such as "one run 95%, delta 1e-05"."""
     return f"{name} {100 * (1 - alpha):.6g}%, delta {delta:g}"
 
 
 def require_error(delta: float, alpha: float, *, least: float = 0.0) -> None:
-    """Refuses a delta outside of [least, 1) or an error probability outside of (0, 1)."""
+    """Raise if delta is not in [least, 1) or the error probability not in (0, 1)."""
     if not least <= delta < 1:
         allowed = "[0, 1)" if least == 0 else "(0, 1)"
         raise BadInput(f"delta is a probability in {allowed}, got {delta}")
@@ -184,16 +183,17 @@ def require_error(delta: float, alpha: float, *, least: float = 0.0) -> None:
 
 
 IMPLAUSIBLE_COIN = 1e-6
-"""Membership less likely than this under fair coins was not drawn by fair coins."""
+"""P-value of the number of members below which membership was not drawn by fair coins."""
 
 _LARGEST = 100.0
+"""Epsilon at which the search for a bound ends."""
 
 
 class Guesses(NamedTuple):
     """Guesses of an attack about samples that were each included by a fair coin.
 
     Attributes:
-        made: Guesses that the attack made; it may abstain on the other samples.
+        made: Number of guesses; the attack may abstain on the other samples.
         correct: Number of correct guesses.
         samples: Number of samples whose membership a coin decided.
 
@@ -217,12 +217,12 @@ def one_run_epsilon(
 ) -> EpsilonBound:
     """Compute a lower bound on epsilon from one run that included each sample by a fair coin.
 
-    The ``guesses / 2`` highest scores are guessed members, the ``guesses / 2`` lowest non-members,
-    and the attack abstains on the rest. Ties at the edges count against it.
+    The ``guesses / 2`` highest scores are guessed to be members, the ``guesses / 2`` lowest
+    non-members. The attack abstains on the others. Ties at the edges count against it.
 
     Args:
         scores: One score per sample, larger for likelier members.
-        is_member: How the coins fell: True for a member, False for a sample that no client saw.
+        is_member: Outcome of each coin: True for a member, False for a held-out sample.
         guesses: Number of guesses, even, fixed before looking at the scores.
         delta: The delta of the claim, in [0, 1).
         alpha: Probability that the bound is wrong, in (0, 1).
@@ -244,13 +244,13 @@ def one_run_epsilon(
 
 
 def one_sided_coins(is_member: npt.ArrayLike) -> str:
-    """Return why guesses about coins that all fell alike bound nothing; empty if they did not.
+    """Return why there is no bound if all coins fell on one side, or an empty string otherwise.
 
-    A handful of fair coins falls alike now and then: eight do once in 128 audits. Ask before
-    :func:`one_run_epsilon`, which refuses scores of one side.
+    A handful of fair coins can fall on one side: eight do once in 128 audits. Check this before
+    :func:`one_run_epsilon`, which raises an error in this case.
 
     Args:
-        is_member: How the coins fell.
+        is_member: Outcome of each coin.
     """
     truth = np.asarray(is_member, dtype=bool)
     members = int(truth.sum())
@@ -258,14 +258,14 @@ def one_sided_coins(is_member: npt.ArrayLike) -> str:
         return ""
     return (
         f"every coin fell on the same side: {members} members and {len(truth) - members} "
-        "non-members, so that there is nothing to guess; audit more samples"
+        "non-members, so that guesses bound nothing; audit more samples"
     )
 
 
 def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int) -> Guesses:
-    """Count how many guesses by the highest and lowest scores are right.
+    """Count the correct guesses for the highest and lowest scores.
 
-    Arguments and refusals are those of :func:`one_run_epsilon`.
+    Arguments and errors are those of :func:`one_run_epsilon`.
     """
     split = sides(scores, is_member)
     members, nonmembers = map(len, split)
@@ -277,16 +277,16 @@ def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int)
     if sp.stats.binomtest(members, members + nonmembers).pvalue < IMPLAUSIBLE_COIN:
         raise BadInput(
             f"{members} members and {nonmembers} non-members do not look drawn by fair coins, "
-            "which this bound rests on; draw each audited sample's membership independently "
+            "which this bound assumes; draw the membership of each audited sample independently "
             "with probability one half"
         )
     values = np.concatenate(split)
     truth = np.arange(len(values)) < members
-    # Highest score first and non-members before members on ties, which read backwards puts
-    # members first: at either edge a tie costs the attack a right guess.
+    # The highest score comes first, and non-members precede members on ties. Read from the end,
+    # members precede non-members. At both edges a tie therefore costs the attack a correct guess.
     order = np.lexsort((truth, -values))
-    right = int(truth[order[: guesses // 2]].sum() + (~truth[order[-guesses // 2 :]]).sum())
-    return Guesses(guesses, right, len(values))
+    correct = int(truth[order[: guesses // 2]].sum() + (~truth[order[-guesses // 2 :]]).sum())
+    return Guesses(guesses, correct, len(values))
 
 
 def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) -> EpsilonBound:
@@ -314,17 +314,17 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Largest chance of so many right guesses if the training were (epsilon, delta)-DP.
+    """Return the largest probability of this many correct guesses under (epsilon, delta)-DP.
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
-    made, correct, samples = guesses
+    total, correct, samples = guesses
     rate = sp.special.expit(epsilon)
-    tail = sp.stats.binom.sf(correct - 1, made, rate)
+    tail = sp.stats.binom.sf(correct - 1, total, rate)
     if delta == 0 or correct == 0:
         return float(tail)
     fewer = np.arange(1, correct + 1)
-    slack = (sp.stats.binom.sf(correct - 1 - fewer, made, rate) - tail) / fewer
+    slack = (sp.stats.binom.sf(correct - 1 - fewer, total, rate) - tail) / fewer
     return float(min(1.0, tail + 2 * samples * delta * slack.max()))
 
 
@@ -332,7 +332,7 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
     """Compute a lower bound on epsilon from one run of a mechanism with a Gaussian trade-off.
 
     The mechanism is assumed to be at least as private as a Gaussian one. The bound is closer to the
-    true epsilon than that of ``one_run_bound``, and rests on this assumption.
+    true epsilon than that of ``one_run_bound``, which does not need this assumption.
 
     Args:
         guesses: Guesses, by a rule fixed in advance, about samples included by fair coins.
@@ -359,7 +359,7 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
 def _from_guesses(
     guesses: Guesses, refuted: Callable[[Guesses, float], bool], method: str
 ) -> EpsilonBound:
-    """The largest epsilon that the guesses refute, below what they would if all were right."""
+    """Return the largest epsilon that the guesses refute, with that of perfect guesses."""
     perfect = guesses._replace(correct=guesses.made)
     value, ceiling = (_largest_refuted(partial(refuted, each)) for each in (guesses, perfect))
     return EpsilonBound(value, ceiling, method)
@@ -370,17 +370,17 @@ def _refuted(guesses: Guesses, epsilon: float, *, delta: float, alpha: float) ->
 
 
 def _gaussian_refuted(guesses: Guesses, epsilon: float, *, delta: float, alpha: float) -> bool:
-    made, correct, samples = guesses
+    total, correct, samples = guesses
     shift = gaussian_shift(epsilon, delta)
     right = alpha * correct / samples
-    wrong = alpha * (made - correct) / samples
+    wrong = alpha * (total - correct) / samples
     for i in range(correct - 1, -1, -1):
         least_wrong = float(sp.special.ndtr(sp.special.ndtri(right) - shift))
         if least_wrong <= wrong:
             break
-        right = min(1.0, right + i / (made - i) * (least_wrong - wrong))
+        right = min(1.0, right + i / (total - i) * (least_wrong - wrong))
         wrong = least_wrong
-    return right + wrong > made / samples
+    return right + wrong > total / samples
 
 
 def _largest_refuted(refuted: Callable[[float], bool]) -> float:
@@ -399,9 +399,9 @@ def _largest_refuted(refuted: Callable[[float], bool]) -> float:
 
 
 def _require_guesses(guesses: Guesses) -> None:
-    made, correct, samples = guesses
-    if not 0 <= correct <= made <= samples or made < 1:
+    total, correct, samples = guesses
+    if not 0 <= correct <= total <= samples or total < 1:
         raise BadInput(
             f"guesses must satisfy 0 <= correct <= made <= samples with at least one made, got "
-            f"{correct} correct of {made} about {samples} samples"
+            f"{correct} correct of {total} about {samples} samples"
         )

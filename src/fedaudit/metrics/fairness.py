@@ -1,4 +1,4 @@
-"""Fairness to groups of clients: parity of a classifier, and models riskier than clients accept."""
+"""Leakage by group, fairness gaps of a classifier, and models riskier than clients accept."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,8 +17,7 @@ from fedaudit.metrics.intervals import (
     Limits,
     require_confidence,
 )
-from fedaudit.metrics.roc import as_scores, sides
-from fedaudit.metrics.truth import as_truth
+from fedaudit.metrics.roc import as_scores, as_truth, sides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ def auc_by_group(
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
-        groups: Each sample's group.
+        groups: The group of each sample.
         confidence: Confidence of each interval, in (0, 1); not corrected for their number.
 
     Raises:
@@ -133,7 +132,7 @@ def above_nonmembers(
     The shares are in the order of the members.
 
     Args:
-        scores: One score a sample, larger for likelier members.
+        scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
 
     Returns:
@@ -153,12 +152,12 @@ def above_nonmembers(
 def most_exposed(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, *, top: int = 20
 ) -> list[SingledOut]:
-    """Return the members that score above most non-members, the most exposed first.
+    """Return the members that score above the largest share of non-members, the most exposed first.
 
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
-        top: Most members to return.
+        top: Largest number of members to return.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
@@ -169,7 +168,7 @@ def most_exposed(
     """
     shares = above_nonmembers(scores, is_member)
     positions = np.flatnonzero(as_truth(is_member, len(as_scores(scores))))
-    # Equal shares are put in the order of the scores behind them.
+    # Members with equal shares are sorted by their scores.
     order = np.lexsort((-as_scores(scores)[positions], -shares))[: max(0, top)]
     return [SingledOut(int(positions[place]), float(shares[place])) for place in order]
 
@@ -191,7 +190,6 @@ def _group(
 def _grouped(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, groups: Int[np.ndarray, " grouped"]
 ) -> tuple[Float[np.ndarray, " samples"], npt.NDArray[np.bool_]]:
-    """Scores and the truth of as many samples as have a group."""
     values = as_scores(scores)
     truth = as_truth(is_member, len(values))
     if len(groups) != len(values):
@@ -202,12 +200,12 @@ def _grouped(
 
 
 METRICS = ("demographic parity", "equal opportunity", "equalised odds")
-"""What is measured, in this order."""
+"""The fairness metrics, in the order of results."""
 
 
 @dataclass(frozen=True)
 class GroupGap(Limited[float]):
-    """The largest difference between two groups with bootstrap limits; 0 is equal treatment.
+    """Largest difference between two groups, with bootstrap limits; 0 is equal treatment.
 
     Attributes:
         metric: One of ``METRICS``.
@@ -225,40 +223,39 @@ def fairness_gaps(
     resamples: int = 500,
     confidence: float = 0.95,
 ) -> list[GroupGap]:
-    """Demographic parity, equal opportunity and equalised odds, with bootstrap intervals.
+    """Compute demographic parity, equal opportunity and equalised odds, with bootstrap intervals.
 
-    With classes 0 and 1 a prediction of 1 is the good one. With others, each class in turn is
-    held against the rest, and the gap is the mean over classes. The gap of equalised odds is the
-    larger of the true-positive and the false-positive rates' gaps, class by class.
+    With classes 0 and 1, a prediction of 1 is the favourable one. With other classes, the gap is
+    the mean over one-vs-rest gaps. The gap of equalised odds is the larger of the gaps of the
+    true-positive and the false-positive rate, for each class.
 
-    An absolute difference is never below 0, so that equal treatment too gives a gap above it,
-    and resampling adds to it: a value may lie below its lower limit. Compare gaps of the same
-    numbers of samples only.
+    An absolute difference is never negative, so that its expectation is above 0 even under equal
+    treatment. Resampling adds to it: a value may lie below its lower limit. Only compare gaps of
+    the same numbers of samples.
 
     Args:
         labels: True class of each sample.
-        predictions: Class that the sample's own model gives it.
+        predictions: Class that the model of the sample's client predicts.
         group: Group of each sample; two or more groups.
-        rng: Draws the resamples, of each group's samples among themselves.
-        resamples: How many; at least 1.
+        rng: Draws the resamples, within each group.
+        resamples: Number of resamples, at least 1.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
-        BadInput: Lengths differ, there are fewer than two groups or resamples than 1, or no
-            class has samples in every group (and, for the false-positive rate, samples outside
-            of it), so that rates cannot be compared.
+        BadInput: Lengths differ, there are fewer than two groups or one resample, or no class has
+            samples in every group (and, for the false-positive rate, samples outside of it), so
+            that rates cannot be compared.
         Unsupported: fairlearn is not installed.
 
     Source: IFCA-MIR, section 3.2, Eqs. (5)-(7); the value is fairlearn's.
-    Differs: The paper's definitions are for two classes; the mean over classes, each against the
-        rest, is this toolkit's. fairlearn counts a rate without samples as 0, which makes gaps
-        of classes that a group lacks; such a class is left out of equal opportunity and
-        equalised odds here.
+    Differs: The paper's definitions are for two classes; the one-vs-rest mean over classes is this
+        toolkit's. fairlearn counts a rate without samples as 0, which creates gaps of classes that
+        a group lacks. Such classes are left out of equal opportunity and equalised odds here.
     """
     require_confidence(confidence)
     tables = _tables(labels, predictions, group)
     if resamples < 1:
-        raise BadInput(f"at least 1 resample makes an interval, got {resamples}; 500 are usual")
+        raise BadInput(f"an interval needs at least 1 resample, got {resamples}; 500 are usual")
     comparable = _comparable(tables)
     values = _by_fairlearn(tables, comparable)
     drawn = gaps_of(_resampled(tables, resamples, rng))
@@ -271,32 +268,32 @@ def fairness_gaps(
 def gaps_of(
     tables: Float[ndarray, "draws groups classes classes"],
 ) -> Float[ndarray, "draws metrics"]:
-    """The three gaps from counts of predictions, many tables at once.
+    """Compute the three gaps from confusion matrices, for many draws at once.
 
     Args:
-        tables: For each group, how many samples of each class are given each class. Of two
-            classes, the second alone is looked at; of more, all.
+        tables: For each group, the number of samples by true class and predicted class. Of two
+            classes, only the second is compared; of more, all are.
 
     Returns:
-        Gaps in the order of ``METRICS``; not a number where no class can be compared.
+        Gaps in the order of ``METRICS``; NaN if no class can be compared.
     """
     rates = _rates(tables)
     selected, caught, alarms = (np.ptp(rate, axis=-2) for rate in rates)
     odds = np.maximum(caught, alarms)
-    return np.stack([_mean_of_known(gap) for gap in (selected, caught, odds)], axis=-1)
+    return np.stack([_finite_mean(gap) for gap in (selected, caught, odds)], axis=-1)
 
 
 def _limits(gaps: Float[ndarray, " draws"], tail: float) -> ConfidenceLimits:
-    """Percentiles of the resamples that have a class to compare; all that is possible of none."""
-    known = gaps[np.isfinite(gaps)]
-    if not len(known):
+    """Return percentiles of the finite gaps; the full range [0, 1] if there are none."""
+    finite = gaps[np.isfinite(gaps)]
+    if not len(finite):
         return ConfidenceLimits(0.0, 1.0)
-    low, high = np.quantile(known, [tail, 1 - tail])
+    low, high = np.quantile(finite, [tail, 1 - tail])
     return ConfidenceLimits(float(low), float(high))
 
 
 class _Rates(NamedTuple):
-    """Not a number where a group has no samples to take a rate of."""
+    """Selection, true-positive and false-positive rates; NaN for a rate without samples."""
 
     selected: Float[ndarray, "draws groups compared"]
     caught: Float[ndarray, "draws groups compared"]
@@ -305,18 +302,18 @@ class _Rates(NamedTuple):
 
 def _rates(tables: Float[ndarray, "draws groups classes classes"]) -> _Rates:
     size = tables.sum((-2, -1))[..., None]
-    of_class, given = tables.sum(-1), tables.sum(-2)
+    actual, predicted = tables.sum(-1), tables.sum(-2)
     hits = np.diagonal(tables, axis1=-2, axis2=-1)
     if tables.shape[-1] == 2:
-        of_class, given, hits = of_class[..., 1:], given[..., 1:], hits[..., 1:]
+        actual, predicted, hits = actual[..., 1:], predicted[..., 1:], hits[..., 1:]
     with np.errstate(invalid="ignore"):
-        return _Rates(given / size, hits / of_class, (given - hits) / (size - of_class))
+        return _Rates(predicted / size, hits / actual, (predicted - hits) / (size - actual))
 
 
-def _mean_of_known(gap: Float[ndarray, "draws compared"]) -> Float[ndarray, " draws"]:
-    known = np.isfinite(gap)
+def _finite_mean(gap: Float[ndarray, "draws compared"]) -> Float[ndarray, " draws"]:
+    finite = np.isfinite(gap)
     with np.errstate(invalid="ignore"):
-        mean: Float[ndarray, " draws"] = np.where(known, gap, 0.0).sum(-1) / known.sum(-1)
+        mean: Float[ndarray, " draws"] = np.where(finite, gap, 0.0).sum(-1) / finite.sum(-1)
     return mean
 
 
@@ -333,19 +330,19 @@ def _tables(
     groups, place = np.unique(group, return_inverse=True)
     if len(groups) < 2:
         raise BadInput(
-            f"fairness is between groups, and here are {len(groups)}; give at least 2 groups"
+            f"fairness gaps compare groups, got {len(groups)}; pass samples of at least 2 groups"
         )
     both = np.concatenate([labels, predictions])
-    # Classes 0 and 1 stay what they are where one of them never occurs.
+    # Binary classes keep both columns even if one of them never occurs.
     classes = np.array([0, 1]) if np.isin(both, (0, 1)).all() else np.unique(both)
-    true, given = np.searchsorted(classes, labels), np.searchsorted(classes, predictions)
+    actual, predicted = (np.searchsorted(classes, column) for column in (labels, predictions))
     tables = np.zeros((len(groups), len(classes), len(classes)))
-    np.add.at(tables, (place, true, given), 1)
+    np.add.at(tables, (place, actual, predicted), 1)
     return tables
 
 
 class _Comparable(NamedTuple):
-    """Classes whose rates every group has samples for."""
+    """Classes for which every group has the rates of equal opportunity and of equalised odds."""
 
     caught: Bool[ndarray, " compared"]
     odds: Bool[ndarray, " compared"]
@@ -354,19 +351,19 @@ class _Comparable(NamedTuple):
 def _comparable(tables: Float[ndarray, "groups classes classes"]) -> _Comparable:
     rates = _rates(tables[None])
     caught = np.isfinite(rates.caught[0]).all(0)
-    found = _Comparable(caught, caught & np.isfinite(rates.alarms[0]).all(0))
-    if not found.odds.any():
+    comparable = _Comparable(caught, caught & np.isfinite(rates.alarms[0]).all(0))
+    if not comparable.odds.any():
         raise BadInput(
-            "no class has samples in every group and outside of it, so that rates cannot be "
-            "compared between groups; give more samples of each group"
+            "no class has samples in every group, and samples of other classes in every group, so "
+            "that rates cannot be compared; pass more samples of each group"
         )
-    return found
+    return comparable
 
 
 def _by_fairlearn(
     tables: Float[ndarray, "groups classes classes"], comparable: _Comparable
 ) -> tuple[float, float, float]:
-    """The gaps as fairlearn has them, from counts as weights: samples one by one take seconds."""
+    """Compute the gaps with fairlearn, passing counts as weights: single samples take seconds."""
     try:
         from fairlearn.metrics import (
             MetricFrame,
@@ -379,14 +376,19 @@ def _by_fairlearn(
             "fairness metrics need fairlearn, which is not installed; run: "
             "pip install fedaudit[fairness]"
         ) from error
-    # For each class: within it or not, given it or not, in each group.
-    weights = np.stack([_against_rest(tables, at) for at in _looked_at(tables)])
-    klass, group, true, given = np.indices(weights.shape).reshape(4, -1)
-    metrics = {"given": selection_rate, "caught": true_positive_rate, "alarms": false_positive_rate}
+    # Axes: compared class, group, whether the sample has the class, whether it is predicted.
+    compared = range(1, 2) if tables.shape[-1] == 2 else range(tables.shape[-1])
+    weights = np.stack([_one_vs_rest(tables, index) for index in compared])
+    klass, group, actual, predicted = np.indices(weights.shape).reshape(4, -1)
+    metrics = {
+        "selected": selection_rate,
+        "caught": true_positive_rate,
+        "alarms": false_positive_rate,
+    }
     frame = MetricFrame(
         metrics=metrics,
-        y_true=true,
-        y_pred=given,
+        y_true=actual,
+        y_pred=predicted,
         sensitive_features=group,
         control_features=klass,
         sample_params={name: {"sample_weight": weights.ravel()} for name in metrics},
@@ -394,46 +396,42 @@ def _by_fairlearn(
     gaps = frame.difference()
     caught, alarms = gaps["caught"].to_numpy(), gaps["alarms"].to_numpy()
     return (
-        float(gaps["given"].mean()),
+        float(gaps["selected"].mean()),
         float(caught[comparable.caught].mean()),
         float(np.maximum(caught, alarms)[comparable.odds].mean()),
     )
 
 
-def _looked_at(tables: Float[ndarray, "groups classes classes"]) -> range:
-    return range(1, 2) if tables.shape[-1] == 2 else range(tables.shape[-1])
-
-
-def _against_rest(
-    tables: Float[ndarray, "groups classes classes"], at: int
+def _one_vs_rest(
+    tables: Float[ndarray, "groups classes classes"], index: int
 ) -> Float[ndarray, "groups 2 2"]:
-    """Counts of one class (second) against all others together (first)."""
-    size, hits = tables.sum((1, 2)), tables[:, at, at]
-    of_class, given = tables[:, at].sum(1), tables[:, :, at].sum(1)
-    rest = size - of_class - given + hits
-    cells = np.stack([rest, given - hits, of_class - hits, hits], axis=-1)
+    """Reduce the confusion matrices to one class (index 1) and all others together (index 0)."""
+    size, hits = tables.sum((1, 2)), tables[:, index, index]
+    actual, predicted = tables[:, index].sum(1), tables[:, :, index].sum(1)
+    neither = size - actual - predicted + hits
+    cells = np.stack([neither, predicted - hits, actual - hits, hits], axis=-1)
     return cells.reshape(len(tables), 2, 2)
 
 
 def _resampled(
     tables: Float[ndarray, "groups classes classes"], resamples: int, rng: np.random.Generator
 ) -> Float[ndarray, "draws groups classes classes"]:
-    """Counts of samples drawn again from each group, as many as it has."""
+    """Draw bootstrap resamples of each group's samples, as confusion matrices."""
     drawn = np.zeros((resamples, len(tables), tables[0].size))
-    for at, table in enumerate(tables.reshape(len(tables), -1)):
+    for group, table in enumerate(tables.reshape(len(tables), -1)):
         filled = np.flatnonzero(table)
         total = int(table.sum())
-        drawn[:, at, filled] = rng.multinomial(total, table[filled] / total, size=resamples)
+        drawn[:, group, filled] = rng.multinomial(total, table[filled] / total, size=resamples)
     return drawn.reshape(resamples, *tables.shape)
 
 
 class Violations(NamedTuple):
-    """Clients whose model's membership risk is above their threshold.
+    """Number of clients whose model has a membership risk above their threshold.
 
     Attributes:
-        above: Those whose model's measured risk is above it.
-        sure: Those of them for whom even the lower limit of that risk is.
-        clients: All of them.
+        above: Clients whose model's measured risk is above the threshold.
+        sure: Clients for which the lower confidence limit of the risk is above it as well.
+        clients: Number of clients.
     """
 
     above: int
@@ -447,13 +445,13 @@ def violations(
     *,
     lows: Float[ndarray, " lows"] | None = None,
 ) -> Violations:
-    """Number of clients that use a model that is riskier than they accept.
+    """Count the clients whose model is riskier than they accept.
 
     A risk that equals the threshold is accepted.
 
     Args:
-        risks: Membership risk of each client's model, in [0, 1]; not a number where it was not
-            measured, which is no violation.
+        risks: Membership risk of each client's model, in [0, 1]; NaN for a risk that was not
+            measured, which is not a violation.
         thresholds: The highest risk that each client accepts, in [0, 1].
         lows: Lower limits of the risks; without them no violation is sure.
 
@@ -475,11 +473,11 @@ def violations(
 
 
 class ModelRisk(NamedTuple):
-    """A model whose risk was measured, and what the clients that use it accept.
+    """Sample sizes behind a model's risk, and the risks that its clients accept.
 
     Attributes:
-        members: Of its training data that were asked about, at least 1.
-        others: Samples of nobody that were, at least 1.
+        members: Number of audited members, at least 1.
+        others: Number of audited non-members, at least 1.
         thresholds: The highest risk that each of its clients accepts.
     """
 
@@ -491,16 +489,16 @@ class ModelRisk(NamedTuple):
 def violations_by_chance(
     models: Sequence[ModelRisk], *, rng: np.random.Generator, draws: int = 10_000
 ) -> float:
-    """The noise floor of violations: how many are expected where every true risk is one half.
+    """Compute the expected number of violations if every true risk is at chance level (one half).
 
-    A measured risk is a balanced accuracy of so many samples, and scatters about the true one;
-    clients that accept little more than one half are then in violation by noise alone. Drawn for
-    an attack that takes half of all samples for members, which scatters most.
+    A measured risk is a balanced accuracy, with sampling error. Clients that accept little more
+    than one half are then in violation by noise alone. The simulated attack calls half of all
+    samples members, which has the largest variance.
 
     Args:
-        models: In the federation.
-        rng: Decides the draws.
-        draws: Of every model's measured risk.
+        models: The models of the federation.
+        rng: Draws the measured risks.
+        draws: Number of draws of every model's risk.
 
     Raises:
         BadInput: A model without samples on one side.
@@ -509,8 +507,8 @@ def violations_by_chance(
     for members, others, thresholds in models:
         if members < 1 or others < 1:
             raise BadInput(
-                "the noise floor of violations needs models measured on members and others, got "
-                f"{members} and {others}; leave out models whose risk was not measured"
+                "the noise floor of violations needs models measured on members and non-members, "
+                f"got {members} and {others}; leave out models whose risk was not measured"
             )
         caught = rng.binomial(members, 0.5, draws) / members
         cleared = rng.binomial(others, 0.5, draws) / others

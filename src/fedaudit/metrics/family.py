@@ -1,4 +1,4 @@
-"""Chance findings: p-values of figures above guessing, combined and corrected over a study."""
+"""P-values of figures above chance level, combined over runs and corrected over a study."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from fedaudit.metrics.roc import SplitScores, sides
 
 
 class Holm(NamedTuple):
-    """Tests of a family after Holm's correction; entries are None for tests that were refused.
+    """Tests of a family after Holm's correction, with None for tests without a p-value.
 
     Attributes:
         adjusted: Smallest family-wise error at which each test would be significant.
@@ -35,11 +35,11 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
 
     The test is exact for a handful of samples without ties, otherwise normal with the tie
     correction. If few scores differ from the most frequent one, a normal tail is too thin at the
-    small errors of a corrected family. Members beyond that score are then counted instead (Fisher's
-    exact test). If all scores are equal, the p-value is 1.
+    small errors of a corrected family. The test then counts the members above and below that score
+    (Fisher's exact test). If all scores are equal, the p-value is 1.
 
     Args:
-        scores: One score a sample, larger for likelier members.
+        scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
 
     Returns:
@@ -64,16 +64,16 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
 def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmembers: int) -> float:
     """Compute the one-sided p-value of a true-positive rate at a number of allowed false positives.
 
-    If members and non-members are scored alike, every order of all samples is equally likely. At
-    least ``true_positives`` members lie above the non-member after the allowed ones exactly if, of
-    the first ``true_positives + allowed`` samples, at most ``allowed`` are non-members. The p-value
-    is exact without ties; ties make it larger than necessary.
+    Under the null hypothesis every order of all samples is equally likely. At least
+    ``true_positives`` members are flagged exactly if at most ``allowed`` of the
+    ``true_positives + allowed`` highest scores belong to non-members. The p-value is exact without
+    ties; ties make it conservative.
 
     Args:
-        true_positives: Members flagged.
-        members: All members.
-        allowed: False positives that the threshold was allowed.
-        nonmembers: All non-members.
+        true_positives: Number of members flagged.
+        members: Number of members.
+        allowed: Number of false positives that the threshold may have.
+        nonmembers: Number of non-members.
 
     Raises:
         BadInput: Counts that do not fit together.
@@ -95,7 +95,7 @@ def combined(p_values: Sequence[float]) -> float:
     """Combine the p-values of the same test in several independent runs into one.
 
     Args:
-        p_values: One p-value of each run, in [0, 1].
+        p_values: One p-value per run, in [0, 1].
 
     Returns:
         The combined p-value, in [0, 1].
@@ -113,17 +113,17 @@ def combined(p_values: Sequence[float]) -> float:
         raise BadInput(f"p-values to combine are shares in [0, 1], at least one, got {p_values}")
     if len(p_values) == 1:
         return p_values[0]
-    # A p-value that underflowed to 0 would make the statistic infinite: this is as small.
+    # A p-value that underflowed to 0 would make the statistic infinite.
     floored = [max(p, np.finfo(np.float64).tiny) for p in p_values]
     return float(sp.stats.combine_pvalues(floored, method="fisher").pvalue)
 
 
 def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
-    """Control the chance of any false finding in a family of tests, however they depend.
+    """Control the probability of any false finding in a family of tests with any dependence.
 
-    The family is everything that a reader could pick the largest from: attacks, contrasts, target
-    clients, rounds, defenses. Without the correction, eight attacks on ten clients show "leakage"
-    almost always.
+    The family contains every figure from which a reader could pick the largest: attacks, contrasts,
+    target clients, rounds, defenses. Without the correction, eight attacks on ten clients show
+    "leakage" almost always.
 
     Args:
         p_values: One p-value per test, in any order; None for a test that was refused.
@@ -140,7 +140,7 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
     """
     if not 0 < alpha < 1:
         raise BadInput(f"alpha, the family-wise error, is between 0 and 1, got {alpha}")
-    made = [place for place, p in enumerate(p_values) if p is not None]
+    positions = [position for position, p in enumerate(p_values) if p is not None]
     values = np.array([p for p in p_values if p is not None], dtype=np.float64)
     if not ((values >= 0) & (values <= 1)).all():
         raise BadInput("p-values must be in [0, 1]; give None for a test that was refused")
@@ -148,7 +148,7 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
     steps = values[order] * np.arange(len(values), 0, -1)
     adjusted: list[float | None] = [None] * len(p_values)
     for place, value in zip(order, np.minimum(np.maximum.accumulate(steps), 1.0), strict=True):
-        adjusted[made[place]] = float(value)
+        adjusted[positions[place]] = float(value)
     return Holm(
         adjusted=tuple(adjusted),
         significant=tuple(None if value is None else value <= alpha for value in adjusted),
@@ -156,29 +156,29 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
 
 
 FEWEST_OTHERS = 8
-"""A side with fewer scores beside its most frequent one has limits of its own. With five of 100
+"""Scores other than the most frequent one that a side needs for DeLong's variance. With five of 100
 scores DeLong's lower limit still lies above the truth in 4 % of audits instead of 2.5 %."""
 _FEWEST_EXPECTED = 20.0
 """Other scores expected on the smaller side, below which a test counts instead of ranking. At 100
 samples against 1,000 a normal tail of 1e-4 is four times too thin with 10, seven times with 5."""
 _UNEVEN = 3
-"""Times that all samples are as many as the smaller side, from which on the tail is skewed."""
+"""Ratio of all samples to those of the smaller side above which the null distribution is skewed."""
 METHOD = "few scores differ"
-"""How the method of such limits begins; the level follows."""
+"""Method of limits for sides with few other scores, to which the confidence is appended."""
 
 
 class Side(NamedTuple):
-    """One side's share in the error of an AUC, sample by sample or person by person.
+    """Contribution of each unit (sample or person) of one side to the AUC.
 
-    An AUC is a weighted sum over the samples of a side: of each, how much of the other side lies on
-    the right side of it. A unit at the most frequent score adds what it adds there; any other adds
-    less or more.
+    The AUC is a weighted sum of the side's placements: for each sample, the share of the other side
+    that is ordered correctly with it. Contributions are relative to those at the most frequent
+    score, so that nearly all of them are 0.
 
     Attributes:
-        less: Units that add less than at the most frequent score: by how much.
-        more: Units that add more: by how much.
-        most_less: The most that any unit could add less.
-        most_more: The most that any unit could add more.
+        less: How much less each unit contributes; 0 if it does not.
+        more: How much more each unit contributes; 0 if it does not.
+        most_less: Largest possible value of ``less``.
+        most_more: Largest possible value of ``more``.
     """
 
     less: Float[np.ndarray, " units"]
@@ -187,26 +187,28 @@ class Side(NamedTuple):
     most_more: float
 
     def reach(self, confidence: float) -> ConfidenceLimits:
-        """Return how far the AUC may lie below and above its value, by this side alone.
+        """Return how far this side's error may put the AUC below and above its value.
 
         Args:
             confidence: Two-sided confidence, in (0, 1).
         """
         less, more = float(self.less.sum()), float(self.more.sum())
-        lost = _bound_on_sum(self.less, self.most_less, confidence)
-        won = _bound_on_sum(self.more, self.most_more, confidence)
-        return ConfidenceLimits(max(0.0, lost - less + more), max(0.0, won - more + less))
+        less_limit = _bound_on_sum(self.less, self.most_less, confidence)
+        more_limit = _bound_on_sum(self.more, self.most_more, confidence)
+        return ConfidenceLimits(
+            max(0.0, less_limit - less + more), max(0.0, more_limit - more + less)
+        )
 
 
 def is_rare(at_mode: Bool[np.ndarray, " units"]) -> bool:
-    """Return True if fewer than eight units, and under half, lie off the most frequent score."""
+    """Return True if under eight units, and under half, differ from the most frequent score."""
     others = len(at_mode) - int(at_mode.sum())
     return others < FEWEST_OTHERS and 2 * others < len(at_mode)
 
 
 def most_frequent(scores: Float[np.ndarray, " samples"]) -> float:
     """Return the score that more than half of the samples have; NaN without one."""
-    # It is the median as well: no sort is needed, which matters for thousands of shuffles.
+    # Such a score is the median as well. Avoiding a sort matters for thousands of permutations.
     middle = np.partition(scores, len(scores) // 2)[len(scores) // 2]
     return float(middle) if 2 * int((scores == middle).sum()) > len(scores) else np.nan
 
@@ -221,7 +223,7 @@ def side_of(
 
     Args:
         weights: The weight of each sample in the AUC; they add up to 1.
-        placements: The share of the other side that is on the right side of each sample.
+        placements: The share of the other side that is ordered correctly with each sample.
         at_mode: The same share for a sample at the most frequent score.
         unit: The person of each sample, numbered from 0; None if samples are independent.
     """
@@ -237,7 +239,7 @@ def side_of(
 
 
 def normal_reach(variance: float, quantile: float) -> ConfidenceLimits:
-    """Return how far a side with a variance lets the AUC lie below and above its value."""
+    """Return the half-width of a normal interval, below and above the value."""
     reach = quantile * math.sqrt(variance)
     return ConfidenceLimits(reach, reach)
 
@@ -248,11 +250,11 @@ def limits_of_sides(
     *,
     independent: bool = True,
 ) -> ConfidenceLimits:
-    """Return the limits of an AUC from how far each side lets it lie below and above.
+    """Return the limits of an AUC from the contributions of both sides.
 
     Args:
         value: The AUC.
-        reaches: Distances below and above, one pair a side.
+        reaches: For each side, the distances below and above the AUC.
         independent: False if one person may have samples on both sides.
 
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4).
@@ -262,36 +264,36 @@ def limits_of_sides(
     return ConfidenceLimits(max(0.0, value - below), min(1.0, value + above))
 
 
-def _bound_on_sum(amounts: Float[np.ndarray, " units"], most: float, confidence: float) -> float:
-    """Return the upper limit of the expected sum of amounts up to ``most`` that are nearly all 0.
+def _bound_on_sum(amounts: Float[np.ndarray, " units"], largest: float, confidence: float) -> float:
+    """Return the upper limit of the expected sum of amounts in [0, largest], nearly all of them 0.
 
     Source: Stringer, Practical aspects of statistical sampling in auditing, 1963; Bickel, Inference
         and auditing: the Stringer bound, 1992.
     """
-    if most <= 0:
+    if largest <= 0:
         return 0.0
-    shares = np.sort(amounts[amounts > 0])[::-1] / most
+    shares = np.sort(amounts[amounts > 0])[::-1] / largest
     units, one_sided = len(amounts), 1 - (1 - confidence) / 2
     bounds = [upper_limit(count, units, confidence=one_sided) for count in range(len(shares) + 1)]
     mean = bounds[0] + float(np.diff(bounds) @ np.minimum(shares, 1.0))
-    return units * most * mean
+    return units * largest * mean
 
 
 def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
-    """Test by counts whether members lie above the most frequent score more often.
+    """Test whether members lie above the most frequent score more often than non-members.
 
     Under the null hypothesis every division of a stratum's samples into members and non-members is
-    equally likely. How many members lie above the stratum's most frequent score then is
-    hypergeometric, and how many lie below it as well. Whether this test takes the place of ranks
-    depends on all scores together, never on who was a member.
+    equally likely. The number of members above the stratum's most frequent score is then
+    hypergeometric, and so is the number below it. Whether this test replaces the rank test depends
+    on all scores together, never on membership.
 
     Args:
-        parts: Scores of members and non-members, a pair for each stratum.
+        parts: Scores of members and non-members, one pair per stratum.
 
     Returns:
         The exact one-sided p-value, which is 1 if no score differs from the most frequent one of
-        its stratum. None where ranks do: the smaller side has a third of the samples, or twenty or
-        more scores other than the most frequent one are expected on it.
+        its stratum. None if the rank test applies: the smaller side has a third of the samples, or
+        twenty or more scores other than the most frequent one are expected on it.
 
     Source: Fisher, Statistical Methods for Research Workers, 1934, section 21.02.
     """
@@ -310,30 +312,31 @@ def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
     ]
     if min(expected) >= _FEWEST_EXPECTED:
         return None
-    # Members lie above more often, or below less often.
+    # Under the alternative, members lie above more often, or below less often.
     above, below = (
         [compare(scores, mode) for scores, mode in zip(pooled, modes, strict=True)]
         for compare in (np.greater, np.less)
     )
     members = [size[0] for size in sizes]
-    found = [
+    p_values = [
         _counted(marked, members, upper=upper)
         for marked, upper in ((above, True), (below, False))
         if any(flags.any() for flags in marked)
     ]
-    # Without any other score there is nothing to count, and no evidence.
-    return min(1.0, len(found) * min(found)) if found else 1.0
+    # Bonferroni's correction for two tests; without any other score there is no evidence.
+    return min(1.0, len(p_values) * min(p_values)) if p_values else 1.0
 
 
 def _counted(
     marked: Sequence[Bool[np.ndarray, " samples"]], members: Sequence[int], *, upper: bool
 ) -> float:
-    """Return the chance of as many marked members or more; of as many or fewer if not ``upper``."""
-    chances, observed = np.ones(1), 0
+    """Return the upper (or lower) tail probability of the number of marked members."""
+    distribution, observed = np.ones(1), 0
     for flags, drawn in zip(marked, members, strict=True):
         total = int(flags.sum())
         counts = np.arange(min(total, drawn) + 1)
-        chances = np.convolve(chances, sp.stats.hypergeom.pmf(counts, len(flags), total, drawn))
+        stratum = sp.stats.hypergeom.pmf(counts, len(flags), total, drawn)
+        distribution = np.convolve(distribution, stratum)
         observed += int(flags[:drawn].sum())
-    tail = chances[observed:] if upper else chances[: observed + 1]
+    tail = distribution[observed:] if upper else distribution[: observed + 1]
     return float(min(1.0, tail.sum()))

@@ -1,10 +1,11 @@
-"""Success in security games: is a record in a batch, by a rule that looks at each record.
+"""Success in security games in which an adversary decides whether a record is in a batch.
 
-A rule fires for the target with probability p, for any other record with probability f, and says
-"in" if it fires at all; a batch has n records. Then, with records drawn independently,
-TPR = 1 - (1 - p) (1 - f)^(n - 1), TNR = (1 - f)^n, and Adv = (TPR + TNR) / 2. Between two normal
-distributions of one spread, mu spreads apart, balanced accuracy is at most Phi(mu / 2), which the
-test reaches whose threshold lies half way.
+The adversary's rule looks at each record. It fires for the target with probability p and for any
+other record with probability f. The adversary answers "in" if the rule fires for any of the n
+records of the batch. With records drawn independently, TPR = 1 - (1 - p) (1 - f)^(n - 1),
+TNR = (1 - f)^n, and Adv = (TPR + TNR) / 2. Between two normal distributions with equal standard
+deviations and a distance of mu standard deviations, the balanced accuracy is at most Phi(mu / 2).
+A threshold half-way between the means reaches it.
 """
 
 import math
@@ -24,13 +25,13 @@ _MOST_ROUNDS = 10**9
 
 
 def gaussian_success(mu: float) -> float:
-    """The largest (TPR + TNR) / 2 of telling apart what lies mu spreads apart: Phi(mu / 2).
+    """Return the largest balanced accuracy between N(0, 1) and N(mu, 1): Phi(mu / 2).
 
     Args:
         mu: Distance in standard deviations, at least 0; infinite without noise.
 
     Raises:
-        BadInput: It is negative or not a number.
+        BadInput: ``mu`` is negative or NaN.
 
     Source: Dong, Roth and Su 2022: the trade-off function of mu-Gaussian DP.
     """
@@ -42,27 +43,27 @@ def gaussian_success(mu: float) -> float:
 def clipped_distance(
     noise_multiplier: float, *, rounds: int = 1, summed: int = 1, replaced: bool = True
 ) -> float:
-    """Distance by which one record moves noisy sums of clipped gradients, in deviations.
+    """Return by how many standard deviations one record shifts noisy sums of clipped gradients.
 
     Args:
-        noise_multiplier: Standard deviation of each client's noise on its sum, in clips.
-        rounds: How many such sums are given out, each with fresh noise.
-        summed: Of how many clients' noise each is the sum.
-        replaced: Whether a record stands in another one's place, as in the games: two clips at
-            most. Otherwise it is there or not: one clip.
+        noise_multiplier: Standard deviation of each client's noise, in units of the clip norm.
+        rounds: Number of sums that are released, each with fresh noise.
+        summed: Number of clients whose noise is added up in each sum.
+        replaced: Whether neighbouring data sets differ by replacing a record, as in the games (a
+            shift of two clip norms), or by adding one (a shift of one).
 
     Returns:
         The mu of Gaussian DP; infinite without noise.
 
     Raises:
-        BadInput: Noise is negative, or there are no rounds or clients.
+        BadInput: The noise is negative, or there are no rounds or clients.
 
     Source: Dong, Roth and Su 2022: the Gaussian mechanism and its composition, sqrt(P) / sigma
         for one clip.
     """
     if not (noise_multiplier >= 0 and rounds >= 1 and summed >= 1):
         raise BadInput(
-            "noise is at least 0, of at least one round and one client, got "
+            "the noise must be at least 0 and there must be a round and a client, got "
             f"{noise_multiplier}, {rounds} and {summed}"
         )
     if noise_multiplier == 0:
@@ -71,14 +72,14 @@ def clipped_distance(
 
 
 def rounds_needed(success: float, mu: float) -> int:
-    """Rounds after which averaging reaches a success, where one alone tells mu spreads apart.
+    """Return the number of rounds to average for a success, given the distance of one round.
 
     Args:
-        success: Wanted (TPR + TNR) / 2, in (0.5, 1).
-        mu: Of one round, above 0.
+        success: Required (TPR + TNR) / 2, in (0.5, 1).
+        mu: Distance of one round in standard deviations, above 0.
 
     Raises:
-        BadInput: Either is out of range.
+        BadInput: An argument is out of range.
     """
     if not (0.5 < success < 1 and mu > 0):
         raise BadInput(
@@ -89,14 +90,14 @@ def rounds_needed(success: float, mu: float) -> int:
 
 
 def gaussian_mechanism(epsilon: float, delta: float) -> float:
-    """Noise of the classic Gaussian mechanism, in sensitivities: sqrt(2 ln(1.25 / delta)) / eps.
+    """Return the noise multiplier of the classic Gaussian mechanism: sqrt(2 ln(1.25/delta)) / eps.
 
     Args:
-        epsilon: In nats, above 0; the proof holds below 1.
+        epsilon: Privacy budget, above 0; the proof holds below 1.
         delta: Failure probability, in (0, 1).
 
     Raises:
-        BadInput: Either is out of range.
+        BadInput: An argument is out of range.
 
     Source: AMI, appendix E; Dwork and Roth 2014, Theorem A.1.
     """
@@ -106,59 +107,55 @@ def gaussian_mechanism(epsilon: float, delta: float) -> float:
 
 
 def rounds_as_published(epsilon: float, delta: float, *, neurons: int, success: float) -> int:
-    """Rounds if every neuron's row had a length of 1 and noise of the classic mechanism.
+    """Return the rounds that the paper predicts, with classic Gaussian noise on every neuron's row.
 
-    Copies are then as good as rounds, since each brings a whole row of its own: the appendix's
-    "K-fold". No clip of whole gradients lets it be so; see :func:`rounds_under_a_clip`.
+    Every row has norm 1, so that K copies of the neuron are as good as K rounds (the appendix's
+    "K-fold"). A clip of whole gradients does not allow that; see :func:`rounds_under_a_clip`.
 
     Args:
-        epsilon: Of one round, as the paper names it; the noise is sqrt(2 ln(1.25 / delta)) / eps.
+        epsilon: Privacy budget of one round; the noise is sqrt(2 ln(1.25 / delta)) / eps.
         delta: Failure probability.
         neurons: Copies of the neuron (K).
-        success: Wanted Adv, in (0.5, 1), of a server that knows what the row looks like.
+        success: Required Adv, in (0.5, 1), of a server that knows the row.
 
     Raises:
-        BadInput: A number is out of range.
+        BadInput: An argument is out of range.
 
     Source: AMI, appendix E, Fig. 13.
     Differs: the paper does not say when noise counts as eliminated.
     """
-    _refuse_none(neurons)
+    if neurons < 1:
+        raise BadInput(f"averaging needs at least one neuron, got {neurons}")
     return rounds_needed(success, math.sqrt(neurons) / gaussian_mechanism(epsilon, delta))
 
 
 def rounds_under_a_clip(epsilon: float, delta: float, *, share: float = 1.0, success: float) -> int:
-    """Rounds behind DP-SGD with the same noise on a sum of clipped gradients.
+    """Return the rounds that DP-SGD requires, with the same noise on a sum of clipped gradients.
 
-    How many copies of the neuron there are is not asked: all their rows together have ``share``
-    of one clip.
+    The number of copies of the neuron does not matter: all their rows together have at most
+    ``share`` of one clip norm.
 
     Args:
-        epsilon: As above; of a record that is there or not.
+        epsilon: Privacy budget of one round, for adding or removing a record.
         delta: Failure probability.
-        share: How much of the target's gradient, by length, lies in the planted rows.
-        success: Wanted Adv of a server whose neurons are silent for all other records.
+        share: Share of the norm of the target's gradient that lies in the planted rows.
+        success: Required Adv of a server whose neurons do not fire for other records.
 
     Raises:
-        BadInput: A number is out of range.
+        BadInput: An argument is out of range.
     """
     if not 0 < share <= 1:
         raise BadInput(f"a share of a gradient lies in (0, 1], got {share}")
     return rounds_needed(success, share / gaussian_mechanism(epsilon, delta))
 
 
-def _refuse_none(neurons: int) -> None:
-    if neurons < 1:
-        raise BadInput(f"averaging needs at least one neuron, got {neurons}")
-
-
 class BoundedMean(NamedTuple):
-    """Independent values within a known range.
+    """Mean of independent values within a known range.
 
     Attributes:
-        mean: Of them.
-        values: How many.
-        width: Of the range that each must lie in, whatever is drawn: largest less smallest.
+        mean: Sample mean.
+        values: Number of values.
+        width: Width of the range that every possible value lies in.
     """
 
     mean: float
@@ -167,12 +164,12 @@ class BoundedMean(NamedTuple):
 
 
 class SignsOfMeans(NamedTuple):
-    """That one mean is positive and the other is not, and how surely.
+    """Certificate that one mean is positive and the other is not.
 
     Attributes:
-        delta: The least failure probability of either claim at which both hold; 1 where a sample
+        delta: Smallest failure probability of each claim at which both can be made; 1 if a sample
             mean has the wrong sign, so that nothing is certified.
-        failure: Probability that one of the two is wrong after all: at most twice delta.
+        failure: Bound on the probability that either claim is wrong: twice delta, at most 1.
     """
 
     delta: float
@@ -180,10 +177,10 @@ class SignsOfMeans(NamedTuple):
 
 
 def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
-    """Margin of the true mean beyond the sample's, on one side, but for delta.
+    """Return how far the true mean can lie from the sample mean on one side, except with ``delta``.
 
     Raises:
-        BadInput: Delta is not in (0, 1), or there is no sample, or its range is not one.
+        BadInput: Delta is not in (0, 1), there are no values, or their range is invalid.
 
     Source: Hoeffding 1963, Theorem 2; AMI, Eqs. (9) and (10).
     """
@@ -194,31 +191,35 @@ def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
 
 
 def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMeans:
-    """The smallest delta at which AMI's condition holds: the neuron's mean is positive for the
-    randomised target, and is not for other randomised records.
+    """Return the smallest delta at which AMI's condition on the neuron's means holds.
 
-    It says nothing of a single record or of a batch: where values scatter, a neuron with means of
-    the right signs loses most of its games. :func:`fedaudit.metrics.games.certify` is about games.
+    The condition: the neuron's mean is positive for the randomised target, and is not for other
+    randomised records. It does not bound the success on a single record or a batch. If values
+    scatter, a neuron whose means have the right signs loses most of its games. See
+    :func:`fedaudit.metrics.games.certify` for limits of the success in games.
 
     Args:
         of_target: Values on independent randomised copies of the target.
         of_others: Values on independent randomised other records.
 
     Raises:
-        BadInput: There is no sample, or its range is not one.
+        BadInput: There are no values, or their range is invalid.
 
     Source: AMI, Theorem 1, and Corollary 1 in closed form: a mean of the right sign stays on its
         side of zero as long as the margin is no wider than its distance.
-    Differs: the paper takes one delta for two events and the sample's own range; both events may
-        fail, and the range must hold for every value that could have been drawn.
+    Differs: the paper takes one delta for two events, and the range of the sample. Here both events
+        may fail, and the range must hold for every value that could have been drawn.
     """
-    deltas = (_least(of_target, of_target.mean), _least(of_others, -of_others.mean))
+    deltas = (
+        _smallest_delta(of_target, of_target.mean),
+        _smallest_delta(of_others, -of_others.mean),
+    )
     delta = max(deltas)
     return SignsOfMeans(delta, 1.0 if delta >= 1 else min(1.0, 2 * delta))
 
 
-def _least(sample: BoundedMean, distance: float) -> float:
-    """Delta at which the margin is as wide as the distance from the wrong side of zero."""
+def _smallest_delta(sample: BoundedMean, distance: float) -> float:
+    """Return the delta at which the margin equals the distance from the wrong side of zero."""
     _require(sample)
     if distance <= 0:
         return 1.0
@@ -230,19 +231,19 @@ def _least(sample: BoundedMean, distance: float) -> float:
 def _require(sample: BoundedMean) -> None:
     if sample.values < 1 or not 0 <= sample.width < math.inf or not math.isfinite(sample.mean):
         raise BadInput(
-            "a mean is bounded from at least one value, a finite mean and a finite range, got "
+            "bounding a mean takes at least one value, a finite mean and a finite range, got "
             f"{sample.values} values of mean {sample.mean} in a range of width {sample.width}"
         )
 
 
 class GameSuccess(NamedTuple):
-    """Success of games.
+    """Success of an adversary in games.
 
     Attributes:
-        tpr: Games with the target in which "in" was said.
-        tnr: Games without it in which "out" was said.
-        adv: Their mean, the paper's Adv: 0.5 is guessing, 1 never wrong.
-        epsilon: What the success proves of the privacy budget of a record: at least this.
+        tpr: Share of the games with the target in which the answer was "in".
+        tnr: Share of the games without it in which the answer was "out".
+        adv: Their mean, the paper's Adv; 0.5 is chance level.
+        epsilon: Lower bound on the epsilon of a record that the success implies.
     """
 
     tpr: Share
@@ -253,11 +254,11 @@ class GameSuccess(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(Limits[float]):
-    """Limits of the success in games, from how often the rule fires for single records.
+    """Limits of the success in games, computed from the rule's rates for single records.
 
     Attributes:
-        of_target: How often the rule fires for the target, with its limits.
-        of_others: How often for another record, with its limits.
+        of_target: Rate at which the rule fires for the target, with its limits.
+        of_others: Rate at which it fires for another record, with its limits.
         batch: Records in a batch.
     """
 
@@ -275,18 +276,18 @@ def game_success(
     delta: float = 0.0,
     confidence: float = 0.95,
 ) -> GameSuccess:
-    """Success in games that are independent of each other.
+    """Compute the success in independent games.
 
     Args:
-        said_in: Games with the target in which "in" was said.
-        with_target: All of them.
-        said_out: Games without the target in which "out" was said.
-        without: All of them.
-        delta: At which epsilon is bounded.
-        confidence: Of each figure, and of epsilon's bound.
+        said_in: Games with the target in which the answer was "in".
+        with_target: Games with the target.
+        said_out: Games without the target in which the answer was "out".
+        without: Games without the target.
+        delta: The delta to bound epsilon at.
+        confidence: Confidence of each figure, and of the bound on epsilon.
 
     Raises:
-        BadInput: There are no games of a kind, or more right ones than there are.
+        BadInput: There are no games of a kind, or more correct answers than games.
 
     Source: AMI, Eq. (3).
     """
@@ -303,11 +304,11 @@ def game_success(
 
 
 def expected_success(of_target: float, of_others: float, batch: int) -> float:
-    """Adv of a rule that fires for single records with these probabilities.
+    """Return the Adv of a rule that fires for single records with these probabilities.
 
     Args:
-        of_target: Probability of firing for the target, p.
-        of_others: For any other record, f.
+        of_target: Probability p of firing for the target.
+        of_others: Probability f of firing for any other record.
         batch: Records in a batch, n.
     """
     silent = 1 - of_others
@@ -316,46 +317,43 @@ def expected_success(of_target: float, of_others: float, batch: int) -> float:
 
 
 def most_success(epsilon: float, delta: float = 0.0) -> float:
-    """The largest Adv against records with that privacy budget: (e^eps + delta) / (1 + e^eps).
+    """Return the largest Adv under (epsilon, delta)-DP: (e^eps + delta) / (1 + e^eps).
 
     Args:
-        epsilon: Of one record, in nats; infinite for none.
-        delta: Probability with which epsilon may be exceeded.
+        epsilon: Privacy budget of one record; infinite without privacy.
+        delta: Failure probability, in [0, 1].
 
     Raises:
-        BadInput: The budget is negative or not a number, or delta no probability.
+        BadInput: Epsilon is negative or NaN, or delta is out of range.
 
     Source: Kairouz, Oh and Viswanath 2015: under (epsilon, delta)-DP
         TPR <= e^eps FPR + delta and 1 - FPR <= e^eps (1 - TPR) + delta.
     """
     if not (epsilon >= 0 and 0 <= delta <= 1):
-        raise BadInput(
-            f"a privacy budget is a number of at least 0 with a delta from 0 to 1, got {epsilon} "
-            f"and {delta}"
-        )
+        raise BadInput(f"epsilon must be at least 0 and delta in [0, 1], got {epsilon} and {delta}")
     odds = math.exp(-epsilon)
     return (1 + delta * odds) / (1 + odds)
 
 
 def predicted_silence(fired: Sequence[int], records: Sequence[int], *, batch: int) -> float | None:
-    """TNR as the rates of single records predict it: the mean over targets of (1 - f)^batch.
+    """Predict the TNR from the rates of single records: the mean over targets of (1 - f)^batch.
 
-    For each target the share of all batches of the records looked at in which none fires, which
-    is an unbiased estimate where the rate f put into the formula is not.
+    For each target, the estimate is the share of all possible batches of its records in which the
+    neuron never fires. This is unbiased, unlike the formula with the observed rate f.
 
     Args:
-        fired: Other records for which the neuron fired, target by target.
-        records: Other records looked at.
+        fired: For each target, the number of other records for which the neuron fired.
+        records: For each target, the number of other records.
         batch: Records in a batch.
 
     Returns:
-        The mean over the targets with at least two batches of records, since one batch would
-        predict nothing but itself; None without such a target.
+        The mean over the targets with at least two batches of records, since a single batch would
+        only predict itself; None without such a target.
     """
-    known = [(k, n) for k, n in zip(fired, records, strict=True) if n >= 2 * batch]
-    if not known:
+    usable = [(k, n) for k, n in zip(fired, records, strict=True) if n >= 2 * batch]
+    if not usable:
         return None
-    shares = [math.comb(n - k, batch) / math.comb(n, batch) for k, n in known]
+    shares = [math.comb(n - k, batch) / math.comb(n, batch) for k, n in usable]
     return math.fsum(shares) / len(shares)
 
 
@@ -368,22 +366,22 @@ def certify(
     batch: int,
     confidence: float = 0.95,
 ) -> Certificate:
-    """Success in games that the firing for single records proves.
+    """Compute limits of the success in games from the rule's rates for single records.
 
-    Both limits hold at once with the stated confidence: each rate's exact limits are wrong with
-    half of the rest. They certify games with batches of independent records of the distribution
-    that the records counted here are from; the rule must not have been made with these.
+    Both limits hold together with the stated confidence, since each rate's exact limits have half
+    of the error. They are valid for games with batches of independent records from the same
+    distribution as the counted records. The rule must be independent of the counted records.
 
     Args:
         fired_for_target: Randomised copies of the target for which the rule fired.
-        copies: All of them, independent.
+        copies: Number of randomised copies, which are independent.
         fired_for_others: Other records for which it fired.
-        records: All of them, independent.
+        records: Number of other records, which are independent.
         batch: Records in a batch.
-        confidence: That the limits hold.
+        confidence: Confidence of the limits, in (0, 1).
 
     Raises:
-        BadInput: Counts that cannot be, or an empty batch.
+        BadInput: Counts out of range, or an empty batch.
 
     Source: Clopper and Pearson 1934, and the formula above.
     Differs: AMI's Theorem 1 bounds means of the neuron's values, from which no success follows.
@@ -394,11 +392,12 @@ def certify(
     each = 1 - (1 - confidence) / 2
     target = share(fired_for_target, copies, confidence=each)
     others = share(fired_for_others, records, confidence=each)
-    # In f, success falls to a minimum and rises again: false alarms also find the target.
-    turn = 1 - (1 - target.low) * (batch - 1) / batch
-    least = min(max(turn, others.low), others.high)
+    # As a function of f, success falls to a minimum and rises again, because false alarms in a
+    # batch with the target are correct answers.
+    minimum = 1 - (1 - target.low) * (batch - 1) / batch
+    worst = min(max(minimum, others.low), others.high)
     return Certificate(
-        low=expected_success(target.low, least, batch),
+        low=expected_success(target.low, worst, batch),
         high=max(expected_success(target.high, f, batch) for f in (others.low, others.high)),
         of_target=target,
         of_others=others,

@@ -1,8 +1,8 @@
-"""Intervals for shares (exact), and for figures of several runs: two questions, two intervals.
+"""Exact confidence intervals of shares, and intervals of a mean over several runs.
 
-*These runs*: what the runs that were made gave away. Their models are what they are, and the only
-error is that of the samples in each. *Further runs*: what another run of the same procedure would
-give. There the runs are the units, and few of them say little.
+A mean over runs can answer two questions. *These runs*: how much did these trained models leak? The
+only error is that of the samples in each run. *Further runs*: how much would another run of the
+same procedure leak? The runs are then the sample, and a few of them give wide limits.
 """
 
 import math
@@ -22,14 +22,14 @@ from fedaudit.core.limits import Limited as Limited
 from fedaudit.core.limits import Limits as Limits
 
 FEWEST_RUNS = 5
-"""Below so many runs nothing is said about further ones: limits would be wider than any leak."""
+"""Fewest runs for limits of further runs; fewer would give limits wider than any leak."""
 
 _ROUNDING = 1e-12
-"""Equal gaps between shares differ by so much at most, which is no spread."""
+"""Largest range of values that counts as rounding error and not as a spread."""
 _STEPS = 48
-"""Into which the error of limits that are held together is divided."""
+"""Number of steps into which :func:`held_together` divides the error."""
 _LEAST_ERROR = 1e-12
-"""Of one side, at which limits are asked for."""
+"""Smallest one-sided error at which a run's limits are computed."""
 
 
 class ConfidenceLimits(NamedTuple):
@@ -50,7 +50,7 @@ class LimitsByError(Limits[Float[np.ndarray, " errors"]]):
 
 
 LimitsAt = Callable[[Float[np.ndarray, " errors"]], LimitsByError]
-"""Limits of a figure whose each side is wrong with these probabilities at most, all in (0, 1)."""
+"""Function from one-sided errors, all in (0, 1), to the limits of a figure at each of them."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class SeedMean(IntervalEstimate[float | None]):
 
 
 def percent(share: float) -> str:
-    """A share as per cent, without needless zeros: 0.95 gives "95%"."""
+    """Format a share as a percentage without trailing zeros: 0.95 gives "95%"."""
     return f"{100 * share:.6g}%"
 
 
 def require_confidence(confidence: float) -> None:
-    """Refuses a confidence that is not strictly between 0 and 1."""
+    """Raise if the confidence is not strictly between 0 and 1."""
     if not 0 < confidence < 1:
         raise BadInput(f"confidence is a share between 0 and 1, such as 0.95, got {confidence}")
 
@@ -87,7 +87,7 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
     The true share lies below it with probability at most 1 - confidence.
 
     Args:
-        count: Successes among ``total``; fractional where half-successes are counted.
+        count: Successes among ``total``; may be fractional, since ties count half.
         total: Independent trials, above 0.
         confidence: One-sided confidence, in (0, 1).
 
@@ -108,7 +108,7 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
 
 
 def counted_limits(count: float | int, total: float | int) -> LimitsAt:
-    """Return a function that gives the Clopper-Pearson limits of a share at any errors.
+    """Return a function that computes the Clopper-Pearson limits of a share at any errors.
 
     Args:
         count: Successes among ``total``.
@@ -125,27 +125,27 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
     """
     _require_count(count, total)
 
-    def at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
-        least, most = np.zeros(len(errors)), np.ones(len(errors))
-        low = sp.special.betaincinv(count, total - count + 1, errors) if count else least
-        high = (
-            sp.special.betaincinv(count + 1, total - count, 1 - errors) if count < total else most
-        )
-        return LimitsByError(low=np.asarray(low), high=np.asarray(high))
+    def limits_at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
+        low, high = np.zeros(len(errors)), np.ones(len(errors))
+        if count:
+            low = np.asarray(sp.special.betaincinv(count, total - count + 1, errors))
+        if count < total:
+            high = np.asarray(sp.special.betaincinv(count + 1, total - count, 1 - errors))
+        return LimitsByError(low=low, high=high)
 
-    return at
+    return limits_at
 
 
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
     """Compute the one-sided upper confidence limit of a share.
 
-    The true share lies above it with probability at most 1 - confidence. Refusals and source are
-    those of :func:`lower_limit`.
+    The true share lies above it with probability at most 1 - confidence. The source and the errors
+    raised are those of :func:`lower_limit`.
 
     Args:
-        count: Number that is counted, at most ``total``.
-        total: Number of all, at least 1.
-        confidence: Confidence of the limit, in (0, 1).
+        count: Successes among ``total``.
+        total: Independent trials, above 0.
+        confidence: One-sided confidence, in (0, 1).
 
     Returns:
         The limit, in [0, 1].
@@ -191,9 +191,9 @@ def clopper_pearson(
 def summed(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
     """Compute limits of the mean of independent runs' figures by summing their squared errors.
 
-    Each run's distance from its limit is taken as its standard error on that side, and the squares
-    are summed. This holds for figures without bias whose errors cancel from run to run. For others
-    use :func:`held_together`. For one run, the limits are its own.
+    The distance of each run's figure from its limit is taken as its standard error on that side,
+    and the squares are summed. This is valid for unbiased figures, whose errors cancel between
+    runs. For others use :func:`held_together`. The limits of a single run are returned unchanged.
 
     Args:
         runs: The figure in each run, with limits of one confidence; at least one.
@@ -220,8 +220,8 @@ def averaged(parts: Sequence[Limited[float]]) -> ConfidenceLimits:
     """Compute limits of the mean of figures that may depend on each other in any way.
 
     The standard error of a mean is at most the mean of the standard errors. The means of the limits
-    are therefore wide enough if errors are nearly normal: clients or attacks of one run, accuracies
-    on one set of test samples. For one figure, the limits are its own.
+    are therefore wide enough if errors are nearly normal. Use it for clients or attacks of one run,
+    or for accuracies on one set of test samples.
 
     Args:
         parts: Each figure with limits of one confidence; at least one.
@@ -246,19 +246,19 @@ def held_together(
 ) -> ConfidenceLimits:
     """Combine limits of independent runs' figures into limits of their mean.
 
-    The runs' limits need not be centred or tight. Limits at every error are a p-value for every
-    value: the error at which a limit passes it. The runs' p-values are combined by their product,
-    as in Fisher's method, and by the smallest of them. The limit is the smallest (largest) mean of
-    values that neither rejects. This holds for any valid limits of independent runs, however skewed
-    or conservative they are. For one run, the limits are its own.
+    The runs' limits need not be centred or tight. Limits at every error define a p-value for every
+    value: the error at which a limit passes that value. Two tests combine the runs' p-values: their
+    product, as in Fisher's method, and their minimum. The limit is the smallest (largest) mean of
+    values that neither test rejects. It is valid for any valid limits of independent runs, even
+    skewed or conservative ones. The limits of a single run are returned unchanged.
 
     Args:
-        runs: For each run its limits at any errors; at least one run.
+        runs: A function for each run that returns its limits at any errors; at least one run.
         confidence: Two-sided confidence, in (0, 1).
         within: Range of the figure.
 
     Raises:
-        BadInput: No runs, or no such confidence.
+        BadInput: No runs, or a confidence out of range.
 
     Examples:
         >>> low, high = held_together([counted_limits(30, 100), counted_limits(40, 100)])
@@ -271,66 +271,68 @@ def held_together(
     _require_some(len(runs))
     side = (1 - confidence) / 2
     if len(runs) == 1:
-        found = runs[0](np.array([side]))
-        return ConfidenceLimits(float(found.low[0]), float(found.high[0]))
-    budget = _budget(len(runs), side)
-    # Each run's share is rounded up to the next step, which errs on the wide side.
-    shares = budget.total / _STEPS * np.arange(1, _STEPS + 1)
-    errors = np.exp(-np.minimum(shares, budget.of_one))
-    asked = errors[errors >= _LEAST_ERROR]
-    ladders = [at(asked) for at in runs]
-    # Beyond the least error there is no limit but the range itself.
-    rest = np.ones(len(errors) - len(asked))
-    lows = [np.concatenate([one.low, within[0] * rest]) for one in ladders]
-    turned = [-np.concatenate([one.high, within[1] * rest]) for one in ladders]
-    return ConfidenceLimits(_least_sum(lows) / len(runs), -_least_sum(turned) / len(runs))
+        limits = runs[0](np.array([side]))
+        return ConfidenceLimits(float(limits.low[0]), float(limits.high[0]))
+    budget = _critical_values(len(runs), side)
+    # Each run's part of the sum is rounded up to the next step, which can only widen the limits.
+    steps = budget.total / _STEPS * np.arange(1, _STEPS + 1)
+    errors = np.exp(-np.minimum(steps, budget.single))
+    computed = errors[errors >= _LEAST_ERROR]
+    by_run = [limits_at(computed) for limits_at in runs]
+    # At smaller errors the limit is the end of the figure's range.
+    padding = np.ones(len(errors) - len(computed))
+    lows = [np.concatenate([limits.low, within[0] * padding]) for limits in by_run]
+    highs = [-np.concatenate([limits.high, within[1] * padding]) for limits in by_run]
+    return ConfidenceLimits(_least_sum(lows) / len(runs), -_least_sum(highs) / len(runs))
 
 
-class _Budget(NamedTuple):
-    """Budget of values beyond the runs' limits, as -log of their p-values.
+class _CriticalValues(NamedTuple):
+    """Critical values of the runs' -log p-values.
 
     Attributes:
-        total: All of them together.
-        of_one: Any of them.
+        total: Critical value of their sum.
+        single: Critical value of each of them.
     """
 
     total: float
-    of_one: float
+    single: float
 
 
 @lru_cache
-def _budget(runs: int, error: float) -> _Budget:
-    """The -log p-values of independent runs exceed one of these with just this error.
+def _critical_values(runs: int, error: float) -> _CriticalValues:
+    """Return the critical values that -log p-values of independent runs exceed with this error.
 
-    They are exponential, or smaller where limits are cautious. Half of the error is for one that is
-    large by itself: a threshold that was set on few samples may tell nothing at all, and without
-    an end for one it would take the whole sum.
+    Each -log p-value is at most exponentially distributed. Half of the error is spent on single
+    values. Without that bound, one run with an uninformative limit, such as a threshold that was
+    set on few samples, could use up the whole sum.
     """
-    of_one = -math.log(error / 2 / runs)
+    single = -math.log(error / 2 / runs)
 
-    def missed(total: float) -> float:
-        # The sum of exponentials that all end, by inclusion and exclusion of those that do not.
+    def excess_error(total: float) -> float:
+        # Distribution of the sum of exponentials that are all below ``single``, by inclusion and
+        # exclusion of those above it.
         terms = (
             (-1) ** k
             * math.comb(runs, k)
-            * math.exp(-k * of_one)
-            * float(sp.special.gammainc(runs, max(total - k * of_one, 0.0)))
+            * math.exp(-k * single)
+            * float(sp.special.gammainc(runs, max(total - k * single, 0.0)))
             for k in range(runs + 1)
         )
         return 1 - math.fsum(terms) - error
 
-    # By halves: scipy's search takes longer to load than all of this.
-    low, high = of_one, runs * of_one
+    # Bisection: importing scipy.optimize takes longer than these 60 steps.
+    low, high = single, runs * single
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if missed(middle) > 0 else (low, middle)
-    return _Budget(high, of_one)
+        low, high = (middle, high) if excess_error(middle) > 0 else (low, middle)
+    return _CriticalValues(high, single)
 
 
 def _least_sum(ladders: Sequence[np.ndarray]) -> float:
-    """The least sum of one entry a ladder, of places that add up to the last at most.
+    """Return the least sum of one entry per ladder whose positions add up to the last at most.
 
-    Ladders descend: a later place is a smaller error, and a limit further out.
+    Entries descend: a later position is a smaller error, and a limit further out. This is dynamic
+    programming, one ladder at a time.
     """
     best = ladders[0]
     for ladder in ladders[1:]:
@@ -346,7 +348,7 @@ def over_further_runs(
 ) -> SeedMean:
     """Compute the mean over runs with Student's t interval for further runs of the procedure.
 
-    Samples of one run share one model, so that the units are runs and not samples.
+    Samples of one run share one model. The independent units are therefore the runs.
 
     Args:
         values: The figure in each run, at least five.
@@ -362,12 +364,12 @@ def over_further_runs(
         (0.62, 0.6, 0.64)
     """
     if len(values) < FEWEST_RUNS:
-        raise BadInput(f"{too_few_runs(len(values))}; run more seeds, or ask what these runs gave")
+        raise BadInput(f"{too_few_runs(len(values))}; run more seeds, or use limits of these runs")
     return mean_of_units(values, units="seeds", confidence=confidence, within=within)
 
 
 def too_few_runs(runs: int) -> str:
-    """Reason why nothing is said about further runs."""
+    """Return the reason why there are no limits for further runs."""
     return f"an interval over further runs needs {FEWEST_RUNS} seeds, got {runs}"
 
 
@@ -378,11 +380,11 @@ def mean_of_units(
     confidence: float = 0.95,
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> SeedMean:
-    """Mean of independent units, runs or games, with Student's t interval.
+    """Compute the mean of independent units, such as runs or games, with Student's t interval.
 
     Args:
-        values: One a unit, at least two.
-        units: What they are, for the method's name.
+        values: One value per unit, at least two.
+        units: Plural noun for the units, used in the method's name.
         confidence: Two-sided confidence, in (0, 1).
         within: Range of the values, which the interval is cut to; (0, 1) for shares.
 
@@ -390,14 +392,14 @@ def mean_of_units(
         BadInput: Fewer than two units, or a value that is not finite.
     """
     require_confidence(confidence)
-    given = _units(values, least=2, units=units, way_out="report the one's own interval")
-    center, error = float(given.mean()), float(given.std(ddof=1) / np.sqrt(len(given)))
-    if np.ptp(given) <= _ROUNDING:
-        return SeedMean(center, None, None, f"no spread over {len(given)} {units}", len(given))
-    reach = float(sp.special.stdtrit(len(given) - 1, 1 - (1 - confidence) / 2)) * error
-    method = f"Student t over {len(given)} {units} {percent(confidence)}"
+    array = _units(values, least=2, units=units, way_out="report the interval of the single one")
+    center, error = float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array)))
+    if np.ptp(array) <= _ROUNDING:
+        return SeedMean(center, None, None, f"no spread over {len(array)} {units}", len(array))
+    reach = float(sp.special.stdtrit(len(array) - 1, 1 - (1 - confidence) / 2)) * error
+    method = f"Student t over {len(array)} {units} {percent(confidence)}"
     low, high = max(within[0], center - reach), min(within[1], center + reach)
-    return SeedMean(center, low, high, method, len(given))
+    return SeedMean(center, low, high, method, len(array))
 
 
 def bootstrap_over_seeds(
@@ -440,15 +442,15 @@ def bootstrap_over_seeds(
 
 
 def _units(values: Sequence[float], *, least: int, units: str, way_out: str) -> np.ndarray:
-    given = np.asarray(values, dtype=np.float64)
-    if given.ndim != 1 or len(given) < least:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or len(array) < least:
         raise BadInput(
-            f"an interval over {units} needs at least {least} of them, got {given.size}; "
+            f"an interval over {units} needs at least {least} of them, got {array.size}; "
             f"take more {units} or {way_out}"
         )
-    if not np.isfinite(given).all():
+    if not np.isfinite(array).all():
         raise BadInput(f"a figure over {units} must be finite in each; leave refused ones out")
-    return given
+    return array
 
 
 def _require_some(runs: int) -> None:

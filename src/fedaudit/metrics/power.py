@@ -1,4 +1,4 @@
-"""Statistical power: what this sample size can detect, and what limits a larger one would give."""
+"""Statistical power: the smallest detectable AUC, and the limits that more samples would give."""
 
 import math
 from bisect import bisect_left
@@ -36,11 +36,11 @@ def smallest_auc(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> float | None:
-    """Compute the smallest AUC that the corrected test of an attack finds with some probability.
+    """Compute the smallest AUC that the corrected test of an attack detects with a given power.
 
-    The test is the one-sided Mann-Whitney test within strata, combined over runs as Fisher does,
-    at the error that Holm's correction leaves to the first of so many tests. That is the strictest
-    one: once another test of the family is significant, smaller leaks are found too.
+    The test is the one-sided Mann-Whitney test within strata, combined over runs by Fisher's
+    method. Its error is that of the first step of Holm's correction for the family of tests, which
+    is the strictest. If another test of the family is significant, smaller leaks are detected too.
 
     Args:
         strata: Members and non-members of each stratum, such as a client.
@@ -48,34 +48,34 @@ def smallest_auc(
         rng: Simulates several runs.
         runs: Independent runs of these sizes, at least 1.
         alpha: Family-wise error, in (0, 1).
-        power: Probability of finding the leak, in (0, 1).
+        power: Probability of detecting the leak, in (0, 1).
 
     Returns:
-        An AUC in (0.5, 1]; None if not even perfectly separated members would be found.
+        An AUC in (0.5, 1]; None if not even perfectly separated members would be detected.
 
     Raises:
         BadInput: A number out of range, or no stratum with members and non-members.
 
     Source: Hanley and McNeil 1982, The meaning and use of the area under a receiver operating
         characteristic (ROC) curve, for the variance; Fisher 1925, section 21.1; Holm 1979.
-    Differs: The test statistic is taken as normal, on the scale of its exact variance by chance.
-        Over several runs the probability is simulated.
+    Differs: The test statistic is taken as normal, on the scale of its exact variance under the
+        null hypothesis. Over several runs the probability is simulated.
     """
     pairs = sum(members * others for members, others in strata)
     if not (pairs and tests >= 1 and runs >= 1 and 0 < alpha < 1 and 0 < power < 1):
         raise BadInput(
-            "a leak is found by at least one test of members against non-members, with an error "
-            f"and a power between 0 and 1; got {list(strata)[:3]}, {tests} tests, {runs} runs, "
-            f"alpha={alpha}, power={power}"
+            "detecting a leak takes members and non-members of one stratum, at least one test and "
+            f"run, and alpha and power between 0 and 1; got {list(strata)[:3]}, {tests} tests, "
+            f"{runs} runs, alpha={alpha}, power={power}"
         )
     drawn = rng.standard_normal((_DRAWS, runs)) if runs > 1 else None
-    finds = partial(_power, strata, alpha / tests, drawn)
-    if finds(1.0) < power:
+    power_at = partial(_power, strata, alpha / tests, drawn)
+    if power_at(1.0) < power:
         return None
     low, high = 0.5, 1.0
     while high - low > _PRECISION:
         middle = (low + high) / 2
-        low, high = (middle, high) if finds(middle) < power else (low, middle)
+        low, high = (middle, high) if power_at(middle) < power else (low, middle)
     return high
 
 
@@ -85,8 +85,8 @@ def _power(
     drawn: Float[np.ndarray, "draws runs"] | None,
     auc: float,
 ) -> float:
-    """The probability that an AUC is found at an error."""
-    scale = _variance_by_chance(strata) ** 0.5
+    """Return the probability that a test with this error detects an AUC."""
+    scale = _null_variance(strata) ** 0.5
     mean, spread = (auc - 0.5) / scale, _variance(strata, auc) ** 0.5 / scale
     if drawn is None:
         least = -NormalDist().inv_cdf(error)
@@ -95,14 +95,14 @@ def _power(
     return float((statistic > sp.special.chdtri(2 * drawn.shape[1], error)).mean())
 
 
-def _variance_by_chance(strata: Sequence[tuple[int, int]]) -> float:
-    """The variance of the AUC over pairs within strata if membership is shuffled within them."""
+def _null_variance(strata: Sequence[tuple[int, int]]) -> float:
+    """Return the variance of the stratified AUC when membership is shuffled within strata."""
     pairs = sum(m * n for m, n in strata)
     return sum(m * n * (m + n + 1) / 12 for m, n in strata) / pairs**2
 
 
 def _variance(strata: Sequence[tuple[int, int]], auc: float) -> float:
-    """The same variance at an AUC, of scores with exponential distributions."""
+    """Return the variance of the stratified AUC for exponentially distributed scores."""
     pairs = sum(m * n for m, n in strata)
     of_members = auc / (2 - auc) - auc**2
     of_others = 2 * auc**2 / (1 + auc) - auc**2
@@ -116,49 +116,50 @@ _SAME = 1e-6
 
 
 def larger_share(
-    found: Limited[float], total: int, larger: int, *, confidence: float
+    estimate: Limited[float], total: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
-    """Limits of a counted share among more trials.
+    """Compute the limits that a share would have with more trials.
 
     Args:
-        found: The share and its limits.
-        total: Trials behind them.
-        larger: Trials asked about, at least as many.
-        confidence: Of the limits, in (0, 1).
+        estimate: The share and its limits.
+        total: Number of trials behind the estimate.
+        larger: Larger number of trials.
+        confidence: Two-sided confidence of the limits, in (0, 1).
 
     Returns:
-        Clopper-Pearson limits; None where those found are not of this kind and count.
+        Clopper-Pearson limits; None if the estimate's limits are not the Clopper-Pearson limits of
+        ``total`` trials.
     """
     if total < 1 or not _same(
-        clopper_pearson(found.value * total, total, confidence=confidence), found
+        clopper_pearson(estimate.value * total, total, confidence=confidence), estimate
     ):
         return None
-    return clopper_pearson(found.value * larger, larger, confidence=confidence)
+    return clopper_pearson(estimate.value * larger, larger, confidence=confidence)
 
 
 def larger_rate(
-    found: Limited[float],
+    estimate: Limited[float],
     fpr: float,
     sizes: tuple[int, int],
     times: float | int,
     *,
     confidence: float,
 ) -> ConfidenceLimits | None:
-    """Limits of a true-positive rate where both sides have ``times`` as many samples.
+    """Compute the limits that a true-positive rate would have with ``times`` as many samples.
 
-    The limits found tell how many members lie above the two non-members that they were counted
-    from. With the rate itself these are points of the receiver operating characteristic, which is
-    taken to run straight between them; larger samples count from places between them.
+    Each limit determines how many members score above the non-member that it was counted from.
+    These counts and the rate are three points of the ROC curve, which is interpolated linearly
+    between them. Limits of larger samples are counted from other points of that curve.
 
     Args:
-        found: The rate and its limits, as ``rate_limits`` gives them.
+        estimate: The rate and its limits, as ``rate_limits`` computes them.
         fpr: The false-positive rate, in (0, 1].
-        sizes: Members and non-members behind it.
-        times: How many times as many are asked about, at least 1.
-        confidence: Of the limits, in (0, 1).
+        sizes: Numbers of members and non-members behind the estimate.
+        times: Factor by which both numbers grow, at least 1.
+        confidence: Two-sided confidence of the limits, in (0, 1).
 
     Returns:
-        Limits of the same kind; None where those found are of another.
+        Limits of the same kind; None if the estimate's limits are of another kind.
     """
     members, nonmembers = sizes
     if fpr == 1:
@@ -167,63 +168,64 @@ def larger_rate(
     lower, upper = (
         rank(fpr, members, nonmembers, confidence=one_sided) for rank in (lower_rank, upper_rank)
     )
-    above = _counted(found.low, members, lower.error, lower_limit) if lower.place else 0
+    above = _counted(estimate.low, members, lower.error, lower_limit) if lower.place else 0
     none_above = upper.place > nonmembers
-    reaching = members if none_above else _counted(found.high, members, upper.error, upper_limit)
+    reaching = members if none_above else _counted(estimate.high, members, upper.error, upper_limit)
     if above is None or reaching is None:
         return None
     allowed = allowed_false_positives(fpr, nonmembers)
     places = np.array([0, lower.place, allowed + 1, upper.place, nonmembers + 1])
-    rates = [0.0, above / members, found.value, reaching / members, 1.0]
-    many = [max(1, round(times * size)) for size in sizes]
+    rates = [0.0, above / members, estimate.value, reaching / members, 1.0]
+    larger = [max(1, round(times * size)) for size in sizes]
     low, high = 0.0, 1.0
     for rank, limit in ((lower_rank, lower_limit), (upper_rank, upper_limit)):
-        at = rank(fpr, *many, confidence=one_sided)
-        if not 0 < at.place <= many[1]:
+        new = rank(fpr, *larger, confidence=one_sided)
+        if not 0 < new.place <= larger[1]:
             continue
-        rate = float(np.interp(at.place / (many[1] + 1), places / (nonmembers + 1), rates))
-        bound = limit(rate * many[0], many[0], confidence=1 - at.error)
+        rate = float(np.interp(new.place / (larger[1] + 1), places / (nonmembers + 1), rates))
+        bound = limit(rate * larger[0], larger[0], confidence=1 - new.error)
         low, high = (bound, high) if rank is lower_rank else (low, bound)
     return ConfidenceLimits(low, high)
 
 
 def _counted(bound: float, total: int, error: float, limit: Callable[..., float]) -> int | None:
-    """Of so many, how many give this limit; None where no count does."""
+    """Return the count of ``total`` that has this limit, or None if no count has it."""
 
-    def at(count: int) -> float:
+    def limit_of(count: int) -> float:
         return limit(count, total, confidence=1 - error)
 
-    count = bisect_left(range(total + 1), bound - _SAME, key=at)
-    return count if count <= total and abs(at(count) - bound) <= _SAME else None
+    count = bisect_left(range(total + 1), bound - _SAME, key=limit_of)
+    return count if count <= total and abs(limit_of(count) - bound) <= _SAME else None
 
 
 def larger_auc(
-    found: Limited[float], pairs: int, larger: int, *, confidence: float
+    estimate: Limited[float], pairs: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
-    """Limits of an AUC where both sides have ``larger / pairs`` times as many samples.
+    """Compute the limits that an AUC would have if both sides grew by ``larger / pairs``.
 
-    DeLong's variance is a part from members over their number and one from non-members over
-    theirs, so that it shrinks by that factor if both sides grow alike. How it is divided between
-    the sides does not follow from an interval: more samples of one side alone are not judged.
+    DeLong's variance is a sum of two parts, one over the number of members and one over the number
+    of non-members. It therefore shrinks by that factor if both sides grow alike. An interval does
+    not determine the two parts, so that growth of one side alone cannot be predicted.
 
     Args:
-        found: The AUC and its limits, as ``auc_interval`` gives them.
-        pairs: Samples of the smaller side.
-        larger: The same of the larger sample.
-        confidence: Of the limits, in (0, 1).
+        estimate: The AUC and its limits, as ``auc_interval`` computes them.
+        pairs: Number of samples of the smaller side.
+        larger: Larger number of samples of that side.
+        confidence: Two-sided confidence of the limits, in (0, 1).
 
     Returns:
-        Limits of the same kind; None where those found are of neither kind.
+        Limits of the same kind; None if the estimate's are neither DeLong's nor exact.
     """
     if pairs < 1:
         return None
-    exact = larger_share(found, pairs, larger, confidence=confidence)
+    exact = larger_share(estimate, pairs, larger, confidence=confidence)
     if exact is not None:
         return exact
-    if not 0 < found.low <= found.value <= found.high < 1:
+    if not 0 < estimate.low <= estimate.value <= estimate.high < 1:
         return None
-    middle = sp.special.logit(found.value)
-    below, above = middle - sp.special.logit(found.low), sp.special.logit(found.high) - middle
+    middle = sp.special.logit(estimate.value)
+    below, above = middle - sp.special.logit(estimate.low), sp.special.logit(estimate.high) - middle
+    # DeLong's limits are symmetric on the logit scale.
     if not math.isclose(below, above, rel_tol=_SAME, abs_tol=_SAME):
         return None
     reach = above * math.sqrt(pairs / larger)
@@ -233,70 +235,72 @@ def larger_auc(
 
 
 def larger_balanced(
-    found: Limited[float], fpr: float, sizes: tuple[int, int], times: int, *, confidence: float
+    estimate: Limited[float], fpr: float, sizes: tuple[int, int], times: int, *, confidence: float
 ) -> ConfidenceLimits | None:
-    """Limits of a balanced accuracy where both sides have ``times`` as many samples.
+    """Compute the limits that a balanced accuracy would have with ``times`` as many samples.
 
     Args:
-        found: The balanced accuracy and its limits.
+        estimate: The balanced accuracy and its limits.
         fpr: False-positive rate that was reached.
-        sizes: Members and non-members behind it.
-        times: How many times as many are asked about, a whole number, so that counts stay whole.
-        confidence: Of the limits, in (0, 1).
+        sizes: Numbers of members and non-members behind the estimate.
+        times: Factor by which both numbers grow, a whole number so that counts stay whole.
+        confidence: Two-sided confidence of the limits, in (0, 1).
 
     Returns:
-        The limits of ``counted_balanced_accuracy``; None where those found are not these.
+        The limits of ``counted_balanced_accuracy``; None if the estimate's are of another kind.
     """
     members, nonmembers = sizes
     if min(sizes) < 1:
         return None
-    caught = round((2 * found.value - 1 + fpr) * members)
+    caught = round((2 * estimate.value - 1 + fpr) * members)
     cleared = round((1 - fpr) * nonmembers)
     if not (0 <= caught <= members and 0 <= cleared <= nonmembers):
         return None
-    now, then = (
+    current, larger = (
         counted_balanced_accuracy(
             k * caught, k * members, k * cleared, k * nonmembers, confidence=confidence
         )
         for k in (1, times)
     )
     return (
-        ConfidenceLimits(then.low, then.high)
-        if _same(ConfidenceLimits(now.low, now.high), found)
+        ConfidenceLimits(larger.low, larger.high)
+        if _same(ConfidenceLimits(current.low, current.high), estimate)
         else None
     )
 
 
 def larger_mean(
-    found: Limited[float], seeds: int, larger: int, *, confidence: float
+    estimate: Limited[float], seeds: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
-    """Limits of a mean over more seeds, with the spread between seeds that these limits show.
+    """Compute the limits that a mean over seeds would have with more seeds of the same spread.
 
     Args:
-        found: The mean and its limits by Student's t; one of them may be cut at an end.
-        seeds: Runs behind it, at least two.
-        larger: Runs asked about.
-        confidence: Of the limits, in (0, 1).
+        estimate: The mean and its limits by Student's t; one of them may be cut at the end of
+            the range.
+        seeds: Number of runs behind the estimate, at least two.
+        larger: Larger number of runs.
+        confidence: Two-sided confidence of the limits, in (0, 1).
 
     Returns:
-        The limits; None where those found show no spread.
+        The limits; None if the estimate's limits show no spread.
 
     Raises:
         BadInput: Fewer than two runs.
     """
     if min(seeds, larger) < 2:
         raise BadInput(f"a mean over seeds needs two of them, got {seeds} and {larger}")
-    reach = max(found.high - found.value, found.value - found.low)
+    reach = max(estimate.high - estimate.value, estimate.value - estimate.low)
     spread = (
         reach * math.sqrt(seeds) / float(sp.special.stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
     )
-    # As many runs with just this mean and this spread: half above, half below, an odd one between.
+    # Artificial runs with this mean and spread: half below the mean, half above, an odd one at it.
     half, odd = divmod(larger, 2)
-    apart = spread if odd else spread * math.sqrt((larger - 1) / larger)
-    runs = [found.value - apart] * half + [found.value] * odd + [found.value + apart] * half
+    step = spread if odd else spread * math.sqrt((larger - 1) / larger)
+    value = estimate.value
+    runs = [value - step] * half + [value] * odd + [value + step] * half
     mean = mean_of_units(runs, units="seeds", confidence=confidence)
     return None if mean.low is None or mean.high is None else ConfidenceLimits(mean.low, mean.high)
 
 
-def _same(limits: ConfidenceLimits, found: Limited[float]) -> bool:
-    return abs(limits.low - found.low) <= _SAME and abs(limits.high - found.high) <= _SAME
+def _same(limits: ConfidenceLimits, estimate: Limited[float]) -> bool:
+    return abs(limits.low - estimate.low) <= _SAME and abs(limits.high - estimate.high) <= _SAME

@@ -1,9 +1,8 @@
-"""Confidence limits of the true-positive rate at a false-positive rate, threshold included.
+"""Confidence limits of the true-positive rate at a false-positive rate.
 
-The threshold that a false-positive rate stands for belongs to the population and is not known: it
-is estimated from the non-members, and that estimate errs as well. Limits that take it as given
-(``limits_at_threshold``) hold for the threshold that was used, and for no other; ``rate_limits``
-hold for the rate itself.
+The threshold with that false-positive rate is unknown: it is estimated from the non-members, with
+an error. ``rate_limits`` include this error and hold for the rate itself. ``limits_at_threshold``
+take the threshold as fixed and hold for that threshold only.
 """
 
 import math
@@ -35,11 +34,11 @@ from fedaudit.metrics.roc import SplitScores, allowed_false_positives, halves, s
 
 @dataclass(frozen=True)
 class Share(Limited[float]):
-    """Counted share with its exact interval.
+    """Share of samples with its exact interval.
 
     Attributes:
-        hits: Samples counted, out of ``total``.
-        total: All samples.
+        hits: Number of samples counted, out of ``total``.
+        total: Number of samples.
 
     Examples:
         >>> share(9, 10).value
@@ -51,12 +50,12 @@ class Share(Limited[float]):
 
 
 class CalibratedTpr(NamedTuple):
-    """Rates at a threshold that was fixed on other samples.
+    """Rates at a threshold that was chosen on other samples.
 
     Attributes:
         tpr: True-positive rate with its interval.
         fpr: False-positive rate that was reached, with its interval.
-        threshold: Samples are flagged when they score above this.
+        threshold: A sample is flagged if it scores above this.
         method: How intervals and threshold were computed.
 
     Examples:
@@ -73,18 +72,18 @@ class CalibratedTpr(NamedTuple):
 
 
 def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
-    """Compute a counted share with its Clopper-Pearson interval.
+    """Compute a share with its Clopper-Pearson interval.
 
     Args:
-        count: Number that is counted, at most ``total``.
-        total: Number of all, at least 1.
-        confidence: Confidence of the interval, in (0, 1).
+        count: Successes among ``total``.
+        total: Number of samples, at least 1.
+        confidence: Two-sided confidence, in (0, 1).
 
     Returns:
         The share with its limits and counts.
 
     Raises:
-        BadInput: A total of 0, or more counted than there are.
+        BadInput: ``total`` is 0, or below ``count``.
 
     Examples:
         >>> counted = share(9, 10)
@@ -96,7 +95,7 @@ def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
 
 
 def n_needed(fpr: float) -> int:
-    """Compute the fewest non-members with which a false-positive rate allows one false positive.
+    """Compute the fewest non-members at which a false-positive rate allows one false positive.
 
     Args:
         fpr: False-positive rate, in (0, 1].
@@ -178,12 +177,12 @@ def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -
     distributed as Beta(k + 1, n - k), whatever the scores' distribution (ties make it lower).
 
     Args:
-        fpr: The empirical rate at which the threshold was set, on these non-members.
+        fpr: The empirical false-positive rate at the threshold, in [0, 1].
         n_nonmembers: Number of non-members on which the threshold was set.
         confidence: Probability of the range, in (0, 1).
 
     Raises:
-        BadInput: The rate is no share, or there are no non-members.
+        BadInput: The rate is out of range, or there are no non-members.
 
     Examples:
         >>> low, high = true_fpr_range(0.01, n_nonmembers=1000)
@@ -211,14 +210,14 @@ def calibrated_tpr(
 ) -> CalibratedTpr:
     """Compute the true-positive rate on one half of the samples, at a threshold from the other.
 
-    Use it for claims. The threshold is the lowest calibration non-member that keeps the *expected*
-    false-positive rate on fresh non-members at or below ``fpr`` (split conformal), so that it
-    allows one false positive fewer than the empirical rate would.
+    Use it for claims. The threshold is the lowest score of a calibration non-member that keeps the
+    *expected* false-positive rate on fresh non-members at or below ``fpr`` (split conformal). It
+    therefore allows one false positive fewer than the empirical rate would.
 
     Args:
         scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
-        fpr: False-positive rate aimed at, in (0, 1).
+        fpr: Largest expected false-positive rate, in (0, 1).
         rng: Draws the halves.
         confidence: Confidence of each of the two intervals, in (0, 1).
 
@@ -255,25 +254,27 @@ def calibrated_tpr(
 
 
 RATE_METHOD = "order statistics and Clopper-Pearson"
-"""How limits of a rate were made; the level follows."""
+"""Method of limits of a rate, to which the confidence is appended."""
 
+# The error of a limit is divided between the threshold and the share of members above it. Any
+# division that does not depend on scores gives valid limits. The one that is used minimises the
+# expected width for binormal ROC curves with these distances between the means.
+_SEPARATIONS = (0.5, 1.0, 1.5, 2.5)
 _LEAST_WEIGHT = 1 / 16
 _WEIGHTS = tuple(_LEAST_WEIGHT * 2.0**step for step in range(10))
-"""What the members' error may be at least, as a multiple of the threshold's: 1/16 to 32."""
+"""Candidates, 1/16 to 32, for the least ratio of the members' error to the threshold's."""
 _REFERENCE_ERROR = 0.025
 _LARGE = 10_000
-_SEPARATIONS = (0.5, 1.0, 1.5, 2.5)
-"""Between unit normals: the curves that limits are made narrow for. They hold for any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateLimits(Limits[float]):
     """Limits of the true-positive rate at a false-positive rate.
 
-    The lower limit is 0 if no threshold is certain to keep the false-positive rate.
+    The lower limit is 0 if there are too few non-members to bound the threshold.
 
     Attributes:
-        needs: Non-members missing for a lower limit above 0; 0 if there are enough.
+        needs: Additional non-members needed for a lower limit above 0; 0 if there are enough.
 
     Examples:
         >>> rate_limits([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.01).needs
@@ -284,12 +285,13 @@ class RateLimits(Limits[float]):
 
 
 class Rank(NamedTuple):
-    """A non-member to count members from, and what error is left for the count.
+    """Non-member whose score bounds the threshold, and the error that is left for the members.
 
     Attributes:
-        place: The non-member's place, the best being 1. For a lower limit 0 stands for counting
-            nobody; for an upper limit one more than there are non-members, for counting everybody.
-        error: One-sided error of the limit of the counted share.
+        place: Rank of the non-member; the largest score has rank 1. A rank of 0 (for a lower
+            limit) means that no member is counted; a rank above the number of non-members (for an
+            upper limit) means that all members are.
+        error: One-sided error of the limit of the share of members.
     """
 
     place: int
@@ -342,9 +344,9 @@ def limits_at_threshold(
 ) -> ConfidenceLimits:
     """Compute two-sided limits of the share of members above the threshold that was used.
 
-    The limits take the threshold as given, although the same non-members set it. They do not
-    include the error of its false-positive rate (see ``true_fpr_range``). They contain the
-    true-positive rate at ``fpr`` itself far less often than their confidence.
+    The limits take the threshold as fixed, although it was estimated from the same non-members.
+    They do not include the error of its false-positive rate (see ``true_fpr_range``). They contain
+    the true-positive rate at ``fpr`` itself far less often than their confidence.
 
     Args:
         scores: One score per sample, larger for likelier members; may be infinite.
@@ -366,8 +368,8 @@ def limits_at_threshold(
     Source: Clopper and Pearson 1934.
     """
     members = len(sides(scores, is_member).members)
-    found = tpr_at_fpr(scores, is_member, fpr).true_positives
-    return clopper_pearson(found, members, confidence=confidence)
+    flagged = tpr_at_fpr(scores, is_member, fpr).true_positives
+    return clopper_pearson(flagged, members, confidence=confidence)
 
 
 def lower_rate_limit(
@@ -401,14 +403,14 @@ def upper_rate_limit(
 ) -> float:
     """Compute a one-sided upper limit of the true-positive rate at a false-positive rate.
 
-    The rate lies above the limit with probability at most 1 - confidence. Refusals are those of
-    :func:`lower_rate_limit`.
+    The rate lies above the limit with probability at most 1 - confidence. The errors raised are
+    those of :func:`rate_limits`.
 
     Args:
-        scores: One score a sample, larger for likelier members.
+        scores: One score per sample, larger for likelier members; may be infinite.
         is_member: Whether each sample is a member.
-        fpr: False-positive rate, in (0, 1).
-        confidence: Confidence of the limit, in (0, 1).
+        fpr: The false-positive rate, in (0, 1].
+        confidence: One-sided, in (0, 1).
 
     Returns:
         The limit, in [0, 1].
@@ -424,7 +426,7 @@ def upper_rate_limit(
 
 
 def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
-    """Return a function that gives limits of the true-positive rate at any errors.
+    """Return a function that computes limits of the true-positive rate at any errors.
 
     Pass the functions of several runs to ``held_together``.
 
@@ -434,7 +436,7 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
         fpr: The false-positive rate, in (0, 1].
 
     Raises:
-        BadInput: As ``rate_limits``; of the rate, once limits are asked for.
+        BadInput: As ``rate_limits``. A rate out of range is reported when the function is called.
 
     Examples:
         >>> import numpy as np
@@ -447,38 +449,39 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
     members, nonmembers = (np.sort(side) for side in split)
     sizes = (len(members), len(nonmembers))
 
-    def at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
+    def limits_at(errors: Float[np.ndarray, " errors"]) -> LimitsByError:
         if fpr == 1:
             return LimitsByError(low=np.ones(len(errors)), high=np.ones(len(errors)))
         lower, upper = _ranks(fpr, *sizes, tuple(errors.tolist()))
-        above = sizes[0] - np.searchsorted(members, _reach(nonmembers, lower, np.inf), "right")
-        level = sizes[0] - np.searchsorted(members, _reach(nonmembers, upper, -np.inf), "left")
+        above = sizes[0] - np.searchsorted(members, _scores_at(nonmembers, lower, np.inf), "right")
+        level = sizes[0] - np.searchsorted(members, _scores_at(nonmembers, upper, -np.inf), "left")
+        # 0.5 keeps the parameters positive; these entries are replaced by 0 and 1 below.
         low = sp.special.betaincinv(np.maximum(above, 0.5), sizes[0] - above + 1, lower[:, 1])
         high = sp.special.betaincinv(level + 1, np.maximum(sizes[0] - level, 0.5), 1 - upper[:, 1])
-        known = (lower[:, 0] > 0) & (above > 0)
-        full = (upper[:, 0] > sizes[1]) | (level == sizes[0])
-        return LimitsByError(low=np.where(known, low, 0.0), high=np.where(full, 1.0, high))
+        is_positive = (lower[:, 0] > 0) & (above > 0)
+        is_full = (upper[:, 0] > sizes[1]) | (level == sizes[0])
+        return LimitsByError(low=np.where(is_positive, low, 0.0), high=np.where(is_full, 1.0, high))
 
-    return at
+    return limits_at
 
 
-def _reach(
+def _scores_at(
     nonmembers: Float[np.ndarray, " nonmembers"],
     ranks: Float[np.ndarray, "errors 2"],
-    nobody: float,
+    default: float,
 ) -> Float[np.ndarray, " errors"]:
-    """The score of each rank's non-member; of places beyond them, what leaves the count open."""
+    """Return the score of the non-member at each rank, or the default if no non-member has it."""
     places = ranks[:, 0].astype(np.int64)
-    there = (places > 0) & (places <= len(nonmembers))
-    at = len(nonmembers) - np.where(there, places, 1)
-    return np.where(there, nonmembers[at], nobody)
+    exists = (places > 0) & (places <= len(nonmembers))
+    index = len(nonmembers) - np.where(exists, places, 1)
+    return np.where(exists, nonmembers[index], default)
 
 
 @lru_cache(maxsize=1024)
 def _ranks(
     fpr: float, members: int, nonmembers: int, errors: tuple[float, ...]
 ) -> tuple[Float[np.ndarray, "errors 2"], Float[np.ndarray, "errors 2"]]:
-    """Places and errors of the limits' counts: attacks on the same samples have the same."""
+    """Return the ranks of both limits at each error; attacks on the same samples share them."""
     lower, upper = (
         np.array([rank(fpr, members, nonmembers, confidence=1 - error) for error in errors])
         for rank in (lower_rank, upper_rank)
@@ -493,10 +496,10 @@ def n_to_bound(fpr: float, *, confidence: float) -> int:
 
     Args:
         fpr: The false-positive rate, in (0, 1].
-        confidence: Of the one-sided limit, in (0, 1).
+        confidence: Confidence of the one-sided limit, in (0, 1).
 
     Raises:
-        BadInput: A share is out of range.
+        BadInput: An argument is out of range.
 
     Examples:
         >>> n_to_bound(0.01, confidence=0.975)
@@ -506,21 +509,23 @@ def n_to_bound(fpr: float, *, confidence: float) -> int:
     if fpr == 1:
         return 1
     error = (1 - confidence) / (1 + _LEAST_WEIGHT)
+    # The factor keeps an exact quotient from being rounded up to the next whole number.
     return max(1, math.ceil(math.log(error) / math.log1p(-fpr) * (1 - 1e-12)))
 
 
 def lower_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) -> Rank:
-    """Which non-member the members of a lower limit lie above, strictly.
+    """Return the rank of the non-member above which members count for a lower limit.
 
-    The share of all members above it is at most the rate, unless its own false-positive rate is
-    above ``fpr``, which is as probable as ``place - 1`` successes or fewer among so many trials.
-    It depends on sizes alone, never on scores.
+    The true share of members above this non-member is at most the true-positive rate, unless the
+    non-member's score has a false-positive rate above ``fpr``. The probability of that is the
+    probability of at most ``place - 1`` successes in ``nonmembers`` trials of probability ``fpr``.
+    The rank depends on the sizes alone, never on scores.
 
     Args:
         fpr: The false-positive rate, in (0, 1).
-        members: How many there are.
-        nonmembers: How many there are.
-        confidence: Of the one-sided limit, in (0, 1).
+        members: Number of members.
+        nonmembers: Number of non-members.
+        confidence: Confidence of the one-sided limit, in (0, 1).
     """
     _require(fpr, confidence)
     weight = _weight(fpr, members, nonmembers, upper=False)
@@ -528,13 +533,13 @@ def lower_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) 
 
 
 def upper_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) -> Rank:
-    """Which non-member the members of an upper limit lie above, or level with.
+    """Return the rank of the non-member at or above which members count for an upper limit.
 
     Args:
         fpr: The false-positive rate, in (0, 1).
-        members: How many there are.
-        nonmembers: How many there are.
-        confidence: Of the one-sided limit, in (0, 1).
+        members: Number of members.
+        nonmembers: Number of non-members.
+        confidence: Confidence of the one-sided limit, in (0, 1).
     """
     _require(fpr, confidence)
     weight = _weight(fpr, members, nonmembers, upper=True)
@@ -550,7 +555,7 @@ def _lower_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> flo
     rank = lower_rank(fpr, members, nonmembers, confidence=confidence)
     if rank.place == 0:
         return 0.0
-    above = int((split.members > _placed(split, rank.place)).sum())
+    above = int((split.members > _nonmember_score(split, rank.place)).sum())
     return lower_limit(above, members, confidence=1 - rank.error)
 
 
@@ -562,39 +567,38 @@ def _upper_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> flo
     rank = upper_rank(fpr, members, nonmembers, confidence=confidence)
     if rank.place > nonmembers:
         return 1.0
-    above = int((split.members >= _placed(split, rank.place)).sum())
+    above = int((split.members >= _nonmember_score(split, rank.place)).sum())
     return upper_limit(above, members, confidence=1 - rank.error)
 
 
-def _placed(split: SplitScores, place: int) -> float:
-    """The score of the non-member at a place, the best being 1."""
-    at = len(split.nonmembers) - place
-    return float(np.partition(split.nonmembers, at)[at])
+def _nonmember_score(split: SplitScores, place: int) -> float:
+    index = len(split.nonmembers) - place
+    return float(np.partition(split.nonmembers, index)[index])
 
 
 def _require(fpr: float, confidence: float) -> None:
     require_confidence(confidence)
     if not 0 < fpr <= 1:
-        raise BadInput(f"a false-positive rate to bound a rate at is a share in (0, 1], got {fpr}")
+        raise BadInput(f"the false-positive rate of these limits is in (0, 1], got {fpr}")
 
 
 def _step(share: float, trials: int, error: float, weight: float) -> Rank:
-    """The furthest place whose error leaves the members theirs, and what that is.
+    """Return the largest rank that leaves the members their part of the error, and that part.
 
-    The members' error is at least ``weight`` times that of the place, and no more than what the
-    next place would leave them: both then only grow with the error, so that limits at a higher
-    confidence are never narrower. At the first place, without which there is no limit, the least
-    weight will do.
+    The members' error is at least ``weight`` times that of the rank, and at most what the next rank
+    would leave them. Both parts then only grow with the error, so that limits at a higher
+    confidence are never narrower. At rank 1, without which there is no limit, the members' error
+    may be as small as the least weight allows.
     """
 
     def needed(place: int) -> float:
         return _at_most(place - 1, trials, share) * (1 + _weight_at(place, weight))
 
     place = bisect_right(range(1, trials + 1), error, key=needed)
-    left = error - _at_most(place - 1, trials, share)
+    remaining = error - _at_most(place - 1, trials, share)
     if place < trials:
-        left = min(left, _weight_at(place + 1, weight) * _at_most(place, trials, share))
-    return Rank(place, left)
+        remaining = min(remaining, _weight_at(place + 1, weight) * _at_most(place, trials, share))
+    return Rank(place, remaining)
 
 
 def _weight_at(place: int, weight: float) -> float:
@@ -602,7 +606,7 @@ def _weight_at(place: int, weight: float) -> float:
 
 
 def _at_most(count: int, trials: int, share: float) -> float:
-    """Chance of so many successes or fewer."""
+    """Return the probability of at most this many successes (binomial)."""
     if count < 0:
         return 0.0
     return (
@@ -611,12 +615,11 @@ def _at_most(count: int, trials: int, share: float) -> float:
 
 
 def _weight(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
-    """Best share of the error, by sizes alone: few members need more of it."""
-    return _best_weight(fpr, _about(members), _about(nonmembers), upper)
+    return _best_weight(fpr, _rounded(members), _rounded(nonmembers), upper)
 
 
-def _about(size: int) -> int:
-    """A size, a large one in two digits: searches for a sample's size ask for many."""
+def _rounded(size: int) -> int:
+    # Searches for a sample size try many large ones: two digits make the cache effective.
     digits = len(str(size)) - 2
     return size if size < _LARGE else round(size, -digits)
 
@@ -627,21 +630,21 @@ def _best_weight(fpr: float, members: int, nonmembers: int, upper: bool) -> floa
 
 
 def _expected_width(fpr: float, members: int, nonmembers: int, upper: bool, weight: float) -> float:
-    """Mean distance of a limit from its rate, variance-stabilised, where scores are normal."""
+    """Return the mean variance-stabilised distance of a limit from its rate for normal scores."""
     share = 1 - fpr if upper else fpr
     place, error = _step(share, nonmembers, _REFERENCE_ERROR, weight)
-    # The non-member at a place has this false-positive rate on average.
+    # The score of the non-member at this rank has this false-positive rate on average.
     realised = place / (nonmembers + 1)
-    at = sp.special.ndtri(1 - realised if upper else realised)
-    apart = np.array(_SEPARATIONS)
+    quantile = sp.special.ndtri(1 - realised if upper else realised)
+    separations = np.array(_SEPARATIONS)
     rates, expected = (
-        sp.special.ndtr(apart + sp.special.ndtri(fpr)),
-        members * sp.special.ndtr(apart + at),
+        sp.special.ndtr(separations + sp.special.ndtri(fpr)),
+        members * sp.special.ndtr(separations + quantile),
     )
     limit = upper_limit if upper else lower_limit
     limits = [limit(float(count), members, confidence=1 - error) for count in expected]
-    return float(np.abs(_stable(np.array(limits)) - _stable(rates)).mean())
+    return float(np.abs(_stabilised(np.array(limits)) - _stabilised(rates)).mean())
 
 
-def _stable(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _stabilised(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(np.arcsin(np.sqrt(shares)))

@@ -1,18 +1,28 @@
-"""The receiver operating characteristic, exact: ties grouped, nothing interpolated."""
+"""Checks of scores and membership labels, and the exact ROC curve.
+
+The curve groups ties and interpolates nothing.
+"""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int, Shaped
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.truth import as_array, as_truth, refuse_misaligned
+from fedaudit.core.metric_names import Origin
+
+_NAMES = {origin.name.lower(): origin for origin in Origin}
+_KNOWN = ", ".join(f"{origin.value} ({origin.name})" for origin in Origin)
+_READINGS = (
+    "0 is Origin.MEMBER among origins and a non-member among 0/1 labels; pass booleans (True for "
+    "a member), or Origin values such as [Origin(number) for number in origin]"
+)
 
 
 class SplitScores(NamedTuple):
-    """Scores apart by truth.
+    """Scores of members and of non-members.
 
     Attributes:
         members: Scores of samples that the target trained on.
@@ -35,21 +45,165 @@ class Halves(NamedTuple):
     evaluation: SplitScores
 
 
-def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
-    """The scores as a one-dimensional float64 array; infinities are fine, NaNs are not.
+def as_array(values: object) -> Shaped[np.ndarray, "..."]:
+    """Return an array, list, table column or tensor as a numpy array.
+
+    Tensors may require gradients, be on any device and have any floating-point type. Torch itself
+    is not imported.
 
     Raises:
-        BadInput: Another number of dimensions, not numbers, or NaNs (with their count).
+        BadInput: Entries of an array are masked.
+    """
+    if np.ma.is_masked(values):
+        raise BadInput("some entries are masked; leave these samples out on both sides")
+    if isinstance(values, list | tuple):
+        values = [_on_cpu(value) for value in values] if _holds_tensors(values) else values
+    return np.asarray(_on_cpu(values))
+
+
+def _holds_tensors(values: list[object] | tuple[object, ...]) -> bool:
+    return any(hasattr(value, "detach") for value in values)
+
+
+def _on_cpu(value: object) -> object:
+    if not hasattr(value, "detach"):
+        return value
+    tensor = value.detach().cpu()
+    # Numpy has no bfloat16, and every smaller floating-point type is exact in double precision.
+    return (tensor.double() if tensor.dtype.is_floating_point else tensor).numpy()
+
+
+def as_origins(
+    truth: npt.ArrayLike, samples: int, *, codes: bool = False
+) -> Int[np.ndarray, " samples"]:
+    """Return the origin of each sample.
+
+    Args:
+        truth: Booleans (True for a member, False for an unseen sample), ``Origin`` values, their
+            names, or their numbers if a 2 is among these.
+        samples: Number of samples.
+        codes: Whether numbers are ``Origin`` values even if no 2 is among them.
+
+    Raises:
+        BadInput: Another length, an unknown value, values of several kinds, or numbers that could
+            be origins or membership.
+    """
+    is_enum = isinstance(truth, list | tuple) and _all_are(truth, Origin)
+    is_mixed = isinstance(truth, list | tuple) and _mixes_booleans(truth)
+    try:
+        values = as_array(truth)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"membership has one entry per sample: {error}; pass booleans") from error
+    if values.shape != (samples,):
+        raise BadInput(
+            "scores and membership must have one entry per sample, "
+            f"got {samples} scores and membership of shape {values.shape}"
+        )
+    if not samples:
+        return np.empty(0, dtype=np.int64)
+    if values.dtype == object:
+        entries = cast(list[object], values.tolist())
+        is_enum, is_mixed = _all_are(entries, Origin), _mixes_booleans(entries)
+        values = np.asarray(entries) if not is_mixed else values
+    if is_mixed:
+        raise BadInput(f"membership mixes booleans with other values; {_READINGS}")
+    if values.dtype == bool:
+        return np.where(values, Origin.MEMBER, Origin.UNSEEN).astype(np.int64)
+    if values.dtype.kind in "UST":
+        return _origins_by_name(values)
+    if values.dtype.kind not in "iu":
+        raise BadInput(
+            f"membership is given as booleans or origins, got {values.dtype}; {_READINGS}"
+        )
+    strange = sorted({str(value) for value in values[~np.isin(values, list(Origin))]})
+    if strange:
+        raise BadInput(f"unknown origins {', '.join(strange[:5])}; known: {_KNOWN}; {_READINGS}")
+    if not is_enum and not codes and Origin.UNSEEN not in values:
+        raise BadInput(f"whole numbers without a 2 can be read in two ways: {_READINGS}")
+    return values.astype(np.int64)
+
+
+def as_truth(is_member: npt.ArrayLike, samples: int) -> Bool[np.ndarray, " samples"]:
+    """Return whether each sample is a member, with the checks of :func:`as_origins`."""
+    members: Bool[np.ndarray, " samples"] = as_origins(is_member, samples) == Origin.MEMBER
+    return members
+
+
+def as_strata(strata: npt.ArrayLike, samples: int) -> Shaped[np.ndarray, " samples"]:
+    """Return the stratum of each sample.
+
+    Raises:
+        BadInput: Another length, or samples without a stratum.
+    """
+    labels = as_array(strata)
+    if labels.shape != (samples,):
+        raise BadInput(
+            f"every sample needs a stratum, got strata of shape {labels.shape} for {samples} scores"
+        )
+    # NaN differs from itself, so that its samples would belong to no stratum.
+    if labels.dtype.kind in "fcO" and any(map(_is_missing, labels.tolist())):
+        raise BadInput("some samples have no stratum; leave them out, or give them one")
+    return labels
+
+
+def _is_missing(value: object) -> bool:
+    try:
+        return value is None or bool(value != value)
+    # Comparing pandas.NA gives pandas.NA, which has no truth value.
+    except TypeError:
+        return True
+
+
+def refuse_misaligned(scores: object, truth: object) -> None:
+    """Raise if two table columns have different indices: their rows would be mismatched.
+
+    Raises:
+        BadInput: The indices differ.
+    """
+    indices: list[Any] = [getattr(column, "index", None) for column in (scores, truth)]
+    # Lists have a method called index, hence the test for a method of pandas indices.
+    if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):
+        raise BadInput(
+            "scores and membership are table columns with different indices; bring both to one "
+            "order, or pass .to_numpy() if rows correspond by position"
+        )
+
+
+def _all_are(values: list[object] | tuple[object, ...], kind: type) -> bool:
+    return bool(values) and all(isinstance(value, kind) for value in values)
+
+
+def _mixes_booleans(values: list[object] | tuple[object, ...]) -> bool:
+    booleans = sum(isinstance(value, bool | np.bool_) for value in values)
+    return 0 < booleans < len(values)
+
+
+def _origins_by_name(values: Shaped[np.ndarray, " samples"]) -> Int[np.ndarray, " samples"]:
+    names = [str(value).strip().lower() for value in values.tolist()]
+    unknown = sorted(set(names) - set(_NAMES))
+    if unknown:
+        raise BadInput(
+            f"unknown origins {', '.join(unknown[:5])}; known: {', '.join(_NAMES)}; or pass "
+            "booleans (True for a member)"
+        )
+    return np.array([_NAMES[name] for name in names], dtype=np.int64)
+
+
+def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
+    """Return the scores as a one-dimensional float64 array, which may contain infinities.
+
+    Raises:
+        BadInput: The array has several axes, holds something other than numbers, or holds NaNs.
     """
     try:
         array = as_array(scores)
-        # Complex numbers would lose a part, and dates would become numbers.
+        # astype would drop imaginary parts and turn dates into numbers without an error.
         if array.dtype.kind in "cmMV":
             raise TypeError(f"these are {array.dtype}")
         values = array.astype(np.float64)
     except (TypeError, ValueError, RuntimeError) as problem:
         raise BadInput(
-            f"scores must be numbers, one a sample, got {type(scores).__name__}: {problem}"
+            f"scores must be numbers, one per sample, got {type(scores).__name__}: {problem}"
         ) from problem
     if values.ndim != 1:
         raise BadInput(f"scores must have one axis, the samples, got shape {values.shape}")
@@ -63,7 +217,7 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
 
 
 def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
-    """Splits scores by truth.
+    """Split scores into those of members and those of non-members.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or one of the sides is empty.
@@ -81,9 +235,9 @@ def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
 
 
 def halves(split: SplitScores, *, rng: np.random.Generator) -> Halves:
-    """A random half of each side for calibration, the other for evaluation.
+    """Draw a random half of each side for calibration; the other half is for evaluation.
 
-    An odd sample out goes to the evaluation.
+    If a side has an odd number of samples, its evaluation half has one more.
 
     Raises:
         BadInput: A side has fewer than two samples.
@@ -101,21 +255,22 @@ def halves(split: SplitScores, *, rng: np.random.Generator) -> Halves:
 
 
 def midranks(scores: Float[np.ndarray, " samples"]) -> Float[np.ndarray, " samples"]:
-    """The place of each score from the smallest, which has 1; infinities are fine, NaNs are not."""
+    """Return the rank of each score; the smallest has rank 1, and ties share their mean rank."""
     _, level, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks: Float[np.ndarray, " samples"] = (np.cumsum(counts) - (counts - 1) / 2)[level]
     return ranks
 
 
 def ranked(split: SplitScores) -> SplitScores:
-    """Midranks among members and non-members together in the place of their scores."""
+    """Replace scores by their midranks among members and non-members together."""
     together = midranks(np.concatenate(split))
     return SplitScores(*np.split(together, [len(split.members)]))
 
 
 def within_side(ranks: Float[np.ndarray, " side"]) -> Float[np.ndarray, " side"]:
-    """Midranks within one side of samples that are ranked already: counted, not sorted."""
-    place = (2 * ranks).astype(np.int64)  # midranks are whole or half
+    """Return the midranks within one side from midranks among all samples, without sorting."""
+    # Midranks are multiples of one half, so that twice a midrank indexes a table of counts.
+    place = (2 * ranks).astype(np.int64)
     upto = np.cumsum(np.bincount(place))
     before = np.concatenate([[0], upto[:-1]])
     ranks_within: Float[np.ndarray, " side"] = 0.5 * (upto[place] + before[place] + 1)
@@ -129,10 +284,10 @@ class Roc:
     Attributes:
         fpr: Share of non-members flagged at each threshold, rising from 0 to 1.
         tpr: Share of members flagged.
-        thresholds: A sample is flagged when its score is at least this. The first is
+        thresholds: A sample is flagged if its score is at least this. The first is
             infinite and flags no sample, even if a score is infinite.
-        n_members: Members behind ``tpr``.
-        n_nonmembers: Non-members behind ``fpr``.
+        n_members: Number of members.
+        n_nonmembers: Number of non-members.
 
     Examples:
         >>> roc_curve([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).thresholds.tolist()
@@ -202,7 +357,7 @@ def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     It is never flipped: an attack below 0.5 is reported as it is.
 
     Args:
-        scores: One score a sample, larger for likelier members.
+        scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
 
     Returns:
@@ -221,10 +376,7 @@ def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
 
 
 def allowed_false_positives(fpr: float, n_nonmembers: int) -> int:
-    """The largest count that is at most this share of so many non-members.
-
-    Compares quotients rather than multiplying: 0.29 * 100 is below 29 in floating point,
-    29 / 100 is 0.29.
+    """Return the largest number of false positives with a rate of at most ``fpr``.
 
     Raises:
         BadInput: The rate is not in [0, 1].
@@ -232,6 +384,7 @@ def allowed_false_positives(fpr: float, n_nonmembers: int) -> int:
     if not 0 <= fpr <= 1:
         raise BadInput(f"a false-positive rate is a share in [0, 1], got {fpr}")
     count = min(int(fpr * n_nonmembers) + 1, n_nonmembers)
+    # Quotients are compared because products round: 0.29 * 100 < 29, but 29 / 100 == 0.29.
     while count / n_nonmembers > fpr:
         count -= 1
     return count
@@ -262,7 +415,7 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
     if allowed == len(nonmembers):
         flagged_members, flagged_nonmembers = members, nonmembers
     else:
-        # Everything above the first non-member that is one too many.
+        # Flagging the non-member at this score would exceed the allowed number.
         limit = np.sort(nonmembers)[len(nonmembers) - 1 - allowed]
         flagged_members = members[members > limit]
         flagged_nonmembers = nonmembers[nonmembers > limit]
@@ -285,10 +438,10 @@ def thin(roc: Roc, points: int) -> Roc:
 
     Args:
         roc: The full curve.
-        points: Most points to keep, at least 10.
+        points: Largest number of points to keep, at least 10.
 
     Raises:
-        BadInput: Fewer than 10 points asked for.
+        BadInput: ``points`` is below 10.
 
     Examples:
         >>> import numpy as np
@@ -298,12 +451,14 @@ def thin(roc: Roc, points: int) -> Roc:
     """
     if points < 10:
         raise BadInput(f"a thinned curve needs at least 10 points, got {points}")
-    # The last index of each run of equal false-positive rates, and the empty rule.
+    # The last index of each run of equal false-positive rates, and the point that flags no sample.
     tops = np.flatnonzero(np.append(np.diff(roc.fpr) > 0, True))
-    kept = np.unique(np.append(0, tops))
-    if len(kept) > points:
+    index = np.unique(np.append(0, tops))
+    if len(index) > points:
         dense = points // 2
-        spaced = np.geomspace(roc.fpr[kept[dense]], 1.0, points - dense)
-        rest = np.searchsorted(roc.fpr[kept], spaced, side="right") - 1
-        kept = kept[np.unique(np.concatenate([np.arange(dense), rest]))]
-    return Roc(roc.fpr[kept], roc.tpr[kept], roc.thresholds[kept], roc.n_members, roc.n_nonmembers)
+        rates = np.geomspace(roc.fpr[index[dense]], 1.0, points - dense)
+        spaced = np.searchsorted(roc.fpr[index], rates, side="right") - 1
+        index = index[np.unique(np.concatenate([np.arange(dense), spaced]))]
+    return Roc(
+        roc.fpr[index], roc.tpr[index], roc.thresholds[index], roc.n_members, roc.n_nonmembers
+    )

@@ -1,4 +1,4 @@
-"""Source inference: whose sample is it, and how much of the answer is the class alone?"""
+"""Success of source inference, and the part of it that label distributions alone explain."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,24 +12,24 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import Limited
 from fedaudit.metrics.rate_limits import Share, share
 
-_AT_ONCE = 100
-"""Shuffles that are held in memory together."""
+_CHUNK = 100
+"""Permutations that are in memory at the same time."""
 
 _QUANTILE = 1.959963984540054
-"""Of the normal distribution, for two-sided limits of 95 %."""
+"""Quantile of the normal distribution for two-sided limits of 95 %."""
 
 ABSTAINED = -1
-"""The answer of an adversary that gives none."""
+"""Inferred source of a sample for which the adversary abstains."""
 
 
 class SourceNull(NamedTuple):
-    """Distribution of a source attack's success when its answers ignore the sources.
+    """Distribution of a source attack's success when sources are permuted.
 
     Attributes:
         mean: Mean success over permutations of the sources.
-        spread: Their standard deviation.
-        high: Their 95 % quantile.
-        p_value: One-sided: how often a permutation reaches the true success, never 0.
+        spread: Standard deviation over permutations.
+        high: 95 % quantile over permutations.
+        p_value: One-sided p-value: how often a permutation reaches the true success, never 0.
     """
 
     mean: float
@@ -40,7 +40,7 @@ class SourceNull(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelExcess(Limited[float]):
-    """Success of a source attack less what label distributions alone explain of it.
+    """Success of a source attack minus the part that label distributions alone explain.
 
     Attributes:
         level: Expected success of the same answers if sources depended on classes alone, in [0, 1].
@@ -50,12 +50,12 @@ class LabelExcess(Limited[float]):
 
 
 class Paired(NamedTuple):
-    """Two ways of inferring sources, compared on the same samples.
+    """Comparison of two source attacks on the same samples.
 
     Attributes:
-        difference: Success of the first less that of the second, of all samples.
-        p_value: Two-sided, exact (McNemar): of samples that one of them named rightly, each is
-            as likely to be the one's as the other's.
+        difference: Success rate of the first attack minus that of the second, over all samples.
+        p_value: Exact two-sided p-value of McNemar's test. Under the null hypothesis, a sample on
+            which exactly one attack is correct is equally likely to be either attack's.
     """
 
     difference: float
@@ -65,40 +65,40 @@ class Paired(NamedTuple):
 def inferred_source(
     posterior: Float[ndarray, "clients samples"], *, least: float = 0.0
 ) -> Int[ndarray, " samples"]:
-    """The likeliest source of each sample, as a position among the clients.
+    """Return the likeliest source of each sample, as a position among the clients.
 
     Args:
-        posterior: Chance of each client to be the source; columns sum to 1.
-        least: Nobody is named (``ABSTAINED``) where no client's chance reaches this; in [0, 1].
+        posterior: Probability that each client is the source; columns sum to 1.
+        least: The adversary abstains (``ABSTAINED``) if no client has this probability; in [0, 1].
 
     Raises:
-        BadInput: ``least`` is no share, or an entry is not a number.
+        BadInput: ``least`` is out of range, or an entry is NaN.
 
     Source: SIA, Algorithms 1-3 (arg min of the loss; the lowest index where losses are equal).
     """
     if not 0 <= least <= 1:
-        raise BadInput(f"least is a chance that a client must reach, in [0, 1], got {least}")
+        raise BadInput(f"least is a probability that a client must reach, in [0, 1], got {least}")
     if np.isnan(posterior).any():
         raise BadInput(
             f"{int(np.isnan(posterior).any(axis=0).sum())} of {posterior.shape[1]} samples have a "
-            "chance that is not a number; check that their losses are finite"
+            "probability that is not a number; check that their losses are finite"
         )
-    named = posterior.argmax(axis=0)
-    return np.where(posterior.max(axis=0) >= least, named, ABSTAINED).astype(np.int64)
+    likeliest = posterior.argmax(axis=0)
+    return np.where(posterior.max(axis=0) >= least, likeliest, ABSTAINED).astype(np.int64)
 
 
 def source_success(named: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> Share:
     """Compute the attack success rate: the share of answered samples whose source was inferred.
 
     Args:
-        named: Whom the attack names, ``ABSTAINED`` for nobody.
-        source: The client that each sample is really from.
+        named: The inferred source of each sample, ``ABSTAINED`` for none.
+        source: The client that each sample comes from.
 
     Raises:
         BadInput: No samples.
 
     Source: SIA, section 4.2 (attack success rate).
-    Differs: With an interval, and silent answers are counted apart.
+    Differs: The rate has an interval, and samples on which the attack abstains are left out.
     """
     _check(named, source)
     answered = named != ABSTAINED
@@ -115,37 +115,37 @@ def source_null(
     permutations: int = 1_000,
     rng: np.random.Generator,
 ) -> SourceNull:
-    """Success when sources are shuffled among the samples, or among those of one class.
+    """Compute the success when sources are permuted among all samples, or within classes.
 
-    Shuffled within classes, sources keep which classes each client has and forget which samples.
-    The p-value is exact. The mean is too large as an estimate of what classes explain, because a
-    shuffle leaves one in n samples of a class in place: :func:`beyond_labels` estimates that.
+    Permuting within classes preserves the label distribution of each client. The p-value is exact.
+    The mean overestimates the success that classes explain, because a permutation leaves one in n
+    samples of a class in place. Use :func:`beyond_labels` for an estimate.
 
     Args:
-        named: Whom the attack names; those for whom it names nobody never count as right.
-        source: The client that each sample is really from.
-        within: Class of each sample; None shuffles among all.
-        permutations: How many.
-        rng: Decides the shuffles.
+        named: The inferred source of each sample; ``ABSTAINED`` never counts as correct.
+        source: The client that each sample comes from.
+        within: Class of each sample; None permutes among all samples.
+        permutations: Number of permutations.
+        rng: Draws the permutations.
 
     Raises:
         BadInput: No samples.
     """
     _check(named, source)
     groups = np.zeros(len(source), dtype=np.int64) if within is None else within
-    right = int((named == source).sum())
-    found = np.concatenate(
+    correct = int((named == source).sum())
+    permuted = np.concatenate(
         [
-            _right_when_shuffled(named, source, groups, min(_AT_ONCE, permutations - done), rng)
-            for done in range(0, permutations, _AT_ONCE)
+            _correct_when_permuted(named, source, groups, min(_CHUNK, permutations - done), rng)
+            for done in range(0, permutations, _CHUNK)
         ]
     )
     answered = max(int((named != ABSTAINED).sum()), 1)
     return SourceNull(
-        mean=float(found.mean()) / answered,
-        spread=float(found.std()) / answered,
-        high=float(np.quantile(found, 0.95)) / answered,
-        p_value=(1 + int((found >= right).sum())) / (1 + permutations),
+        mean=float(permuted.mean()) / answered,
+        spread=float(permuted.std()) / answered,
+        high=float(np.quantile(permuted, 0.95)) / answered,
+        p_value=(1 + int((permuted >= correct).sum())) / (1 + permutations),
     )
 
 
@@ -155,20 +155,19 @@ def beyond_labels(
     labels: Int[ndarray, " samples"],
     class_counts: Int[ndarray, "clients classes"] | None = None,
 ) -> LabelExcess:
-    """Estimate what label distributions alone explain of a source attack's success.
+    """Estimate how much of a source attack's success exceeds what label distributions explain.
 
-    The answers stay as they are, and each sample gets the source of another sample of its class.
-    Where the label distributions are known, that is an expectation by Bayes' rule with equal
-    priors. Otherwise it is a leave-one-out mean: the sources of all other samples of the class.
+    The explained part is the expected success of the same answers if each sample had the source of
+    another sample of its class. With known label distributions, Bayes' rule with equal priors gives
+    this expectation. Otherwise it is a leave-one-out mean over the other samples of the class.
 
     Args:
-        named: Client that the attack names; samples without an answer are left out.
-        source: The client that each sample is really from, equally many of each.
+        named: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
+        source: The client that each sample comes from, with equally many samples of each client.
         labels: Class of each sample.
-        class_counts: Training samples of each class that each client has, where the samples are
-            random ones of each client's data; None for the leave-one-out estimate. That leaves
-            out samples without another one of their class. If every sample is such, nothing is
-            beyond labels.
+        class_counts: Training samples of each class that each client has, if the samples are drawn
+            at random from each client's data. None uses the leave-one-out estimate, which leaves
+            out samples that are the only ones of their class. If all are, the excess is 0.
 
     Raises:
         BadInput: No samples.
@@ -185,8 +184,8 @@ def beyond_labels(
         explained = shares[named, labels] / shares.sum(axis=0)[labels]
         influence, right = explained, named == source
     else:
-        kept, explained, influence = _left_one_out(named, source, labels)
-        right = (named == source)[kept]
+        usable, explained, influence = _leave_one_out(named, source, labels)
+        right = (named == source)[usable]
     if not len(explained):
         value = success.value
         return LabelExcess(0.0, success.low - value, success.high - value, level=value)
@@ -202,16 +201,17 @@ def beyond_labels(
     return LabelExcess(excess, max(excess - below, -1.0), min(excess + above, 1.0), level=level)
 
 
-def _left_one_out(
+def _leave_one_out(
     named: Int[ndarray, " samples"],
     source: Int[ndarray, " samples"],
     labels: Int[ndarray, " samples"],
-) -> tuple[Bool[ndarray, " samples"], Float[ndarray, " kept"], Float[ndarray, " kept"]]:
-    """Return the samples that are not alone in their class, and two values of each.
+) -> tuple[Bool[ndarray, " samples"], Float[ndarray, " usable"], Float[ndarray, " usable"]]:
+    """Return which samples are not the only ones of their class, and two values of each.
 
-    The first is the share of the others in its class whose source is the client that is named for
-    it. The second adds the share of them for which its own source is named: the mean is a
-    U-statistic, so that each sample moves it in both ways.
+    The first value is the share of the other samples of the class that come from the client
+    inferred for this one. The second is the influence of the sample on the mean. The mean is a
+    U-statistic, so that the influence adds the share of the other samples whose inferred source is
+    the client of this one.
     """
     clients = int(max(named.max(initial=0), source.max(initial=0))) + 1
     _, label, size = np.unique(labels, return_inverse=True, return_counts=True)
@@ -220,28 +220,27 @@ def _left_one_out(
     np.add.at(as_named, (label, named), 1)
     right = named == source
     np.add.at(together, (label, source), right)
-    # A client has one sample less among the others, although all have as many: they count more.
-    asked = np.bincount(source, minlength=clients)[source]
-    weight = asked / np.maximum(asked - 1, 1)
+    # Leaving a sample out makes its client under-represented. A weight restores equal priors.
+    per_client = np.bincount(source, minlength=clients)[source]
+    weight = per_client / np.maximum(per_client - 1, 1)
     same = as_source[label, source] - 1
     others = size[label] - 1 - same + weight * same
-    kept = others > 0
+    usable = others > 0
     by_source = np.where(right, weight * same, as_source[label, named])
     right_others = together[label, source] - right
     by_named = as_named[label, source] - right - right_others + weight * right_others
-    explained = (by_source / np.maximum(others, 1))[kept]
-    return kept, explained, explained + (by_named / np.maximum(others, 1))[kept]
+    explained = (by_source / np.maximum(others, 1))[usable]
+    return usable, explained, explained + (by_named / np.maximum(others, 1))[usable]
 
 
 def by_label_distribution(
     class_counts: Int[ndarray, "clients classes"], labels: Int[ndarray, " samples"]
 ) -> Int[ndarray, " samples"]:
-    """The label-distribution baseline: the client of whose data the sample's class is most.
+    """Infer sources by the label-distribution baseline, which uses no model.
 
-    Equally many samples of every client are asked about, so that the likeliest source of a sample
-    of a class is the client with the largest share of it among its own data, not the one with
-    the largest count (Bayes' rule with equal priors); the first of several. It looks at no model,
-    and knows of each client only how many samples of which class it has.
+    The inferred source is the client with the largest share of the sample's class in its data, the
+    first of several. This is Bayes' rule for equal priors, since the audit has equally many samples
+    of every client. The baseline knows only the class counts of each client.
 
     Args:
         class_counts: Training samples of each class that each client has.
@@ -253,10 +252,10 @@ def by_label_distribution(
     sizes = class_counts.sum(axis=1, keepdims=True)
     if not sizes.all():
         raise BadInput(
-            "the label-distribution baseline needs clients with samples, got none of client "
-            f"{int(np.flatnonzero(sizes[:, 0] == 0)[0])}; leave out clients without samples"
+            "the label-distribution baseline needs clients with samples, but client "
+            f"{int(np.flatnonzero(sizes[:, 0] == 0)[0])} has none; leave out such clients"
         )
-    # Whole numbers compare exactly: two shares that are equal may differ as floats.
+    # Cross-multiplied integers compare exactly; equal shares may differ as floats.
     best = np.zeros(class_counts.shape[1], dtype=np.int64)
     for client in range(1, len(class_counts)):
         theirs = class_counts[client] * sizes[best, 0]
@@ -269,12 +268,12 @@ def by_label_distribution(
 def confusion(
     named: Int[ndarray, " samples"], source: Int[ndarray, " samples"], clients: int
 ) -> Int[ndarray, "clients clients"]:
-    """Confusion matrix: samples of each client (row) attributed to each client (column).
+    """Count the samples of each client (row) that are attributed to each client (column).
 
     Args:
-        named: Whom the attack names; silent answers are left out.
-        source: The client that each sample is really from.
-        clients: How many there are.
+        named: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
+        source: The client that each sample comes from.
+        clients: Number of clients.
 
     Raises:
         BadInput: No samples.
@@ -286,28 +285,28 @@ def confusion(
     return counts
 
 
-def paired(one_right: Bool[ndarray, " samples"], other_right: Bool[ndarray, " samples"]) -> Paired:
-    """Tests if one attack infers more sources than another, on the same samples.
+def paired(first: Bool[ndarray, " samples"], second: Bool[ndarray, " samples"]) -> Paired:
+    """Test whether two attacks infer equally many sources on the same samples.
 
     Args:
-        one_right: Where the first way is right.
-        other_right: Where the second is.
+        first: Whether the first attack is correct on each sample.
+        second: Whether the second attack is.
     """
-    first, second = int((one_right & ~other_right).sum()), int((other_right & ~one_right).sum())
-    differ = first + second
-    p_value = float(sp.stats.binomtest(first, differ, 0.5).pvalue) if differ else 1.0
-    return Paired((first - second) / max(len(one_right), 1), p_value)
+    only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
+    differ = only_first + only_second
+    p_value = float(sp.stats.binomtest(only_first, differ, 0.5).pvalue) if differ else 1.0
+    return Paired((only_first - only_second) / max(len(first), 1), p_value)
 
 
-def _right_when_shuffled(
+def _correct_when_permuted(
     named: Int[ndarray, " samples"],
     source: Int[ndarray, " samples"],
     groups: Int[ndarray, " samples"],
     count: int,
     rng: np.random.Generator,
 ) -> Int[ndarray, " shuffles"]:
-    """Agreement of the answers with each of some shuffles of the sources, within groups."""
-    # Whole numbers plus a fraction: in order of groups, and at random within each.
+    """Count the correct answers for random permutations of the sources within groups."""
+    # Group numbers plus random fractions sort by group, and at random within each group.
     at_random = (groups + rng.random((count, len(source)))).argsort(axis=1)
     in_order = np.argsort(groups, kind="stable")
     return np.asarray((named[in_order] == source[at_random]).sum(axis=1), dtype=np.int64)
@@ -316,6 +315,6 @@ def _right_when_shuffled(
 def _check(named: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> None:
     if not len(source) or len(named) != len(source):
         raise BadInput(
-            f"source inference needs at least one sample and an answer for each, got "
-            f"{len(named)} answers for {len(source)} samples"
+            f"source inference needs at least one sample and an inferred source for each, got "
+            f"{len(named)} inferred sources for {len(source)} samples"
         )

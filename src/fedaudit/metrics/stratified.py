@@ -1,13 +1,13 @@
-"""Comparisons of members and non-members that do not mistake other differences for membership.
+"""Comparisons of members and non-members within clients or with matched label distributions.
 
 Clients of a federation differ in their label distributions. Members of one client and non-members
-from elsewhere then differ before anything is trained. Pairs are therefore compared within a client,
-or members and non-members are matched in their classes, and the AUC of the labels alone is stated.
+of other clients then differ before anything is trained. Pairs are therefore compared within a
+client, or members and non-members are matched in their classes. The AUC of the labels alone
+measures what remains.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,13 @@ import scipy as sp
 from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.delong import FEWEST_DISORDERED, AucInterval
+from fedaudit.metrics.delong import (
+    FEWEST_DISORDERED,
+    AucInterval,
+    Placements,
+    logit_limits,
+    placements_of,
+)
 from fedaudit.metrics.family import METHOD as RARE
 from fedaudit.metrics.family import (
     counted_above_chance,
@@ -31,16 +37,23 @@ from fedaudit.metrics.intervals import (
     percent,
     require_confidence,
 )
-from fedaudit.metrics.roc import SplitScores, as_scores, ranked, sides, within_side
-from fedaudit.metrics.truth import as_strata, as_truth
+from fedaudit.metrics.roc import (
+    SplitScores,
+    as_scores,
+    as_strata,
+    as_truth,
+    ranked,
+)
 
 _SPLITS = 20
-"""Random halvings behind the AUC of labels alone; their mean has a spread of about .01 for 100
-samples a side."""
+"""Random halvings behind the AUC of labels alone. Their mean has a standard deviation of about .01
+for 100 samples per side."""
 _FEWEST_FOR_MODE = 3
-"""Scores of a side of a stratum, below which those of both sides tell its most frequent one."""
+"""Fewest scores of one side of a stratum that determine its most frequent score; with fewer, the
+scores of both sides do."""
 _MOST_RATIO = 20
-"""Non-members for each member that matching tries; more of them narrow no interval by 3 %."""
+"""Largest ratio of the two sides that matching tries; a larger one narrows intervals by under
+3 %."""
 
 
 def stratified_auc(
@@ -52,16 +65,16 @@ def stratified_auc(
 ) -> AucInterval:
     """Compute the AUC over pairs of a member and a non-member of the same stratum.
 
-    Every such pair counts alike, so that the strata weigh as many pairs as they have. Samples are
-    independent. The variance is that of the first-order projection about the common AUC, which is
-    DeLong's for one large stratum, too large by up to a factor of two where strata hold one pair
-    each, and includes what the AUCs of strata differ by.
+    Every such pair has the same weight, so that a stratum's weight is its number of pairs. Samples
+    are taken as independent. The variance is that of the first-order projection about the common
+    AUC. It is DeLong's for one large stratum, up to twice too large if strata hold one pair each,
+    and includes the differences between the AUCs of strata.
 
     Args:
         scores: One score per sample, larger for likelier members; only their order within a
             stratum counts.
         is_member: Whether each sample is a member.
-        strata: The stratum of each sample, such as the client whose coin decided about it.
+        strata: The stratum of each sample, such as the client that drew its membership.
         confidence: Two-sided confidence, in (0, 1).
 
     Raises:
@@ -74,16 +87,16 @@ def stratified_auc(
         (1.0, 0.158)
 
     Source: van Elteren 1960 (comparison within strata); DeLong, DeLong and Clarke-Pearson 1988.
-    Differs: Strata are weighted by their pairs. The interval is made on the logit scale, and where
-        almost every pair is ordered alike it is the exact binomial one for as many disjoint pairs
-        as the strata hold, as in :func:`fedaudit.metrics.auc_interval`; so it is where the scores
-        of all but a few samples of a side are the most frequent ones of their strata.
+    Differs: Strata are weighted by their pairs. The interval is computed on the logit scale. If
+        almost every pair is ordered alike, it is the exact binomial one for the disjoint pairs of
+        the strata. If nearly all scores of a side are the most frequent ones of their strata, that
+        side's part is a bound, as in :func:`fedaudit.metrics.auc_interval`.
     """
     require_confidence(confidence)
     parts = _by_stratum(as_scores(scores), is_member, strata)
     pairs = sum(len(members) * len(others) for members, others in parts)
     disjoint = sum(min(len(members), len(others)) for members, others in parts)
-    placed = [_placements(members, others) for members, others in parts]
+    placed = [placements_of(ranked(part)) for part in parts]
     value = float(sum(above.sum() * len(below) for above, below in placed) / pairs)
     variance = sum(_variances(placed, value))
     if variance <= 0 or disjoint * min(value, 1 - value) < FEWEST_DISORDERED:
@@ -92,10 +105,7 @@ def stratified_auc(
     rare = _few_differ(parts, placed, value, confidence)
     if rare is not None:
         return AucInterval(value, *rare, f"{RARE} within strata {percent(confidence)}")
-    reach = -sp.special.ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
-    low, high = (
-        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
-    )
+    low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
     return AucInterval(value, low, high, f"DeLong within strata {percent(confidence)}")
 
 
@@ -104,7 +114,7 @@ def stratified_above_chance(
 ) -> float:
     """Compute the one-sided p-value of "members do not score higher within their stratum".
 
-    Normal approximation of the sum of the strata's Mann-Whitney statistics, with the exact variance
+    The sum of the strata's Mann-Whitney statistics is taken as normal, with its exact variance
     under permutations within strata, ties included.
 
     Args:
@@ -122,8 +132,8 @@ def stratified_above_chance(
         0.132
 
     Source: van Elteren 1960.
-    Differs: Strata are weighted by their pairs, as in :func:`stratified_auc`. Where few scores
-        differ from the most frequent one of their stratum, the test is exact and counts these.
+    Differs: Strata are weighted by their pairs, as in :func:`stratified_auc`. If few scores differ
+        from the most frequent one of their stratum, the test is exact and counts these.
     """
     parts = _by_stratum(as_scores(scores), is_member, strata)
     counted = counted_above_chance(parts)
@@ -137,7 +147,7 @@ def stratified_above_chance(
         variance += count * (size - count) / size * float(ranks.var(ddof=1)) if size > 1 else 0.0
     if variance <= 0:
         return 1.0
-    # Half a rank of continuity correction, as for a single stratum.
+    # Half a rank is the continuity correction, as for a single stratum.
     return float(sp.special.ndtr(-(surplus - 0.5) / np.sqrt(variance)))
 
 
@@ -146,10 +156,10 @@ def scaled_within(
 ) -> Float[np.ndarray, " samples"]:
     """Scale scores by the median and the median absolute deviation of their stratum.
 
-    Membership is not used, so that if a fair coin decided about it, members and non-members stay
-    exchangeable. Infinite scores stay infinite. If over half of a stratum's scores are equal the
-    standard deviation of its finite scores takes the place of the deviation. The order within a
-    stratum stays the same, and different scores stay different.
+    Membership is not used. If it was drawn by a fair coin, members and non-members therefore stay
+    exchangeable. Infinite scores stay infinite. If over half of a stratum's scores are equal, the
+    standard deviation of its finite scores replaces the median absolute deviation. The order within
+    a stratum is preserved, and different scores stay different.
 
     Args:
         scores: One score per sample.
@@ -160,11 +170,11 @@ def scaled_within(
         >>> scaled_within(np.array([1.0, 2.0, 3.0, 10.0, 20.0, 30.0]), [0, 0, 0, 1, 1, 1]).tolist()
         [-1.0, 0.0, 1.0, -1.0, 0.0, 1.0]
     """
-    found = np.array(scores, dtype=np.float64)
-    labels = as_strata(strata, len(found))
+    result = np.array(scores, dtype=np.float64)
+    labels = as_strata(strata, len(result))
     for stratum in np.unique(labels):
         inside = labels == stratum
-        values = found[inside]
+        values = result[inside]
         finite = values[np.isfinite(values)]
         if not len(finite):
             continue
@@ -172,15 +182,15 @@ def scaled_within(
         spread = np.median(np.abs(finite - middle)) or finite.std() or 1.0
         with np.errstate(over="ignore"):
             scaled = (values - middle) / spread
-        found[inside] = _in_order_of(values, scaled)
-    return found
+        result[inside] = _in_order_of(values, scaled)
+    return result
 
 
 def _in_order_of(
     values: Float[np.ndarray, " samples"], scaled: Float[np.ndarray, " samples"]
 ) -> Float[np.ndarray, " samples"]:
     """Separate scaled scores that rounding made equal although the scores differ."""
-    # Probabilities of 1e-20 and 1e-30 are both exactly 0.5 below a median of 0.5.
+    # Relative to a median of 0.5, probabilities of 1e-20 and 1e-30 both round to -0.5.
     largest = np.finfo(np.float64).max / 2
     scaled = np.where(np.isfinite(values), np.clip(scaled, -largest, largest), scaled)
     if len(np.unique(scaled)) == len(np.unique(values)):
@@ -199,9 +209,9 @@ def matched_in_class(
 ) -> Bool[np.ndarray, " samples"]:
     """Choose members and non-members that have the same label distribution.
 
-    Of each class as many non-members are drawn for each member, in every class the same number, so
-    that labels alone cannot distinguish the two sides. That number is the one that leaves the
-    narrowest interval; samples beyond it are left out at random.
+    The ratio of non-members to members is the same in every class, so that labels alone cannot
+    distinguish the two sides. The ratio is the one with the narrowest interval of an AUC. Excess
+    samples are left out at random.
 
     Args:
         labels: The class of each sample.
@@ -209,7 +219,7 @@ def matched_in_class(
         rng: Draws which samples are left out.
 
     Returns:
-        True for the samples that are chosen; nowhere if no class has samples on both sides.
+        True for the samples that are chosen; no sample is if no class has samples on both sides.
 
     Examples:
         >>> import numpy as np
@@ -234,7 +244,8 @@ def matched_in_class(
     for ratio in ratios:
         members = _in_multiples(members_at(ratio), ratio)
         total = float(members.sum())
-        # Of m members and r m non-members the variance of an AUC goes with (1 + 1 / r) / m.
+        # With m members and r m non-members, the variance of an AUC is proportional to
+        # (1 + 1 / r) / m.
         effective = total * ratio / (1 + ratio)
         if effective > sizes:
             chosen, sizes = (members, np.rint(members * ratio).astype(np.int64)), effective
@@ -251,7 +262,7 @@ def matched_in_class(
 def _in_multiples(
     members: Int[np.ndarray, " classes"], ratio: float
 ) -> Int[np.ndarray, " classes"]:
-    """Members whose number of non-members is whole."""
+    """Round down to numbers of members for which the number of non-members is whole."""
     step = round(1 / ratio) if ratio < 1 else 1
     return members // step * step
 
@@ -263,11 +274,11 @@ def labels_alone_auc(
     rng: np.random.Generator,
     strata: npt.ArrayLike | None = None,
 ) -> float | None:
-    """Estimate the AUC of the best score that sees the labels and no model.
+    """Estimate the AUC of the best score that depends on labels alone.
 
-    The score of a class is the logarithm of its frequency among members over that among
-    non-members. It is learned on one random half of each side and judged on the other, so that its
-    expectation is .5 where labels say nothing; the mean over several halvings is returned.
+    The score of a class is the log ratio of its frequencies among members and among non-members. It
+    is estimated on one random half of each side and evaluated on the other. Its expected AUC is
+    therefore .5 if labels are uninformative. The mean over several halvings is returned.
 
     Args:
         labels: The class of each sample.
@@ -277,7 +288,7 @@ def labels_alone_auc(
             only samples of one stratum are compared.
 
     Returns:
-        The AUC, at least .5 since a score that does worse would not be used; None with fewer than
+        The AUC, at least .5, since an adversary would not use a worse score; None with fewer than
         two members or non-members.
 
     Examples:
@@ -296,9 +307,11 @@ def labels_alone_auc(
     counts = np.array([[_halved(side, len(cells), rng) for side in both] for _ in range(_SPLITS)])
     rates = (counts + 0.5) / (counts.sum(axis=3, keepdims=True) + 0.5 * len(cells))
     score = np.log(rates[:, 0] / rates[:, 1])
-    judged = counts[:, :, ::-1]
+    evaluated = counts[:, :, ::-1]
     stratum = np.unique(cells[:, 0], return_inverse=True)[1]
-    score, ours, theirs = (of.reshape(-1, len(cells)) for of in (score, judged[:, 0], judged[:, 1]))
+    score, ours, theirs = (
+        array.reshape(-1, len(cells)) for array in (score, evaluated[:, 0], evaluated[:, 1])
+    )
     areas = _aucs_of_cells(score, ours, theirs, stratum)
     return max(0.5, float(np.mean(areas))) if len(areas) else None
 
@@ -316,31 +329,31 @@ def _aucs_of_cells(
     members: Int[np.ndarray, "draws cells"],
     others: Int[np.ndarray, "draws cells"],
     strata: Int[np.ndarray, " cells"],
-) -> Float[np.ndarray, " told"]:
+) -> Float[np.ndarray, " with_pairs"]:
     """Compute the AUC over pairs of one stratum in each draw that has such pairs.
 
-    All samples of a cell have its score: how many of each side it has is all that counts.
+    All samples of a cell have the same score, so that counts per cell determine the AUC. All draws
+    are computed together: a group is one stratum of one draw.
     """
     draws = np.arange(len(scores)).repeat(len(strata))
     group = (np.arange(len(scores))[:, None] * (strata.max() + 1) + strata).ravel()
     order = np.lexsort((scores.ravel(), group))
-    score, group, ours, theirs = (of.ravel()[order] for of in (scores, group, members, others))
+    score, group, ours, theirs = (
+        array.ravel()[order] for array in (scores, group, members, others)
+    )
     begins = np.diff(group, prepend=-1) != 0
     level = np.cumsum(begins | (np.diff(score, prepend=np.nan) != 0)) - 1
     ties = np.bincount(level, theirs)
     below = (np.cumsum(ties) - ties)[level]
-    # Those of groups before are below and no pairs.
+    # ``below`` also counts the samples of earlier groups, which form no pairs: subtract them.
     won = ours * (below - below[begins][group] + ties[level] / 2)
     pairs = ours * np.bincount(group, theirs)[group]
     all_won, all_pairs = np.bincount(draws, won), np.bincount(draws, pairs)
     return all_won[all_pairs > 0] / all_pairs[all_pairs > 0]
 
 
-_Placed: TypeAlias = tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]
-
-
-def _variances(placed: Sequence[_Placed], value: float) -> tuple[float, float]:
-    """Return what members and non-members add to the variance of the AUC within strata."""
+def _variances(placed: Sequence[Placements], value: float) -> tuple[float, float]:
+    """Return the contributions of members and non-members to the variance of the AUC."""
     pairs = float(sum(len(above) * len(below) for above, below in placed))
     return (
         sum(((len(below) * (above - value)) ** 2).sum() for above, below in placed) / pairs**2,
@@ -349,9 +362,9 @@ def _variances(placed: Sequence[_Placed], value: float) -> tuple[float, float]:
 
 
 def _few_differ(
-    parts: Sequence[SplitScores], placed: Sequence[_Placed], value: float, confidence: float
+    parts: Sequence[SplitScores], placed: Sequence[Placements], value: float, confidence: float
 ) -> ConfidenceLimits | None:
-    """Return limits if all but a few scores of a side are their strata's most frequent ones."""
+    """Return limits if nearly all scores of a side are their strata's most frequent ones."""
     pairs = sum(len(members) * len(others) for members, others in parts)
     weights: tuple[list[np.ndarray], ...] = ([], [])
     at_mode: tuple[list[np.ndarray], ...] = ([], [])
@@ -359,7 +372,7 @@ def _few_differ(
     for part in parts:
         pooled = most_frequent(np.concatenate(part))
         for side, (ours, theirs) in enumerate((part, part[::-1])):
-            # The most frequent of one or two scores says nothing.
+            # One or two scores do not determine a most frequent one.
             mode = most_frequent(ours) if len(ours) >= _FEWEST_FOR_MODE else pooled
             beyond = theirs < mode if side == 0 else theirs > mode
             share = (beyond.sum() + (theirs == mode).sum() / 2) / len(theirs)
@@ -372,10 +385,10 @@ def _few_differ(
     quantile = -float(sp.special.ndtri((1 - confidence) / 2))
     reaches = []
     for side, variance in enumerate(_variances(placed, value)):
-        placements = np.concatenate([one[side] for one in placed])
+        placements = np.concatenate([stratum[side] for stratum in placed])
         if rare[side]:
-            weight, at = np.concatenate(weights[side]), np.concatenate(modal[side])
-            reaches.append(side_of(weight, placements, at).reach(confidence))
+            weight, shares = np.concatenate(weights[side]), np.concatenate(modal[side])
+            reaches.append(side_of(weight, placements, shares).reach(confidence))
         else:
             reaches.append(normal_reach(variance, quantile))
     return limits_of_sides(value, reaches)
@@ -393,17 +406,8 @@ def _by_stratum(
         if len(members) and len(others):
             parts.append(SplitScores(members, others))
     if not parts:
-        raise BadInput("no stratum has both members and non-members; nothing can be compared")
+        raise BadInput(
+            "no stratum has both members and non-members, so that nothing can be compared; use "
+            "coarser strata or none"
+        )
     return parts
-
-
-def _placements(
-    members: Float[np.ndarray, " members"], others: Float[np.ndarray, " nonmembers"]
-) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]:
-    """Return the share of non-members below each member, and of members above each non-member."""
-    truth = np.arange(len(members) + len(others)) < len(members)
-    first, second = ranked(sides(np.concatenate([members, others]), truth))
-    return (
-        (first - within_side(first)) / len(others),
-        1 - (second - within_side(second)) / len(members),
-    )

@@ -1,8 +1,7 @@
-"""The table of metrics, and how scores are evaluated by them and by custom ones.
+"""The catalogue of metrics, and the evaluation of scores by these and custom metrics.
 
-A metric with an interval of its own makes its figures itself. The interval of any other function of
-scores is a bootstrap: members and non-members are drawn anew, each as many as there are, since a
-study fixes how many of either are audited.
+An exact metric computes its interval in closed form. Any other function of scores has a bootstrap
+interval: members and non-members are resampled separately, since a study fixes both numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,36 +26,42 @@ from fedaudit.metrics.rate_limits import (
     rate_limits,
     true_fpr_range,
 )
-from fedaudit.metrics.roc import allowed_false_positives, as_scores, tpr_at_fpr
+from fedaudit.metrics.roc import (
+    allowed_false_positives,
+    as_array,
+    as_origins,
+    as_scores,
+    refuse_misaligned,
+    tpr_at_fpr,
+)
 from fedaudit.metrics.stratified import scaled_within, stratified_above_chance, stratified_auc
-from fedaudit.metrics.truth import as_array, as_origins, refuse_misaligned
 
 OfScores: TypeAlias = Callable[[Float[np.ndarray, " samples"], Bool[np.ndarray, " samples"]], float]
-"""From scores, larger for likelier members, and membership to a number."""
+"""Function of scores, larger for likelier members, and membership that returns a number."""
 
 FEWEST = 10
-"""Of members and of non-members: a bootstrap of fewer says nothing about its own spread."""
+"""Fewest members, and fewest non-members, for a bootstrap interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Limits[float | None]):
-    """Figure about one set of scores; the fields are those of a record's figure.
+    """Figure of one set of scores, with the fields of a figure in a result.
 
     Attributes:
         contrast: Members against "other_client", "unseen" or "mixed" non-members.
         metric: "auc", "tpr@0.01" and the like, "balanced_accuracy".
-        value: The figure; None if it was refused. A limit is None without an interval, as for a
-            rate with too few non-members for any.
-        n_members: Members behind the figure.
-        n_nonmembers: Non-members behind the figure.
+        value: The figure; None if it was refused. A limit is None if there is no interval, as for
+            a rate with too few non-members.
+        n_members: Number of members behind the figure.
+        n_nonmembers: Number of non-members behind the figure.
         realised_fpr: False-positive rate that was reached, for figures at a threshold.
         low_at_threshold: For a rate, the lower limit of the share of members above the threshold
-            that was used (Clopper-Pearson), whatever its true false-positive rate.
-        high_at_threshold: The upper limit of the same.
+            that was used (Clopper-Pearson), for any true false-positive rate of that threshold.
+        high_at_threshold: The upper limit of the same share.
         ceiling: Value that a perfect attack would have reached.
-        note: Why the figure is refused, or what to bear in mind.
-        p_value: One-sided, against guessing; not yet corrected for a family. None for figures
-            other than the AUC and the true-positive rates.
+        note: Why the figure is refused, or a caveat.
+        p_value: One-sided p-value against chance level, before the correction for a family. None
+            for figures other than the AUC and the true-positive rates.
 
     Examples:
         >>> from fedaudit.metrics import evaluate
@@ -80,18 +85,18 @@ class Evaluated(Limits[float | None]):
 
 @dataclass(frozen=True)
 class Contrast:
-    """Scores of members and of the non-members that they are held against.
+    """Scores of members and of the non-members that they are compared with.
 
     Attributes:
         name: "other_client", "unseen" or "mixed".
         scores: One score per sample, larger for likelier members.
-        is_member: The members.
-        confidence: Of every interval, in (0, 1).
-        rng: Draws samples anew, or splits them.
+        is_member: Whether each sample is a member.
+        confidence: Confidence of every interval, in (0, 1).
+        rng: Draws resamples and splits of the samples.
         fprs: False-positive rates to report at.
-        note: On non-members of an origin that are missing.
-        strata: Where pairs are compared within strata, the stratum of each sample; scores are then
-            on a scale that strata share.
+        note: Note on origins without non-members.
+        strata: The stratum of each sample if pairs are compared within strata; scores are then
+            scaled within strata.
     """
 
     name: str
@@ -114,7 +119,7 @@ class Contrast:
         return len(self.is_member) - self.n_members
 
     def refused(self, metric: str, note: str) -> Evaluated:
-        """A figure that these samples cannot show."""
+        """Return a figure without a value, with the reason."""
         return Evaluated(
             contrast=self.name,
             metric=metric,
@@ -129,11 +134,11 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Metric:
-    """Metric of an attack's scores, whose interval is a bootstrap.
+    """Metric of an attack's scores with a bootstrap interval.
 
     Attributes:
-        of: Function from scores and membership to the number; called about a thousand times.
-        about: Description, in a sentence.
+        of: Function of scores and membership that returns a number; called about a thousand times.
+        about: Description in a sentence.
         resamples: Number of bootstrap resamples behind the interval.
 
     Examples:
@@ -148,14 +153,17 @@ class Metric:
     resamples: int = 1000
 
     def figures(self, name: str, contrast: Contrast) -> list[Evaluated]:
-        """The number under a name, with a bootstrap interval.
+        """Compute the metric with its bootstrap interval.
 
         Raises:
-            BadInput: The metric gives no finite number.
+            BadInput: The metric returns a number that is not finite.
         """
         members, others = contrast.n_members, contrast.n_nonmembers
         if min(members, others) < FEWEST:
-            note = f"inconclusive: {members} members and {others} non-members; it takes {FEWEST}"
+            note = (
+                f"inconclusive: {members} members and {others} non-members; a bootstrap needs "
+                f"{FEWEST} of each"
+            )
             return [contrast.refused(name, note)]
         value, low, high = bootstrapped(
             self,
@@ -181,18 +189,18 @@ class Metric:
 
 @dataclass(frozen=True)
 class Exact:
-    """A metric that makes its own interval, without drawing samples anew.
+    """Metric that computes its interval without resampling.
 
     Attributes:
-        make: Its figures in a contrast.
-        about: What it is, in a sentence.
+        make: Function that computes the figures of a contrast.
+        about: Description in a sentence.
     """
 
     make: Callable[[Contrast], list[Evaluated]]
     about: str = field(compare=False)
 
     def figures(self, name: str, contrast: Contrast) -> list[Evaluated]:
-        """The figures, whose names are the metric's own."""
+        """Compute the figures, which have the metric's predefined names."""
         return self.make(contrast)
 
 
@@ -200,15 +208,15 @@ def _auc(contrast: Contrast) -> list[Evaluated]:
     scores, is_member, strata = contrast.scores, contrast.is_member, contrast.strata
     level = contrast.confidence
     if strata is None:
-        found = auc_interval(scores, is_member, confidence=level)
+        interval = auc_interval(scores, is_member, confidence=level)
         p_value = above_chance(scores, is_member)
     else:
-        found = stratified_auc(scores, is_member, strata, confidence=level)
+        interval = stratified_auc(scores, is_member, strata, confidence=level)
         p_value = stratified_above_chance(scores, is_member, strata)
     figure = Evaluated(
         contrast=contrast.name,
         metric=AUC,
-        **asdict(found),
+        **asdict(interval),
         n_members=contrast.n_members,
         n_nonmembers=contrast.n_nonmembers,
         note=contrast.note,
@@ -223,15 +231,15 @@ def _tprs(contrast: Contrast) -> list[Evaluated]:
 
 def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
     metric = tpr_at(fpr)
-    why_not = inconclusive(fpr, contrast.n_nonmembers)
-    if why_not:
-        return contrast.refused(metric, why_not)
+    reason = inconclusive(fpr, contrast.n_nonmembers)
+    if reason:
+        return contrast.refused(metric, reason)
     point = tpr_at_fpr(contrast.scores, contrast.is_member, fpr)
     limits = rate_limits(contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence)
-    used = limits_at_threshold(
+    at_threshold = limits_at_threshold(
         contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence
     )
-    behind = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
+    true_fpr = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
     return Evaluated(
         contrast=contrast.name,
         metric=metric,
@@ -242,11 +250,11 @@ def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
         n_members=contrast.n_members,
         n_nonmembers=contrast.n_nonmembers,
         realised_fpr=point.realised_fpr,
-        low_at_threshold=used.low,
-        high_at_threshold=used.high,
+        low_at_threshold=at_threshold.low,
+        high_at_threshold=at_threshold.high,
         note=f"{point.true_positives} true and {point.false_positives} false positives; this "
-        f"threshold's true false-positive rate is at most {behind.high:.2%} (upper end of a "
-        f"{percent(contrast.confidence)} range){_lacking(limits.needs)}",
+        f"threshold's true false-positive rate is at most {true_fpr.high:.2%} (upper end of a "
+        f"{percent(contrast.confidence)} range){_missing_note(limits.needs)}",
         p_value=rate_above_chance(
             point.true_positives,
             contrast.n_members,
@@ -256,18 +264,18 @@ def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
     )
 
 
-def _lacking(nonmembers: int) -> str:
+def _missing_note(nonmembers: int) -> str:
     return f"; a lower limit needs {nonmembers} more non-members" if nonmembers else ""
 
 
 def _balanced_accuracy(contrast: Contrast) -> list[Evaluated]:
     if min(contrast.n_members, contrast.n_nonmembers) < 2:
-        why_not = "inconclusive: a held-out threshold needs 2 samples a side"
-        return [contrast.refused(BALANCED_ACCURACY, why_not)]
-    held = held_out_balanced_accuracy(
+        reason = "inconclusive: a held-out threshold needs 2 samples per side"
+        return [contrast.refused(BALANCED_ACCURACY, reason)]
+    held_out = held_out_balanced_accuracy(
         contrast.scores, contrast.is_member, rng=contrast.rng, confidence=contrast.confidence
     )
-    figures = asdict(held)
+    figures = asdict(held_out)
     del figures["threshold"]
     figure = Evaluated(contrast=contrast.name, metric=BALANCED_ACCURACY, **figures)
     return [figure]
@@ -276,7 +284,7 @@ def _balanced_accuracy(contrast: Contrast) -> list[Evaluated]:
 def average_precision(
     scores: Float[np.ndarray, " samples"], is_member: Bool[np.ndarray, " samples"]
 ) -> float:
-    """Area under the precision-recall curve, as the mean precision over the members found."""
+    """Compute the average precision: the area under the precision-recall curve."""
     from sklearn.metrics import average_precision_score
 
     return float(average_precision_score(is_member, scores))
@@ -285,10 +293,10 @@ def average_precision(
 def partial_auc(
     scores: Float[np.ndarray, " samples"], is_member: Bool[np.ndarray, " samples"]
 ) -> float:
-    """Area under the ROC curve up to a false-positive rate of 0.1, scaled so that guessing is 0.5.
+    """Compute the area under the ROC curve up to an FPR of 0.1, scaled so that chance is 0.5.
 
-    Its interval draws samples anew 1,000 times, with a call of scikit-learn of some milliseconds
-    each: about ten seconds for each attack, group of non-members, client and seed.
+    The bootstrap interval calls scikit-learn 1,000 times, which takes about ten seconds for each
+    attack, group of non-members, client and seed.
 
     Source: McClish 1989 (standardised partial area).
     """
@@ -302,8 +310,8 @@ METRICS: dict[str, Exact | Metric] = {
     TPR: Exact(_tprs, "True-positive rate at each rate of figures.fprs; guessing is that rate."),
     BALANCED_ACCURACY: Exact(
         _balanced_accuracy,
-        "Mean of the shares of members and non-members told right, at a threshold from the other "
-        "half of the samples; guessing is 0.5.",
+        "Mean of the shares of members and non-members classified correctly, at a threshold from "
+        "the other half of the samples; guessing is 0.5.",
     ),
     "average_precision": Metric(
         average_precision, "Area under the precision-recall curve; guessing is the members' share."
@@ -317,7 +325,7 @@ METRICS: dict[str, Exact | Metric] = {
 """Every metric of the catalogue by name."""
 
 EVERY_EVALUATION = (AUC, TPR, BALANCED_ACCURACY)
-"""Those that every evaluation has, in its order; a study asks for others in ``figures.metrics``."""
+"""Metrics of every evaluation, in its order; a study adds others in ``figures.metrics``."""
 
 
 def bootstrapped(
@@ -329,39 +337,39 @@ def bootstrapped(
     confidence: float = 0.95,
     name: str = "the metric",
 ) -> tuple[float, float, float]:
-    """A metric's value with the limits of its bias-corrected bootstrap interval.
+    """Compute a metric's value with the limits of its bias-corrected bootstrap interval.
 
     Args:
-        metric: What is taken.
+        metric: The metric.
         scores: One score per sample.
-        is_member: Who was a member.
-        rng: Draws samples anew.
-        confidence: Of the interval.
-        name: Of the metric, for refusals.
+        is_member: Whether each sample is a member.
+        rng: Draws the resamples.
+        confidence: Two-sided confidence, in (0, 1).
+        name: Name of the metric, for error messages.
 
     Raises:
-        BadInput: The metric gives no finite number.
+        BadInput: The metric returns a number that is not finite.
 
     Source: Efron & Tibshirani 1993, section 14.3, without acceleration.
     """
-    value = _taken(metric, scores, is_member, name)
+    value = _finite_value(metric, scores, is_member, name)
     sides = [np.flatnonzero(is_member), np.flatnonzero(~is_member)]
     drawn = np.empty(metric.resamples)
     for place in range(metric.resamples):
         chosen = np.concatenate([rng.choice(side, len(side)) for side in sides])
-        drawn[place] = _taken(metric, scores[chosen], is_member[chosen], name)
-    # Ties with the value count half, or a metric of few values would have no lower limit.
+        drawn[place] = _finite_value(metric, scores[chosen], is_member[chosen], name)
+    # Ties with the value count half: metrics with few distinct values would have no lower limit.
     below = ((drawn < value).mean() + (drawn <= value).mean()) / 2
-    most = 1 - 0.5 / metric.resamples
+    largest = 1 - 0.5 / metric.resamples
     normal = NormalDist()
-    bias = normal.inv_cdf(float(np.clip(below, 1 - most, most)))
+    bias = normal.inv_cdf(float(np.clip(below, 1 - largest, largest)))
     tail = normal.inv_cdf((1 - confidence) / 2)
     ends = [normal.cdf(2 * bias + tail), normal.cdf(2 * bias - tail)]
     low, high = np.quantile(drawn, ends)
     return value, min(float(low), value), max(float(high), value)
 
 
-def _taken(
+def _finite_value(
     metric: Metric,
     scores: Float[np.ndarray, " samples"],
     is_member: Bool[np.ndarray, " samples"],
@@ -370,30 +378,30 @@ def _taken(
     value = float(metric.of(scores, is_member))
     if not np.isfinite(value):
         raise BadInput(
-            f"the metric {name!r} is {value} on {len(scores)} samples; have it give a "
+            f"the metric {name!r} is {value} on {len(scores)} samples; make it return a "
             "finite number for any scores and membership"
         )
     return value
 
 
 def metric_named(name: str) -> Exact | Metric:
-    """The metric of that name, of an installed package, or of the user's own.
+    """Return a metric of the catalogue, of an installed package or of the user.
 
     Raises:
-        BadInput: There is none, and the nearest is named; or every evaluation has it.
+        BadInput: The name is unknown, or is a metric of every evaluation.
     """
     if name in EVERY_EVALUATION:
         raise BadInput(
             f"{name!r} is among the figures of every evaluation; leave it out of figures.metrics"
         )
-    found: Exact | Metric | OfScores = named(
+    metric: Exact | Metric | OfScores = named(
         "metric",
         name,
         METRICS,
-        wanted="a fedaudit.metrics.Metric, or a function of scores and membership",
-        fits=lambda one: isinstance(one, Exact | Metric) or callable(one),
+        expected="a fedaudit.metrics.Metric, or a function of scores and membership",
+        fits=lambda value: isinstance(value, Exact | Metric) or callable(value),
     )
-    return found if isinstance(found, Exact | Metric) else Metric(found)
+    return metric if isinstance(metric, Exact | Metric) else Metric(metric)
 
 
 CONTRASTS: dict[str, tuple[Origin, ...]] = {
@@ -401,7 +409,7 @@ CONTRASTS: dict[str, tuple[Origin, ...]] = {
     "unseen": (Origin.UNSEEN,),
     "mixed": (Origin.OTHER_CLIENT, Origin.UNSEEN),
 }
-"""Which non-members the members are held against, by name."""
+"""Origins of the non-members of each contrast, by name."""
 
 
 def evaluate(
@@ -418,9 +426,9 @@ def evaluate(
     """Compute all headline figures of one attack on one target client, for each contrast.
 
     For each contrast these are the AUC, the true-positive rate at each false-positive rate, and the
-    balanced accuracy at a held-out threshold. A contrast without samples gives one refused AUC with
-    the reason. A rate that the samples cannot show is refused by name. Limits of a rate allow for
-    the error of its threshold, which is set on the same non-members.
+    balanced accuracy at a held-out threshold. A contrast without samples has one refused AUC with
+    the reason. A rate with too few samples is refused with the reason. Limits of a rate include the
+    error of its threshold, which is set on the same non-members.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -429,17 +437,17 @@ def evaluate(
         fprs: False-positive rates to report at, each in (0, 1].
         seed: Seed of the split behind the balanced accuracy, 0 or larger.
         confidence: Confidence of every interval, in (0, 1).
-        origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. Without,
+        origin_codes: Whether numbers are ``Origin`` values even if no 2 is among them. By default
             0 and 1 alone are refused, since 1 often means a member.
-        contrasts: Kinds of non-members to compare with, of ``CONTRASTS``.
-        strata: The stratum of each sample, such as the client whose coin decided about it. Each
+        contrasts: Names of contrasts in ``CONTRASTS``.
+        strata: The stratum of each sample, such as the client that drew its membership. Each
             member is then compared with non-members of its stratum only. The AUC is that of pairs
             within strata; rates and the balanced accuracy use scores that are scaled within each
             stratum.
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, an origin is unknown or ambiguous, one of
-            members and non-members is missing altogether, or no stratum has both.
+        BadInput: Lengths differ, a score is NaN, an origin is unknown or ambiguous, there are no
+            members or no non-members, or no stratum has both.
 
     Examples:
         >>> from fedaudit import evaluate
@@ -481,27 +489,30 @@ def estimates(
     origin_codes: bool = False,
     contrasts: Sequence[str] = tuple(CONTRASTS),
 ) -> list[Evaluated]:
-    """A metric of one attack on one target client, contrast by contrast.
+    """Compute a metric of one attack on one target client, for each contrast.
 
     Args:
-        name: Of the metric, for the record.
-        metric: What is taken.
+        name: Name of the metric in the result.
+        metric: The metric.
         scores: One score per sample, larger for likelier members.
         origin: As in :func:`evaluate`.
-        rng: Draws samples anew.
-        confidence: Of the interval.
+        rng: Draws the resamples.
+        confidence: Confidence of the interval, in (0, 1).
         origin_codes: As in :func:`evaluate`.
-        contrasts: Kinds of non-members to compare with, of ``CONTRASTS``.
+        contrasts: Names of contrasts in ``CONTRASTS``.
 
     Raises:
-        BadInput: The metric gives no finite number.
+        BadInput: The metric returns a number that is not finite.
     """
     _refuse_unknown(contrasts)
     values = as_scores(scores)
     sources = as_origins(origin, len(values), codes=origin_codes)
-    asked = (one for one in CONTRASTS if one in contrasts)
-    made = (_contrast(one, values, sources, rng, confidence) for one in asked)
-    return [figure for one in made for figure in metric.figures(name, one)]
+    return [
+        figure
+        for kind in CONTRASTS
+        if kind in contrasts
+        for figure in metric.figures(name, _contrast(kind, values, sources, rng, confidence))
+    ]
 
 
 def _contrast(
@@ -542,11 +553,11 @@ def _origins(
 
 
 def _note(sources: Int[np.ndarray, " samples"], against: tuple[Origin, ...]) -> str:
-    """Note on a contrast whose non-members lack one of their origins."""
-    present = [one for one in against if (sources == one).any()]
-    missing = [one.name.lower() for one in against if one not in present]
+    """Return a note on the contrast's origins that have no samples."""
+    present = [origin for origin in against if (sources == origin).any()]
+    missing = [origin.name.lower() for origin in against if origin not in present]
     if not missing:
         return ""
     if not present:
-        return f"no {' or '.join(missing)} samples to hold members against"
+        return f"no {' or '.join(missing)} samples to compare members with"
     return f"the same as {present[0].name.lower()}: no {missing[0]} samples"

@@ -1,4 +1,4 @@
-"""Verdicts on unlearning: forgotten samples against unseen ones, before, after and retrained."""
+"""Verdicts on unlearning, from the AUC of forgotten against unseen samples."""
 
 from typing import NamedTuple
 
@@ -14,28 +14,28 @@ from fedaudit.core.metric_names import (
     UNTOLD,
 )
 from fedaudit.metrics.delong import AucDifference, AucInterval, auc_interval, compare_auc
-from fedaudit.metrics.roc import as_scores
-from fedaudit.metrics.truth import as_truth
+from fedaudit.metrics.roc import as_scores, as_truth
 
 EQUIVALENCE = 0.9
-"""Confidence of an equivalence interval: two one-sided tests at 5 % each."""
+"""Confidence of an equivalence interval, which is two one-sided tests at 5 % each."""
 
 
 class Unlearned(NamedTuple):
-    """AUC of forgotten against unseen samples by one score, with a verdict.
+    """AUCs of forgotten against unseen samples by one score, with a verdict.
 
     Attributes:
-        before: By the model before unlearning.
-        after: By the model after it.
-        retrained: By a model that was retrained without the forgotten samples; None without one.
+        before: AUC with the model before unlearning.
+        after: AUC with the model after unlearning.
+        retrained: AUC with a model that was retrained without the forgotten samples; None without
+            such a model.
         excess: ``after`` minus ``retrained``, or minus 0.5 without a retrained model, with its
-            equivalence interval. Its p-value is two-sided, and 1 if the limits are those of one
-            AUC, or of two separate AUCs: the interval decides.
-        both: By the difference of the two scores, for an adversary with the models before and
+            equivalence interval. Its p-value is two-sided. It is 1 if the limits are those of one
+            AUC or of two separate AUCs; the interval then decides.
+        both: AUC of the difference of the two scores, for an adversary with the models before and
             after unlearning.
-        margin: Largest distance from the reference that counts as none.
-        verdict: "forgotten", "not forgotten", "overdone", "told nothing before", "cannot be told"
-            or, of a model that no longer predicts, "model destroyed".
+        margin: Largest distance from the reference that counts as equal.
+        verdict: "forgotten", "not forgotten", "overdone", "told nothing before", "cannot be told",
+            or "model destroyed" for a model that no longer predicts.
 
     Examples:
         >>> before, after, forgotten = [3, 2, 1, 0], [1, 0, 1, 0], [True, True, False, False]
@@ -52,21 +52,21 @@ class Unlearned(NamedTuple):
     verdict: str
 
     def __str__(self) -> str:
-        """A line for each figure, and the verdict."""
+        """Return a line for each figure, and the verdict."""
         rows = {
             "before": self.before,
             "after": self.after,
             "retrained": self.retrained,
-            f"after less {'0.5' if self.retrained is None else 'retrained'}": self.excess,
+            f"after minus {'0.5' if self.retrained is None else 'retrained'}": self.excess,
             "before and after together": self.both,
         }
         lines = [
-            f"{name:<26} {one.value:6.3f}  [{one.low:.3f}, {one.high:.3f}]  {one.method}"
-            for name, one in rows.items()
-            if one is not None
+            f"{name:<26} {row.value:6.3f}  [{row.low:.3f}, {row.high:.3f}]  {row.method}"
+            for name, row in rows.items()
+            if row is not None
         ]
-        said = verdict_words(self.verdict, self.margin)
-        return "\n".join(["AUC of forgotten against unseen samples", *lines, said])
+        verdict = verdict_words(self.verdict, self.margin)
+        return "\n".join(["AUC of forgotten against unseen samples", *lines, verdict])
 
 
 def unlearned(
@@ -79,23 +79,26 @@ def unlearned(
 ) -> Unlearned:
     """Compute AUCs of one score on forgotten samples before and after unlearning, with a verdict.
 
-    Forgotten and unseen samples are from one distribution, as if a fair coin decided which were
-    trained on. The reference is the model that never saw the forgotten samples. The verdict is
-    "forgotten" if the whole equivalence interval of the excess lies within the margin; at the
-    margin's edge, or beyond, that is wrong in at most 5 % of cases. It is "not forgotten" if the
-    excess is above 0 (one-sided, 5 %) and may exceed the margin. It is "overdone" if the interval
-    lies below minus the margin: the model knows forgotten samples less well than unseen ones. If a
-    score did not distinguish them before unlearning, failing to do so afterwards shows nothing.
+    Forgotten and unseen samples must have one distribution, as if a fair coin decided which were
+    trained on. The reference is a model that never saw the forgotten samples. The verdicts are:
+
+    - "forgotten" if the whole equivalence interval of the excess lies within the margin. If the
+      true excess is the margin or larger, this verdict has a probability of at most 5 %.
+    - "not forgotten" if the excess is above 0 (one-sided, 5 %) and may exceed the margin.
+    - "overdone" if the interval lies below minus the margin: the model fits forgotten samples
+      worse than unseen ones.
+    - "told nothing before" if the score did not distinguish them before unlearning either.
+    - "cannot be told" in all other cases.
 
     Args:
-        before: Scores by the model before unlearning, larger for likelier members: one for each
-            forgotten and unseen sample, such as minus the loss.
-        after: The same score by the model after unlearning, for the same samples in the same
+        before: Scores of forgotten and unseen samples from the model before unlearning, larger for
+            likelier members, such as minus the loss.
+        after: The same score from the model after unlearning, for the same samples in the same
             order.
-        retrained: The same score by a model that was retrained without the forgotten samples.
-            Without it the reference is 0.5, which rests on the fair draw alone.
+        retrained: The same score from a model that was retrained without the forgotten samples.
+            Without it the reference is 0.5, which relies on the fair draw alone.
         is_forgotten: Whether each sample is a forgotten one.
-        margin: Largest difference of AUCs that counts as none, in (0, 0.5); to be chosen before
+        margin: Largest difference of AUCs that counts as equal, in (0, 0.5). Choose it before
             looking at scores.
 
     Raises:
@@ -112,27 +115,29 @@ def unlearned(
     Source: Schuirmann 1987 (two one-sided tests); Chen et al. 2021, When Machine Unlearning
         Jeopardizes Privacy (the models before and after together reveal what neither
         reveals alone).
-    Differs: Chen et al. train a classifier on the two models' posteriors of shadow models; here
-        the score after is taken from the score before.
+    Differs: Chen et al. train a classifier on posteriors from pairs of shadow models; here the
+        score after unlearning is subtracted from the score before.
     """
     require_margin(margin)
     first = as_scores(before)
     truth = as_truth(is_forgotten, len(first))
-    then = as_scores(after)
-    before_auc, after_auc = (auc_interval(one, truth) for one in (first, then))
+    second = as_scores(after)
+    before_auc, after_auc = (auc_interval(scores, truth) for scores in (first, second))
     if retrained is None:
-        alone = None
-        at = auc_interval(then, truth, confidence=EQUIVALENCE)
-        excess = AucDifference(at.value - 0.5, at.low - 0.5, at.high - 0.5, at.method, p_value=1.0)
+        retrained_auc = None
+        auc = auc_interval(second, truth, confidence=EQUIVALENCE)
+        excess = AucDifference(
+            auc.value - 0.5, auc.low - 0.5, auc.high - 0.5, auc.method, p_value=1.0
+        )
     else:
-        alone = auc_interval(retrained, truth)
-        excess = compare_auc(then, retrained, is_member=truth, confidence=EQUIVALENCE)
+        retrained_auc = auc_interval(retrained, truth)
+        excess = compare_auc(second, retrained, is_member=truth, confidence=EQUIVALENCE)
     return Unlearned(
         before=before_auc,
         after=after_auc,
-        retrained=alone,
+        retrained=retrained_auc,
         excess=excess,
-        both=auc_interval(first - then, truth),
+        both=auc_interval(first - second, truth),
         margin=margin,
         verdict=unlearning_verdict(
             excess.low, excess.high, margin=margin, told_before=before_auc.low > 0.5
@@ -141,30 +146,27 @@ def unlearned(
 
 
 def require_margin(margin: float) -> None:
-    """Refuses a margin that is none.
-
-    Raises:
-        BadInput: It is not in (0, 0.5).
-    """
+    """Raise if the margin is not in (0, 0.5)."""
     if not 0 < margin < 0.5:
         raise BadInput(
-            f"the margin is the largest difference of AUCs that counts as none, between 0 and 0.5, "
-            f"got {margin}"
+            f"the margin is the largest difference of AUCs that counts as equal, between 0 and 0.5,"
+            f" got {margin}"
         )
 
 
 def unlearning_verdict(
     low: float, high: float, *, margin: float, told_before: bool, above: bool | None = None
 ) -> str:
-    """The verdict on an excess over the yardstick.
+    """Return the verdict on the excess over the reference.
 
     Args:
-        low: Lower limit of its equivalence interval.
-        high: Upper limit.
-        margin: How large an excess counts as none.
-        told_before: Whether the score told forgotten from unseen samples before unlearning.
-        above: Whether the excess is above 0, where that was corrected for several scores; the lower
-            limit decides by default.
+        low: Lower limit of the equivalence interval of the excess.
+        high: Upper limit of the same interval.
+        margin: Largest excess that counts as equal.
+        told_before: Whether the score distinguished forgotten from unseen samples before
+            unlearning.
+        above: Whether the excess is significantly above 0 after a correction for several scores.
+            By default the lower limit decides.
     """
     if -margin < low and high < margin:
         return FORGOTTEN if told_before else UNTOLD
@@ -174,13 +176,13 @@ def unlearning_verdict(
 
 
 def verdict_words(verdict: str, margin: float) -> str:
-    """A verdict as a sentence."""
+    """Describe a verdict in a sentence."""
     return {
-        FORGOTTEN: f"forgotten as far as this score sees, within ±{margin:g} of the yardstick",
-        NOT_FORGOTTEN: "not forgotten: told from unseen samples better than by the yardstick",
-        OVERDONE: "overdone: they stand out, as less known than unseen samples",
-        UNTOLD: "nothing to say: the score did not tell them from unseen samples before either",
-        DESTROYED: "model destroyed: it no longer predicts better than guessing, so that it tells "
-        "nothing of any sample",
-        CANNOT_TELL: f"cannot be told: the interval reaches beyond ±{margin:g}; take more samples",
+        FORGOTTEN: f"forgotten as far as this score measures: within ±{margin:g} of the reference",
+        NOT_FORGOTTEN: "not forgotten: more distinguishable from unseen samples than the reference",
+        OVERDONE: "overdone: the model fits the samples worse than unseen ones, which exposes them",
+        UNTOLD: "no verdict: the score did not distinguish the samples before unlearning either",
+        DESTROYED: "model destroyed: it no longer predicts better than guessing, so that its "
+        "scores carry no information",
+        CANNOT_TELL: f"undecided: the interval reaches beyond ±{margin:g}; take more samples",
     }[verdict]

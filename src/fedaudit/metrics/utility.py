@@ -1,7 +1,7 @@
-"""Utility of the trained model, and fronts of privacy and utility with the area they leave.
+"""Utility of the trained model, and Pareto fronts of privacy and utility with their hypervolume.
 
-A point of a front is one way to train: how much leaks and how wrong the model is, both shares in
-[0, 1] and both better when smaller.
+A point of a front is one way to train: its leakage and the model's error rate. Both are shares in
+[0, 1], and smaller is better.
 """
 
 from dataclasses import dataclass
@@ -59,8 +59,8 @@ def accuracy(
         raise BadInput(
             f"every sample needs a prediction and a label, got {len(predicted)} and {len(labels)}"
         )
-    right: Bool[np.ndarray, " samples"] = predicted == labels
-    return share(int(right.sum()), len(right), confidence=confidence)
+    is_correct: Bool[np.ndarray, " samples"] = predicted == labels
+    return share(int(is_correct.sum()), len(is_correct), confidence=confidence)
 
 
 def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -> Gap:
@@ -91,9 +91,10 @@ def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -
 
 
 WORST = 1.0
-"""The reference point in both directions: everything leaks, and nothing is classified rightly."""
+"""Both coordinates of the reference point: everything leaks, and every prediction is wrong."""
 
 ENOUGH_SEEDS = 10
+"""Fewest seeds for limits of a hypervolume."""
 _DRAWS = 1_000
 
 
@@ -101,8 +102,8 @@ _DRAWS = 1_000
 class FrontArea(SeedMean):
     """Hypervolume of a front with its interval over seeds.
 
-    The value is the share of the unit square that the front's points are at least as good as. The
-    limits are for further runs; there are none below ten seeds, and the method says why.
+    The value is the share of the unit square that the front's points dominate. The limits are for
+    further runs. With fewer than ten seeds they are None, and the method says why.
 
     Examples:
         >>> import numpy as np
@@ -134,7 +135,7 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
     A point dominates another if it is better in one respect and no worse in the other.
 
     Args:
-        points: Leakage and error of each, in [0, 1]. Equal points are on the front together.
+        points: Leakage and error of each point, in [0, 1]. Equal points do not dominate each other.
 
     Raises:
         BadInput: No points, or a value outside of [0, 1].
@@ -147,18 +148,18 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
     from moocore import is_nondominated
 
     _require_shares(points)
-    kept: Bool[np.ndarray, " points"] = np.asarray(is_nondominated(points, keep_weakly=True))
-    return kept
+    front: Bool[np.ndarray, " points"] = np.asarray(is_nondominated(points, keep_weakly=True))
+    return front
 
 
 def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
-    """Compute the area of the unit square in which some point is at least as good, in [0, 1].
+    """Compute the area of the unit square that the points dominate, in [0, 1].
 
     An area of 1 means no leak and no error; 0 means that every point leaks everything or is always
     wrong.
 
     Args:
-        points: Leakage and error of each, in [0, 1].
+        points: Leakage and error of each point, in [0, 1].
 
     Raises:
         BadInput: No points, or a value outside of [0, 1].
@@ -185,15 +186,15 @@ def hypervolume_over_seeds(
 ) -> FrontArea:
     """Compute the hypervolume of the points' means over seeds, with a bootstrap over whole seeds.
 
-    A draw takes the same seeds for every point, since the points of one seed share their data.
-    Below ten seeds the percentiles of such draws are too narrow, and no limits are given.
+    A resample has the same seeds for every point, since the points of one seed share their data.
+    With fewer than ten seeds bootstrap percentiles are too narrow, and there are no limits.
 
     Args:
         runs: For each seed, leakage and error of each point, in [0, 1].
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
-        beyond: Number of first points that are available anyway, such as that of no defense. Only
-            the area that the other points add to theirs is counted. 0 counts all.
+        beyond: Number of leading points that form the baseline, such as no defense. Their own
+            area is subtracted. 0 subtracts nothing.
 
     Raises:
         BadInput: No seeds or points, or a value outside of [0, 1].
@@ -225,7 +226,7 @@ def hypervolume_over_seeds(
 
 
 def _areas(fronts: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:
-    """Hypervolumes of many fronts at once, in strips from each leakage to the next larger one."""
+    """Compute the hypervolumes of many fronts, as strips between successive values of leakage."""
     order = np.argsort(fronts[:, :, :1], axis=1)
     leakage, error = np.moveaxis(np.take_along_axis(fronts, order, axis=1), 2, 0)
     widths = np.diff(leakage, axis=1, append=WORST)
@@ -236,7 +237,7 @@ def _areas(fronts: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " d
 
 def _require_shares(points: Float[np.ndarray, "points 2"]) -> None:
     if points.size == 0:
-        raise BadInput("a front needs at least one point, got none; give leakage and error of one")
+        raise BadInput("a front needs at least one point, got none; pass its leakage and error")
     if not ((points >= 0) & (points <= 1)).all():
         raise BadInput(
             f"leakage and error are shares in [0, 1], got {points.min():g} to {points.max():g}; "

@@ -1,4 +1,4 @@
-"""Models of the catalogue with their settings, and architectures that are built of them.
+"""Models of the catalogue with their settings, and architectures that are built from them.
 
 >>> import fedaudit as fa
 >>> model = fa.models.CNN(channels="16,32")
@@ -16,12 +16,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.importing import called, imported, installed, is_own, unknown_part
+from fedaudit.core.importing import called, imported, installed, is_custom, unknown_part
 from fedaudit.core.lazy import Catalogue, lazy_names
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Setting
 from fedaudit.models.base import ConfiguredModel as ConfiguredModel
-from fedaudit.models.base import spelled
+from fedaudit.models.base import format_shape
 
 if TYPE_CHECKING:
     from fedaudit.models.alexnet import AlexNet as AlexNet
@@ -38,8 +38,8 @@ else:
         __name__, "MODELS", "ConfiguredModel", "architecture", "architecture_from_path"
     )
 
-MOST_PARAMETERS = 2**31
-"""Largest model that is built: 8 GiB of 32-bit numbers, many times over in a federation."""
+MAX_PARAMETERS = 2**31
+"""Maximum number of parameters of a model: 8 GiB of 32-bit numbers."""
 
 MODELS: Catalogue[type[ConfiguredModel]] = Catalogue("fedaudit.models")
 """Every model by its catalogue name."""
@@ -54,16 +54,16 @@ def architecture(
     classes: int,
     **settings: Setting,
 ) -> Architecture:
-    """An architecture from the catalogue, or of the user's own, fitted to the samples.
+    """Return an architecture of the catalogue, or a custom one, for samples of a shape.
 
-    All settings are recorded, also those left at their defaults, so that two spellings of the
-    same network compare as equal and a record can be read without this code.
+    All settings are recorded, including defaults. Two descriptions of the same network are
+    therefore equal, and a record can be read without this code.
 
     Args:
         name: A key of ``MODELS``, or ``module:callable``: see :func:`architecture_from_path`.
-        task: What it is trained for.
-        shape: Shape of one sample, without the sample axis.
-        classes: Number of outputs: of classes, at least 2, where the task tells some apart.
+        task: Task that the model is trained for.
+        shape: Shape of a sample, without the sample axis.
+        classes: Number of outputs, at least 2 in classification.
         settings: Settings of the architecture; see the class in ``MODELS``.
 
     Raises:
@@ -73,7 +73,7 @@ def architecture(
         >>> architecture("mlp", shape=(2,), classes=3, hidden="16").name
         'mlp'
     """
-    if name not in MODELS and (is_own(name) or name in installed("model")):
+    if name not in MODELS and (is_custom(name) or name in installed("model")):
         return _from_path(name, shape, classes, settings, task)
     if name not in MODELS:
         raise unknown_part("model", name, MODELS)
@@ -81,24 +81,24 @@ def architecture(
     kind = MODELS[name]
     defaults: dict[str, Setting] = vars(kind())
     _refuse_unknown(name, settings, defaults)
-    given = {key: _as_type(value, type(defaults[key])) for key, value in settings.items()}
-    complete = {**defaults, **given}
+    converted = {key: _as_type(value, type(defaults[key])) for key, value in settings.items()}
+    complete = {**defaults, **converted}
     build = kind(**complete).for_samples(shape, classes)
-    # Built without memory, so that what does not fit is refused here, not in the middle of a study.
+    # Built on the meta device, so that misfits are refused here and not in the middle of a study.
     try:
-        with torch.device("meta"), _Undrawn():
+        with torch.device("meta"), _SkipNormalInit():
             size = sum(value.numel() for value in build().parameters())
-    except RuntimeError as error:  # sizes that overflow
+    except RuntimeError as error:  # Sizes overflow.
         raise _too_large(name, complete, "more numbers than can be addressed") from error
-    if size > MOST_PARAMETERS:
+    if size > MAX_PARAMETERS:
         raise _too_large(name, complete, f"{size:,} parameters")
     return Architecture(name, build, _recorded(shape, classes, complete), task)
 
 
-class _Undrawn(TorchFunctionMode):
-    """Skip drawing normal initial values, as for embeddings, of a model that is only counted.
+class _SkipNormalInit(TorchFunctionMode):
+    """Skip normal initialisation of a model whose parameters are only counted.
 
-    To draw them on the meta device, torch imports its compiler, which takes seconds.
+    On the meta device, torch would import its compiler for it, which takes seconds.
     """
 
     def __torch_function__(
@@ -108,10 +108,10 @@ class _Undrawn(TorchFunctionMode):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        named = kwargs or {}
+        keywords = kwargs or {}
         if getattr(func, "__name__", "") == "normal_":
-            return named["tensor"] if "tensor" in named else args[0]
-        return func(*args, **named)
+            return keywords["tensor"] if "tensor" in keywords else args[0]
+        return func(*args, **keywords)
 
 
 def architecture_from_path(
@@ -123,28 +123,28 @@ def architecture_from_path(
     classes: int,
     **settings: Setting,
 ) -> Architecture:
-    """An architecture of the user's own, from where it can be imported.
+    """Return a custom architecture by its import path.
 
-    The callable (a class or a function) is given ``shape`` and ``classes`` where its signature
-    takes them, and the settings.
+    The callable, a class or a function, is called with the settings, and with ``shape`` and
+    ``classes`` if its signature has them.
 
     Args:
-        path: ``package.module:callable``; importable by every worker process too.
-        task: What it is trained for.
-        shape: Shape of one sample, without the sample axis.
-        classes: Number of outputs: of classes, at least 2, where the task tells some apart.
-        settings: Keyword settings for the callable.
+        path: ``package.module:callable``, which every worker process can import.
+        task: Task that the model is trained for.
+        shape: Shape of a sample, without the sample axis.
+        classes: Number of outputs, at least 2 in classification.
+        settings: Keyword settings of the callable.
 
     Raises:
-        BadInput: The path cannot be imported, the callable does not take the settings, or
-            what it makes is not a ``torch.nn.Module``.
+        BadInput: The path cannot be imported, the callable does not take the settings, or it
+            returns no ``torch.nn.Module``.
 
     Examples:
         >>> import torch
-        >>> found = architecture_from_path(
+        >>> linear = architecture_from_path(
         ...     "torch.nn:Linear", shape=(4,), classes=2, in_features=4, out_features=2
         ... )
-        >>> found.built()
+        >>> linear.built()
         Linear(in_features=4, out_features=2, bias=True)
     """
     return _from_path(path, shape, classes, settings, task)
@@ -158,25 +158,25 @@ def _from_path(
     task: Task,
 ) -> Architecture:
     _check_samples(shape, classes, task)
-    if not is_own(path) and path not in installed("model"):
+    if not is_custom(path) and path not in installed("model"):
         raise BadInput(
-            f"a model of your own is named 'package.module:callable', got {path!r}; "
-            f"catalogue models ({', '.join(MODELS)}) are made by architecture()"
+            f"a custom model is named 'package.module:callable', got {path!r}; "
+            f"use architecture() for models of the catalogue ({', '.join(MODELS)})"
         )
     function = cast(Callable[..., nn.Module], imported(path, "model"))
     samples: dict[str, object] = {"shape": shape, "classes": classes}
     parameters = inspect.signature(function).parameters.values()
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-        named = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
-        samples = {key: value for key, value in samples.items() if key in named}
-        _refuse_unknown(path, settings, [name for name in named if name not in samples])
+        names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+        samples = {key: value for key, value in samples.items() if key in names}
+        _refuse_unknown(path, settings, [name for name in names if name not in samples])
     build = partial(function, **samples, **settings)
     with torch.random.fork_rng(devices=[]):
         module = called("model", path, build)
     if not isinstance(module, nn.Module):
         raise BadInput(
-            f"{path!r} made {type_of(module)}, not a torch.nn.Module; give a class "
-            "derived from it, or a function that returns one"
+            f"{path!r} returned {type_of(module)}, not a torch.nn.Module; give a subclass of it, "
+            "or a function that returns one"
         )
     return Architecture(path, build, _recorded(shape, classes, settings), task)
 
@@ -184,32 +184,34 @@ def _from_path(
 def _too_large(name: str, settings: Mapping[str, Setting], size: str) -> BadInput:
     chosen = ", ".join(f"{key}={value!r}" for key, value in settings.items())
     return BadInput(
-        f"model {name!r} with {chosen} has {size} and at most {MOST_PARAMETERS:,} parameters are "
-        "built; choose smaller settings"
+        f"model {name!r} with {chosen} has {size}, and at most {MAX_PARAMETERS:,} parameters are "
+        "allowed; choose smaller settings"
     )
 
 
 def _check_samples(shape: tuple[int, ...], classes: int, task: Task) -> None:
     if not shape or min(shape) < 1:
-        raise BadInput(f"the shape of a sample has at least one side, each at least 1, got {shape}")
+        raise BadInput(
+            f"the shape of a sample has at least one axis, each of at least 1, got {shape}"
+        )
     if classes < (2 if task == CLASSIFICATION else 1):
-        raise BadInput(f"a model tells at least 2 classes apart, got classes={classes}")
+        raise BadInput(f"a classifier has at least 2 classes, got classes={classes}")
 
 
-def _refuse_unknown(model: str, settings: Mapping[str, Setting], known: Collection[str]) -> None:
+def _refuse_unknown(model: str, settings: Mapping[str, Setting], allowed: Collection[str]) -> None:
     for key in settings:
-        if key not in known:
-            if not known:
+        if key not in allowed:
+            if not allowed:
                 raise BadInput(f"model {model!r} has no settings, got {key!r}; leave it out")
-            raise unknown_name(f"setting of model {model!r}", key, known)
+            raise unknown_name(f"setting of model {model!r}", key, allowed)
 
 
 def _as_type(value: Setting, kind: type[Setting]) -> Setting:
-    """The value in its setting's type: whole numbers may stand for floats and for lists of one."""
+    """Convert a whole number to the type of its setting: a float, or a list with one entry."""
     return kind(value) if type(value) is int and kind in (float, str) else value
 
 
 def _recorded(
     shape: tuple[int, ...], classes: int, settings: Mapping[str, Setting]
 ) -> tuple[tuple[str, Setting], ...]:
-    return tuple(sorted({**settings, "shape": spelled(shape), "classes": classes}.items()))
+    return tuple(sorted({**settings, "shape": format_shape(shape), "classes": classes}.items()))

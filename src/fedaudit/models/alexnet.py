@@ -28,10 +28,10 @@ class AlexNet(ConfiguredModel):
         Raises:
             BadInput: The image is too small for the strides and poolings.
         """
-        seen = image("alexnet", shape)
+        features = image("alexnet", shape)
         pooled = {"kernel": 2, "stride": 2}
         last = (
-            seen.after(11, channels=64, stride=4, padding=5)
+            features.after(11, channels=64, stride=4, padding=5)
             .after(**pooled, channels=192)
             .after(**pooled, channels=256)
             .after(**pooled, channels=256)
@@ -40,7 +40,7 @@ class AlexNet(ConfiguredModel):
             remedy = "it needs at least 29 x 29: pad or enlarge the images, or use 'cnn'"
             raise too_small("alexnet", shape, remedy)
         return nn.Sequential(
-            nn.Conv2d(seen.channels, 64, 11, stride=4, padding=5),
+            nn.Conv2d(features.channels, 64, 11, stride=4, padding=5),
             nn.MaxPool2d(2),
             nn.ReLU(),
             nn.Conv2d(64, 192, 5, padding=2),

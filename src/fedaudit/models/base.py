@@ -1,4 +1,4 @@
-"""Base of the catalogue's models, and parts that several of them share."""
+"""Base class of the catalogue's models, and functions that several of them share."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from fedaudit.core.naming import NamedPart, changed_fields
 
 @dataclass(frozen=True, kw_only=True)
 class ConfiguredModel:
-    """A network of the catalogue with its settings. Its file has the name of the catalogue."""
+    """A network of the catalogue with its settings; its catalogue name is that of its file."""
 
     catalogue_name: ClassVar[str]
 
@@ -23,7 +23,7 @@ class ConfiguredModel:
         cls.catalogue_name = entry_name(cls.__module__)
 
     def part(self) -> NamedPart:
-        """Return name and settings as a study file has them, without settings at their defaults."""
+        """Return name and settings as in a study file, without settings at their defaults."""
         return NamedPart(self.catalogue_name, changed_fields(self))
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -38,16 +38,15 @@ class ConfiguredModel:
     def for_samples(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
         """Return a function that builds the network for samples of a shape.
 
-        Copies of it, as they arrive in other processes, compare as equal.
+        Pickled copies of the function are equal.
         """
         return partial(type(self).build, self, shape, classes)
 
 
-MOST_UNITS = 10**15
-"""Width of a layer, at most, as of numbers in a study; torch takes no sizes beyond 64 bits. What no
-machine holds is refused by its bytes."""
-MOST_LAYERS = 1000
-"""Entries of a list of widths, at most."""
+MAX_UNITS = 10**15
+"""Maximum width of a layer; sizes in torch have 64 bits."""
+MAX_LAYERS = 1000
+"""Maximum number of entries of a list of widths."""
 
 
 class Image(NamedTuple):
@@ -58,7 +57,7 @@ class Image(NamedTuple):
     width: int
 
     def after(self, kernel: int, *, channels: int, stride: int = 1, padding: int = 0) -> "Image":
-        """The shape behind a convolution or pooling of square windows."""
+        """Return the shape after a convolution or pooling with square windows."""
         height, width = (
             (side + 2 * padding - kernel) // stride + 1 if side + 2 * padding >= kernel else 0
             for side in (self.height, self.width)
@@ -67,36 +66,36 @@ class Image(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of values; 0 where nothing is left of the image."""
+        """Number of values; 0 if the image was too small."""
         return self.channels * self.height * self.width
 
 
-def spelled(shape: tuple[int, ...]) -> str:
-    """A shape as records show it, such as ``1x28x28``."""
+def format_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape as records show it, such as ``1x28x28``."""
     return "x".join(map(str, shape))
 
 
 def image(model: str, shape: tuple[int, ...]) -> Image:
-    """The shape as an image.
+    """Return the shape of an image sample.
 
     Raises:
-        BadInput: It is not channels, height and width.
+        BadInput: The shape is not channels, height and width.
     """
     if len(shape) != 3:
         raise BadInput(
             f"model {model!r} reads images of shape channels x height x width, got samples of "
-            f"shape {spelled(shape)}; reshape them (1x8x8 for grey 8x8 images) or use 'mlp'"
+            f"shape {format_shape(shape)}; reshape them (1x8x8 for grey 8x8 images) or use 'mlp'"
         )
     return Image(*shape)
 
 
 def too_small(model: str, shape: tuple[int, ...], remedy: str) -> BadInput:
-    """A refusal for an image of which the model's pooling leaves nothing."""
-    return BadInput(f"samples of {spelled(shape)} are too small for model {model!r}; {remedy}")
+    """Return the error for an image that is too small for a model's poolings."""
+    return BadInput(f"samples of {format_shape(shape)} are too small for model {model!r}; {remedy}")
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """Layer widths from a list such as ``"512,128"``; an empty text is no layer."""
+    """Parse a list of layer widths such as ``"512,128"``; an empty text means no layer."""
     return tuple(map(int, _entries(text)))
 
 
@@ -106,18 +105,18 @@ def _entries(text: str) -> list[str]:
 
 def _are_widths(text: object) -> bool:
     parts = _entries(str(text))
-    return len(parts) <= MOST_LAYERS and all(map(_is_width, parts))
+    return len(parts) <= MAX_LAYERS and all(map(_is_width, parts))
 
 
 def _is_width(text: str) -> bool:
-    # Python converts no text of over 4,300 digits.
-    return text.isdecimal() and len(text) <= len(str(MOST_UNITS)) and 1 <= int(text) <= MOST_UNITS
+    # Checked first, since Python raises an error for texts of over 4,300 digits.
+    return text.isdecimal() and len(text) <= len(str(MAX_UNITS)) and 1 <= int(text) <= MAX_UNITS
 
 
 Widths = Annotated[
     str,
     Condition(
-        f"a text with at most {MOST_LAYERS} layer widths from 1 to {MOST_UNITS:,}, such as '200' "
+        f"a text with at most {MAX_LAYERS} layer widths from 1 to {MAX_UNITS:,}, such as '200' "
         "or '512,128'",
         _are_widths,
     ),
@@ -125,11 +124,11 @@ Widths = Annotated[
 
 
 def norm_maker(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
-    """Makes normalisation layers for so many channels.
+    """Return a function from a number of channels to a normalisation layer.
 
     Args:
         norm: "group", "batch" or "none".
-        groups: Groups of group normalisation; they divide every number of channels.
+        groups: Number of groups of group normalisation, which divides every number of channels.
     """
     makers: dict[str, Callable[[int], nn.Module]] = {
         "group": lambda channels: nn.GroupNorm(groups, channels),
@@ -140,12 +139,12 @@ def norm_maker(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
 
 
 def dense_stack(sizes: tuple[int, ...], classes: int, dropout: float = 0.0) -> list[nn.Module]:
-    """Linear layers with ReLU (and dropout, where it is above 0) between them.
+    """Return linear layers with ReLU, and dropout if it is above 0, between them.
 
     Args:
-        sizes: Inputs of the first layer, then the width of each hidden layer.
-        classes: Outputs of the last layer.
-        dropout: Share of hidden units left out in each training step, in [0, 1).
+        sizes: Number of inputs of the first layer, then the width of each hidden layer.
+        classes: Number of outputs of the last layer.
+        dropout: Share of hidden units that are dropped in each training step, in [0, 1).
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):

@@ -18,14 +18,13 @@ class CNN(ConfiguredModel):
         hidden: Widths of the fully connected hidden layers, such as "512,128"; empty for none.
         kernel: Side of the convolution windows, at least 1.
         padding: Zeros around the image before each convolution, at least 0.
-        dropout: Share of hidden units left out in each training step, in [0, 1); 0 is none.
+        dropout: Share of hidden units that are dropped in each training step, in [0, 1).
 
     Examples:
         >>> CNN(channels="16,32", padding=2).padding
         2
 
-    Source: SIA, Table II(a); the paper names no padding, and the parameter count is the one
-        without.
+    Source: SIA, Table II(a), whose number of parameters is that without padding.
     Differs: ReLU acts after the pooling, not before: same values, same gradients, and a
         quarter of the work.
     """
@@ -40,22 +39,22 @@ class CNN(ConfiguredModel):
         """Return an untrained network.
 
         Raises:
-            BadInput: Nothing is left of the image after the last pooling.
+            BadInput: The image is too small for the poolings.
         """
         kernel, padding = self.kernel, self.padding
-        seen = image("cnn", shape)
+        features = image("cnn", shape)
         layers: list[nn.Module] = []
         for outputs in widths(self.channels):
             layers += [
-                nn.Conv2d(seen.channels, outputs, kernel, padding=padding),
+                nn.Conv2d(features.channels, outputs, kernel, padding=padding),
                 nn.MaxPool2d(2),
                 nn.ReLU(),
             ]
-            seen = seen.after(kernel, channels=outputs, padding=padding).after(
+            features = features.after(kernel, channels=outputs, padding=padding).after(
                 2, channels=outputs, stride=2
             )
-        if seen.size == 0:
+        if features.size == 0:
             remedy = f"set padding to {kernel // 2}, use fewer channels entries, or use 'mlp'"
             raise too_small("cnn", shape, remedy)
-        sizes = (seen.size, *widths(self.hidden))
+        sizes = (features.size, *widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes, self.dropout))

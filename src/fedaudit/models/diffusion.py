@@ -1,4 +1,4 @@
-"""A diffusion model, frozen, of which clients train an embedding for each of their concepts."""
+"""A frozen diffusion model whose concept embeddings clients train."""
 
 from functools import lru_cache
 
@@ -11,19 +11,19 @@ from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import refuse_missing
 from fedaudit.core.pretrained import pretrained
-from fedaudit.models.base import ConfiguredModel, spelled
+from fedaudit.models.base import ConfiguredModel, format_shape
 
 CONCEPTS = "concepts.weight"
-"""Name of the embeddings, a row a concept: all that clients train."""
+"""Name of the embeddings, one row per concept, which are the only trained parameters."""
 
 _PATCH = 2
-"""Pixels that become channels, in each direction: a quarter of the work."""
+"""Side of the pixel blocks that become channels, which takes a quarter of the time."""
 _GROUPS = 16
-_values = lru_cache(maxsize=2)(pretrained)
+_read_weights = lru_cache(maxsize=2)(pretrained)
 
 
 class DiffusionNetwork(nn.Module):
-    """A U-Net that predicts the noise in noisy images, given an embedding of what they show."""
+    """A U-Net that predicts the noise in noisy images, given an embedding of their concept."""
 
     def __init__(self, shape: tuple[int, ...], concepts: int, width: int, weights: str) -> None:
         super().__init__()
@@ -45,23 +45,23 @@ class DiffusionNetwork(nn.Module):
         )
         self.concepts = nn.Embedding(concepts, 4 * width)
         if weights and self.concepts.weight.device.type != "meta":
-            self._load(_values(weights), weights)
+            self._load(_read_weights(weights), weights)
         self.net.requires_grad_(False)
 
     def _load(self, values: dict[str, Tensor], name: str) -> None:
-        """Takes the network as it is, and for every concept the mean of the public ones."""
+        """Load the network, and the mean of the public embeddings for every concept."""
         net = {n.removeprefix("net."): v for n, v in values.items() if n != CONCEPTS}
         shapes = {n: v.shape for n, v in self.net.state_dict().items()}
-        there = values.get(CONCEPTS)
-        fits = there is not None and there.shape[1:] == self.concepts.weight.shape[1:]
+        concepts = values.get(CONCEPTS)
+        fits = concepts is not None and concepts.shape[1:] == self.concepts.weight.shape[1:]
         if not fits or {n: v.shape for n, v in net.items()} != shapes:
             raise BadInput(
-                f"the pretrained values {name!r} are of another network than this 'diffusion'; "
+                f"the pretrained weights {name!r} are of another network than this 'diffusion'; "
                 "give the width and the image's shape that they were trained with"
             )
         self.net.load_state_dict(net)
-        assert there is not None
-        self.concepts.weight.data.copy_(there.mean(0))
+        assert concepts is not None
+        self.concepts.weight.data.copy_(concepts.mean(0))
 
     def forward(
         self,
@@ -69,32 +69,34 @@ class DiffusionNetwork(nn.Module):
         steps: Int[Tensor, "samples draws"],
         concept: Int[Tensor, " samples"],
     ) -> Float[Tensor, "samples draws channels height width"]:
-        """The noise in each draw of each sample."""
-        # Looked up once a sample: gradients by the embedding are then one backward pass for all.
+        """Return the noise in each draw of each sample."""
+        # Looked up once per sample, so that the embedding's gradient takes one backward pass.
         condition = self.concepts(concept)
-        each = zip(noisy.unbind(1), steps.unbind(1), strict=True)
-        return torch.stack([self._noise(one, step, condition) for one, step in each], 1)
+        draws = zip(noisy.unbind(1), steps.unbind(1), strict=True)
+        return torch.stack(
+            [self._noise(noisy_draw, step, condition) for noisy_draw, step in draws], 1
+        )
 
     def _noise(self, noisy: Tensor, steps: Tensor, condition: Tensor) -> Tensor:
         folded = functional.pixel_unshuffle(noisy, _PATCH)
-        found: Tensor = self.net(folded, steps, class_labels=condition).sample
-        return functional.pixel_shuffle(found, _PATCH)
+        noise: Tensor = self.net(folded, steps, class_labels=condition).sample
+        return functional.pixel_shuffle(noise, _PATCH)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diffusion(ConfiguredModel):
     """A frozen diffusion model (U-Net) whose embeddings of concepts clients train.
 
-    For the task "denoising". Samples' labels are concepts, and each has an embedding, which
-    begins as the mean of those that the network was trained with. Clients train and upload the
-    embeddings alone. Samples are images whose sides are multiples of 8. Needs the extra
+    For the task "denoising". Labels of samples are concepts. Each concept has an embedding, which
+    starts as the mean of the embeddings that the network was trained with. Clients train and upload
+    only the embeddings. Samples are images whose sides are multiples of 8. Needs the extra
     ``generative``.
 
     Attributes:
-        width: Channels of the first level, a multiple of 16; the others have two and three times
-            as many, and an embedding four times.
-        weights: Values of the pretrained network; a study with a ``[pretraining]`` table makes and
-            names them. Without them, the network is random.
+        width: Channels of the first level, a multiple of 16; the other levels have two and three
+            times as many, and an embedding has four times as many values.
+        weights: Weights of the pretrained network, which a study with a ``[pretraining]`` table
+            trains and names. Without them, the network is random.
 
     Examples:
         >>> Diffusion(width=32).width
@@ -102,15 +104,15 @@ class Diffusion(ConfiguredModel):
 
     Source: FedMIA section 4.1 (FedEmbedding with a diffusion model); Gal et al. 2023 (textual
         inversion), section 4.2; Ho et al. 2020.
-    Differs: A small U-Net on pixels for a latent diffusion model; the embedding is the condition
-        itself, not a word that a text encoder reads.
+    Differs: A small U-Net on pixels in place of a latent diffusion model. The embedding is the
+        condition itself, and not a word that a text encoder reads.
     """
 
     width: Positive = 48
     weights: str = ""
 
     def build(self, shape: tuple[int, ...], classes: int) -> DiffusionNetwork:
-        """Return a network of which the embeddings are to be trained.
+        """Return a network whose embeddings are untrained.
 
         Raises:
             BadInput: The package is not installed, or samples are no such images.
@@ -119,6 +121,7 @@ class Diffusion(ConfiguredModel):
         if len(shape) != 3 or shape[1] % 8 or shape[2] % 8 or width % _GROUPS:
             raise BadInput(
                 "model 'diffusion' takes images whose sides are multiples of 8 and a width that is "
-                f"a multiple of {_GROUPS}, got samples of shape {spelled(shape)} and width {width}"
+                f"a multiple of {_GROUPS}, got samples of shape {format_shape(shape)} and width "
+                f"{width}"
             )
         return DiffusionNetwork(shape, classes, width, self.weights)

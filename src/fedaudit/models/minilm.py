@@ -1,4 +1,4 @@
-"""MiniLM, a small pretrained language model: clients train adapters, a prompt and a head."""
+"""MiniLM, a small pretrained language model with trained adapters, prompt and head."""
 
 import json
 from functools import cache
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from fedaudit.core.arguments import AboveZero, Count, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.pretrained import of_minilm
-from fedaudit.models.base import ConfiguredModel, spelled
+from fedaudit.models.base import ConfiguredModel, format_shape
 
 _PADDING = 0
-"""Token that fills sequences up, by MiniLM's own vocabulary."""
+"""Padding token of MiniLM's vocabulary."""
 _WORDS = "embeddings.word_embeddings"
-"""The encoder's table of tokens."""
+"""Name of the encoder's token embeddings."""
 
 
 @cache
@@ -25,10 +25,9 @@ def _weights() -> dict[str, Tensor]:
 
 
 class MiniLMNetwork(nn.Module):
-    """A frozen encoder with trained adapters beside its attention or a prompt, and a trained head.
+    """A frozen encoder with a trained head, and trained attention adapters or a trained prompt.
 
-    The head reads the mean of the last layer over the tokens that are no padding, those of the
-    prompt among them.
+    The head reads the mean of the last layer over prompt and tokens, without padding.
     """
 
     def __init__(self, classes: int, rank: int, alpha: float, prompt: int) -> None:
@@ -40,7 +39,7 @@ class MiniLMNetwork(nn.Module):
         for dropout in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             config[dropout] = 0.0
         encoder = BertModel(BertConfig(**config), add_pooling_layer=False)
-        # Without memory where it is only asked how large it would be.
+        # The meta device has no memory: only the number of parameters is needed there.
         if encoder.device.type != "meta":
             encoder.load_state_dict(_weights(), strict=False)
         encoder.requires_grad_(False)
@@ -48,12 +47,12 @@ class MiniLMNetwork(nn.Module):
         self.encoder = with_adapters(encoder, rank, alpha) if rank else encoder
         self.prompt = nn.Embedding(prompt, width) if prompt else None
         if self.prompt is not None:
-            # As spread as the embeddings of tokens are.
+            # The standard deviation of token embeddings.
             nn.init.normal_(self.prompt.weight, std=float(config["initializer_range"]))
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Int[Tensor, "samples tokens"]) -> Float[Tensor, "samples classes"]:
-        """Logits of each sequence."""
+        """Return the logits of each sequence."""
         ids = x.long()
         mask = ids != _PADDING
         if self.prompt is None:
@@ -70,21 +69,21 @@ class MiniLMNetwork(nn.Module):
 
 
 def with_adapters(encoder: nn.Module, rank: int, alpha: float) -> nn.Module:
-    """The encoder with LoRA beside the queries and values of its attention."""
+    """Add LoRA adapters to the queries and values of an encoder's attention."""
     from peft import LoraConfig, inject_adapter_in_model
 
     adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules=["query", "value"])
-    made: nn.Module = inject_adapter_in_model(adapters, encoder)
-    return made
+    adapted: nn.Module = inject_adapter_in_model(adapters, encoder)
+    return adapted
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiniLM(ConfiguredModel):
     """MiniLM-L6 (22.7 million parameters, frozen) with LoRA of its attention, a prompt and a head.
 
-    Samples are sequences of its own tokens, which the data option ``tokenizer = "minilm"`` makes of
-    texts. Clients train and upload adapters, prompt and head alone. Needs the extra ``text``;
-    nothing is downloaded.
+    Samples are sequences of MiniLM's tokens, into which the data option ``tokenizer = "minilm"``
+    converts texts. Clients train and upload only adapters, prompt and head. Needs the extra
+    ``text``; nothing is downloaded.
 
     Attributes:
         rank: Rank of the adapters; 0 for none.
@@ -105,7 +104,7 @@ class MiniLM(ConfiguredModel):
     prompt: Count = 0
 
     def build(self, shape: tuple[int, ...], classes: int) -> MiniLMNetwork:
-        """Return a network whose encoder is pretrained.
+        """Return a network with a pretrained encoder.
 
         Raises:
             BadInput: The packages are not installed, or samples are no sequences.
@@ -113,6 +112,6 @@ class MiniLM(ConfiguredModel):
         if len(shape) != 1:
             raise BadInput(
                 "model 'minilm' reads sequences of tokens, got samples of shape "
-                f"{spelled(shape)}; take another model"
+                f"{format_shape(shape)}; use another model"
             )
         return MiniLMNetwork(classes, self.rank, self.alpha, self.prompt)

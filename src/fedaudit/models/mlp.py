@@ -13,8 +13,8 @@ class MLP(ConfiguredModel):
     """Fully connected network with ReLU; samples of any shape are flattened first.
 
     Attributes:
-        hidden: Widths of the hidden layers, "200" or "200,100"; empty is a linear model.
-        dropout: Share of hidden units left out in each training step, in [0, 1); 0 is none.
+        hidden: Widths of the hidden layers, such as "200,100"; empty for a linear model.
+        dropout: Share of hidden units that are dropped in each training step, in [0, 1).
 
     Examples:
         >>> MLP(hidden="64,32").build(shape=(8, 8), classes=10)[1]

@@ -13,7 +13,7 @@ _GROUPS = 32
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; no operation works in place."""
+    """Two 3x3 convolutions with a shortcut; no operation works in place."""
 
     def __init__(
         self, inputs: int, outputs: int, *, stride: int, norm: Callable[[int], nn.Module]
@@ -45,7 +45,7 @@ class ResNet18(ConfiguredModel):
     Attributes:
         norm: "group" for group normalisation in 32 groups, or "batch". Batch normalisation mixes
             the samples of a batch in training.
-        width: Channels of the first stage; the later three have 2, 4 and 8 times as many.
+        width: Channels of the first stage; the later stages have 2, 4 and 8 times as many.
 
     Examples:
         >>> ResNet18(norm="batch").norm

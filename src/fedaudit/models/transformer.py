@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
-from fedaudit.models.base import ConfiguredModel, spelled
+from fedaudit.models.base import ConfiguredModel, format_shape
 
 
 class _Attention(nn.Module):
@@ -29,7 +29,7 @@ class _Attention(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention and a hidden layer, each normalised before and added to what came in."""
+    """Attention and a hidden layer, each with a normalisation before it and a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _Block(nn.Module):
 
 
 class TransformerNetwork(nn.Module):
-    """A decoder over sequences of tokens: a row of logits a position, for the token after it."""
+    """A decoder over sequences of tokens that returns the next token's logits at each position."""
 
     def __init__(self, length: int, vocabulary: int, layers: int, width: int, heads: int) -> None:
         super().__init__()
@@ -60,8 +60,8 @@ class TransformerNetwork(nn.Module):
     def forward(
         self, x: Int[Tensor, "samples positions"]
     ) -> Float[Tensor, "samples positions tokens"]:
-        """Logits of the next token at every position."""
-        # A row a sample, as whatever watches layers for per-sample gradients expects.
+        """Return the logits of the next token at every position."""
+        # One row per sample, which hooks that compute per-sample gradients expect.
         places = torch.arange(x.shape[1], device=x.device).expand(x.shape)
         out: Tensor = self.logits(self.last(self.blocks(self.tokens(x) + self.places(places))))
         return out
@@ -82,7 +82,7 @@ class Transformer(ConfiguredModel):
         Linear(in_features=128, out_features=256, bias=True)
 
     Source: Radford et al. 2019 (GPT-2), section 2.3: normalisation before each part.
-    Differs: Learned positions start as torch starts them, no weights are tied, and there is no
+    Differs: Learned positions have torch's initialisation, no weights are tied, and there is no
         dropout.
     """
 
@@ -99,7 +99,7 @@ class Transformer(ConfiguredModel):
         if len(shape) != 1:
             raise BadInput(
                 "model 'transformer' reads sequences of tokens, got samples of shape "
-                f"{spelled(shape)}; take the task 'next-token', or another model"
+                f"{format_shape(shape)}; use the task 'next-token', or another model"
             )
         if self.width % self.heads:
             raise BadInput(

@@ -15,7 +15,7 @@ class VGG11(ConfiguredModel):
     It has 9,756,426 parameters on CIFAR-10.
 
     Attributes:
-        hidden: Widths of the fully connected hidden layers; empty is the usual VGG for 32x32
+        hidden: Widths of the fully connected hidden layers; empty for the usual VGG for 32x32
             images (9,231,114 parameters).
 
     Examples:
@@ -35,20 +35,20 @@ class VGG11(ConfiguredModel):
         Raises:
             BadInput: The image is too small for five poolings.
         """
-        seen = image("vgg11", shape)
+        features = image("vgg11", shape)
         layers: list[nn.Module] = []
         for stage in _STAGES:
             for outputs in stage:
                 layers += [
-                    nn.Conv2d(seen.channels, outputs, 3, padding=1),
+                    nn.Conv2d(features.channels, outputs, 3, padding=1),
                     nn.BatchNorm2d(outputs),
                     nn.ReLU(),
                 ]
-                seen = seen._replace(channels=outputs)
+                features = features._replace(channels=outputs)
             layers[-1:] = [nn.MaxPool2d(2), nn.ReLU()]
-            seen = seen.after(2, channels=seen.channels, stride=2)
-        if seen.size == 0:
+            features = features.after(2, channels=features.channels, stride=2)
+        if features.size == 0:
             remedy = "it needs at least 32 x 32: pad or enlarge the images, or use 'cnn'"
             raise too_small("vgg11", shape, remedy)
-        sizes = (seen.size, *widths(self.hidden))
+        sizes = (features.size, *widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes))

@@ -22,7 +22,7 @@ Depth = Annotated[
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; a ReLU and a normalisation before each one."""
+    """Two 3x3 convolutions with a shortcut, each after a ReLU and a normalisation."""
 
     def __init__(
         self, inputs: int, outputs: int, *, stride: int, norm: Callable[[int], nn.Module]
@@ -51,11 +51,11 @@ class _Block(nn.Module):
 class WideResNet(ConfiguredModel):
     """WRN-16-4 as it is trained with differential privacy, 2,774,692 parameters on CIFAR-100.
 
-    These are 448 of the first convolution, 121,600, 525,952 and 2,100,480 of the three stages,
-    512 of the last normalisation and 25,700 of the linear layer.
+    The first convolution has 448 parameters, the three stages have 121,600, 525,952 and 2,100,480,
+    the last normalisation has 512, and the linear layer has 25,700.
 
     Attributes:
-        depth: Layers with weights: 6 times the blocks of a stage, and 4; up to 1,000.
+        depth: Number of layers with weights: 4 plus 6 times the blocks of a stage; up to 1,000.
         width: Channels of the first stage in multiples of 16, at least 1; the later two
             have 2 and 4 times as many.
         norm: "group" for group normalisation in 16 groups, "batch", or "none". Batch
@@ -69,9 +69,9 @@ class WideResNet(ConfiguredModel):
         code (ReLU before normalisation, biases, a separate normalisation for the shortcut);
         CoFedMID, section 5.1 ("modified WideResNet-16-4" after Aerni et al. 2024, which has this
         network except for the stride).
-    Differs: Weights are not standardised, as with Aerni et al. and unlike De et al.; all start as
-        torch starts them. The first convolution of a block takes the stride, as with De et al.;
-        in Aerni et al.'s code the second does, at the same number of parameters.
+    Differs: Weights are not standardised, as in Aerni et al. and unlike De et al., and have torch's
+        initialisation. The first convolution of a block has the stride, as in De et al.; in
+        Aerni et al.'s code the second has it, with the same number of parameters.
     """
 
     depth: Depth = 16

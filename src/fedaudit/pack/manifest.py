@@ -16,7 +16,7 @@ from fedaudit.core.files import TooLarge, read_text
 from fedaudit.core.importing import refuse_missing
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
-from fedaudit.results.fields import Part, Whole
+from fedaudit.results.fields import Count, Part
 from fedaudit.results.record import Record
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PackedFile(Part):
     """File of a pack."""
 
     name: str
-    bytes: Whole
+    bytes: Count
     sha256: Hash
 
 
@@ -96,10 +96,10 @@ class Manifest(Part):
     policy: str
     policy_hash: Hash
     outcome: Outcome
-    smallest_group: Whole
-    suppressed: dict[str, Whole]
+    smallest_group: Count
+    suppressed: dict[str, Count]
     untested: list[str]
-    coverage: dict[str, Whole] = Field(default_factory=dict)
+    coverage: dict[str, Count] = Field(default_factory=dict)
     identity: str = ""
     made_with: dict[str, str]
     files: Annotated[list[PackedFile], Field(max_length=100)]

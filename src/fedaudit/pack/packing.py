@@ -40,9 +40,9 @@ from fedaudit.report.clauses import clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.report.summary import SUMMARY_FILE, summary_html
-from fedaudit.results.older import settled
+from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_record
-from fedaudit.results.record import Record, own_hash, record_json
+from fedaudit.results.record import Record, games_hash, record_json
 
 POLICY_FILE = "policy.toml"
 VERDICT_FILE = "verdict.json"
@@ -199,7 +199,7 @@ def made_from(record: Record, policy: Policy) -> Texts:
     files = {
         VERDICT_FILE: verdict_json(verdict),
         JUNIT_FILE: junit_xml(verdict),
-        STUDY_FILE: study_file(settled(record.config)),
+        STUDY_FILE: study_file(resolve_older_settings(record.config)),
         REPORT_FILE: report_html(record),
         CLAUSES_FILE: clauses_json(record),
         SUMMARY_FILE: summary_html(record, policy_section(record, verdict, policy, POLICY_FILE)),
@@ -253,7 +253,7 @@ def _refuse_file_name(folder: Path) -> None:
 
 
 def _refuse_other_hash(record: Record) -> None:
-    if own_hash(record) != record.content_hash:
+    if games_hash(record) != record.content_hash:
         raise Damaged(
             f"the record {record.name[:80]!r} does not have its own content hash: something in it "
             "was changed after the games; take the original record"

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from fedaudit.core.metric_names import AUC
 from fedaudit.results.estimate import Coordinates, Estimate
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
-from fedaudit.results.sources import FAIR, SourceResult
+from fedaudit.results.runs import FAIR, SourceResult
 from fedaudit.results.unlearning import UNLEARNING
 
 MIXED = "mixed"

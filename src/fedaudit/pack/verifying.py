@@ -28,7 +28,7 @@ from fedaudit.core.files import (
     refuse_absent,
     refuse_many_values,
 )
-from fedaudit.core.importing import installed, is_own
+from fedaudit.core.importing import installed, is_custom
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
@@ -54,7 +54,7 @@ from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_blan
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import coverage_gaps
 from fedaudit.results.read import read_record
-from fedaudit.results.record import OF_A_RECORDER, OF_A_RECORDING, Record, own_hash
+from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
 
 MOST_NAMED = 20
 """Attacks and settings that are listed one by one."""
@@ -108,8 +108,8 @@ def foreign_names(record: Record, policy: Policy) -> Findings:
         names |= {row.metric, row.contrast, row.view, row.algorithm, row.against, row.topic}
     odd = sorted(name for name in names if not (name.isascii() and name.isprintable()))
     catalogue = {*ATTACKS, *SOURCE_ATTACKS, *installed("attack")}
-    others = sorted(name for name in attacks - catalogue - set(odd) if not is_own(name))
-    owned = sorted(name for name in attacks - set(odd) if is_own(name))
+    others = sorted(name for name in attacks - catalogue - set(odd) if not is_custom(name))
+    owned = sorted(name for name in attacks - set(odd) if is_custom(name))
     unchecked = []
     if others:
         unchecked.append(f"attacks that this fedaudit does not know: {listed(others)}")
@@ -502,7 +502,7 @@ def _versions(manifest: Manifest) -> str:
 
 def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
     if record.kind == "games":
-        if own_hash(record) != record.content_hash:
+        if games_hash(record) != record.content_hash:
             yield f"{RECORD_FILE} does not have its own content hash: something in it was changed"
         if manifest.suppressed:
             yield f"{MANIFEST_FILE} says that parts of games were suppressed, of which none are"
@@ -536,8 +536,11 @@ def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
 def _foreign_settings(record: Record) -> str:
     """Return settings of a recording that no recorder writes, or an empty text."""
     table = record.config.get("recording")
-    within = table.keys() - OF_A_RECORDING if isinstance(table, dict) else set()
-    foreign = [*(record.config.keys() - OF_A_RECORDER), *(f"recording.{name}" for name in within)]
+    within = table.keys() - RECORDING_KEYS if isinstance(table, dict) else set()
+    foreign = [
+        *(record.config.keys() - RECORDER_SETTINGS),
+        *(f"recording.{name}" for name in within),
+    ]
     return ", ".join(shortened(name) for name in sorted(foreign)[:MOST_NAMED])
 
 

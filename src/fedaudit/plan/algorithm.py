@@ -16,17 +16,15 @@ from fedaudit.core.tasks import Reading, lacking
 from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
-from fedaudit.fl.algorithms.ifca import Ifca
-from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, OwnRisk
 from fedaudit.models import architecture
 from fedaudit.observe.round import Logits
 from fedaudit.plan.dealing import GroupedData
 from fedaudit.plan.parts import Parts
 from fedaudit.plan.sections import Study
-from fedaudit.risk.catalog import ByLoss
 
 if TYPE_CHECKING:
+    from fedaudit.fl.algorithms.ifca_mir import Preference
     from fedaudit.risk.server import ServerRisk
 
 _EPOCHS = 5
@@ -64,7 +62,7 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
         public=partial(_training_part, seed=seed, data_dir=data_dir),
         seed=seed,
         risk=partial(server_risk, study, data, seed),
-        own_risk=ByLoss(),
+        own_risk=_risk_by_loss,
         accepted=(study.risk.low, study.risk.high),
     )
     name = study.algorithm.name
@@ -91,6 +89,13 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
 
 def _training_part(name: str, *, seed: int, data_dir: Path | None) -> Samples:
     return load(name, data_dir=data_dir, seed=seed).train
+
+
+def _risk_by_loss() -> OwnRisk:
+    # Not at the top: few studies have clustered clients, whose modules are large.
+    from fedaudit.risk.catalog import ByLoss
+
+    return ByLoss()
 
 
 def server_risk(
@@ -136,6 +141,11 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
         trained: Number of training samples of all clients.
         measured: Measured rounds.
     """
+    if not isinstance(algorithm, ChoosesModels):
+        return ""
+    from fedaudit.fl.algorithms.ifca import Ifca
+    from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+
     if not isinstance(algorithm, Ifca):
         return ""
     risk, training = study.risk, study.training
@@ -157,12 +167,14 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
     )
 
 
-def accepted(study: Study) -> Preference:
+def accepted(study: Study) -> "Preference":
     """Return the range of risks that clients accept.
 
     Raises:
         BadInput: The range is empty.
     """
+    from fedaudit.fl.algorithms.ifca_mir import Preference
+
     return Preference(accepted=(study.risk.low, study.risk.high))
 
 
@@ -173,6 +185,10 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
         BadInput: As :func:`server_risk` and :func:`accepted`, or no round is left in which clients
             would use the risk.
     """
+    if not isinstance(algorithm, ChoosesModels):
+        return
+    from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+
     rounds = study.training.rounds
     if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
         raise BadInput(
@@ -180,14 +196,13 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
             f"left in which clients could use them; lower {setting('algorithm.options.every')}, "
             f"or raise {setting('training.rounds')}"
         )
-    if isinstance(algorithm, ChoosesModels):
-        accepted(study)
-        server_risk(study, data, seed)
+    accepted(study)
+    server_risk(study, data, seed)
 
 
 def _server_samples(data: GroupedData, count: int, seed: int, other_deal: Deal | None) -> Samples:
     """Return training samples that no client trains on and that are not audited."""
-    from fedaudit.datasets.draws.shadow import untouched
+    from fedaudit.datasets.draws.audit_set import untouched
 
     ids = untouched(data.dataset, data.deal)
     if other_deal is not None:

@@ -3,7 +3,9 @@
 Names of parts are stored as their catalogue spells them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -20,14 +22,14 @@ from pydantic import (
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import without_ranges
-from fedaudit.core.errors import BadInput, folded_name, setting
-from fedaudit.core.importing import as_catalogued
+from fedaudit.core.errors import BadInput, called_by, folded_name, option, setting
+from fedaudit.core.importing import as_catalogued, refuse_unknown_part
 from fedaudit.core.values import Setting
 
 
 def _catalogue_spelling(kind: str, name: str) -> str:
-    # Most studies use no defense, and the catalogue of defenses loads all of them.
-    if (kind, name) == ("defense", "none"):
+    # Defaults of most studies, for which these two catalogues need not be loaded.
+    if (kind, name) in (("defense", "none"), ("measure of risk", "train-mia")):
         return name
     return as_catalogued(kind, name, _catalogue(kind))
 
@@ -73,6 +75,10 @@ def _catalogue(kind: str) -> Iterable[str]:
             from fedaudit.metrics.table import METRICS
 
             return METRICS
+        case "shift":
+            from fedaudit.datasets.partitions.shifts import ATTRIBUTE, SHIFTS
+
+            return [*SHIFTS, ATTRIBUTE]
         case "measure of risk":
             from fedaudit.risk.catalog import MEASURES
 
@@ -97,10 +103,32 @@ def refuse_repeated_attacks(table: object) -> object:
     return table
 
 
+_checks_names: ContextVar[bool] = ContextVar("checks_names", default=False)
+
+
+@contextmanager
+def _checking_names() -> Iterator[None]:
+    """Inside, refuse names of parts that do not exist.
+
+    Sections that are constructed in Python check names at once. Records may have names of parts
+    that are not installed here, and can be read all the same.
+    """
+    token = _checks_names.set(True)
+    try:
+        yield
+    finally:
+        _checks_names.reset(token)
+
+
 def _of(kind: str) -> BeforeValidator:
-    return BeforeValidator(
-        lambda name: _catalogue_spelling(kind, name) if isinstance(name, str) else name
-    )
+    def resolve(name: object) -> object:
+        if not isinstance(name, str):
+            return name
+        if _checks_names.get():
+            refuse_unknown_part(kind, name, _catalogue(kind))
+        return _catalogue_spelling(kind, name)
+
+    return BeforeValidator(resolve)
 
 
 AttackName = Annotated[str, _of("attack")]
@@ -113,6 +141,7 @@ ViewName = Annotated[str, _of("view")]
 TaskName = Annotated[str, _of("task")]
 MeasureName = Annotated[str, _of("measure of risk")]
 MetricName = Annotated[str, _of("metric")]
+ShiftName = Annotated[str, _of("shift")]
 
 
 def _setting(value: object) -> Setting:
@@ -128,6 +157,10 @@ Positive = Annotated[arguments.Positive, Strict()]
 Rounds = Annotated[arguments.Rounds, Strict()]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
+
+
+def _set_elsewhere(name: str) -> str:
+    return option(name.removeprefix("--")) if name.startswith("--") else setting(name)
 
 
 Kind = TypeVar("Kind", bound=type)
@@ -146,10 +179,12 @@ else:
                 raise BadInput(
                     f"{cls.python_name()} takes settings by name, got {args!r}; write name=value"
                 )
-            try:
-                return super().__call__(**settings)
-            except ValidationError as error:
-                raise refusal_of(error, cls, cls.python_name()) from error
+            is_public = cls.__module__ == "fedaudit"
+            with called_by("objects"), _checking_names() if is_public else nullcontext():
+                try:
+                    return super().__call__(**settings)
+                except ValidationError as error:
+                    raise refusal_of(error, cls, cls.python_name()) from error
 
         @property
         def __signature__(cls):
@@ -206,7 +241,7 @@ class Section(BaseModel, metaclass=_SectionMeta):
             if name in self.set_elsewhere:
                 raise ValueError(
                     f"options.{name} is no setting, as another setting determines {name}; leave it "
-                    f"out and set {setting(self.set_elsewhere[name])}"
+                    f"out and set {_set_elsewhere(self.set_elsewhere[name])}"
                 )
         return self
 
@@ -227,6 +262,11 @@ class Section(BaseModel, metaclass=_SectionMeta):
 
     def __dir__(self) -> list[str]:
         return dir(type(self))
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        for name, value in super().__repr_args__():
+            field = type(self).model_fields.get(name or "")
+            yield (field.alias if field and field.alias else name), value
 
     @classmethod
     def python_name(cls) -> str:

@@ -17,26 +17,27 @@ from fedaudit.core.errors import BadInput, Unsupported, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal, all_but
+from fedaudit.datasets.draws.audit_set import Deal, other_positions
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.datasets.partitions.shifts import (
+    ATTRIBUTE,
     SHIFTS,
     BySide,
     Shift,
-    dealt_by_side,
-    like_their_side,
-    of_clients,
-    places,
-    shifted,
-    sides_of,
+    apply_shift,
+    assign_by_side,
+    deal_by_side,
+    minority_groups,
+    shift_clients,
+    split_by_attribute,
 )
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepared
 from fedaudit.plan.named import check_options
 from fedaudit.plan.sections import Study
-from fedaudit.results.clusters import EVERYBODY
+from fedaudit.results.runs import ALL_CLIENTS
 
 
 class HoldOutRule(NamedTuple):
@@ -150,9 +151,6 @@ def _ids(data: Mapping[ClientId, Samples]) -> dict[ClientId, Int[ndarray, " _"]]
     return {client: samples.ids.numpy() for client, samples in data.items()}
 
 
-ATTRIBUTE = "attribute"
-"""The kind of shift in which groups of clients have different people."""
-
 MAJORITY_AND_MINORITY = ("majority", "minority")
 
 
@@ -164,10 +162,10 @@ def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> De
     """
     if study.shift is None or study.shift.kind != ATTRIBUTE:
         return _dealt(study, dataset, partition, seed)
-    group = of_clients(study.partition.clients, study.shift.minority)
+    group = minority_groups(study.partition.clients, study.shift.minority)
     by_side = BySide(partition, tuple(group.tolist()))
-    sides = sides_of(dataset, study.shift.value)
-    return dealt_by_side(dataset, sides, lambda part: _dealt(study, part, by_side, seed))
+    sides = split_by_attribute(dataset, study.shift.value)
+    return deal_by_side(dataset, sides, lambda part: _dealt(study, part, by_side, seed))
 
 
 def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
@@ -234,19 +232,22 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
         raise unknown_name("shift", study.shift.kind, (*SHIFTS, ATTRIBUTE))
     _refuse_different_targets(study)
     clients, section = sorted(deal.clients), study.shift
-    place = places(dataset, deal, study.audit.targets, seed=seed)
+    place = shift_clients(dataset, deal, study.audit.targets, seed=seed)
     if section is None:
-        return GroupedData(dataset, deal, Groups((EVERYBODY,), dict.fromkeys(clients, 0), place))
-    group = of_clients(len(clients), section.minority)
+        return GroupedData(dataset, deal, Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), place))
+    group = minority_groups(len(clients), section.minority)
     groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
     if section.kind == ATTRIBUTE:
-        sides, rng = sides_of(dataset, section.value), seeded_numpy(seed, "places by attribute")
+        sides, rng = (
+            split_by_attribute(dataset, section.value),
+            seeded_numpy(seed, "places by attribute"),
+        )
         assigned = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
-        unassigned = all_but(len(dataset), assigned)
-        place[unassigned] = like_their_side(sides, group, unassigned, rng=rng)
+        unassigned = other_positions(len(dataset), assigned)
+        place[unassigned] = assign_by_side(sides, group, unassigned, rng=rng)
         return GroupedData(dataset, deal, groups)
     shift = Shift(section.kind, section.minority, section.minority_range, section.majority_range)
-    data = shifted(dataset, deal, shift, place, seed=seed)
+    data = apply_shift(dataset, deal, shift, place, seed=seed)
     return GroupedData(data.dataset, data.deal, groups)
 
 
@@ -257,7 +258,7 @@ def _refuse_different_targets(study: Study) -> None:
     if section is None or len(clients) < 2:
         return
     if section.kind == ATTRIBUTE:
-        group = of_clients(study.partition.clients, section.minority)
+        group = minority_groups(study.partition.clients, section.minority)
         if len({int(group[c]) for c in clients if c < len(group)}) < 2:
             return
     raise Unsupported(

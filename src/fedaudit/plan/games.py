@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.attacks.ami.game import Rules
-from fedaudit.attacks.ami.train import NeuronTraining
+from fedaudit.attacks.ami import NeuronTraining, Rules
 from fedaudit.core.arguments import Decay, ProperShare, documented_by
 from fedaudit.plan.base import Count, DefenseName, Digest, Positive, Section, Settings, public
 from fedaudit.plan.optional import COALITION

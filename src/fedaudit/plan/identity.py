@@ -9,8 +9,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import (
     code_key,
     installed,
+    is_custom,
     is_handed_over,
-    is_own,
     module_digest,
     sources_of,
 )
@@ -19,7 +19,7 @@ from fedaudit.plan.games import GameStudy, Plan
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.sections import RiskSection, Study
 from fedaudit.results.older import DEFENDED_LIKE_THE_RUN, FIRST_SET
-from fedaudit.results.text import made_plain
+from fedaudit.results.text import plain_json
 
 PlanKind = TypeVar("PlanKind", bound=Plan)
 
@@ -63,7 +63,7 @@ def settings_of(study: Plan) -> dict[str, object]:
 def config_of(study: Plan) -> dict[str, object]:
     """Return all settings as a record has them, without control characters in texts."""
     values = study.model_dump(mode="json", exclude=_unused(study))
-    return {name: made_plain(value) for name, value in values.items()}
+    return {name: plain_json(value) for name, value in values.items()}
 
 
 def _unused(study: Plan) -> set[str]:
@@ -103,7 +103,7 @@ def own_parts(study: Plan) -> list[tuple[str, str]]:
     return [
         (kind, name)
         for kind, name in parts
-        if is_own(name, READERS if kind == "data set" else ()) or name in installed(kind)
+        if is_custom(name, READERS if kind == "data set" else ()) or name in installed(kind)
     ]
 
 

@@ -205,7 +205,7 @@ def _scheme_named(name: str) -> Callable[..., object]:
         "partition",
         name,
         PARTITIONS,
-        wanted="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
+        expected="a class or function that makes a fedaudit.datasets.partitions.schemes.Partition",
         fits=callable,
     )
 
@@ -234,7 +234,7 @@ def server_of(study: Study) -> Server:
         "server",
         name,
         SERVERS,
-        wanted="a class derived from fedaudit.fl.algorithms.base.Server",
+        expected="a class derived from fedaudit.fl.algorithms.base.Server",
         fits=lambda maker: (
             isinstance(maker, Copies) or (isinstance(maker, type) and issubclass(maker, Server))
         ),

@@ -40,8 +40,8 @@ from fedaudit.observe.views import View
 from fedaudit.plan.dealing import Groups, HoldOutRule
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
-from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Estimate
+from fedaudit.results.runs import Coverage
 from fedaudit.results.text import plain
 from fedaudit.signals.base import Signal
 

@@ -28,7 +28,7 @@ from fedaudit.core.arguments import (
     WeightDecay,
     documented_by,
 )
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting, table
 from fedaudit.core.importing import code_key
 from fedaudit.core.metric_names import tpr_at
 from fedaudit.fl.training.local import LocalTraining, OptimizerName, ScheduleName
@@ -46,6 +46,7 @@ from fedaudit.plan.base import (
     Rounds,
     Section,
     Settings,
+    ShiftName,
     TaskName,
     ViewName,
     public,
@@ -268,13 +269,12 @@ class AuditSection(Section):
     def _check_unit(self) -> "AuditSection":
         if self.unit == "person" and self.draw != "fair":
             raise ValueError(
-                f'audit.unit is "person", which takes the fair draw, and audit.draw is '
-                f'{self.draw!r}; set it to "fair"'
+                f'unit "person" needs the draw "fair", and draw is {self.draw!r}; leave out draw'
             )
         if self.unit == "sample" and self.clients_per_person != 1:
             raise ValueError(
-                f'clients_per_person is {self.clients_per_person}, and audit.unit is "sample"; '
-                'set audit.unit = "person"'
+                f"clients_per_person is {self.clients_per_person}, which only the unit "
+                '"person" uses; set unit to "person", or leave out clients_per_person'
             )
         return self
 
@@ -311,7 +311,7 @@ class ShiftSection(Section):
         'rotation'
     """
 
-    kind: str
+    kind: ShiftName
     minority: ProperShare = 0.15
     minority_range: tuple[float, float] = (0.0, 25.0)
     majority_range: tuple[float, float] = (25.0, 50.0)
@@ -363,8 +363,8 @@ class RiskSection(Section):
             return values
         if values.get("training", "continued") != "continued":
             raise ValueError(
-                f"risk.epochs is {values['epochs']} and applies to continued shadow models, "
-                f"but risk.training is {values['training']!r}; leave out one of them"
+                f"epochs is {values['epochs']}, which only continued shadow models use, and "
+                f"training is {values['training']!r}; leave out one of them"
             )
         return {**values, "training": "continued"}
 
@@ -503,18 +503,19 @@ class Study(Section):
             raise ValueError(f"a seed is repeated in {list(self.seeds)}; give each once")
         if self.audit.draw == "fair" and self.audit.samples == 0:
             raise ValueError(
-                "audit.samples is 0, so that no audited sample would be a member; give at least 1"
+                f"{setting('audit.samples')} is 0, so that no audited sample would be a member; "
+                "give at least 1"
             )
         if self.audit.draw == "fair" and self.audit.options:
             raise ValueError(
-                f"audit.options has {sorted(self.audit.options)}, and the fair draw takes no "
-                "options; leave them out"
+                f"{setting('audit.options')} has {sorted(self.audit.options)}, and the fair draw "
+                "takes no options; leave them out"
             )
         self._check_sources()
         if self.attacks and self.attack_set:
             raise ValueError(
-                f"attack_set is {self.attack_set!r}, and [attacks] names single attacks; leave "
-                "one of them out"
+                f"attack_set is {self.attack_set!r}, and {table('attacks')} names single attacks; "
+                "leave out one of them"
             )
         self._check_merge()
         self._check_models()

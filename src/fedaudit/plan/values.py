@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, nearest, option, setting, unknown_name
 from fedaudit.core.files import LARGEST, SHORT, TooLarge, parsed_json, read_text
-from fedaudit.results.older import settled
+from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
         raise BadInput(f"{what} {path} is not valid TOML: {error}") from error
     source = f"{what} {path}"
     if path.suffix == ".json" and text.lstrip(_BYTE_ORDER_MARK + " \t\r\n").startswith("{"):
-        return _checked(settled(_parsed_object(text, source)), source)
+        return _checked(resolve_older_settings(_parsed_object(text, source)), source)
     return parsed_toml(text, source)
 
 
@@ -182,7 +182,8 @@ def refusal_of(
     error: ValidationError, kind: type[BaseModel], source: str, overrides: Collection[str] = ()
 ) -> BadInput:
     """Return the error of pydantic in one sentence for the author of the settings."""
-    faults = error.errors()
+    # A misspelt name is the reason for a missing one.
+    faults = sorted(error.errors(), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
     dotted = ".".join(str(part) for part in first["loc"])
     override = next((name for name in overrides if _is_within(name, dotted)), "")
@@ -201,7 +202,10 @@ def refusal_of(
         name = override
     place = name if override and dotted else f"{setting(dotted)} in {source}" if dotted else source
     # The message of a validator of a whole table already states the value.
-    of_table = first["type"] == "value_error" and isinstance(first["input"], Mapping | BaseModel)
+    of_table = first["type"] in ("missing", "value_error") and isinstance(
+        first["input"], Mapping | BaseModel
+    )
+    of_table = of_table or isinstance(first.get("ctx", {}).get("error"), BadInput)
     return BadInput(f"{place}: {message}{'' if of_table else _got(first['input'])}{count}")
 
 
@@ -218,6 +222,7 @@ def _is_within(first: str, second: str) -> bool:
 
 
 _IN_WORDS = {
+    "missing": "it has no default; give a value",
     "tuple_type": "it should be a list",
     "too_short": "it should have at least one entry",
     "dict_type": "it should be a table of settings",
@@ -243,4 +248,5 @@ def _setting_names(path: list[str], section: type[BaseModel]) -> list[str]:
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             return []
         section = kind
-    return [".".join([*path, name]) for name in section.model_fields]
+    fields = section.model_fields.items()
+    return [".".join([*path, field.alias or name]) for name, field in fields]

@@ -9,10 +9,15 @@ from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.section import Section
 from fedaudit.report.tables.cells import estimate_table, measured
-from fedaudit.results.clusters import EVERYBODY, ClusterResult, choices, groups_by_size
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import CHANCE_VIOLATIONS, ESTIMATE_ERROR, MODEL_RISK, VIOLATIONS
+from fedaudit.results.estimate import (
+    CHANCE_VIOLATIONS,
+    ESTIMATE_ERROR,
+    MODEL_RISK,
+    VIOLATIONS,
+    Estimate,
+)
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ALL_CLIENTS, ClusterResult, choices, groups_by_size
 
 FIGURES = fixed_texts("cluster_figures")
 """Names of figures, in the order of a table; fairness gaps go by their own names."""
@@ -39,7 +44,7 @@ class Clustered:
             (figure.metric, figure.group): figure for figure in self.figures if figure.seed is None
         }
 
-    def mean(self, figure: str, group: str = EVERYBODY) -> Estimate | None:
+    def mean(self, figure: str, group: str = ALL_CLIENTS) -> Estimate | None:
         """Return a figure over the runs; None if no run has it."""
         return self.means.get((figure, group))
 
@@ -156,7 +161,9 @@ def cluster_table(record: Record) -> Grid:
     failed = evidence.takes_figures_back(record)
     labels = [(study, label_of(study, studies)) for study in studies]
     figures = [(label, mean) for study, label in labels for mean in study.means.values()]
-    groups = [(label, name) for study, label in labels for name in (EVERYBODY, *group_names(study))]
+    groups = [
+        (label, name) for study, label in labels for name in (ALL_CLIENTS, *group_names(study))
+    ]
     runs = max((len(study.runs) for study in studies), default=1)
 
     def cell(mean: Estimate) -> Cell | None:

@@ -16,22 +16,17 @@ from fedaudit.report import wording
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_section
-from fedaudit.report.comparison.screen import first_of_comparison, front_figure
-from fedaudit.report.comparison.tables import comparison_sections
-from fedaudit.report.comparison.tradeoffs import cautions
 from fedaudit.report.evidence import attacks_tried, says_nothing
+from fedaudit.report.figures.charts import drawn
 from fedaudit.report.figures.forest import forest_drawn
-from fedaudit.report.figures.svg import drawn
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.section import Section
 from fedaudit.report.sources import kind_of, source_section
-from fedaudit.report.tables.games import game_sections
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
-from fedaudit.report.text.games import first_of_games, game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
@@ -69,7 +64,7 @@ def write_report_beside(record: Record, folder: Path) -> None:
         BadInput: Another process has replaced the record.
     """
     path, own = folder / files.RECORD_FILE, record_json(record).encode()
-    with files.alone_in(folder):
+    with files.exclusive_access(folder):
         try:
             same = read_bytes(path, max_bytes=len(own)) == own
         except (OSError, files.TooLarge):
@@ -119,6 +114,9 @@ def report_html(record: Record, pictures: str = "") -> str:
     """
     record = wording.cleaned(record, wording.without_digests([record]))
     if record.kind == "games":
+        # Not at the top, as below: few records are of games or comparisons.
+        from fedaudit.report.text.games import first_of_games, game_verdict
+
         played = game_verdict(record)
         return _report(
             "games.html.j2",
@@ -168,6 +166,8 @@ def _report(
 def sections_of(record: Record) -> list[Section]:
     """Return the sections of a record's report, without those that it has nothing for."""
     if record.kind == "games":
+        from fedaudit.report.tables.games import game_sections
+
         return game_sections(record)
     parts = [
         membership_section(record),
@@ -195,6 +195,10 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         comparison: The result of comparing the records.
         records: Those that it is of, in its order.
     """
+    from fedaudit.report.comparison.screen import first_of_comparison, front_figure
+    from fedaudit.report.comparison.tables import comparison_sections
+    from fedaudit.report.comparison.tradeoffs import cautions
+
     speak = wording.without_digests([comparison, *records])
     watched = all(record.watched for record in records)
     comparison = wording.cleaned(comparison, speak, watched=watched)

@@ -1,4 +1,4 @@
-"""The first picture of each kind of report: figures with limits against guessing, at a glance."""
+"""The first picture of each kind of report: figures with their limits, next to the chance level."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +13,14 @@ from fedaudit.report.comparison.tradeoffs import (
     strongest_entry,
     tradeoffs,
 )
-from fedaudit.report.deciding.clients import are_several, name_of
 from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.figures.drawing import OKABE_ITO, Style
+from fedaudit.report.deciding.membership import are_several, name_of
+from fedaudit.report.figures.charts import OKABE_ITO, Style
 from fedaudit.report.figures.forest import (
     BASELINE,
     DEFENDED,
+    MOST_LINES,
     PLAIN,
     Line,
     Mark,
@@ -33,61 +34,70 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
+from fedaudit.report.text.points import (
+    ShownPoint,
+    contradicted,
+    families,
+    most_right,
+    shown_points,
+)
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
-from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import (
+    MODEL_ESTIMATE,
+    MODEL_RISK,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    VIOLATIONS,
+    Estimate,
+)
+from fedaudit.results.games import CLAIMED_SUCCESS
 from fedaudit.results.guessing import NOT_RELIED_ON
-from fedaudit.results.metrics import MODEL_ESTIMATE, MODEL_RISK, TEST_ACCURACY, VIOLATIONS
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ALL_CLIENTS, models_of_groups, models_used_by
 from fedaudit.results.unlearning import unlearning_rows
-
-ACCEPTS = Style(OKABE_ITO[2], "", "circle")
-ACCEPTS_LESS = Style(OKABE_ITO[1], "", "triangle-down")
 
 
 def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
-    """The first picture of a record; empty where it has no figures that say anything.
+    """Return the first picture of a record; empty if its figures say nothing about leakage.
 
     Args:
         record: The record.
-        topics: "membership", "sources" and "clusters" in the order in which they are to stand.
+        topics: "membership", "sources" and "clusters" in the order of the picture.
     """
     if evidence.says_nothing(record):
         return ()
-    made = {"membership": _membership, "sources": _sources, "clusters": _clusters}
-    parts = [made[topic](record) for topic in topics or made]
-    # What a study of deletion, canaries or a round's sum was made for comes first.
+    builders = {"membership": _membership, "sources": _sources, "clusters": _clusters}
+    parts = [builders[topic](record) for topic in topics or builders]
+    # A study of deletion, of canaries or of a round's sum opens with its own picture.
     return tuple(f for part in (_deletion(record), _epsilons(record), *parts) for f in part)
 
 
 def _deletion(record: Record) -> Picture:
     settings = record.config.get("unlearning")
     margin = settings.get("margin") if isinstance(settings, dict) else None
-    looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": BASELINE}
-    found = deletion(record)
-    is_withheld = found is not None and found.verdict == WITHHELD
+    looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": DEFENDED[2]}
+    decision = deletion(record)
+    is_withheld = decision is not None and decision.verdict == WITHHELD
     lines = []
     for row in unlearning_rows(record):
-        if is_withheld:
-            before, after, retrained = (
-                figure.doubted(NOT_RELIED_ON) for figure in (row.before, row.after, row.retrained)
-            )
-            row = row._replace(before=before, after=after, retrained=retrained)
         name, middle = shortened(row.after.attack, 30), row.retrained.number
-        figures = zip((row.after, row.retrained, row.before), looks.items(), strict=True)
-        marks = [mark_of(figure, look, f"{name} {when}: AUC") for figure, (when, look) in figures]
-        beside = (
-            f"retrained {wording.value_of(row.retrained)}, before {wording.value_of(row.before)}"
-        )
-        cell = cell_of(row.after, marks)
-        cell = cell if is_withheld else cell._replace(limits=beside)
+        figures = (row.after, row.retrained, row.before)
+        if is_withheld:
+            figures = tuple(figure.doubted(NOT_RELIED_ON) for figure in figures)
+        marks = [
+            mark_of(figure, look, f"{name} {when}: AUC")
+            for figure, (when, look) in zip(figures, looks.items(), strict=True)
+        ]
+        cell = cell_of(figures[0], marks)
+        if not is_withheld:
+            retrained, before = map(wording.value_of, figures[1:])
+            cell = cell._replace(limits=f"retrained {retrained}, before {before}")
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
         lines.append(Line(name, (cell,), band=band))
     title = "Deleted samples before and after deletion"
-    return forest(
-        title, "after deletion", fixed("pictures.deletion"), [Track("AUC", guess=0.5)], lines, looks
-    )
+    tracks = [Track("AUC after deletion", guess=0.5)]
+    return forest(title, "after deletion", fixed("pictures.deletion"), tracks, lines, looks)
 
 
 def _epsilons(record: Record) -> Picture:
@@ -97,10 +107,10 @@ def _epsilons(record: Record) -> Picture:
     claims = {wording.capital(bounds.word): bounds.claim, "Claimed, as deployed": bounds.deployed}
     claimed = [(name, claim) for name, claim in claims.items() if claim is not None]
     lines = []
-    for one in bounds.measured:
-        name, value = wording.capital(one.assumes or "measured"), one.bound.number
-        most = one.bound.ceiling
-        text = "" if most is None else f"at most {wording.number(most)} could be shown"
+    for measured in bounds.measured:
+        name, value = wording.capital(measured.assumes or "measured"), measured.bound.number
+        ceiling = measured.bound.ceiling
+        text = "" if ceiling is None else f"at most {wording.number(ceiling)} could be shown"
         mark = Mark(value, value, None, PLAIN, f"{name}: {wording.number(value)}")
         lines.append(Line(name, (TrackCell((mark,), f"≥ {wording.number(value)}", text),)))
     for name, claim in claimed:
@@ -116,66 +126,59 @@ def _epsilons(record: Record) -> Picture:
 
 def _membership(record: Record) -> Picture:
     """Return attacks by contrast; of a partly defended run the clients that leak most first."""
-    forests: list[Picture] = []
+    picture: Picture = ()
     sides = figures_by_side(record).items()
-    for side, every in sorted(sides, key=lambda item: -_leak_shown(item[1])):
+    for side, every in sorted(sides, key=lambda item: -_largest_lower_limit(item[1])):
         figures = [figure for figure in every if figure.value is not None]
-        found, lead = evidence.by_contrast(figures), evidence.leading(figures)
-        # That of the figure which leads the verdict stands in front.
-        for contrast in sorted(found, key=lambda name: bool(lead) and name != lead[0].contrast):
-            title = "Attacks against guessing" + f": {side}" * bool(side)
-            forests.append(_of_contrast(title, side, found[contrast], figures))
-    return sum(forests, ())
+        contrasts, lead = evidence.by_contrast(figures), evidence.leading(figures)
+        # The contrast of the figure that leads the verdict comes first.
+        for contrast in sorted(contrasts, key=lambda name: bool(lead) and name != lead[0].contrast):
+            picture += _of_contrast(side, contrasts[contrast], figures)
+    return picture
 
 
-def _leak_shown(figures: Sequence[Estimate]) -> float:
-    """Return the largest lower limit of an AUC that is relied on."""
+def _largest_lower_limit(figures: Sequence[Estimate]) -> float:
     areas = (figure for figure in figures if figure.metric == AUC and not figure.doubt)
     return max((figure.low or 0.0 for figure in areas), default=0.0)
 
 
-def _rate_shown(figures: Sequence[Estimate]) -> str:
-    """The rate at the fewest false alarms that most attacks have; at 1% where none have any."""
+def _drawn_rate(figures: Sequence[Estimate]) -> str:
+    """Return the TPR at the lowest FPR that at least half of the attacks have; else at 1 %."""
     rates = [f.metric for f in figures if rate_of(f.metric) is not None]
-    known = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
-    most = max((rates.count(metric) for metric in known), default=0)
-    return next((metric for metric in known if 2 * rates.count(metric) >= most), tpr_at(0.01))
+    ascending = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
+    most = max((rates.count(metric) for metric in ascending), default=0)
+    return next((metric for metric in ascending if 2 * rates.count(metric) >= most), tpr_at(0.01))
 
 
-def _of_contrast(
-    title: str, side: str, figures: Sequence[Estimate], every: Sequence[Estimate]
-) -> Picture:
+def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
     contrast, several = figures[0].contrast, are_several(figures)
     defenses = sorted(
         evidence.distinct(f.defense for f in every), key=lambda name: name != NO_DEFENSE
     )
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
-    rate, labels = _rate_shown(every), evidence.labels_among(figures)
-    known = {
-        AUC: Track("AUC", guess=0.5),
-        rate: Track(wording.metric_name(rate), "%", rate_of(rate)),
-    }
-    drawn = [figure for figure in figures if figure.defense in looks and figure.metric in known]
-    # A metric that was refused throughout has no track of its own.
-    tracks = {m: track for m, track in known.items() if any(f.metric == m for f in drawn)}
-    # A bar for each client would have no name in a row of all clients.
+    rate, labels = _drawn_rate(every), evidence.labels_among(figures)
+    rate_track = Track(wording.metric_name(rate), "%", rate_of(rate))
+    tracks = {AUC: Track("AUC", guess=0.5), rate: rate_track}
+    drawn = [figure for figure in figures if figure.defense in looks and figure.metric in tracks]
+    # A metric without any value needs no track.
+    tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in drawn)}
+    # Clients have their own rows: in a shared row their marks would have no names.
     rows = evidence.grouped(
         drawn, lambda figure: (figure.attack, figure.target if several else None)
     )
-
     lead = next(iter(tracks), AUC)
 
-    def place(inside: Sequence[Estimate]) -> tuple[bool, float]:
-        values = [figure.number for figure in inside if figure.metric == lead]
-        return several and inside[0].target is not None, -max(values, default=-1.0)
+    def order(row: Sequence[Estimate]) -> tuple[bool, float]:
+        values = [figure.number for figure in row if figure.metric == lead]
+        return several and row[0].target is not None, -max(values, default=-1.0)
 
     lines = []
-    for inside in sorted(rows.values(), key=place):
-        by_metric = {m: [figure for figure in inside if figure.metric == m] for m in tracks}
+    for row in sorted(rows.values(), key=order):
+        by_metric = {m: [figure for figure in row if figure.metric == m] for m in tracks}
         cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
-        name = shortened(inside[0].attack, 30)
+        name = shortened(row[0].attack, 30)
         if several:
-            name = f"{cut_within(name_of(inside[0], figures), 40)} · {name}"
+            name = f"{cut_within(name_of(row[0], figures), 40)} · {name}"
         tone = evidence.look_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
         lines.append(Line(name, tuple(cells), tone))
     every_attack = "attack and client" if several else "attack"
@@ -183,15 +186,16 @@ def _of_contrast(
     caption = fixed("pictures.membership", attack=every_attack, others=others)
     if not any(figure.fair for figure in figures):
         caption += f" {wording.capital(wording.NO_FAIR_DRAW)}."
-    names = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
+    title = "Attacks against guessing" + f": {side}" * bool(side)
     label = f"members {wording.against(contrast)}" + f" · {side}" * bool(side)
+    names = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
     return forest(title, label, caption, tuple(tracks.values()), lines, names)
 
 
 def _membership_cell(
     figures: Sequence[Estimate], looks: Mapping[str, Style], labels: Mapping[evidence.Setting, str]
 ) -> TrackCell:
-    """Return the figures of an attack under each defense, and the largest undefended as text."""
+    """Return an attack's figures as marks, a look for each defense; the text is one undefended."""
     if not figures:
         return TrackCell()
     marks = []
@@ -199,8 +203,8 @@ def _membership_cell(
         name = f"{shortened(figure.attack)}, {shortened(wording.defense_name(figure.defense))}"
         parts = (name, labels[evidence.setting_of(figure)], wording.metric_name(figure.metric))
         marks.append(mark_of(figure, looks[figure.defense], " · ".join(filter(None, parts))))
-    shown = _largest(figures)
-    return cell_of(shown, marks, evidence.look_of(shown).sign)
+    main = _largest(figures)
+    return cell_of(main, marks, evidence.look_of(main).sign)
 
 
 def _largest(figures: Sequence[Estimate]) -> Estimate:
@@ -219,27 +223,37 @@ _LABELS_ALONE = "label distributions alone"
 
 
 def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Picture:
-    """Return source attacks by the labels of their rows."""
     looks = {"attack": PLAIN, "attack, with a defense": DEFENDED[0], _LABELS_ALONE: BASELINE}
     lines = []
-    for label, one in rows:
-        is_plain = one.success.defense in ("", NO_DEFENSE)
-        look, sign = PLAIN if is_plain else DEFENDED[0], look_of_source(one)
-        level, fair = wording.percent(one.mixes), one.on_fair_draw
-        labels = Mark(one.mixes, None, None, BASELINE, f"{_LABELS_ALONE} {level}")
-        marks = [mark_of(one.success, look, f"{label}: success"), labels]
-        cell = cell_of(one.success, marks, sign.sign)
+    for label, attack in rows:
+        is_plain = attack.success.defense in ("", NO_DEFENSE)
+        look, sign = PLAIN if is_plain else DEFENDED[0], look_of_source(attack)
+        level, fair = wording.percent(attack.mixes), attack.on_fair_draw
+        labels = Mark(attack.mixes, None, None, BASELINE, f"{_LABELS_ALONE} {level}")
+        cell = cell_of(
+            attack.success, [mark_of(attack.success, look, f"{label}: success"), labels], sign.sign
+        )
         on_fair = f"on the fair draw {wording.percent(fair.number)}" if fair else ""
-        beside = filter(None, (cell.limits, f"labels alone {level}", on_fair))
-        cell = cell._replace(limits=" · ".join(beside))
+        texts = filter(None, (cell.limits, f"labels alone {level}", on_fair))
+        cell = cell._replace(limits=" · ".join(texts))
         lines.append(Line(shortened(label, 60), (cell,), sign.tone))
-    chances = {round(one.chance, 6) for _, one in rows}
+    chances = {round(attack.chance, 6) for _, attack in rows}
     track = Track("Attack success rate", "%", max(chances) if len(chances) == 1 else None)
     caption = fixed("pictures.sources", attack=who)
     return forest(title, "source inference", caption, [track], lines, looks)
 
 
 _RISK = Track("Risk of the model", "%", 0.5)
+_ACCEPTS = Style(OKABE_ITO[2], "", "circle")
+_ACCEPTS_LESS = Style(OKABE_ITO[1], "", "triangle-down")
+_HAS_ANOTHER_MODEL = Style(OKABE_ITO[2], "", "circle-open")
+_CLUSTER_LOOKS = {
+    "measured": PLAIN,
+    "estimated by the server": BASELINE,
+    "a client accepts": _ACCEPTS,
+    "accepts less than the risk of its model: a violation": _ACCEPTS_LESS,
+    "a client that chose another model accepts": _HAS_ANOTHER_MODEL,
+}
 
 
 def _clusters(record: Record) -> Picture:
@@ -250,51 +264,59 @@ def _clusters(record: Record) -> Picture:
         for name in group_names(study)
         if (line := _model_line(study, name, label_of(study, studies), is_doubted=is_doubted))
     ]
-    looks = {
-        "measured": PLAIN,
-        "estimated by the server": BASELINE,
-        "a client accepts": ACCEPTS,
-        "accepts less: a violation": ACCEPTS_LESS,
-    }
     caption = f"{fixed('pictures.risks')} {fixed('pictures.accepted')}"
+    caption += " They are of the first seed." * any(len(study.runs) > 1 for study in studies)
     title = "Membership risk by model"
-    return forest(title, title.lower(), caption, [_RISK], lines, looks)
+    return forest(title, title.lower(), caption, [_RISK], lines, _CLUSTER_LOOKS)
 
 
-def _model_line(study: Clustered, name: str, of: str, *, is_doubted: bool) -> Line | None:
-    """Risk of a group's model, and its clients that accept less; None without a risk."""
-    run, risk, guess = study.runs[0], study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
+def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) -> Line | None:
+    """Return the risk of a group's model, and what its clients accept; None without a risk."""
+    risk, guess = study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
     if is_doubted:
         risk, guess = risk.doubted(NOT_RELIED_ON), None
-    label = " · ".join(filter(None, (f"{wording.capital(shortened(name, 24))}’s model", of)))
-    inside = zip(run.clients, run.thresholds, run.group, strict=True)
-    accepted = {c: most for c, most, group in inside if run.group_names[group] == name}
+    model = f"{wording.capital(shortened(name, 24))}’s model"
+    label = " · ".join(filter(None, (model, setting)))
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
     if guess is not None:
-        marks.append(_dot(guess.number, BASELINE, f"{label}: estimated"))
-    for client, most in accepted.items():
-        look = ACCEPTS_LESS if most < risk.number and not is_doubted else ACCEPTS
-        marks.append(_dot(most, look, f"{wording.client_name(client)} accepts", 4.0))
+        text = f"{label}: estimated {wording.percent(guess.number)}"
+        marks.append(Mark(guess.number, None, None, BASELINE, text))
+    accepted = _accepted(study, name, is_doubted=is_doubted)
     leak = None if is_doubted else risk_size(risk)
-    cell = cell_of(risk, marks, "▲ " * bool(leak))
-    above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else EVERYBODY)
+    cell = cell_of(risk, [*marks, *accepted], "▲ " * bool(leak))
+    above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
     if above is not None and accepted and not is_doubted:
-        many = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
-        cell = cell._replace(limits=" · ".join(filter(None, (cell.limits, many))))
+        count = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
+        cell = cell._replace(limits=" · ".join(filter(None, (cell.limits, count))))
     return Line(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 
-def _dot(value: float, look: Style, name: str, size: float = 9.0) -> Mark:
-    """Return the mark of a share without limits."""
-    return Mark(value, None, None, look, f"{name} {wording.percent(value)}", size)
+def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
+    """Return the risks that a group's clients accept, each compared with its own model's risk."""
+    run = study.runs[0]
+    group = run.group_names.index(name)
+    model = models_of_groups(run)[group]
+    of_group = None if model is None else run.rounds[-1].models[model]
+    inside = [place for place, other in enumerate(run.group) if other == group]
+    marks = []
+    for place, used in zip(inside, models_used_by(run, group), strict=True):
+        limit = run.thresholds[place]
+        text = f"{wording.client_name(run.clients[place])} accepts {wording.percent(limit)}"
+        look = _ACCEPTS if used is None or used is of_group else _HAS_ANOTHER_MODEL
+        if used is not None and used is not of_group and used.risk is not None:
+            text += f" and chose a model of risk {wording.percent(used.risk)}"
+        if used is not None and used.risk is not None and used.risk > limit and not is_doubted:
+            look = _ACCEPTS_LESS
+        marks.append(Mark(limit, None, None, look, text, 6.0))
+    return marks
 
 
 def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
     """Return rows side by side for comparisons without a front: membership, sources, clusters."""
     labels = labels_of(comparison)
-    best = [
+    strongest = [
         (label, max(attacks, key=lambda attack: attack.success.number))
         for row, label in enumerate(labels)
         if (attacks := attacks_of(comparison, row))
@@ -309,7 +331,7 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
     title = "Membership risk by model, row by row"
     return (
         *membership_rows(comparison, records),
-        *_source_rows("Source inference, row by row", who, best),
+        *_source_rows("Source inference, row by row", who, strongest),
         *forest(title, title.lower(), fixed("pictures.risks"), [_RISK], risks),
     )
 
@@ -319,7 +341,7 @@ COMPARED = "membership, row by row"
 
 
 def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:
-    """Return strongest AUC and test accuracy of every row; empty without AUCs."""
+    """Return the strongest AUC and the test accuracy of every row; empty without AUCs."""
     strongest = [
         entry
         for entry in comparison.entries
@@ -328,11 +350,11 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
     ]
     if not strongest:
         return ()
-    fell = tradeoffs(comparison)
+    falls = tradeoffs(comparison)
     largest = max(strongest, key=lambda entry: entry.value or 0.0)
-    contrast = fell[0].contrast if fell else largest.contrast
+    contrast = falls[0].contrast if falls else largest.contrast
     accuracies = {entry.row: entry.figure for entry in comparison.on("utility", TEST_ACCURACY)}
-    # The undefended row on the clients that defend, as in the front, if these are the same.
+    # The undefended row is on the clients that defend, as in the front, if these are the same.
     defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
     clients = defending.pop() if len(defending) == 1 else None
     lines = []
@@ -340,11 +362,60 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
         cells = [TrackCell(), TrackCell()]
         if (best := strongest_entry(comparison, row, contrast, clients)) is not None:
             auc = estimate_of(best, comparison, records)
-            marks = [mark_of(auc, PLAIN, f"{label}: AUC")]
-            cells[0] = cell_of(auc, marks, "▲ " * bool(best.above))
-        if (right := accuracies.get(row)) is not None:
-            cells[1] = cell_of(right, [mark_of(right, PLAIN, f"{label}: accuracy")])
+            cells[0] = cell_of(auc, [mark_of(auc, PLAIN, f"{label}: AUC")], "▲ " * bool(best.above))
+        if (accuracy := accuracies.get(row)) is not None:
+            cells[1] = cell_of(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
         lines.append(Line(label, tuple(cells)))
     tracks = (Track("Strongest AUC", guess=0.5), Track("Test accuracy", "%", high=1.0))
     title = f"Rows, members {wording.against(contrast)}"
     return forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)
+
+
+_AT_CLAIM = Style(OKABE_ITO[2], "", "triangle-down")
+_GAME_LOOKS = {
+    "success": PLAIN,
+    "contradicts its ε or noise bound": DEFENDED[0],
+    "most that the claimed ε allows any server": _AT_CLAIM,
+    "most that the actual ε or the noise allows": BASELINE,
+}
+
+
+def games_picture(record: Record) -> Picture:
+    """Return the first picture of games: a row per point, with its epsilon or rounds.
+
+    If there are too many points, it has the ends of each family, in the order of epsilons or
+    rounds, or the point of each family at which the server succeeds most.
+    """
+    groups = families(shown_points(record.games)).values()
+    selections = {
+        "": [item for group in groups for item in group],
+        " The smallest and the largest of each mechanism or defense are shown.": [
+            item for group in groups for item in (group[0], group[-1])[: len(group)]
+        ],
+        " Of each mechanism or defense the point is shown where the server does best.": [
+            most_right(group) for group in groups
+        ],
+    }
+    fitting = [(text, points) for text, points in selections.items() if len(points) <= MOST_LINES]
+    text, points = fitting[0] if fitting else list(selections.items())[-1]
+    points = points[:MOST_LINES]
+    caption = fixed("pictures.games") + text
+    if hidden := len(record.games) - len(points):
+        caption += f" The tables have {hidden} more points."
+    track, title = Track("Attack success rate", "%", 0.5), "Success of the server against guessing"
+    lines = [_point_line(item) for item in points]
+    return forest(title, "success", caption, [track], lines, _GAME_LOOKS)
+
+
+def _point_line(item: ShownPoint) -> Line:
+    point, adv = item.point, item.point.adv
+    limits, success = wording.interval(adv.low, adv.high, "accuracy"), wording.percent(adv.value)
+    look = DEFENDED[0] if contradicted(point) else PLAIN
+    text = f"{item.name}: right in {success} ({limits})"
+    marks = [Mark(adv.value, adv.low, adv.high, look, text)]
+    claimed, actual = point.figure(CLAIMED_SUCCESS), point.most if point.most < 1 else None
+    for most, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
+        if most is not None:
+            text = f"{item.name}: at most {wording.percent(most)}"
+            marks.append(Mark(most, None, None, look, text, size))
+    return Line(shortened(item.name, 60), (TrackCell(tuple(marks), success, limits),))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
-from fedaudit.results.older import settled
+from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -89,7 +89,7 @@ def reproducing(record: Record) -> Again:
     The study file is empty if settings of games are larger than any study's.
     """
     games = record.kind == "games"
-    study = study_file(_with_points(record) if games else settled(record.config))
+    study = study_file(_with_points(record) if games else resolve_older_settings(record.config))
     # What no study file could hold is no study's: it would only make the page too large to open.
     study = "" if games and len(study) > MOST_SETTINGS else study
     data = record.config.get("data")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedaudit.report.figures.drawing import Figures
+from fedaudit.report.figures.charts import Figures
 from fedaudit.report.grid import Grid
 
 

@@ -11,7 +11,7 @@ from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
 from fedaudit.results.record import Record
-from fedaudit.results.sources import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
+from fedaudit.results.runs import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
 
 SAME_LABELS = "all with the label distribution of an audited client"
 """Mark of samples of a fair draw, in which classes do not reveal the client."""

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from fedaudit.report.comparison.screen import first_of_comparison
 from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.grid import Tile, cut_within, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
-from fedaudit.report.text.games import first_of_games, fit_warnings, game_verdict
-from fedaudit.report.text.points import shown_points
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import cleaned, without_digests
 from fedaudit.results.comparison import Comparison
@@ -48,6 +45,10 @@ def print_record(record: Record, console: Console | None = None, *, brief: bool 
 
 
 def _print_games(record: Record, console: Console | None) -> None:
+    # Not at the top: few records are of games.
+    from fedaudit.report.text.games import first_of_games, fit_warnings, game_verdict
+    from fedaudit.report.text.points import shown_points
+
     said = game_verdict(record)
     first = first_of_games(record, said)
     warnings = (*said.contradictions, *first.beside, *fit_warnings(shown_points(record.games)))
@@ -64,6 +65,8 @@ def print_comparison(
         records: Those that it is of.
         console: Where to print.
     """
+    from fedaudit.report.comparison.screen import first_of_comparison
+
     speak = without_digests([comparison, *records])
     watched = all(one.watched for one in records)
     comparison = cleaned(comparison, speak, watched=watched)

@@ -5,8 +5,8 @@ from statistics import fmean
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.clusters import clustered_of, label_of, risk_size, riskiest
-from fedaudit.report.deciding.clients import are_several, highest_auc, largest_limits
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
+from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import (
     excess_size,
@@ -16,12 +16,16 @@ from fedaudit.report.sources import (
     strongest_on_sources,
 )
 from fedaudit.report.text.membership import rate_bounds
-from fedaudit.report.text.points import game_tiles
 from fedaudit.report.unlearning import unlearning_tile
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, relied_on
-from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS
+from fedaudit.results.estimate import (
+    CHANCE_VIOLATIONS,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    VIOLATIONS,
+    Estimate,
+)
+from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, without_doubts
 from fedaudit.results.record import Record
 
 
@@ -39,6 +43,9 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
     if evidence.says_nothing(record):
         return {}
     if record.games:
+        # Not at the top: few records are of games.
+        from fedaudit.report.text.points import game_tiles
+
         return {"games": game_tiles(record)}
     return {
         "membership": _tiles_by_side(record),
@@ -83,7 +90,7 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
     """Return the AUC and the rate that show most of a leak, or else how large one may be."""
-    trusted = relied_on(figures)
+    trusted = without_doubts(figures)
     figures = trusted or figures
     found = list(evidence.leading(figures))
     has_rate = any(figure.metric != AUC for figure in found)

@@ -8,9 +8,8 @@ from fedaudit.report.grid import Cell, Content, Tile, named
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results import unlearning
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
-from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 _POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)

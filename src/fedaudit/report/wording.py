@@ -12,9 +12,16 @@ from pydantic import BaseModel
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
-from fedaudit.results.estimate import AT_THRESHOLD, NO_DEFENSE, Estimate, Interval
-from fedaudit.results.guessing import with_doubts
-from fedaudit.results.metrics import AGREEMENT, COUNTS, range_of
+from fedaudit.results.estimate import (
+    AGREEMENT,
+    AT_THRESHOLD,
+    COUNTS,
+    NO_DEFENSE,
+    Estimate,
+    Interval,
+    range_of,
+)
+from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.record import Record
 
 MISSING = "–"
@@ -413,7 +420,7 @@ def cleaned(
     clients = client_names(model) if clients is None else clients
     watched = bool(getattr(model, "watched", False)) if watched is None else watched
     safe = _Cleaner(speak, clients, watched).model(model)
-    return with_doubts(safe) if isinstance(safe, Record) else safe
+    return mark_doubts(safe) if isinstance(safe, Record) else safe
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Results of an audit: estimates, records of them, and all that is calculated on records."""
+"""Results of audits: estimates, records of them, and computations on records."""

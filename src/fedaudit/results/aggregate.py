@@ -1,4 +1,4 @@
-"""One figure over seeds and clients, and how far it is from another row's."""
+"""Averages of figures over seeds and clients, and differences between the rows of a comparison."""
 
 import math
 from collections import Counter
@@ -25,65 +25,64 @@ from fedaudit.metrics.intervals import (
     too_few_runs,
 )
 from fedaudit.results.comparison import Difference
-from fedaudit.results.estimate import Coordinates, Estimate, Interval, Test
-from fedaudit.results.metrics import COUNTS, errors_cancel
+from fedaudit.results.estimate import COUNTS, Coordinates, Estimate, Interval, Test, errors_cancel
 
 
 @dataclass(frozen=True)
 class Value(IntervalEstimate[float | None]):
-    """A figure of one run and client; a limit is None where there is none.
+    """Figure of one run and client, with limits that may be None.
 
     Attributes:
-        cancels: Whether the errors of several runs cancel: each run has samples of its own, and its
-            figure errs to neither side. Not so of accuracies on one set of test samples, nor of
-            rates at a threshold that each run sets for itself.
+        cancels: True if the errors of several runs cancel, because each run has its own samples and
+            its figure is unbiased. False for accuracies on shared test samples and for rates at a
+            threshold that each run chooses.
     """
 
     cancels: bool = False
 
     @classmethod
     def without_limits(cls, value: float, *, cancels: bool = False) -> "Value":
-        """A figure that has no limits."""
+        """Return a figure that has no limits."""
         return cls(value, None, None, "", cancels)
 
 
 Values = Mapping[int | None, Mapping[int | None, Value]]
-"""A figure by seed and target client; under the seed None what the record says over its runs."""
+"""Figures by seed and target client; the seed None holds the record's figures over its runs."""
 
 
 @dataclass(frozen=True)
 class OverSeeds(SeedMean):
-    """A figure over seeds and clients, with the interval of these runs and of further ones."""
+    """Figure over seeds and clients, with one interval for these runs and one for further runs."""
 
     further: Interval | None = None
 
 
 NO_NARROWER = "no narrower than these runs"
-"""End of the method of limits for further runs that were widened to hold those of these runs."""
+"""End of the method of limits for further runs that were widened to contain those of these runs."""
 
 
-def further_runs(
+def further_runs_interval(
     values: Sequence[float],
     *,
     within: tuple[float, float] = (-math.inf, math.inf),
     these: tuple[float | None, float | None] | None = None,
 ) -> Interval:
-    """Return the interval for further runs; below five runs the reason why there is none.
+    """Return the interval for further runs, or the reason why fewer than five runs give none.
 
-    What is not known about the runs that were made is not known about further ones either. The
-    interval is therefore widened to hold that of these runs, which is the wider one for rates,
-    whose limits allow for every threshold.
+    Uncertainty about the completed runs also applies to further ones. The interval is therefore
+    widened to contain that of the completed runs. For rates that one is the wider one, because its
+    limits hold at every threshold.
 
     Args:
         values: The figure in each run.
         within: Range of the figure.
-        these: Limits for these runs; a limit that is None stands for the end of the range. None if
-            these runs have no interval.
+        these: Limits for the completed runs, or None if these have no interval. A limit that is
+            None means the end of the range.
     """
     if len(values) < FEWEST_RUNS:
         return Interval(method=too_few_runs(len(values)))
-    found = over_further_runs(values, within=within)
-    low, high, method = found.low, found.high, found.method
+    interval = over_further_runs(values, within=within)
+    low, high, method = interval.low, interval.high, interval.method
     if these is not None and low is not None and high is not None:
         ends = zip(these, within, strict=True)
         lower, upper = (end if limit is None else limit for limit, end in ends)
@@ -92,16 +91,17 @@ def further_runs(
     return Interval(low=low, high=high, method=method)
 
 
-def these_runs(runs: int) -> str:
-    """ "these 3 runs", for the method of an interval."""
+def describe_runs(runs: int) -> str:
+    """Return words for the completed runs, such as "these 3 runs", for an interval's method."""
     return f"these {runs} runs" if runs > 1 else "the one run"
 
 
-def each_over_runs(figures: Sequence[Estimate]) -> list[Estimate]:
-    """Every figure over its runs, in the order of the figures; of one run that figure itself.
+def average_each(figures: Sequence[Estimate]) -> list[Estimate]:
+    """Return every figure averaged over its runs, in the order of the figures.
 
     Args:
-        figures: Of runs; those that differ in nothing but the seed are one figure.
+        figures: Figures of runs. Those that differ only in the seed are averaged. A figure of a
+            single run is returned as it is.
     """
     groups: dict[tuple[object, ...], list[Estimate]] = {}
     for figure in figures:
@@ -110,10 +110,10 @@ def each_over_runs(figures: Sequence[Estimate]) -> list[Estimate]:
     for figure in figures:
         runs.setdefault(_study_of(figure), set()).add(figure.seed)
     return [
-        over_runs(given).model_copy(
-            update={"note": _notes_of(given, len(runs[_study_of(given[0])]))}
+        average_runs(group).model_copy(
+            update={"note": _notes_of(group, len(runs[_study_of(group[0])]))}
         )
-        for given in groups.values()
+        for group in groups.values()
     ]
 
 
@@ -122,94 +122,97 @@ def _study_of(figure: Estimate) -> tuple[str, ...]:
 
 
 def without_seed(figure: Estimate) -> tuple[object, ...]:
-    """Coordinates of a figure, whichever run it was found in."""
+    """Return the coordinates that identify a figure, without its seed."""
     names = [name for name in Coordinates.model_fields if name != "seed"]
     return figure.metric, figure.against, *(getattr(figure, name) for name in names)
 
 
-def _notes_of(given: Sequence[Estimate], runs: int) -> str:
-    said = Counter(figure.note for figure in given if figure.note)
-    notes = [f"in {times} of {runs} runs {note}" for note, times in said.items()]
-    if len(given) < runs:
-        notes.append(f"{runs - len(given)} of {runs} runs do not have this figure")
+def _notes_of(figures: Sequence[Estimate], runs: int) -> str:
+    counts = Counter(figure.note for figure in figures if figure.note)
+    notes = [f"in {times} of {runs} runs {note}" for note, times in counts.items()]
+    if len(figures) < runs:
+        notes.append(f"{runs - len(figures)} of {runs} runs do not have this figure")
     return "; ".join(notes)
 
 
-def over_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
-    """One figure of several runs: what these runs gave, and what further ones would.
+def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
+    """Return the mean of a figure over several runs, with limits for these runs and further ones.
 
-    Runs that refused it, all for want of samples, are left out and told of. Tests of the runs are
-    combined, each as a one-sided one.
+    Runs without a value, all because of too few samples, are left out and mentioned in the note.
+    The one-sided tests of the runs are combined into one.
 
     Args:
         figures: The same figure of each run.
-        limits: At any confidence, of each run that gave it: for rates, whose runs each set a
-            threshold of their own. Without them a rate over runs has no limits.
+        limits: Limits of each run that has a value, as a function of the confidence. They are
+            needed for rates, because each run chooses its own threshold. A rate over several runs
+            has no limits without them.
 
     Source: Fisher 1925, section 21.1 (tests of several runs).
     """
-    given = [figure for figure in figures if figure.value is not None]
+    valued = [figure for figure in figures if figure.value is not None]
     missing = [figure for figure in figures if figure.value is None]
     why = f": {missing[0].note}" if missing and missing[0].note else ""
-    if not given:
+    if not valued:
         note = f"0 of {len(figures)} seeds gave this figure{why}"
         return figures[0].model_copy(update={"seed": None, "note": note})
     if len(figures) == 1:
-        return given[0].model_copy(update={"seed": None, "tests": _tests_over_runs(given)})
-    values = [figure.value or 0.0 for figure in given]
-    rate = rate_of(given[0].metric) is not None
-    here, used = _limits_of(given, limits), _at_thresholds(given) if rate else None
+        return valued[0].model_copy(update={"seed": None, "tests": _tests_over_runs(valued)})
+    values = [figure.value or 0.0 for figure in valued]
+    rate = rate_of(valued[0].metric) is not None
+    over_these, at_threshold = _limits_of(valued, limits), _at_thresholds(valued) if rate else None
     left_out = f" of {len(figures)}" if missing else ""
-    least, most = given[0].range
-    if given[0].metric in COUNTS:
-        most = max(figure.ceiling or 0.0 for figure in given)
-    # Summed variances do not know what the figure can be.
-    these = None if here is None else (_least(here.low, given), min(here.high, most))
-    return given[0].model_copy(
+    minimum, maximum = valued[0].range
+    if valued[0].metric in COUNTS:
+        maximum = max(figure.ceiling or 0.0 for figure in valued)
+    # Limits from summed variances may leave the range of the figure.
+    these = None
+    if over_these is not None:
+        these = _least(over_these.low, valued), min(over_these.high, maximum)
+    return valued[0].model_copy(
         update={
             "seed": None,
             "value": fmean(values),
             "low": None if these is None else these[0],
             "high": None if these is None else these[1],
-            "method": "" if here is None and used is None else _method(given),
-            "tests": _tests_over_runs(given),
+            "method": "" if over_these is None and at_threshold is None else _method(valued),
+            "tests": _tests_over_runs(valued),
             "n_members": sum(figure.n_members for figure in figures),
             "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
             "samples": sum(figure.samples for figure in figures),
-            "labels_alone": _mean_of_known([figure.labels_alone for figure in given]),
+            "labels_alone": _mean_of_known([figure.labels_alone for figure in valued]),
             "realised_fpr": None,
             "at_threshold": None
-            if used is None
-            else Interval(low=max(used.low, 0.0), high=min(used.high, 1.0)),
-            "note": f"mean over {len(given)}{left_out} seeds{why}",
-            "further": further_runs(values, within=(least, most), these=these)
-            if len(given) > 1
+            if at_threshold is None
+            else Interval(low=max(at_threshold.low, 0.0), high=min(at_threshold.high, 1.0)),
+            "note": f"mean over {len(valued)}{left_out} seeds{why}",
+            "further": further_runs_interval(values, within=(minimum, maximum), these=these)
+            if len(valued) > 1
             else None,
         }
     )
 
 
-def _tests_over_runs(given: Sequence[Estimate]) -> list[Test]:
-    """The tests that all runs have, as one of each null hypothesis."""
-    found = []
-    for null in dict.fromkeys(test.null for test in given[0].tests):
-        both = [(figure, test) for figure in given if (test := figure.test(null)) is not None]
-        p_values = [_one_sided(figure, test) for figure, test in both]
-        known = [p for p in p_values if p is not None]
-        if len(both) == len(given):
-            found.append(
+def _tests_over_runs(figures: Sequence[Estimate]) -> list[Test]:
+    """Combine the tests that all runs have, one for each null hypothesis."""
+    combined_tests = []
+    for null in dict.fromkeys(test.null for test in figures[0].tests):
+        tested = [(figure, test) for figure in figures if (test := figure.test(null)) is not None]
+        p_values = [_one_sided(figure, test) for figure, test in tested]
+        valid = [p for p in p_values if p is not None]
+        if len(tested) == len(figures):
+            combined_tests.append(
                 Test(
                     null=null,
-                    level=_mean_of_known([test.level for _, test in both]),
-                    high=_mean_of_known([test.high for _, test in both]),
-                    p_value=combined(known) if len(known) == len(given) else None,
+                    level=_mean_of_known([test.level for _, test in tested]),
+                    high=_mean_of_known([test.high for _, test in tested]),
+                    p_value=combined(valid) if len(valid) == len(figures) else None,
                 )
             )
-    return found
+    return combined_tests
 
 
 def _one_sided(figure: Estimate, test: Test) -> float | None:
-    """Return the p-value of "no more than the other"; a bound if the figure is not above it."""
+    """Return a one-sided p-value, or an upper bound if the figure is not above its null level."""
     if test.p_value is None or not test.two_sided:
         return test.p_value
     # The exact test is symmetric.
@@ -217,149 +220,155 @@ def _one_sided(figure: Estimate, test: Test) -> float | None:
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
+    known_values = [value for value in values if value is not None]
+    return fmean(known_values) if len(known_values) == len(values) else None
 
 
-def corrected(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
-    """The figures with every test corrected for all tests of its null hypothesis among them.
+def correct_tests(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
+    """Return the figures with every test corrected for all tests of its null hypothesis.
 
     Args:
-        figures: A family for each null hypothesis: all that a reader could pick the largest from.
-        alpha: Error of each family, in (0, 1).
+        figures: The tests of each null hypothesis among these figures form one family. It must
+            contain every figure that a reader could pick the largest from.
+        alpha: Error level of each family, in (0, 1).
 
     Source: Holm 1979.
     """
-    changed = {at: dict[str, Test]() for at in range(len(figures))}
+    changed = {index: dict[str, Test]() for index in range(len(figures))}
     for null in dict.fromkeys(test.null for figure in figures for test in figure.tests):
         family = [
-            (at, test)
-            for at, figure in enumerate(figures)
+            (index, test)
+            for index, figure in enumerate(figures)
             if (test := figure.test(null)) is not None and test.p_value is not None
         ]
-        found = holm([test.p_value for _, test in family], alpha=alpha)
-        outcomes = zip(family, found.adjusted, found.significant, strict=True)
-        for (at, test), adjusted, significant in outcomes:
+        correction = holm([test.p_value for _, test in family], alpha=alpha)
+        outcomes = zip(family, correction.adjusted, correction.significant, strict=True)
+        for (index, test), adjusted, significant in outcomes:
             outcome = {"adjusted": adjusted, "significant": bool(significant)}
-            changed[at][null] = test.model_copy(update=outcome)
+            changed[index][null] = test.model_copy(update=outcome)
     return [
         figure.model_copy(
-            update={"tests": [changed[at].get(test.null, test) for test in figure.tests]}
+            update={"tests": [changed[index].get(test.null, test) for test in figure.tests]}
         )
-        for at, figure in enumerate(figures)
+        for index, figure in enumerate(figures)
     ]
 
 
-def _least(low: float, given: Sequence[Estimate]) -> float | None:
-    """A lower limit; none where no run has any and the least there can be is all that is left."""
-    least = given[0].range.least
-    return None if low <= least and all(one.low is None for one in given) else max(low, least)
+def _least(low: float, figures: Sequence[Estimate]) -> float | None:
+    """Return a lower limit, or None if no run has one and this one is the end of the range."""
+    minimum = figures[0].range.least
+    if low <= minimum and all(figure.low is None for figure in figures):
+        return None
+    return max(low, minimum)
 
 
-def _limits_of(given: Sequence[Estimate], limits: Sequence[LimitsAt]) -> ConfidenceLimits | None:
-    if rate_of(given[0].metric) is not None:
-        return held_together(limits) if len(limits) == len(given) else None
-    known = [(figure.value, figure.low, figure.high) for figure in given]
-    return _taken_together(known, summed if errors_cancel(given[0].metric) else averaged)
+def _limits_of(figures: Sequence[Estimate], limits: Sequence[LimitsAt]) -> ConfidenceLimits | None:
+    if rate_of(figures[0].metric) is not None:
+        return held_together(limits) if len(limits) == len(figures) else None
+    triples = [(figure.value, figure.low, figure.high) for figure in figures]
+    return _combine_limits(triples, summed if errors_cancel(figures[0].metric) else averaged)
 
 
-def _at_thresholds(given: Sequence[Estimate]) -> ConfidenceLimits | None:
-    """Of the share of members above the thresholds that the runs used: counts of each run."""
-    limits = [one.at_threshold or Interval() for one in given]
-    known = [(f.value, at.low, at.high) for f, at in zip(given, limits, strict=True)]
-    return _taken_together(known, summed)
+def _at_thresholds(figures: Sequence[Estimate]) -> ConfidenceLimits | None:
+    """Return limits of the share of members above the thresholds that the runs used."""
+    limits = [(figure.at_threshold or Interval()) for figure in figures]
+    pairs = zip(figures, limits, strict=True)
+    return _combine_limits([(figure.value, x.low, x.high) for figure, x in pairs], summed)
 
 
-def _taken_together(
+def _combine_limits(
     runs: Sequence[tuple[float | None, float | None, float | None]],
-    how: Callable[[Sequence[Limited[float]]], ConfidenceLimits],
+    combine: Callable[[Sequence[Limited[float]]], ConfidenceLimits],
 ) -> ConfidenceLimits | None:
-    known = [
+    limited = [
         Limited(value, low, high)
         for value, low, high in runs
         if value is not None and low is not None and high is not None
     ]
-    return how(known) if len(known) == len(runs) else None
+    return combine(limited) if len(limited) == len(runs) else None
 
 
-def _method(given: Sequence[Estimate]) -> str:
-    methods = " / ".join(dict.fromkeys(figure.method for figure in given))
-    return f"{methods}, over {these_runs(len(given))}"
+def _method(figures: Sequence[Estimate]) -> str:
+    methods = " / ".join(dict.fromkeys(figure.method for figure in figures))
+    return f"{methods}, over {describe_runs(len(figures))}"
 
 
-def restricted(values: Values, targets: Collection[int | None]) -> Values:
-    """The values at these targets only; seeds without any are left out."""
-    kept = {
+def restrict_targets(values: Values, targets: Collection[int | None]) -> Values:
+    """Return the values at the given targets; seeds without any of them are left out."""
+    by_seed = {
         seed: {target: value for target, value in by_target.items() if target in targets}
         for seed, by_target in values.items()
     }
-    return {seed: by_target for seed, by_target in kept.items() if by_target}
+    return {seed: by_target for seed, by_target in by_seed.items() if by_target}
 
 
-def mean_of(parts: Sequence[Values]) -> Values:
-    """The mean of several figures for each seed and target where all of them have one.
+def average_figures(parts: Sequence[Values]) -> Values:
+    """Return the mean of several figures for each seed and target that all of them have.
 
-    Figures of one run rest on the same samples, so that their limits are averaged. What a record
-    says over its runs is averaged only if all figures are of the same runs.
+    Figures of one run are computed on the same samples, so their limits are averaged. A record's
+    figures over its runs are averaged only if all of them cover the same runs.
+
+    Args:
+        parts: The figures.
 
     Returns:
-        No seed without a value.
+        Only seeds that have a value.
     """
     return {
-        seed: {target: _mean(found, "figures") for target, found in by.items()}
-        for seed, by in _shared(parts).items()
+        seed: {target: _mean(values, "figures") for target, values in by_target.items()}
+        for seed, by_target in _shared(parts).items()
     }
 
 
 def _shared(parts: Sequence[Values]) -> dict[int | None, dict[int | None, list[Value]]]:
-    """The values of all parts at the seeds and targets that all of them have."""
+    """Return the values of all parts at the seeds and targets that all of them have."""
     if not parts:
         return {}
-    found = {
+    shared = {
         seed: {
             target: [part[seed][target] for part in parts]
             for target in by_target
             if all(target in part.get(seed, {}) for part in parts)
-            if seed is not None or len({runs_of(part, target) for part in parts}) == 1
+            if seed is not None or len({seeds_of(part, target) for part in parts}) == 1
         }
         for seed, by_target in parts[0].items()
     }
-    return {seed: by_target for seed, by_target in found.items() if by_target}
+    return {seed: by_target for seed, by_target in shared.items() if by_target}
 
 
-def runs_of(values: Values, target: int | None) -> frozenset[int]:
+def seeds_of(values: Values, target: int | None) -> frozenset[int]:
     """Return the seeds of the runs that have a value at a target."""
     return frozenset(s for s, by_target in values.items() if s is not None and target in by_target)
 
 
-def estimated(values: Values) -> OverSeeds | None:
-    """The mean over seeds of the mean over clients; None without a value.
+def mean_over_seeds(values: Values) -> OverSeeds | None:
+    """Return the mean over seeds of the mean over clients; None without a value.
 
-    Clients of one run share its model, so that their limits are averaged. Over seeds the limits
-    are those of the record itself, client by client, where it has them; else those of its runs.
+    Clients of one run share a model, so their limits are averaged. If the record has limits over
+    its seeds for each client, these are used; otherwise those of the runs are combined.
     """
-    means = {s: _mean(list(by.values())) for s, by in values.items() if by and s is not None}
-    whole = values.get(None, {})
-    if not means and not whole:
+    means = {s: _mean(list(row.values())) for s, row in values.items() if row and s is not None}
+    of_record = values.get(None, {})
+    if not means and not of_record:
         return None
-    runs = list(means.values()) or [_mean(list(whole.values()))]
+    runs = list(means.values()) or [_mean(list(of_record.values()))]
     if len(runs) == 1:
-        (one,) = runs
-        return OverSeeds(one.value, one.low, one.high, one.method, 1)
+        (run,) = runs
+        return OverSeeds(run.value, run.low, run.high, run.method, 1)
     targets = {target for by_target in values.values() for target in by_target}
-    here = _mean(list(whole.values())) if targets == set(whole) else _over_seeds(runs)
-    these = None if here.low is None and here.high is None else (here.low, here.high)
-    further = further_runs([one.value for one in runs], within=(0.0, 1.0), these=these)
-    value = fmean(one.value for one in runs)
-    return OverSeeds(value, here.low, here.high, here.method, len(runs), further)
+    mean = _mean(list(of_record.values())) if targets == set(of_record) else _over_seeds(runs)
+    these = None if mean.low is None and mean.high is None else (mean.low, mean.high)
+    further = further_runs_interval([run.value for run in runs], within=(0.0, 1.0), these=these)
+    value = fmean(run.value for run in runs)
+    return OverSeeds(value, mean.low, mean.high, mean.method, len(runs), further)
 
 
 def difference(values: Values, base: Values) -> Difference | None:
-    """Values minus base's, at the clients and seeds that both have; None without any.
+    """Return values minus base's at the clients and seeds that both have; None without any.
 
-    Seeds are paired: two studies of one seed share clients' data and audited samples, so that
-    what they share falls out of the difference. The two intervals of a seed are combined as if
-    they were independent, which errs on the wide side.
+    Seeds are paired: two studies of one seed have the same client data and audited samples, so that
+    shared effects cancel. The two intervals of a seed are combined as if they were independent,
+    which makes them conservative.
 
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4).
     """
@@ -368,65 +377,65 @@ def difference(values: Values, base: Values) -> Difference | None:
         both = [target for target in values[seed] if target in base[seed]]
         if both:
             sides = (_mean([side[seed][target] for target in both]) for side in (values, base))
-            gaps.append(gap_between(*sides))
-    return over_gaps(gaps)
+            gaps.append(subtract_figures(*sides))
+    return mean_difference(gaps)
 
 
-def over_gaps(gaps: Sequence[Value]) -> Difference | None:
-    """Differences of each seed as one of all of them; None without any."""
+def mean_difference(gaps: Sequence[Value]) -> Difference | None:
+    """Return the mean of the differences of several seeds; None without any."""
     if not gaps:
         return None
     if len(gaps) == 1:
-        (one,) = gaps
-        method = "one seed, not paired: limits combined" if one.low is not None else "one seed"
-        return Difference(value=one.value, low=one.low, high=one.high, method=method)
-    here = _over_seeds(gaps)
-    low = None if here.low is None else max(-1.0, here.low)
-    high = None if here.high is None else min(1.0, here.high)
+        (single,) = gaps
+        method = "one seed, not paired: limits combined" if single.low is not None else "one seed"
+        return Difference(value=single.value, low=single.low, high=single.high, method=method)
+    mean = _over_seeds(gaps)
+    low = None if mean.low is None else max(-1.0, mean.low)
+    high = None if mean.high is None else min(1.0, mean.high)
     these = None if low is None or high is None else (low, high)
     return Difference(
-        value=here.value,
+        value=mean.value,
         low=low,
         high=high,
-        method=f"paired by seed, over {these_runs(len(gaps))}",
+        method=f"paired by seed, over {describe_runs(len(gaps))}",
         runs=len(gaps),
-        further=further_runs([gap.value for gap in gaps], these=these),
+        further=further_runs_interval([gap.value for gap in gaps], these=these),
     )
 
 
-def gap_between(one: Value, other: Value) -> Value:
-    """One figure less another, with their limits combined as if they were independent."""
-    gap = one.value - other.value
-    if one.low is None or one.high is None or other.low is None or other.high is None:
+def subtract_figures(figure: Value, other: Value) -> Value:
+    """Return one figure less another, with limits combined as if the two were independent."""
+    gap = figure.value - other.value
+    if figure.low is None or figure.high is None or other.low is None or other.high is None:
         return Value.without_limits(gap)
     return Value(
         gap,
-        max(-1.0, gap - math.hypot(one.value - one.low, other.high - other.value)),
-        min(1.0, gap + math.hypot(one.high - one.value, other.value - other.low)),
-        one.method,
-        one.cancels and other.cancels,
+        max(-1.0, gap - math.hypot(figure.value - figure.low, other.high - other.value)),
+        min(1.0, gap + math.hypot(figure.high - figure.value, other.value - other.low)),
+        figure.method,
+        figure.cancels and other.cancels,
     )
 
 
 def _over_seeds(runs: Sequence[Value]) -> Value:
-    """The mean of independent runs; limits where all have them."""
+    """Return the mean of independent runs; limits only if all have them."""
     value = fmean(run.value for run in runs)
-    known = _limited(runs)
-    if len(known) < len(runs):
+    limited = _limited(runs)
+    if len(limited) < len(runs):
         return Value.without_limits(value)
-    limits = summed(known) if all(run.cancels for run in runs) else averaged(known)
-    return Value(value, *limits, f"{_methods(runs)}, over {these_runs(len(runs))}")
+    limits = summed(limited) if all(run.cancels for run in runs) else averaged(limited)
+    return Value(value, *limits, f"{_methods(runs)}, over {describe_runs(len(runs))}")
 
 
 def _mean(parts: Sequence[Value], what: str = "clients") -> Value:
-    """The mean of figures of one run, or of the same runs; limits where all have them."""
+    """Return the mean of figures of the same run or runs; limits only if all have them."""
     if len(parts) == 1:
         return parts[0]
-    value, known = fmean(part.value for part in parts), _limited(parts)
-    if len(known) < len(parts):
+    value, limited = fmean(part.value for part in parts), _limited(parts)
+    if len(limited) < len(parts):
         return Value.without_limits(value)
     method = f"{_methods(parts)}, limits of {len(parts)} {what} averaged"
-    return Value(value, *averaged(known), method, all(part.cancels for part in parts))
+    return Value(value, *averaged(limited), method, all(part.cancels for part in parts))
 
 
 def _limited(parts: Sequence[Value]) -> list[Limited[float]]:

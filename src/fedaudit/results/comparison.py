@@ -1,7 +1,7 @@
-"""A comparison of studies as a document: what a defense buys, for whom and at what cost.
+"""Format of a comparison of studies: what a defense gains, for which clients and at what cost.
 
-Like a record it is one JSON document of plain values. It is made from records, names them with
-their content hashes, and is made again from them whenever it is rendered.
+Like a record, a comparison is one JSON document of plain values. It refers to the compared records
+by their content hashes, and is recomputed from them whenever it is rendered.
 """
 
 from pathlib import Path
@@ -18,16 +18,22 @@ COMPARISON_FORMAT = "fedaudit-comparison"
 COMPARISON_FILE = "comparison.json"
 EVERY_ATTACK = "mean over attacks"
 NOT_SET = "not set"
-"""A setting that other rows of a comparison have, and this one has not."""
+"""Value of a setting that other rows of a comparison have and this one lacks."""
 STRONGEST_ATTACK = "strongest attack"
 MIRRORED = "mirrored"
-"""Follows the name of an attack that is read as 1 - AUC."""
+"""Suffix of the name of an attack whose figure is read as 1 - AUC."""
 OF_SEVERAL = (EVERY_ATTACK, STRONGEST_ATTACK)
-"""Names that stand for no single attack."""
+"""Names of figures that combine several attacks."""
 
 
 class Source(Part):
-    """A record that was compared; ``path`` is relative to the comparison, empty if unknown."""
+    """Record that was compared.
+
+    Attributes:
+        name: Name of its study.
+        content_hash: Its content hash.
+        path: Its path relative to the comparison; empty if unknown.
+    """
 
     name: str
     content_hash: str
@@ -35,18 +41,18 @@ class Source(Part):
 
 
 class Row(Part):
-    """One way to train: a record under one defense.
+    """Way of training: a record under one defense.
 
     Attributes:
-        source: Which record, by its place among the sources.
-        defense: The defense in words, with its settings; "none" without.
-        family: The same without settings: rows of one family make a front.
-        coalition: Clients that use it; None where all do, none does, or it is not known.
-        clients: In the federation; 0 where not known.
+        source: Index of the record in the comparison's sources.
+        defense: The defense in words, with its settings; "none" without one.
+        family: The defense without its settings. Rows of one family form a front.
+        coalition: Clients that use the defense. None if all clients do, none do, or it is unknown.
+        clients: Number of clients in the federation; 0 if unknown.
         settings: Other settings of the study that differ between rows, by dotted name.
-        base: The row that this one is held against: the undefended one of the same other
-            settings, or else the first. None for a row that is held against no other.
-        guess: Accuracy of always naming the most frequent class, in [0, 1]; None where the record
+        base: Index of the row that this one is compared with: the undefended row with the same
+            other settings, or else the first row. None for a row without a base.
+        guess: Accuracy of always predicting the most frequent class, in [0, 1]; None if the record
             does not state the classes.
     """
 
@@ -61,11 +67,12 @@ class Row(Part):
 
 
 class Difference(Interval):
-    """A figure minus that of the row's base, on the same clients.
+    """Figure minus that of the row's base, on the same clients.
 
     Attributes:
-        runs: Seeds that were paired; 0 for the limits of one alone.
-        further: What further pairs of runs would give; None with one seed.
+        value: The difference.
+        runs: Seeds that were paired; 0 if the limits are those of a single seed.
+        further: Interval for further pairs of runs; None with one seed.
     """
 
     value: float
@@ -74,30 +81,34 @@ class Difference(Interval):
 
 
 class AttackEntry(Interval):
-    """A figure of one attack, or of several together, in a row: over seeds and clients.
+    """Figure of one attack, or of several together, in a row: a mean over seeds and clients.
 
     Attributes:
-        part: "inside": audited clients that use the row's defense (all where it has none);
-            "outside": audited clients that do not; "reference": those of another row, which is
-            held against this one.
-        attack: Of the catalogue; ``EVERY_ATTACK`` for the mean over the attacks that count
-            (:func:`fedaudit.results.tradeoffs.directions_of`), ``STRONGEST_ATTACK`` for the one
-            with the largest figure on each client.
-        attacks: Attacks behind a figure of several, "NAME, mirrored" for one that is read as
-            1 - AUC; empty for a single attack.
+        row: Index of the row.
+        part: "inside": audited clients that use the row's defense, or all of them without one.
+            "outside": audited clients that do not use it. "reference": audited clients of the row
+            that this one is compared with.
+        attack: Catalogue name of the attack. ``EVERY_ATTACK`` for the mean over the attacks that
+            count (:func:`fedaudit.results.tradeoffs.directions_of`), ``STRONGEST_ATTACK`` for the
+            one with the largest figure on each client.
+        attacks: Attacks behind a figure of several; "NAME, mirrored" for one that is read as 1 -
+            AUC. Empty for a single attack.
+        contrast: Non-members that members are compared with, as in an estimate.
+        metric: Name of the metric.
+        value: The figure; None if it is missing.
         clients: Audited clients of the part, over which the figure could be a mean; empty in older
             comparisons.
-        targets: Clients that the figure is a mean over; without a figure those of the part. No
-            average is over a client on which no attack counts.
+        targets: Clients that the figure is a mean over; those of the part if there is no figure. An
+            average leaves out clients on which no attack counts.
         seeds: Runs that it is a mean over.
-        above: Whether it is above guessing for at least one of the clients, by the record's own
-            corrected test and by the figure's interval; None if untested. Of the strongest attack,
-            whether any attack of the row counts in averages of its own.
-        by_test: The same by the test alone, whatever the interval; None if untested, of several
-            attacks together, and in older comparisons.
-        change: Against the row's base; None for a row without one.
-        note: Why there is no figure; of a figure, what runs or clients it or its change lacks.
-        further: What further runs would give; None with one seed.
+        above: True if it is above guessing for at least one client, by the record's corrected test
+            and by the figure's interval; None if untested. For the strongest attack: whether any
+            attack of the row counts in the row's averages.
+        by_test: The same by the test alone. None if untested, for several attacks together, and in
+            older comparisons.
+        change: Difference from the row's base; None for a row without one.
+        note: Why there is no figure, or which runs or clients the figure or its change lacks.
+        further: Interval for further runs; None with one seed.
     """
 
     row: int
@@ -118,11 +129,13 @@ class AttackEntry(Interval):
 
 
 class FigureEntry(Part):
-    """A figure of utility, sources or clusters in a row, over the runs of its record.
+    """Figure of utility, source inference or clustering in a row, over the runs of its record.
 
     Attributes:
-        runs: That have the figure.
-        change: Against the row's base, paired by seed; None where there is no such base, or no
+        row: Index of the row.
+        figure: The figure.
+        runs: Number of runs that have it.
+        change: Difference from the row's base, paired by seed. None if there is no such base, or no
             seed that both have.
     """
 
@@ -133,15 +146,18 @@ class FigureEntry(Part):
 
 
 class FrontPoint(Part):
-    """A row as a point: what leaks and how wrong the model is, both shares in [0, 1].
+    """Row as a point of a front: its leakage and its test error, both in [0, 1].
 
     Attributes:
+        row: Index of the row.
+        leakage: The leakage.
+        error: The test error.
         leakage_limits: Limits of the leakage for these runs; None in older comparisons.
-        error_limits: Limits of the test error; likewise.
-        on_front: Whether no other row is better on both axes, intervals aside.
-        lost: Share of what the undefended model has learned above guessing that this row has not:
-            negative for a row that has learned more. None without an undefended row of the same
-            other settings, where that one has learned nothing, and in older comparisons.
+        error_limits: Limits of the test error for these runs; None in older comparisons.
+        on_front: True if no other row is better on both axes, intervals ignored.
+        lost: Share of what the undefended model learned above guessing that this row lost. It is
+            negative for a row that learned more. None without an undefended row of the same other
+            settings, if that one learned nothing, and in older comparisons.
     """
 
     row: int
@@ -154,16 +170,22 @@ class FrontPoint(Part):
 
 
 class Front(Interval):
-    """Trade-offs that the strengths of one defense offer, not defending included.
+    """Trade-offs that the strengths of one defense offer, with the undefended row.
 
     Attributes:
         family: The defense without its settings.
         coalition: As in its rows.
+        clients: As in its rows.
         settings: As in its rows.
-        metric: The leakage: "auc" stands for its advantage over guessing, a rate for itself.
-        points: That of no defense first, where there is one of the same other settings.
-        hypervolume: Share of the unit square that the points are at least as good as.
-        gain: What the defense adds to the hypervolume of no defense alone; None without one.
+        attack: As in :class:`AttackEntry`.
+        contrast: As in :class:`AttackEntry`.
+        metric: The leakage: for "auc" its advantage over guessing, for a rate the rate itself.
+        points: The points, the undefended row of the same other settings first, if there is one.
+        hypervolume: Share of the unit square that the points dominate.
+        gain: Hypervolume that the defense adds to that of the undefended row; None without one.
+        gain_low: Lower limit of the gain.
+        gain_high: Upper limit of the gain.
+        seeds: Runs that it is computed from.
     """
 
     family: str
@@ -182,7 +204,17 @@ class Front(Interval):
 
 
 class Comparison(Part):
-    """Everything that a comparison of records says."""
+    """Complete comparison of records.
+
+    Attributes:
+        format: Name of the format.
+        version: Version of the format.
+        sources: The compared records.
+        rows: The rows.
+        entries: Figures of attacks.
+        figures: Other figures.
+        fronts: Fronts of the defenses.
+    """
 
     format: Literal["fedaudit-comparison"] = "fedaudit-comparison"
     version: Literal[2] = 2
@@ -193,18 +225,18 @@ class Comparison(Part):
     fronts: list[Front] = Field(default_factory=list)
 
     def on(self, topic: str, metric: str = "", against: str = "") -> list[FigureEntry]:
-        """The figures on a topic, of one metric where it is named."""
+        """Return the figures on a topic; those of one metric if it is given."""
         return [
-            one
-            for one in self.figures
-            if one.figure.topic == topic
-            and one.figure.metric == (metric or one.figure.metric)
-            and one.figure.against == against
+            entry
+            for entry in self.figures
+            if entry.figure.topic == topic
+            and entry.figure.metric == (metric or entry.figure.metric)
+            and entry.figure.against == against
         ]
 
 
 def write_comparison_file(comparison: Comparison, path: Path) -> None:
-    """Writes the comparison as JSON, whole or not at all."""
+    """Write the comparison as JSON. An interrupted write leaves no partial file."""
     text = sealed_json(comparison.model_dump(mode="json"))
     refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy="compare fewer records")
     write_whole(path, text)

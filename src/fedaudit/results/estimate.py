@@ -1,49 +1,118 @@
-"""An estimate: one number, how sure it is, and where it stands."""
+"""Estimates: the figures of an audit, with intervals, tests, coordinates and ranges."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from fedaudit.results.fields import Drawn, Limits, Part, Share, Whole, refuse_disorder
-from fedaudit.results.metrics import Range, range_of
+from fedaudit.results.fields import LARGEST, Count, Finite, Limits, Part, Share, refuse_disorder
 
 NO_DEFENSE = "none"
-"""Name of the defense in force where there is none."""
+"""Name of the defense if there is none."""
 AT_THRESHOLD = "at the threshold used"
-"""Of limits that take a rate's threshold as given; no verdict rests on them."""
+"""Method of limits that treat a rate's threshold as fixed. No verdict depends on them."""
 PEOPLE_IGNORED = "people ignored"
-"""End of the method of limits that take several samples of one person as independent."""
+"""End of the method of limits that treat several samples of one person as independent."""
 GUESSING = "guessing"
-"""Null hypothesis: the attack does as well as a guess."""
+"""Null hypothesis: the attack does as well as guessing."""
 BOOTSTRAP = "bootstrap"
-"""How the method of limits from resampled data begins."""
+"""Prefix of the method of limits from resampled data."""
 
 _FIGURES = "figures"
 _OWN = ("metric", "value")
-"""Never shared, so that a short file cannot stand for millions of figures."""
+"""Fields that are never shared, so that a short file cannot expand to millions of figures."""
+
+SUCCESS_RATE = "attack_success_rate"
+"""Share of samples whose client a source attack identifies."""
+
+TEST_ACCURACY = "test_accuracy"
+TRAIN_ACCURACY = "train_accuracy"
+GENERALISATION_GAP = "generalisation_gap"
+UPLOAD_GAP = "upload_gap"
+"""Figures of utility. The upload gap is the generalisation gap of the clients' own models on their
+own samples, in the last measured round, averaged over clients. It uses the uploaded models, or
+the local ones if clients upload none. It is missing if no single upload is observed, mostly in
+clustered federations."""
+
+ACCURACY = "accuracy"
+MODEL_RISK = "risk of the model"
+MODEL_ESTIMATE = "estimated risk of the model"
+CLIENT_RISK = "mean risk of a client"
+CLIENT_ESTIMATE = "mean estimated risk of a client"
+ESTIMATE_ERROR = "error of the estimate"
+VIOLATIONS = "violations"
+SURE_VIOLATIONS = "sure violations"
+EXPECTED_VIOLATIONS = "expected violations"
+CHANCE_VIOLATIONS = "violations by chance"
+OWN_MODEL = "clients with the model"
+MOVED = "clients that moved"
+MOVED_AT_THE_END = "clients that moved at the end"
+AGREEMENT = "agreement with the groups"
+"""Figures of clustered learning, in addition to the fairness gaps."""
+
+COUNTS = (
+    VIOLATIONS,
+    SURE_VIOLATIONS,
+    EXPECTED_VIOLATIONS,
+    CHANCE_VIOLATIONS,
+    OWN_MODEL,
+    MOVED,
+    MOVED_AT_THE_END,
+)
+"""Numbers of clients."""
+FAIRNESS_GAPS = ("demographic parity", "equal opportunity", "equalised odds")
+"""Absolute differences between groups; with many classes the mean over classes."""
+_RISKS = (MODEL_RISK, MODEL_ESTIMATE, CLIENT_RISK, CLIENT_ESTIMATE, ESTIMATE_ERROR)
+_SHARES = ("auc", "accuracy", "_rate", "_share", "tpr")
+_ON_THE_SAME_SAMPLES = (TEST_ACCURACY, ACCURACY, *FAIRNESS_GAPS)
+
+
+class Range(NamedTuple):
+    """Range with both ends included."""
+
+    least: float
+    most: float
+
+
+@lru_cache(maxsize=1024)
+def range_of(metric: str) -> Range:
+    """Return the range of a metric, such as [0, 1] for shares."""
+    if metric.startswith("tpr@") or metric.endswith(_SHARES) or metric in (*_RISKS, *FAIRNESS_GAPS):
+        return Range(0.0, 1.0)
+    if metric in (GENERALISATION_GAP, UPLOAD_GAP, AGREEMENT):
+        return Range(-1.0, 1.0)
+    return Range(0.0 if metric in COUNTS or "epsilon" in metric else -LARGEST, LARGEST)
+
+
+def errors_cancel(metric: str) -> bool:
+    """Return True if the errors of several runs cancel, because each run audits its own samples.
+
+    False for accuracies and gaps on shared test samples, and for rates at a threshold that each run
+    chooses.
+    """
+    return not metric.startswith("tpr@") and metric not in _ON_THE_SAME_SAMPLES
 
 
 class Coordinates(Part):
-    """The place of an estimate: what does not apply is left at its default.
+    """What an estimate measures; fields that do not apply keep their default.
 
     Attributes:
-        topic: What was asked: "membership", "source", "clusters", "utility".
-        algorithm: By which clients choose between models; empty elsewhere.
+        topic: What was audited: "membership", "source", "clusters", "utility", ...
+        algorithm: Name of the algorithm by which clients choose between models; otherwise empty.
         attack: Catalogue name of the attack; empty for a figure of the run itself.
-        defense: Name of the defense in force, "none" without.
+        defense: Name of the defense in force; "none" without one.
         view: What the adversary saw.
-        contrast: Members against "other_client", "unseen" or "mixed" non-members. Of source
-            inference, the samples that were asked about: "own", random ones of each client's
-            training data, or "fair", those of a fair draw with its target's label distribution.
-        unit: Whose membership was asked for: that of single samples, or of people with all of
-            their samples.
-        target: The client under audit; None for a figure over all audited clients together.
-        within: What members and non-members that are compared have in common: their "class", or
-            the "client" whose coin decided about them; empty for all pairs.
-        by: What the samples of one group have in common: their "class", or the "client" that
-            holds them.
+        contrast: Non-members that members are compared with: "other_client", "unseen" or "mixed".
+            For source inference, the audited samples: "own" for random samples of each client's
+            training data, or "fair" for samples of a fair draw with its target's label
+            distribution.
+        unit: Unit of membership: single samples, or people with all of their samples.
+        target: The audited client; None for a figure over all audited clients together.
+        within: What compared members and non-members have in common: their "class", or the "client"
+            whose coin decided their membership. Empty for all pairs.
+        by: How samples are grouped: by "class", or by the "client" that holds them.
         group: Name of that group, or of a group of clients.
         point: Label of a point of a sweep, as in a study of games.
         seed: Root seed of the run; None for a figure over the runs of a study.
@@ -56,42 +125,42 @@ class Coordinates(Part):
     view: str = "uploads"
     contrast: str = "mixed"
     unit: Literal["sample", "person"] = "sample"
-    target: Whole | None = None
+    target: Count | None = None
     within: Literal["", "class", "client"] = ""
     by: Literal["", "class", "client"] = ""
     group: str = ""
     point: str = ""
-    seed: Whole | None = None
+    seed: Count | None = None
 
 
-class Interval(Limits[Drawn]):
+class Interval(Limits[Finite]):
     """Limits of a figure.
 
     Attributes:
-        method: How the limits were made, with their level, or why there are none.
+        method: How the limits were computed, with their level, or why there are none.
     """
 
     method: str = ""
 
 
 class Test(Part):
-    """A test that a figure is above what its null hypothesis gives.
+    """Test of whether a figure exceeds the level of its null hypothesis.
 
     Attributes:
-        null: What would explain the figure: "guessing", ...
-        level: The figure to be expected under the null hypothesis.
-        high: Upper 95% quantile of the figure under it.
-        p_value: Not corrected; over runs, theirs combined by Fisher's method. None in records that
-            state the outcome alone.
-        two_sided: True for a p-value of a figure that is other than the level, either way.
-        adjusted: The smallest error over the family at which it is significant (Holm).
-        significant: Whether it is at the study's own error, corrected over the study's family;
-            None of a test that is in no family, as that of one run of several.
+        null: The null hypothesis, such as "guessing".
+        level: Expected figure under the null hypothesis.
+        high: Upper 95% quantile of the figure under the null hypothesis.
+        p_value: Uncorrected p-value. Over several runs, their p-values combined by Fisher's method.
+            None in records that state the outcome alone.
+        two_sided: True if the p-value is that of a two-sided test.
+        adjusted: The smallest family-wise error level at which the test is significant (Holm).
+        significant: Whether it is significant at the study's error level, corrected over the
+            study's family. None for a test outside any family, such as that of one run of several.
     """
 
     null: str = GUESSING
-    level: Drawn | None = None
-    high: Drawn | None = None
+    level: Finite | None = None
+    high: Finite | None = None
     p_value: Share | None = None
     two_sided: bool = False
     adjusted: Share | None = None
@@ -99,32 +168,32 @@ class Test(Part):
 
 
 class Estimate(Interval, Coordinates):
-    """One number with its intervals and tests, at its coordinates.
+    """Figure with its intervals and tests, at its coordinates.
 
     Attributes:
         metric: "auc", "tpr@0.01", "balanced_accuracy", "epsilon", "formal_epsilon", ...
-        against: For a difference, what the figure is less: the null hypothesis of one of its tests.
-        value: The figure; None where it was refused.
-        low: Lower limit for these runs; None for a figure without one, as for a rate with too few
-            non-members for any.
+        against: For a difference, what is subtracted: the null hypothesis of one of its tests.
+        value: The figure; None if it was refused.
+        low: Lower limit for these runs. None for a figure without one, such as a rate with too few
+            non-members.
         at_threshold: For a rate, limits of the share of members above the threshold that was used,
             whatever its true false-positive rate.
-        further: For a figure over several runs, what further runs of the same procedure would
-            give: runs as units, from five on. A verdict never rests on it.
-        tests: Against what would explain the figure, corrected over the study's family.
+        further: For a figure over five or more runs, the interval for further runs of the same
+            procedure, with runs as units. No verdict depends on it.
+        tests: Tests of the hypotheses that could explain the figure, corrected over the study's
+            family.
         n_members: Members behind the figure.
-        n_nonmembers: Non-members behind it.
-        samples: Samples behind a figure that does not divide them into these.
-        fair: True if one draw decided between members and non-members, so that they differ in
-            nothing but membership. Where it is False, differences between clients or pools of
-            samples may be part of the figure; no headline or gate rests on it if there is a fair
-            one.
+        n_nonmembers: Non-members behind the figure.
+        samples: Samples behind a figure that has no members and non-members.
+        fair: True if one random draw decided between members and non-members, so that they differ
+            only in membership. If False, differences between clients or pools of samples may
+            contribute to the figure, and no headline or gate uses it if there is a fair one.
         labels_alone: AUC of the best score that sees labels and no model, learned on one half of
-            the samples and judged on the other; None where it was not computed.
-        realised_fpr: False-positive rate really reached at the threshold, for rates at one.
-        ceiling: The most this figure could have been with a perfect attack; of numbers of clients
-            how many there are.
-        note: Why a figure is refused or what to bear in mind ("inconclusive: needs ...").
+            the samples and evaluated on the other. None if it was not computed.
+        realised_fpr: Actual false-positive rate at the threshold of a rate.
+        ceiling: Largest possible figure, that of a perfect attack. For numbers of clients, the
+            number of all clients.
+        note: Why a figure is refused, or what limits it ("inconclusive: needs ...").
     """
 
     metric: str
@@ -133,9 +202,9 @@ class Estimate(Interval, Coordinates):
     at_threshold: Interval | None = None
     further: Interval | None = None
     tests: list[Test] = Field(default_factory=list)
-    n_members: Whole = 0
-    n_nonmembers: Whole = 0
-    samples: Whole = 0
+    n_members: Count = 0
+    n_nonmembers: Count = 0
+    samples: Count = 0
     fair: bool = True
     labels_alone: Share | None = None
     realised_fpr: Share | None = None
@@ -145,10 +214,10 @@ class Estimate(Interval, Coordinates):
 
     @model_validator(mode="after")
     def _possible(self) -> "Estimate":
-        least, most = self.range
+        minimum, maximum = self.range
         for number in (self.value, self.low, self.high, self.ceiling):
-            if number is not None and not least <= number <= most:
-                raise ValueError(f"{number:g} is not in [{least:g}, {most:g}]")
+            if number is not None and not minimum <= number <= maximum:
+                raise ValueError(f"{number:g} is not in [{minimum:g}, {maximum:g}]")
         # A bootstrap of an absolute difference may leave out the difference itself.
         resampled = self.method.startswith(BOOTSTRAP)
         refuse_disorder(self.low, None if resampled else self.value, self.high)
@@ -159,14 +228,14 @@ class Estimate(Interval, Coordinates):
 
     @property
     def doubt(self) -> str:
-        """The failed control that takes this figure back; empty without one.
+        """The failed control that invalidates this figure; empty without one.
 
-        It follows from the controls of a record, and is no part of the record.
+        It is derived from the controls of a record and is not serialised.
         """
         return self._doubt
 
     def doubted(self, doubt: str) -> "Estimate":
-        """Return the figure with the failed control that takes it back."""
+        """Return the figure marked with the failed control that invalidates it."""
         copy = self.model_copy()
         copy._doubt = doubt
         return copy
@@ -176,7 +245,7 @@ class Estimate(Interval, Coordinates):
         """The value of a figure that was not refused.
 
         Raises:
-            ValueError: It was.
+            ValueError: The figure was refused.
         """
         if self.value is None:
             raise ValueError(f"{self.metric} was refused: {self.note}")
@@ -184,71 +253,77 @@ class Estimate(Interval, Coordinates):
 
     @property
     def range(self) -> Range:
-        """The range that the figure lies in."""
-        least, most = range_of(self.metric)
-        return Range(least - most, most) if self.against else Range(least, most)
+        """The range of possible values."""
+        minimum, maximum = range_of(self.metric)
+        return Range(minimum - maximum, maximum) if self.against else Range(minimum, maximum)
 
     def test(self, null: str = "") -> Test | None:
-        """The test of a null hypothesis; the figure's own, by default. None without that test."""
-        asked = null or self.against or GUESSING
-        return next((test for test in self.tests if test.null == asked), None)
+        """Return the test of a null hypothesis, or None without one.
+
+        Args:
+            null: The null hypothesis; by default ``against``, or guessing if that is empty.
+        """
+        hypothesis = null or self.against or GUESSING
+        return next((test for test in self.tests if test.null == hypothesis), None)
 
     @property
     def significant(self) -> bool | None:
-        """The answer of its own corrected test; None if untested."""
+        """Outcome of the figure's default test after correction; None if untested."""
         test = self.test()
         return None if test is None else test.significant
 
     @property
     def level(self) -> float | None:
-        """The figure to be expected under its null hypothesis; None where no test states it."""
+        """Expected figure under the default test's null hypothesis; None if no test states it."""
         test = self.test()
         return None if test is None else test.level
 
 
 def tests_of(significant: bool | None) -> list[Test]:
-    """The test against guessing with this outcome; none where it is None."""
+    """Return the test against guessing with this outcome; an empty list for None."""
     return [] if significant is None else [Test(significant=significant)]
 
 
-_AT = tuple(Coordinates.model_fields)
+_COORDINATES = tuple(Coordinates.model_fields)
 
 
 def compact(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
-    """Neighbours at the same coordinates as one entry: what they share, and their figures."""
+    """Merge consecutive estimates at the same coordinates into entries with their shared fields."""
     return [
-        _together([one.model_dump(mode="json", exclude_defaults=True) for one in same])
-        for _, same in groupby(estimates, key=_coordinates)
+        _merge([estimate.model_dump(mode="json", exclude_defaults=True) for estimate in group])
+        for _, group in groupby(estimates, key=_coordinates)
     ]
 
 
-def expanded(given: object) -> object:
-    """One entry a figure; what is no such list is given back for the format to refuse."""
-    if not isinstance(given, list):
-        return given
-    found: list[object] = []
-    for entry in given:
+def expanded(entries: object) -> object:
+    """Return one entry for each figure; input that is no list is left for validation to refuse."""
+    if not isinstance(entries, list):
+        return entries
+    expanded_entries: list[object] = []
+    for entry in entries:
         figures = entry.get(_FIGURES) if isinstance(entry, Mapping) else None
         if not isinstance(figures, list):
-            found.append(entry)
+            expanded_entries.append(entry)
             continue
         shared = {name: value for name, value in entry.items() if name not in (_FIGURES, *_OWN)}
-        found += [{**shared, **one} if isinstance(one, Mapping) else one for one in figures]
-    return found
+        expanded_entries += [
+            {**shared, **figure} if isinstance(figure, Mapping) else figure for figure in figures
+        ]
+    return expanded_entries
 
 
-def _coordinates(one: Estimate) -> tuple[object, ...]:
-    return tuple(getattr(one, name) for name in _AT)
+def _coordinates(estimate: Estimate) -> tuple[object, ...]:
+    return tuple(getattr(estimate, name) for name in _COORDINATES)
 
 
-def _together(entries: Sequence[dict[str, object]]) -> dict[str, object]:
+def _merge(entries: Sequence[dict[str, object]]) -> dict[str, object]:
     first, *others = entries
     if not others:
         return first
     shared = {
         name: value
         for name, value in first.items()
-        if name not in _OWN and all(name in one and one[name] == value for one in others)
+        if name not in _OWN and all(name in entry and entry[name] == value for entry in others)
     }
-    figures = [{k: v for k, v in one.items() if k not in shared} for one in entries]
+    figures = [{k: v for k, v in entry.items() if k not in shared} for entry in entries]
     return {**shared, _FIGURES: figures}

@@ -1,4 +1,4 @@
-"""Ranges of a record's fields, so that a reader never shows an impossible figure."""
+"""Types and ranges of a record's fields, so that a reader never shows an impossible figure."""
 
 from collections.abc import Sized
 from itertools import pairwise
@@ -7,23 +7,23 @@ from typing import Annotated, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-MOST = 1e15
-"""Larger than any count or figure; up to here floats hold every whole number."""
+LARGEST = 1e15
+"""Limit of all counts and figures. Floats represent every integer up to it exactly."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Change = Annotated[float, Field(ge=-1, le=1)]
-Whole = Annotated[int, Field(ge=0, le=int(MOST))]
-Seconds = Annotated[float, Field(ge=0, le=MOST)]
-Drawn = Annotated[float, Field(ge=-1e100, le=1e100)]
-"""A signal or score as it is drawn: losses of a run that diverged are large."""
+SignedShare = Annotated[float, Field(ge=-1, le=1)]
+Count = Annotated[int, Field(ge=0, le=int(LARGEST))]
+Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
+Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
+"""Signal or score in a plot. Losses of a diverged run are large."""
 
 _ROUNDING = 1e-6
 
 
 class Part(BaseModel):
-    """A piece of a record: no unknown key, no number that is not finite."""
+    """Base of the parts of a record: it refuses unknown keys and non-finite numbers."""
 
-    # Its schema is built when first used, which is at the end of a study.
+    # Schemas are built on first use, since most commands read and write no record.
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -36,7 +36,7 @@ class Part(BaseModel):
     def __get_pydantic_core_schema__(
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Lists are read up to their first fault: to note each of millions takes gigabytes."""
+        """Stop at the first fault of a list: collecting millions of faults takes gigabytes."""
         schema = handler(source)
         waiting: list[object] = [schema]
         while waiting:
@@ -54,11 +54,11 @@ Limit = TypeVar("Limit", bound=float)
 
 
 class Limits(Part, Generic[Limit]):
-    """Base of what has limits, as far as there are any.
+    """Base of parts that have limits.
 
     Attributes:
-        low: Lower limit; None where there is none.
-        high: Upper limit; None likewise.
+        low: Lower limit; None without one.
+        high: Upper limit; None without one.
     """
 
     low: Limit | None = None
@@ -66,14 +66,14 @@ class Limits(Part, Generic[Limit]):
 
 
 def refuse_disorder(low: float | None, value: float | None, high: float | None) -> None:
-    """Limits lie on both sides of their figure, where they are given."""
-    given = [number for number in (low, value, high) if number is not None]
-    for one, other in pairwise(given):
-        if one > other + _ROUNDING:
+    """Raise ValueError if a value lies outside its limits; None is skipped."""
+    numbers = [number for number in (low, value, high) if number is not None]
+    for smaller, larger in pairwise(numbers):
+        if smaller > larger + _ROUNDING:
             raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
 
 
 def refuse_ragged(**lists: Sized) -> None:
-    """Lists that belong together have one length."""
+    """Raise ValueError if lists that belong together differ in length."""
     if len({len(values) for values in lists.values()}) > 1:
         raise ValueError(f"{', '.join(lists)} are not of the same length")

@@ -1,8 +1,7 @@
 """Security games in a record: how each point was played, and its figures as estimates.
 
-A figure of a point stands at the topic "games" and at the point's label. Its counts follow from
-the games behind it: as many as ``n_members`` had the target in the batch, and ``n_nonmembers`` had
-it not.
+A figure of a point has the topic "games" and the point's label. ``n_members`` of its games had the
+target in the batch, and ``n_nonmembers`` did not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,37 +11,36 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedaudit.core.limits import Limited
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import SUCCESS_RATE, Estimate
 from fedaudit.results.fields import (
-    MOST,
-    Drawn,
+    LARGEST,
+    Count,
+    Finite,
     Limits,
     Part,
     Seconds,
     Share,
-    Whole,
     refuse_disorder,
 )
-from fedaudit.results.metrics import SUCCESS_RATE
 
 DETECTOR = "detector"
-"""Topic of its figures."""
+"""Topic of a detector's figures."""
 
 SIGN_AUC = "auc"
-"""Chance that a planted model looks more suspicious than an honest one, of any runs."""
+"""Probability that a planted model looks more suspicious than an honest one, of any runs."""
 OWN_AUC = "own_auc"
-"""The same where the target is among the client's own records."""
+"""The same if the target is among the client's own records."""
 OTHERS_AUC = "others_auc"
-"""The same where it is not."""
+"""The same if it is not."""
 DETECTED = "detection_rate"
-"""Planted models found at the threshold."""
+"""Share of planted models that are detected at the threshold."""
 FALSE_ALARMS = "false_alarm_rate"
-"""Honest models taken for planted at it."""
+"""Share of honest models that are reported as planted at the threshold."""
 SERVER_SUCCESS = "attack_success_rate"
-"""How often a kind of server would be right (Adv) with such neurons, by the records that they fire
+"""Attack success rate (Adv) of a kind of server with such neurons, by the records that they fire
 for."""
 HONEST_ACCURACY = "accuracy"
-"""Of the honest models of last rounds on the server's records."""
+"""Accuracy of the honest models of the last rounds on the server's records."""
 
 _OF_A_SIGN = (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
 
@@ -52,27 +50,27 @@ class Outline(Part):
 
     Attributes:
         server: How neurons were planted; empty for weights of honest models.
-        counts: One a bin.
+        counts: One count for each bin.
     """
 
     server: Annotated[str, Field(max_length=60)]
-    counts: Annotated[list[Whole], Field(max_length=200)]
+    counts: Annotated[list[Count], Field(max_length=200)]
 
 
 class WeightSpread(Part):
-    """Weights of first layers' units that a server takes, before and after.
+    """Weights of the first-layer units that a server replaces, before and after.
 
     Attributes:
-        edges: Of the bins, ascending; weights beyond the ends are in the outer bins.
-        outlines: For the honest models, and for each kind of server.
+        edges: Edges of the bins, ascending; weights beyond the ends are in the outer bins.
+        outlines: Counts for the honest models and for each kind of server.
     """
 
-    edges: Annotated[list[Drawn], Field(min_length=2, max_length=201)]
+    edges: Annotated[list[Finite], Field(min_length=2, max_length=201)]
     outlines: Annotated[list[Outline], Field(max_length=10)]
 
     @model_validator(mode="after")
     def _bins(self) -> "WeightSpread":
-        if any(len(one.counts) != len(self.edges) - 1 for one in self.outlines):
+        if any(len(outline.counts) != len(self.edges) - 1 for outline in self.outlines):
             raise ValueError("bins lie between the edges")
         if sorted(self.edges) != self.edges:
             raise ValueError("edges ascend")
@@ -84,30 +82,30 @@ class Detector(Part):
 
     Attributes:
         federation: How the federations were trained, in words.
-        runs: Of them.
-        judged: Runs that figures at a threshold are from; it was chosen on the others.
-        honest: Honest models in all.
-        planted: Models with a neuron, for each kind of server.
-        own: Records of the client's own that it looks at models with.
-        weights: How weights are spread.
-        seconds: That this took.
+        runs: Number of runs.
+        judged: Runs that figures at a threshold are from; the threshold was chosen on the others.
+        honest: Number of honest models.
+        planted: Models with a planted neuron, for each kind of server.
+        own: The client's own records with which it inspects models.
+        weights: Distribution of the weights.
+        seconds: Duration of the measurement.
     """
 
     federation: Annotated[str, Field(max_length=400)]
-    runs: Whole
-    judged: Whole
-    honest: Whole
-    planted: Whole
-    own: Whole
+    runs: Count
+    judged: Count
+    honest: Count
+    planted: Count
+    own: Count
     weights: WeightSpread | None = None
     seconds: Seconds = 0.0
 
 
 class Detection(Detector):
-    """A detector with its figures.
+    """Detector with its figures.
 
     Attributes:
-        estimates: On its topic alone.
+        estimates: Figures on its topic alone.
     """
 
     estimates: list[Estimate]
@@ -118,35 +116,38 @@ class Detection(Detector):
         return self
 
     def refuse_impossible(self) -> None:
-        """Refuses signs without a figure that every sign has, or without any sign.
+        """Raise if there is no sign, or a sign lacks a figure that every sign has.
 
         Raises:
-            ValueError: Which.
+            ValueError: Which figure is missing.
         """
         signs = self.signs
         if not signs or len(self.estimates) > _MOST_FIGURES:
             raise ValueError(f"a detector has from one sign to {_MOST_FIGURES} figures")
-        for (server, sign), found in signs.items():
+        for (server, sign), by_metric in signs.items():
             for metric in _OF_A_SIGN:
-                if metric not in found or found[metric].value is None:
+                if metric not in by_metric or by_metric[metric].value is None:
                     raise ValueError(f"sign {sign[:60]!r} of {server[:60]!r} has no {metric}")
 
     @property
     def signs(self) -> Mapping[tuple[str, str], Mapping[str, Estimate]]:
-        """Figures by server and sign, by their metric."""
-        found: dict[tuple[str, str], dict[str, Estimate]] = {}
-        for one in self.estimates:
-            if one.group:
-                found.setdefault((one.attack, one.group), {})[one.metric] = one
-        return found
+        """Figures of each server and sign, by their metric."""
+        by_sign: dict[tuple[str, str], dict[str, Estimate]] = {}
+        for estimate in self.estimates:
+            if estimate.group:
+                by_sign.setdefault((estimate.attack, estimate.group), {})[estimate.metric] = (
+                    estimate
+                )
+        return by_sign
 
     def success(self, server: str) -> float | None:
-        """Success rate for a kind of server; None where it was not measured."""
+        """Return the success rate for a kind of server; None if it was not measured."""
         return next(
             (
-                one.value
-                for one in self.estimates
-                if (one.metric, one.attack, one.group) == (SERVER_SUCCESS, server, "")
+                estimate.value
+                for estimate in self.estimates
+                if (estimate.metric, estimate.attack, estimate.group)
+                == (SERVER_SUCCESS, server, "")
             ),
             None,
         )
@@ -156,63 +157,66 @@ _MOST_FIGURES = 2000
 
 
 def detection(detector: Detector | None, estimates: Sequence[Estimate]) -> Detection | None:
-    """A record's detector with its figures; None where it has none."""
+    """Return a record's detector with its figures; None if the record has none."""
     if detector is None:
         return None
-    own = [one for one in estimates if one.topic == DETECTOR]
-    return Detection.model_construct(**dict(detector), estimates=own)
+    figures = [estimate for estimate in estimates if estimate.topic == DETECTOR]
+    return Detection.model_construct(**dict(detector), estimates=figures)
 
 
 GAMES = "games"
 """Topic of a point's figures."""
 
 SUCCESS = SUCCESS_RATE
-"""Mean of the two rates below (Adv): 50% is guessing. Its ``ceiling`` is the largest that the
-actual epsilon, or the noise on gradients, allows any server; 1 without a bound."""
+"""Attack success rate (Adv): the mean of the two rates below; guessing gives 50%. Its ``ceiling``
+is the largest rate that the actual epsilon, or the noise on gradients, allows any server; 1
+without a bound."""
 TRUE_POSITIVES = "true_positive_rate"
-"""Games with the target in which "in" was said. Limits of all rates are for games like these, of
-new targets too only where each game had its own."""
+"""Share of games with the target in which the server answered "in". The limits of all rates are for
+games like these; they cover new targets only if each game had a different target."""
 TRUE_NEGATIVES = "true_negative_rate"
-"""Games without it in which "out" was said."""
+"""Share of games without the target in which the server answered "out"."""
 FIRES_FOR_TARGET = "target_activation_rate"
-"""Games with the target in which the neuron fired for the target itself."""
+"""Share of games with the target in which the neuron fired for the target."""
 FIRES_FOR_OTHERS = "other_activation_rate"
-"""Other records for which a neuron fired."""
+"""Share of other records for which a neuron fired."""
 PREDICTED_NEGATIVES = "predicted_true_negative_rate"
-"""The true-negative rate as these activations predict it, target by target."""
+"""True-negative rate that these activations predict, target by target."""
 CLAIMED = "claimed_epsilon"
-"""Epsilon of one record, as the mechanism's settings name it."""
+"""Epsilon of one record by the mechanism's settings."""
 ACTUAL = "actual_epsilon"
-"""The same as the mechanism's probabilities give it; refused where there is no bound."""
+"""Epsilon of one record by the mechanism's probabilities; refused if there is no bound."""
 PROVEN = "proven_epsilon"
-"""What the success proves of the privacy of a record: at least this."""
+"""Lower bound on the epsilon of a record that the success proves."""
 CLAIMED_SUCCESS = "claimed_success_rate"
-"""The largest success that the claimed epsilon would allow."""
+"""The largest success rate that the claimed epsilon would allow."""
 FIT = "fit_auc"
-"""How well neurons tell apart the rows that they were trained on, mean over targets. Even arbitrary
-labels can be learned by heart, so that :data:`HELD_OUT` says what neurons know of their targets."""
+"""AUC of neurons on the rows that they were trained on, mean over targets. Even arbitrary labels
+can be memorised, so only :data:`HELD_OUT` shows what neurons know of their targets."""
 HELD_OUT = "held_out_auc"
-"""The same of fresh copies of the targets and other records, that nothing was decided by."""
+"""AUC of neurons on fresh copies of the targets and other records, which decided nothing before."""
 EPOCHS = "epochs"
-"""Of training, mean over targets; the longest taken for those whose neuron never stopped."""
+"""Epochs of training, mean over targets; the longest training for neurons that never stopped
+early."""
 SIGN_SUCCESS = "sign_success_rate"
-"""Of games in rounds: success of the neurons' signs in the same games, which no upload shows."""
+"""For games in rounds: success rate of the neurons' signs in the same games, which no upload
+shows."""
 PLANTED_SHARE = "planted_share"
-"""How much of the target's gradient lies in the planted rows, by length; mean over targets."""
+"""Share of the target's gradient norm that lies in the planted rows, mean over targets."""
 DISTANCE = "distance"
-"""By how many standard deviations of the noise one record moves all uploads at most (mu of
-Gaussian DP, a record replaced)."""
+"""Largest shift of all uploads by one record, in standard deviations of the noise (mu of Gaussian
+DP, with a record replaced)."""
 EXPECTED_SUCCESS = "expected_success_rate"
-"""Success that normal noise alone leaves to neurons that are silent for all other records, with
-these shares."""
+"""Success rate under normal noise alone if neurons with these shares never fire for other
+records."""
 
-FOR_PEOPLE = frozenset({"name", "about", "hours"})
+DESCRIPTIVE_SETTINGS = frozenset({"name", "about", "hours"})
 """Settings that change no game."""
 
-COUNTED = "Clopper-Pearson 95%"
-"""How limits of a share of games are made."""
-SHARED_MASK = f"{COUNTED}, no narrower than Student t over games"
-"""How they are where the records of a batch share their noise."""
+EXACT_METHOD = "Clopper-Pearson 95%"
+"""Method of the limits of a share of games."""
+SHARED_MASK_METHOD = f"{EXACT_METHOD}, no narrower than Student t over games"
+"""Method of these limits if the records of a batch share their noise."""
 
 _RATES = (SUCCESS, TRUE_POSITIVES, TRUE_NEGATIVES, FIRES_FOR_TARGET, FIRES_FOR_OTHERS)
 _OF_ROUNDS = (SIGN_SUCCESS, PLANTED_SHARE)
@@ -220,63 +224,64 @@ _OF_ROUNDS = (SIGN_SUCCESS, PLANTED_SHARE)
 
 @dataclass(frozen=True)
 class Rate(Limited[float]):
-    """A figure of games with both limits.
+    """Share of games, or of records, with both limits.
 
     Attributes:
-        total: Games, or records, that it is a share of.
+        total: Number of games or records.
     """
 
     total: int
 
     @property
     def hits(self) -> int:
-        """Number of them that were counted."""
+        """Number of counted games or records."""
         return round(self.value * self.total)
 
 
 class TrainingLength(Part):
-    """Epochs of neurons that stop training as soon as they tell validation records apart.
+    """Epochs of neurons that stop training once they separate all validation records.
 
     Attributes:
-        least: Epochs of one target.
-        most: Epochs of one target.
-        stopped: Targets whose neuron told all validation records apart.
+        least: Fewest epochs of a target.
+        most: Most epochs of a target.
+        stopped: Targets whose neuron separated all validation records.
     """
 
-    least: Whole
-    most: Whole
-    stopped: Whole
+    least: Count
+    most: Count
+    stopped: Count
 
 
 class NeuronMean(Part):
-    """The mean of a neuron's values on independent randomised records.
+    """Mean of a neuron's values on independent randomised records.
 
     Attributes:
         value: The mean.
-        values: How many.
+        values: Number of values.
         sample_width: Largest of these values less the smallest.
-        sound_width: The same of all values that there can be; None where there is no end.
+        sound_width: Largest possible value less the smallest; None if the range is unbounded.
     """
 
-    value: Drawn
-    values: Whole
-    sample_width: Drawn
-    sound_width: Drawn | None
+    value: Finite
+    values: Count
+    sample_width: Finite
+    sound_width: Finite | None
 
 
 class TargetCertificate(Limits[Share]):
-    """Certificate of one target's neuron, by fresh copies and records.
+    """Certificate of one target's neuron, from fresh copies and records.
 
     Attributes:
-        delta_sound: Least failure probability of AMI's condition on the means, by the range that
-            values must lie in; 1 where nothing is certified, None where values have no range.
-        failure_sound: That one of the two means has the wrong sign after all, by that range.
-        delta_sample: As ``delta_sound``, by the sample's own range, as printed; it is not sound.
-        low: At least this share of games is won, with 95% confidence; at most ``high``.
-        played: Share that was won of this target's own games (Adv); None without games of both
+        delta_sound: Smallest failure probability of AMI's condition on the means, by the range of
+            possible values. 1 if nothing is certified, None if the values have no range.
+        failure_sound: Probability that one of the two means has the wrong sign, by that range.
+        delta_sample: As ``delta_sound``, by the sample's range as in the paper; it is not sound.
+        low: Lower limit of the success rate (Adv), with 95% confidence.
+        high: Upper limit of the success rate.
+        played: Success rate (Adv) in this target's own games; None unless it has games of both
             kinds.
-        of_target: What the condition is about: the mean on copies of the target.
-        of_others: And that on other records.
+        of_target: The mean on copies of the target.
+        of_others: The mean on other records.
     """
 
     delta_sound: Share | None
@@ -298,14 +303,14 @@ class Spread(Part):
     """Distribution of the first target's neuron's values over fresh randomised records.
 
     Attributes:
-        edges: Of the bins, ascending.
-        of_target: Copies of the target in each.
-        of_others: Other records in each.
+        edges: Edges of the bins, ascending.
+        of_target: Copies of the target in each bin.
+        of_others: Other records in each bin.
     """
 
     edges: list[float]
-    of_target: list[Whole]
-    of_others: list[Whole]
+    of_target: list[Count]
+    of_others: list[Count]
 
     @model_validator(mode="after")
     def _bins(self) -> "Spread":
@@ -317,28 +322,28 @@ class Spread(Part):
 
 
 class InRounds(Part):
-    """A point played in real rounds, and what there is to be expected of it.
+    """How a point was played in real rounds.
 
     Attributes:
-        defense: Of every client, by its name in the catalogue.
+        defense: Catalogue name of the defense of every client.
         options: Its settings, as texts.
         averaged: Rounds whose scores were averaged.
         neurons: Copies of the target's neuron that were planted.
-        louder: Factor on its first layer.
-        clients: Of how many clients the server saw the sum.
-        others: What the others of them were sent.
-        simulated: Rounds simulated for each game; fewer than averaged where the noise of all was
-            drawn for the score alone.
+        louder: Factor on the neurons' first layer.
+        clients: Number of clients whose sum the server saw.
+        others: What the other clients were sent.
+        simulated: Rounds simulated for each game. They are fewer than ``averaged`` if the noise of
+            all rounds was drawn for the score alone.
     """
 
     defense: str
     options: dict[str, str]
-    averaged: Whole
-    neurons: Whole
-    louder: Annotated[float, Field(gt=0, le=MOST)]
-    clients: Whole
+    averaged: Count
+    neurons: Count
+    louder: Annotated[float, Field(gt=0, le=LARGEST)]
+    clients: Count
     others: Literal["honest", "planted", "dead"]
-    simulated: Whole
+    simulated: Count
 
     @model_validator(mode="after")
     def _some_of_each(self) -> "InRounds":
@@ -350,21 +355,21 @@ class InRounds(Part):
 
 
 class GamePoint(Part):
-    """The play of one point of a study of games.
+    """How one point of a study of games was played.
 
     Attributes:
-        label: Of the point; empty for the study's own settings.
+        label: Label of the point; empty for the study's own settings.
         settings: Settings by dotted name in which it differs from the study.
-        records: What was played with, in words.
-        mechanism: What clients did to their records.
-        shared_mask: Whether all records of a batch were given the same noise (legacy).
+        records: The records in use, in words.
+        mechanism: How clients randomised their records.
+        shared_mask: True if all records of a batch were given the same noise (legacy).
         delta: Probability with which claimed and actual epsilon may be exceeded.
-        targets: Records asked about.
+        targets: Number of audited records.
         batch: Records in a client's batch.
-        certificates: Of the first targets.
-        spread: Of the first target's neuron's values; None if none is certified.
-        training: Of its neurons; None where it goes through a fixed number of epochs.
-        seconds: That this point took.
+        certificates: Certificates of the first targets.
+        spread: Distribution of the first target's neuron's values; None if none is certified.
+        training: Training of its neurons; None if the number of epochs is fixed.
+        seconds: Duration of this point.
         rounds: How it was played in rounds; None for a point played by signs.
     """
 
@@ -374,8 +379,8 @@ class GamePoint(Part):
     mechanism: str
     shared_mask: bool
     delta: Share = 0.0
-    targets: Annotated[int, Field(ge=1, le=int(MOST))]
-    batch: Whole
+    targets: Annotated[int, Field(ge=1, le=int(LARGEST))]
+    batch: Count
     certificates: list[TargetCertificate] = Field(default_factory=list)
     spread: Spread | None = None
     training: TrainingLength | None = None
@@ -384,10 +389,10 @@ class GamePoint(Part):
 
 
 class PointPlayed(GamePoint):
-    """A point with its figures.
+    """Point with its figures.
 
     Attributes:
-        estimates: Of this point alone.
+        estimates: Figures of this point alone.
     """
 
     estimates: list[Estimate]
@@ -398,25 +403,25 @@ class PointPlayed(GamePoint):
         return self
 
     def refuse_impossible(self) -> None:
-        """Refuses figures that no games can have, or that are missing.
+        """Raise if figures are impossible or missing.
 
         Raises:
-            ValueError: Which, and why.
+            ValueError: Which figure, and why.
         """
-        found = {one.metric: one for one in self.estimates}
-        if len(found) < len(self.estimates):
+        by_metric = {estimate.metric: estimate for estimate in self.estimates}
+        if len(by_metric) < len(self.estimates):
             raise ValueError(f"point {self.label[:60]!r} has a figure twice")
         for metric in (*_RATES, PROVEN, *(_OF_ROUNDS if self.rounds else ())):
-            one = found.get(metric)
-            if one is None or one.value is None:
+            estimate = by_metric.get(metric)
+            if estimate is None or estimate.value is None:
                 raise ValueError(f"point {self.label[:60]!r} has no {metric}")
             if metric in (*_RATES, SIGN_SUCCESS):
-                _refuse_uncounted(one)
-        if found[SUCCESS].ceiling is None:
+                _refuse_uncounted(estimate)
+        if by_metric[SUCCESS].ceiling is None:
             raise ValueError(f"point {self.label[:60]!r} has no largest {SUCCESS}")
-        if self.rounds and (self.mechanism != "none" or CLAIMED in found):
+        if self.rounds and (self.mechanism != "none" or CLAIMED in by_metric):
             raise ValueError("a point in rounds has a defense and no mechanism")
-        _refuse_other_mean(*(found[metric] for metric in _RATES[:3]))
+        _refuse_other_mean(*(by_metric[metric] for metric in _RATES[:3]))
         epochs, training = self.figure(EPOCHS), self.training
         if (epochs is None) != (training is None):
             raise ValueError("epochs are given with the least and the most of them")
@@ -426,70 +431,77 @@ class PointPlayed(GamePoint):
                 raise ValueError(f"{training.stopped} of {self.targets} targets cannot be")
 
     def estimate(self, metric: str) -> Estimate | None:
-        """The figure of this name; None where there is none."""
-        return next((one for one in self.estimates if one.metric == metric), None)
+        """Return the figure of a metric; None without one."""
+        return next((estimate for estimate in self.estimates if estimate.metric == metric), None)
 
     def figure(self, metric: str) -> float | None:
-        """Its value; None likewise, or where it was refused."""
-        found = self.estimate(metric)
-        return found.value if found else None
+        """Return the value of a metric; None if it is missing or was refused."""
+        estimate = self.estimate(metric)
+        return estimate.value if estimate else None
 
     def rate(self, metric: str) -> Rate:
-        """A figure that every point has, with both limits.
+        """Return a rate that every point has, with both limits.
 
         Raises:
-            KeyError: It is none of these.
+            KeyError: The metric is no such rate.
         """
-        found = self.estimate(metric)
-        if found is None or found.value is None or found.low is None or found.high is None:
+        estimate = self.estimate(metric)
+        if (
+            estimate is None
+            or estimate.value is None
+            or estimate.low is None
+            or estimate.high is None
+        ):
             raise KeyError(metric)
-        return Rate(found.value, found.low, found.high, found.n_members + found.n_nonmembers)
+        return Rate(
+            estimate.value, estimate.low, estimate.high, estimate.n_members + estimate.n_nonmembers
+        )
 
     @property
     def adv(self) -> Rate:
-        """Attack success rate: the mean of the two rates below."""
+        """Attack success rate: the mean of true-positive and true-negative rate."""
         return self.rate(SUCCESS)
 
     @property
     def tpr(self) -> Rate:
-        """Games with the target in which "in" was said."""
+        """Share of games with the target in which the server answered "in"."""
         return self.rate(TRUE_POSITIVES)
 
     @property
     def tnr(self) -> Rate:
-        """Games without it in which "out" was said."""
+        """Share of games without the target in which the server answered "out"."""
         return self.rate(TRUE_NEGATIVES)
 
     @property
     def by_target(self) -> Rate:
-        """Games with the target in which the neuron fired for it."""
+        """Share of games with the target in which the neuron fired for the target."""
         return self.rate(FIRES_FOR_TARGET)
 
     @property
     def by_others(self) -> Rate:
-        """Other records for which a neuron fired."""
+        """Share of other records for which a neuron fired."""
         return self.rate(FIRES_FOR_OTHERS)
 
     @property
     def claimed_epsilon(self) -> float | None:
-        """As the mechanism's settings name it; None for no mechanism."""
+        """Epsilon by the mechanism's settings; None without a mechanism."""
         return self.figure(CLAIMED)
 
     @property
     def actual_epsilon(self) -> float | None:
-        """As its probabilities give it; None where there is no bound."""
+        """Epsilon by the mechanism's probabilities; None without a bound."""
         return self.figure(ACTUAL)
 
     @property
     def proven_epsilon(self) -> float:
-        """The least epsilon that the success proves."""
+        """Lower bound on epsilon that the success proves."""
         return self.figure(PROVEN) or 0.0
 
     @property
     def most(self) -> float:
-        """The largest success that the actual epsilon or the noise allows; 1 without a bound."""
-        found = self.estimate(SUCCESS)
-        return 1.0 if found is None or found.ceiling is None else found.ceiling
+        """The largest success rate that actual epsilon or noise allows; 1 without a bound."""
+        estimate = self.estimate(SUCCESS)
+        return 1.0 if estimate is None or estimate.ceiling is None else estimate.ceiling
 
     @property
     def refuted(self) -> bool:
@@ -499,39 +511,39 @@ class PointPlayed(GamePoint):
 
 
 def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) -> list[PointPlayed]:
-    """Each point with its figures.
+    """Return each point with its figures.
 
     Args:
-        points: As they were played.
-        estimates: Of a record; those on other topics are left aside.
+        points: The points as they were played.
+        estimates: Estimates of a record; those on other topics are ignored.
 
     Raises:
-        ValueError: Two points of one label, figures of no point, or figures that cannot be.
+        ValueError: Two points have one label, or a figure belongs to no point.
     """
     by_label: dict[str, list[Estimate]] = {point.label: [] for point in points}
     if len(by_label) < len(points):
         raise ValueError("two points have one label")
-    for one in estimates:
-        if one.topic == GAMES:
-            if one.point not in by_label:
-                raise ValueError(f"there is no point {one.point[:60]!r} that a figure is of")
-            by_label[one.point].append(one)
+    for estimate in estimates:
+        if estimate.topic == GAMES:
+            if estimate.point not in by_label:
+                raise ValueError(f"there is no point {estimate.point[:60]!r} that a figure is of")
+            by_label[estimate.point].append(estimate)
     return [
         PointPlayed.model_construct(**dict(point), estimates=by_label[point.label])
         for point in points
     ]
 
 
-def _refuse_uncounted(one: Estimate) -> None:
-    """Refuses a rate without both limits, or that is no share of whole numbers."""
-    if one.low is None or one.high is None:
-        raise ValueError(f"{one.metric} has no limits")
-    total = one.n_members + one.n_nonmembers
+def _refuse_uncounted(rate: Estimate) -> None:
+    """Raise if a rate lacks a limit, or is no ratio of whole numbers."""
+    if rate.low is None or rate.high is None:
+        raise ValueError(f"{rate.metric} has no limits")
+    total = rate.n_members + rate.n_nonmembers
     if total < 1:
-        raise ValueError(f"{one.metric} is of no game")
-    of_one_kind = one.metric not in (SUCCESS, SIGN_SUCCESS)
-    value = one.value or 0.0
-    if of_one_kind and abs(round(value * total) / total - value) > _SAME:
+        raise ValueError(f"{rate.metric} is of no game")
+    is_single_rate = rate.metric not in (SUCCESS, SIGN_SUCCESS)
+    value = rate.value or 0.0
+    if is_single_rate and abs(round(value * total) / total - value) > _SAME:
         raise ValueError(f"no whole number of {total} is a share of {value}")
 
 

@@ -1,16 +1,15 @@
-"""Guessing as the null hypothesis: levels of chance, and figures or trained models above them."""
+"""Chance level as the null hypothesis: figures above it, models near it, and failed controls."""
 
 from collections.abc import Collection, Mapping
 from itertools import product, zip_longest
 from typing import NamedTuple, TypeVar
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, chance_of, rate_of
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import TRAIN_ACCURACY
+from fedaudit.results.estimate import TRAIN_ACCURACY, Estimate
 from fedaudit.results.record import ControlResult, Record
 
 HIDES_LEAKS = ("planted leak", "reported training metrics")
-"""Controls whose failure means that figures may be too low, never that they are too high."""
+"""Controls whose failure means that figures may be too low, but never that they are too high."""
 NOT_RELIED_ON = "not relied on: a control failed"
 _TOPICS = ("membership", "source")
 _MOST_CLIENTS = 5
@@ -19,7 +18,7 @@ _ANY = -1
 
 
 class _Scope(NamedTuple):
-    """Figures that a failed control is about: None is all clients or runs, -1 any of them."""
+    """Figures that a failed control covers: None means all clients or runs, -1 any of them."""
 
     attack: str
     target: int | None
@@ -29,43 +28,45 @@ class _Scope(NamedTuple):
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def with_doubts(record: AnyRecord) -> AnyRecord:
-    """Return the record with the failed control noted in each figure that it takes back.
+def mark_doubts(record: AnyRecord) -> AnyRecord:
+    """Return the record with the failed control noted in each figure that it invalidates.
 
-    A control of one attack, client or run takes back figures of that attack, client or run, and
-    those over all clients or runs that include it. Where a client has the same control of its own
-    beside one over all clients, its own decides about it.
+    A control of one attack, client or run invalidates the figures of that attack, client or run,
+    and those over all clients or runs that include it. A control of one client takes precedence
+    over the same control over all clients.
     """
     clients = {figure.target for figure in record.estimates} - {None}
-    own = {
-        (one.control, one.attack, one.target) for one in record.controls if one.passed is not None
-    }
+    decided = {(c.control, c.attack, c.target) for c in record.controls if c.passed is not None}
     failed: dict[_Scope, str] = {}
-    for one in record.controls:
-        if one.passed is False and one.control not in HIDES_LEAKS:
-            about: set[int | None] = {one.target}
-            if one.target is None:
-                without = {c for c in clients if (one.control, one.attack, c) not in own}
-                about = without if without < clients else {None}
-            for scope in product((one.attack,), (*about, _ANY), (one.seed, _ANY)):
-                failed.setdefault(_Scope(*scope), control_name(one))
-    found = [(figure, _doubt(figure, failed)) for figure in record.estimates]
-    if all(figure.doubt == doubt for figure, doubt in found):
+    for control in record.controls:
+        if control.passed is False and control.control not in HIDES_LEAKS:
+            targets: set[int | None] = {control.target}
+            if control.target is None:
+                name = control.control, control.attack
+                undecided = {client for client in clients if (*name, client) not in decided}
+                targets = undecided if undecided < clients else {None}
+            for scope in product((control.attack,), (*targets, _ANY), (control.seed, _ANY)):
+                failed.setdefault(_Scope(*scope), control_name(control))
+    doubts = [(figure, _doubt(figure, failed)) for figure in record.estimates]
+    if all(figure.doubt == doubt for figure, doubt in doubts):
         return record
-    marked = [figure if figure.doubt == doubt else figure.doubted(doubt) for figure, doubt in found]
+    marked = [
+        figure if figure.doubt == doubt else figure.doubted(doubt) for figure, doubt in doubts
+    ]
     return record.model_copy(update={"estimates": marked})
 
 
 def _doubt(figure: Estimate, failed: Mapping[_Scope, str]) -> str:
     if not failed or figure.topic not in _TOPICS:
         return ""
-    clients, runs = ((_ANY,) if at is None else (None, at) for at in (figure.target, figure.seed))
+    place = (figure.target, figure.seed)
+    clients, runs = ((_ANY,) if number is None else (None, number) for number in place)
     scopes = product(dict.fromkeys(("", figure.attack)), clients, runs)
-    return next((named for scope in scopes if (named := failed.get(_Scope(*scope)))), "")
+    return next((name for scope in scopes if (name := failed.get(_Scope(*scope)))), "")
 
 
-def relied_on(figures: Collection[Estimate]) -> list[Estimate]:
-    """Return the figures that no failed control takes back."""
+def without_doubts(figures: Collection[Estimate]) -> list[Estimate]:
+    """Return the figures that no failed control invalidates."""
     return [figure for figure in figures if not figure.doubt]
 
 
@@ -73,8 +74,8 @@ def control_name(control: ControlResult) -> str:
     """Return a control's name with its attack, its clients and its run."""
     clients = [control.target] if control.target is not None else control.clients
     names = [_client(client) for client in clients[:_MOST_CLIENTS]]
-    more = len(clients) - len(names)
-    names += [f"{more} more"] if more else []
+    n_others = len(clients) - len(names)
+    names += [f"{n_others} more"] if n_others else []
     where = [
         f"of {_cut(control.attack)}" if control.attack else "",
         f"on {', '.join(names)}" if names else "",
@@ -88,22 +89,22 @@ def _cut(name: str) -> str:
 
 
 def _client(client: int) -> str:
-    # Clients of a record that is to be shown are printed as their names.
+    # Records that are prepared for display hold names instead of numbers.
     return f"client {client}" if type(client) is int else str(client)
 
 
 LEAST_LEARNED = 0.1
-"""Share of what guessing leaves to be learned, below which a model is near guessing."""
+"""Share of the possible gain in accuracy over guessing, below which a model is near guessing."""
 
 
 class NearGuessing(NamedTuple):
-    """A row of a record whose models hardly fit their own training data.
+    """Row of a record whose models barely fit their own training data.
 
     Attributes:
-        defense: Name of the defense in force, "none" without.
-        seeds: Runs in which that is so.
-        train_accuracy: The lowest training accuracy of these runs, a share.
-        guess: Accuracy of always naming the most frequent class of the clients' data.
+        defense: Name of the defense in force; "none" without one.
+        seeds: Runs with such models.
+        train_accuracy: The lowest training accuracy of these runs, in [0, 1].
+        guess: Accuracy of always predicting the most frequent class of the clients' data.
     """
 
     defense: str
@@ -113,22 +114,22 @@ class NearGuessing(NamedTuple):
 
 
 def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
-    """Rows whose training accuracy is near guessing, where there is hardly anything to leak.
+    """Return the rows whose training accuracy is near guessing, so that there is little to leak.
 
-    A row is near guessing where (training accuracy - guess) / (1 - guess) is below ``least`` in
-    any of its runs. Attacks and defenses cannot be judged on such models.
+    A row is near guessing if (training accuracy - guess) / (1 - guess) is below ``least`` in any of
+    its runs. Attacks and defenses cannot be judged on such models.
 
     Args:
         record: The record.
-        least: Share of what guessing leaves to be learned, in [0, 1]; 0 finds none.
+        least: Share of the possible gain over guessing, in [0, 1]; 0 returns no rows.
     """
     guess = most_frequent_class(record)
     if guess is None:
         return []
     below: dict[str, list[tuple[int, float]]] = {}
-    for one in record.where(topic="utility", metric=TRAIN_ACCURACY):
-        if one.seed is not None and is_near_guessing(one.number, guess, least):
-            below.setdefault(one.defense, []).append((one.seed, one.number))
+    for figure in record.where(topic="utility", metric=TRAIN_ACCURACY):
+        if figure.seed is not None and is_near_guessing(figure.number, guess, least):
+            below.setdefault(figure.defense, []).append((figure.seed, figure.number))
     return [
         NearGuessing(defense, tuple(seed for seed, _ in rows), min(a for _, a in rows), guess)
         for defense, rows in below.items()
@@ -136,42 +137,46 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
 
 
 def is_near_guessing(accuracy: float, guess: float, least: float = LEAST_LEARNED) -> bool:
-    """Return whether an accuracy exceeds guessing by less than a share of what is left.
+    """Return True if an accuracy reaches less than a share of the possible gain over guessing.
 
     Args:
-        accuracy: A share, in [0, 1].
+        accuracy: The accuracy, in [0, 1].
         guess: Accuracy of guessing.
-        least: Share of what guessing leaves to be learned, in [0, 1]; 0 for never.
+        least: Share of the possible gain, in [0, 1]; 0 disables the check.
     """
     return least > 0 and accuracy - guess < least * (1 - guess)
 
 
 def most_frequent_class(record: Record) -> float | None:
-    """Its share of all clients' samples; None where the record does not tell, or has one class."""
+    """Return the most frequent class's share of all clients' samples.
+
+    Returns:
+        None if the record does not state the classes, or has a single one.
+    """
     counts = [classes for classes in record.label_distributions if classes]
     if not counts:
         return None
     totals = [sum(column) for column in zip_longest(*counts, fillvalue=0)]
-    whole = sum(totals)
-    return max(totals) / whole if 0 < max(totals) < whole else None
+    total = sum(totals)
+    return max(totals) / total if 0 < max(totals) < total else None
 
 
 def alpha_of(record: Record) -> float:
-    """The study's error level of a family of tests; 5% where the record does not say."""
+    """Return the study's error level for a family of tests; 5% if the record does not state it."""
     figures = record.config.get("figures")
     alpha = figures.get("alpha") if isinstance(figures, dict) else None
     return alpha if isinstance(alpha, float) and 0 < alpha < 1 else 0.05
 
 
 def above_chance(figure: Estimate) -> bool | None:
-    """True if a figure is above guessing; None where that was neither tested nor bounded.
+    """Return True if a figure is above guessing; None if it has neither a test nor limits.
 
-    None, too, of a figure that a failed control takes back.
+    The result is also None for a figure that a failed control invalidates.
 
-    It takes both: the record's test, which is corrected over the whole study, and the figure's
-    own interval, which is not. Where one of them is missing the other decides. A rate is
-    above guessing where its test says so: that test is exact, while the interval allows for any
-    threshold that the false-positive rate may stand for and says how large the leak is at least.
+    Two conditions must hold: the record's test, corrected over the whole study, is significant, and
+    the figure's interval, which is not corrected, excludes guessing. If one of them is missing the
+    other decides. For a rate the test alone decides: it is exact, while the interval covers every
+    threshold with the same false-positive rate and bounds the size of the leak.
     """
     if figure.value is None or figure.doubt:
         return None
@@ -183,17 +188,17 @@ def above_chance(figure: Estimate) -> bool | None:
 
 
 def by_test_alone(figure: Estimate) -> bool:
-    """True if the corrected test finds a figure above guessing but its interval holds guessing.
+    """Return True if the corrected test is significant but the figure's interval contains guessing.
 
-    That happens over several runs: the test asks whether there was a leak in any of them, the
-    interval how large their mean is.
+    This happens over several runs: the test asks whether any of them leaks, and the interval is
+    that of their mean.
     """
     tested = figure.value is not None and not figure.doubt and figure.significant is True
     return tested and not above_chance(figure)
 
 
 def by_interval_alone(figure: Estimate) -> bool:
-    """True if an interval leaves guessing out that the corrected test does not rule out."""
+    """Return True if an interval excludes guessing but the corrected test is not significant."""
     return figure.significant is False and _excludes_guessing(figure) is True
 
 

@@ -1,6 +1,6 @@
-"""The leak ladder: how strong attacks are to be expected, from what a federation knows of itself.
+"""Leak ladder: expected attack strength from quantities that a federation can measure itself.
 
-Rule and rungs are data (``ladder.json``), made from records by ``docs/ladder.py``.
+Rule and rungs are data (``ladder.json``), computed from records by ``docs/ladder.py``.
 """
 
 import json
@@ -13,36 +13,36 @@ from typing import NamedTuple
 
 from fedaudit.core.limits import Limited
 from fedaudit.core.metric_names import AUC
-from fedaudit.results.estimate import Estimate
-from fedaudit.results.metrics import GENERALISATION_GAP
+from fedaudit.results.estimate import GENERALISATION_GAP, Estimate
 from fedaudit.results.record import Record, Trajectory
 
 UPLOAD_ATTACKS = ("loss-series", "avg-cosine", "fedmia-1", "fedmia-2")
-"""The strongest of these is what the rule expects; it takes one of each signal, at least."""
+"""The rule predicts the strongest of these; it needs at least one attack on each signal."""
 FINAL_ATTACK = "blackbox-loss"
 _LOSS = ("loss-series", "fedmia-1")
 _COSINE = ("avg-cosine", "fedmia-2")
 _MIDDLE = 2 * NormalDist().inv_cdf(0.9)
-"""The middle 80 % of normal values, in standard deviations."""
+"""Width of the middle 80 % of a normal distribution, in standard deviations."""
 _DATA = Path(__file__).parent / "ladder.json"
 
 
 @dataclass(frozen=True)
 class Auc(Limited[float]):
-    """An attack's AUC, with its limits; of several clients under audit the means."""
+    """AUC of an attack with its limits, averaged over audited clients."""
 
     attack: str
 
 
 class ProbitLine(NamedTuple):
-    """The expected leak: a normal distribution function of a line.
+    """Expected AUC as a normal distribution function of a linear term.
 
     Attributes:
-        intercept: At a gap of 0.
-        slope: For a gap of 1.
-        spread: Nine of ten rungs of a data set that a rule is not made from are nearer to it.
+        intercept: The linear term at a gap of 0.
+        slope: Its increase for a gap of 1.
+        spread: Distance within which nine of ten rungs lie, on data sets that the rule was not
+            fitted on.
         least: The smallest gap that the line was fitted on.
-        most: The largest.
+        most: The largest gap.
     """
 
     intercept: float
@@ -52,21 +52,21 @@ class ProbitLine(NamedTuple):
     most: float
 
     def covers(self, gap: float) -> bool:
-        """Return True if the line was fitted on gaps as small and as large."""
+        """Return True if a gap is within the range that the line was fitted on."""
         return self.least <= gap <= self.most
 
     def at(self, gap: float) -> float:
-        """The AUC to be expected."""
+        """Return the expected AUC at a gap."""
         return NormalDist().cdf(self.intercept + self.slope * gap)
 
     def from_gap(self, auc: float) -> float:
-        """The gap from which on that much is to be expected."""
+        """Return the smallest gap with this expected AUC."""
         return (NormalDist().inv_cdf(auc) - self.intercept) / self.slope
 
 
 @dataclass(frozen=True)
 class Rung(Limited[float]):
-    """The AUC in one federation on the ladder: data, what was changed, its gap."""
+    """AUC in one federation on the ladder, with its data set, changed setting and gap."""
 
     data: str
     changed: str
@@ -74,15 +74,15 @@ class Rung(Limited[float]):
 
 
 class Change(NamedTuple):
-    """Two federations that differ in one setting: what it was and became, and both of each.
+    """Two federations that differ in one setting.
 
     Attributes:
-        kind: What was done: "epochs", "samples", "clipping", ...
+        kind: What was changed: "epochs", "samples", "clipping", ...
         data: Data set.
-        before: The setting.
-        after: The setting.
-        auc: Of the strongest attack on uploads, before and after.
-        accuracy: Of the last global model on its test part, before and after.
+        before: The setting before.
+        after: The setting after.
+        auc: AUC of the strongest attack on uploads, before and after.
+        accuracy: Test accuracy of the last global model, before and after.
     """
 
     kind: str
@@ -94,13 +94,13 @@ class Change(NamedTuple):
 
 
 class Ladder(NamedTuple):
-    """Both rules, with what they were made from.
+    """Both rules, with the data that they were fitted on.
 
     Attributes:
-        uploads: By the gap in loss of what clients send, in standard deviations.
-        final: By the generalisation gap of the last global model.
-        rungs: For uploads.
-        changes: What one setting made of a rung.
+        uploads: Rule by the gap in loss of the clients' uploads, in standard deviations.
+        final: Rule by the generalisation gap of the last global model.
+        rungs: Rungs for uploads.
+        changes: Effects of single settings.
     """
 
     uploads: ProbitLine
@@ -111,97 +111,105 @@ class Ladder(NamedTuple):
 
 @cache
 def ladder() -> Ladder:
-    """The ladder as it was measured."""
-    given = json.loads(_DATA.read_text(encoding="utf-8"))
+    """Return the ladder as it was measured."""
+    rules = json.loads(_DATA.read_text(encoding="utf-8"))
     return Ladder(
-        ProbitLine(**given["uploads"]),
-        ProbitLine(**given["final"]),
+        ProbitLine(**rules["uploads"]),
+        ProbitLine(**rules["final"]),
         tuple(
             Rung(value, low, high, data, changed, gap)
-            for data, changed, gap, value, low, high in given["rungs"]
+            for data, changed, gap, value, low, high in rules["rungs"]
         ),
         tuple(
             Change(kind, data, before, after, (*auc,), (*accuracy,))
-            for kind, data, before, after, auc, accuracy in given["changes"]
+            for kind, data, before, after, auc, accuracy in rules["changes"]
         ),
     )
 
 
 def loss_gap(record: Record) -> float | None:
-    """Mean loss on samples of nobody less that on a client's own, of the model that it sent.
+    """Return how much larger the loss of clients' uploads is on held-out samples than on their own.
 
-    In standard deviations of the loss on samples of nobody, taken from the range of their middle
-    80 %; the mean over measured rounds, clients under audit and seeds. A client can tell by itself,
-    from its own samples and some fresh ones. None where the record does not say it.
+    The gap is in standard deviations of the loss on held-out samples, estimated from the range of
+    their middle 80 %. It is the mean over measured rounds, audited clients and seeds. A client can
+    measure it without an attack, from its own samples and some held-out ones.
+
+    Returns:
+        None if the record does not have the trajectories.
     """
-    parts = [one for one in record.trajectories if one.signal == "loss"]
+    losses = [trajectory for trajectory in record.trajectories if trajectory.signal == "loss"]
     gaps = [
         gap
-        for one in parts
-        if one.origin == "member"
-        for fresh in parts
-        if (fresh.origin, fresh.target, fresh.seed) == ("unseen", one.target, one.seed)
-        for gap in _by_round(one, fresh)
+        for members in losses
+        if members.origin == "member"
+        for held_out in losses
+        if held_out.origin == "unseen"
+        if (held_out.target, held_out.seed) == (members.target, members.seed)
+        for gap in _by_round(members, held_out)
     ]
     return fmean(gaps) if gaps else None
 
 
-def _by_round(own: Trajectory, fresh: Trajectory) -> list[float]:
+def _by_round(members: Trajectory, held_out: Trajectory) -> list[float]:
     # Signals are larger for members: minus the loss.
     gaps = []
-    for values in zip(own.mean, fresh.mean, fresh.low, fresh.high, strict=True):
-        known = [value for value in values if value is not None]
-        if len(known) == len(values) and known[3] > known[2]:
-            gaps.append((known[0] - known[1]) * _MIDDLE / (known[3] - known[2]))
+    for values in zip(members.mean, held_out.mean, held_out.low, held_out.high, strict=True):
+        present = [value for value in values if value is not None]
+        if len(present) == len(values) and present[3] > present[2]:
+            gaps.append((present[0] - present[1]) * _MIDDLE / (present[3] - present[2]))
     return gaps
 
 
-def samples_of(record: Record) -> float | None:
-    """Samples of a client under audit, the mean; None where the record does not say."""
-    targets = {one.target for one in record.findings if one.target is not None}
-    held = [one.samples for one in record.clients if one.client in targets]
-    return fmean(held) if held and min(held) > 0 else None
+def mean_client_samples(record: Record) -> float | None:
+    """Return the mean number of samples of an audited client; None if the record omits it."""
+    targets = {finding.target for finding in record.findings if finding.target is not None}
+    sizes = [row.samples for row in record.clients if row.client in targets]
+    return fmean(sizes) if sizes and min(sizes) > 0 else None
 
 
 def generalisation_gap(record: Record) -> float | None:
-    """Of the last global model, the mean over seeds."""
-    found = record.where(topic="utility", metric=GENERALISATION_GAP)
-    gaps = [one.value for one in found if one.value is not None]
+    """Return the generalisation gap of the last global model, mean over seeds."""
+    figures = record.where(topic="utility", metric=GENERALISATION_GAP)
+    gaps = [figure.value for figure in figures if figure.value is not None]
     return fmean(gaps) if gaps else None
 
 
 def strongest(record: Record) -> Auc | None:
-    """Which attack on uploads finds most, against mixed non-members; None if some were not run."""
-    found = aucs(record, UPLOAD_ATTACKS, "mixed")
-    names = {one.attack for one in found}
+    """Return the attack on uploads with the largest AUC on mixed non-members.
+
+    Returns:
+        None if no attack on losses or none on cosines was run.
+    """
+    candidates = aucs(record, UPLOAD_ATTACKS, "mixed")
+    names = {auc.attack for auc in candidates}
     if names.isdisjoint(_LOSS) or names.isdisjoint(_COSINE):
         return None
-    return max(found, key=lambda one: one.value)
+    return max(candidates, key=lambda auc: auc.value)
 
 
 def aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
-    """The AUC of each of these attacks that was run, over seeds and clients under audit."""
-    found = []
+    """Return the AUC of each of these attacks that was run, mean over seeds and audited clients."""
+    means = []
     for attack in attacks:
         figures = over_seeds(record, attack, AUC, contrast)
         limits = [
-            (one.value, one.low, one.high)
-            for one in figures
-            if one.value is not None and one.low is not None and one.high is not None
+            (figure.value, figure.low, figure.high)
+            for figure in figures
+            if figure.value is not None and figure.low is not None and figure.high is not None
         ]
         if limits and len(limits) == len(figures):
             value, low, high = (fmean(part) for part in zip(*limits, strict=True))
-            found.append(Auc(value, low, high, attack))
-    return found
+            means.append(Auc(value, low, high, attack))
+    return means
 
 
 def over_seeds(record: Record, attack: str, metric: str, contrast: str) -> list[Estimate]:
-    """A figure of every client under audit: that over the seeds where there are several."""
+    """Return a figure of every audited client: that over the seeds if there are several."""
     several = len(record.seeds) > 1
     return [
-        one
-        for one in record.findings
-        if (one.attack, one.metric, one.contrast) == (attack, metric, contrast)
-        and one.target is not None
-        and (one.seed is None) == several
+        figure
+        for figure in record.findings
+        if (figure.attack, figure.metric, figure.contrast) == (attack, metric, contrast)
+        and figure.target is not None
+        and (figure.seed is None) == several
     ]

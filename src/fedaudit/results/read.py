@@ -1,4 +1,4 @@
-"""Reading a record or a comparison back, from a file that anybody may have written."""
+"""Safe reading of records and comparisons from untrusted files."""
 
 import math
 import re
@@ -12,9 +12,9 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import LONGEST_RESULT, TooLarge, parsed_json, read_text, refuse_absent
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
-from fedaudit.results.fields import MOST
+from fedaudit.results.fields import LARGEST
 from fedaudit.results.record import FORMAT, VERSION, Record
-from fedaudit.results.sources import FAIR, OWN
+from fedaudit.results.runs import FAIR, OWN
 from fedaudit.results.text import (
     LONGEST,
     MAX_DEPTH,
@@ -29,26 +29,27 @@ from fedaudit.results.text import (
 _LONGEST_NUMBER = 400
 _MOST_METRICS = 1000
 _MAYBE_LARGE = re.compile(r"[\s\[,:]-?(?:\d{16}|\d[\d.]*[eE]\+?\d{3})")
-"""Without a number like this in a text none of it needs a look: millions of them take seconds."""
+"""Pattern of a large number. Numbers of a text without a match need no check, which saves
+seconds for millions of numbers."""
 
 Document = TypeVar("Document", bound=BaseModel)
 
 
 def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
-    """The record in a file that :func:`fedaudit.results.record.write_record` wrote.
+    """Return the record in a file that :func:`fedaudit.results.record.write_record` wrote.
 
-    The file is treated as hostile: it is bounded in size and depth, holds plain JSON without
-    repeated keys or numbers that are not finite, without text that steers a screen, and must fit
-    the format to the last field: no figure that cannot be.
+    The file is treated as hostile. It is bounded in size and depth and must hold plain JSON,
+    without repeated keys, numbers that are not finite, or text that controls a terminal. It must
+    fit the format to the last field, so that impossible figures are refused.
 
     Args:
         path: A record file.
         max_bytes: Largest file that is read at all.
 
     Raises:
-        BadInput: There is no such file, it is too large, is no fedaudit record, or is one of
-            another version.
-        Damaged: It is not JSON, or does not fit the format.
+        BadInput: The file does not exist, is too large, is no fedaudit record, or has another
+            version.
+        Damaged: The file is not JSON, or does not fit the format.
     """
     return _as_record(_parsed(_text(path, max_bytes), path), path)
 
@@ -60,21 +61,22 @@ def _as_record(parsed: object, path: Path) -> Record:
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
             "has; take the original record"
         )
-    found = _with_draws(_fitting(Record, document, path, "the record format"))
-    metrics = len({figure.metric for figure in found.findings})
+    record = _with_draws(_fitting(Record, document, path, "the record format"))
+    metrics = len({figure.metric for figure in record.findings})
     if metrics > _MOST_METRICS:
         raise Damaged(
             f"{path} has figures of {metrics:,} kinds, and at most {_MOST_METRICS:,} are read, as "
             "no study has so many; take the original record"
         )
-    _refuse_nobody(found, path)
-    return found
+    _refuse_one_sided(record, path)
+    return record
 
 
 def _with_draws(record: Record) -> Record:
-    """Return a record of an older version with the samples named that source inference asked about.
+    """Name the audited samples of source inference in the record of an older version.
 
-    They were the audited ones: of a fair draw, where clients' label distributions differ.
+    They were the samples of the membership audit: those of a fair draw if clients' label
+    distributions differ.
     """
     audit, partition = (record.config.get(name) for name in ("audit", "partition"))
     draw = audit.get("draw", "fair") if isinstance(audit, Mapping) else ""
@@ -83,28 +85,28 @@ def _with_draws(record: Record) -> Record:
     is_fair = not record.watched and draw == "fair" and not is_equal
     contrast = {"contrast": FAIR if is_fair else OWN}
     estimates = [
-        one.model_copy(update=contrast)
-        if one.topic == "source" and one.contrast not in (OWN, FAIR)
-        else one
-        for one in record.estimates
+        estimate.model_copy(update=contrast)
+        if estimate.topic == "source" and estimate.contrast not in (OWN, FAIR)
+        else estimate
+        for estimate in record.estimates
     ]
     return record.model_copy(update={"estimates": estimates})
 
 
-def _refuse_nobody(record: Record, path: Path) -> None:
-    """Refuses a figure of scores with nobody on a side: limits and sizes are calculated by these.
+def _refuse_one_sided(record: Record, path: Path) -> None:
+    """Raise if a figure of scores has no members or no non-members, since limits depend on both.
 
-    A bound on epsilon is made of guesses, which a coin may all have made members; what is proven
-    has no samples.
+    Bounds on epsilon are exempt: they count guesses, which a coin may all have made members, and
+    formal bounds have no samples.
     """
-    for one in [*record.findings, *record.groups]:
-        if not (one.attack and _is_of_scores(one.metric)):
+    for figure in [*record.findings, *record.groups]:
+        if not (figure.attack and _is_of_scores(figure.metric)):
             continue
-        if one.value is not None and min(one.n_members, one.n_nonmembers) < 1:
+        if figure.value is not None and min(figure.n_members, figure.n_nonmembers) < 1:
             raise Damaged(
-                f"{path} has a figure of {_short(one.attack)} with {one.n_members} members and "
-                f"{one.n_nonmembers} non-members, and it takes one of each to tell them apart; "
-                "take the original record"
+                f"{path} has a figure of {_short(figure.attack)} with {figure.n_members} members "
+                f"and {figure.n_nonmembers} non-members, and it takes at least one of each; take "
+                "the original record"
             )
 
 
@@ -113,28 +115,27 @@ def _is_of_scores(metric: str) -> bool:
 
 
 def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Comparison:
-    """The comparison in a file that ``fedaudit compare`` wrote; as guarded as a record.
+    """Return the comparison in a file that ``fedaudit compare`` wrote, checked like a record.
 
     Args:
         path: A comparison file.
         max_bytes: Largest file that is read at all.
 
     Raises:
-        BadInput: There is no such file, it is too large, is no comparison, or is one of another
-            version.
-        Damaged: It is not JSON, or does not fit the format.
+        BadInput: The file does not exist, is too large, is no comparison, or has another version.
+        Damaged: The file is not JSON, or does not fit the format.
     """
     document = _of_kind(_parsed(_text(path, max_bytes), path), path, _COMPARISON)
     return _fitting(Comparison, document, path, "the comparison's format")
 
 
 class _Kind(NamedTuple):
-    """A kind of document: what it is called, its mark, and what to give where it is another."""
+    """Kind of document: its names, its format field, and advice for a file of another kind."""
 
     name: str
     noun: str
-    mark: str
-    instead: str
+    format: str
+    advice: str
     made_by: str
     versions: tuple[int, ...] = (1,)
 
@@ -158,16 +159,16 @@ _COMPARISON = _Kind(
 
 
 def _of_kind(document: object, path: Path, kind: _Kind) -> dict[str, object]:
-    """A JSON object that says that it is of a kind and of this version, in plain text."""
-    if not isinstance(document, dict) or document.get("format") != kind.mark:
+    """Return the content of a JSON object that states a kind, this version and the right digest."""
+    if not isinstance(document, dict) or document.get("format") != kind.format:
         raise BadInput(
-            f"{path} is not a {kind.name} (its 'format' is not {kind.mark!r}); {kind.instead}"
+            f"{path} is not a {kind.name} (its 'format' is not {kind.format!r}); {kind.advice}"
         )
     _refuse_other_version(document, path, kind)
     if was_altered(document):
         raise Damaged(
-            f"{path} was altered after it was written: its content does not have the digest that "
-            f"it carries; restore it from a copy, or make it again with `{kind.made_by}`"
+            f"{path} was altered after it was written: its content does not match its digest; "
+            f"restore it from a copy, or write it again with `{kind.made_by}`"
         )
     return without_digest(document)
 
@@ -192,13 +193,13 @@ def _refuse_steering(document: object, path: Path) -> None:
     bad = next((text for text in texts(document) if not is_plain(text)), None)
     if bad is not None:
         raise Damaged(
-            f"{path} holds a text with control characters or turns of direction, or of over "
-            f"{LONGEST:,} characters ({_short(bad)}); take the original record"
+            f"{path} contains a text with control characters or changes of the reading direction, "
+            f"or of over {LONGEST:,} characters ({_short(bad)}); take the original record"
         )
 
 
 def _text(path: Path, max_bytes: int) -> str:
-    refuse_absent(path, "the folder of a study that was carried out, or its record (JSON)")
+    refuse_absent(path, "the folder of a completed study, or its record (JSON)")
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "no regular file"
         raise BadInput(f"{path} is {kind}; give the path of a record file (JSON)")
@@ -216,7 +217,6 @@ def _text(path: Path, max_bytes: int) -> str:
 
 
 def _parsed(text: str, path: Path) -> object:
-    """The JSON value of a text, with plain texts only."""
     try:
         large = _MAYBE_LARGE.search(text)
         document = parsed_json(
@@ -230,14 +230,14 @@ def _parsed(text: str, path: Path) -> object:
             f"{path} is nested too deeply to be a record; take the original record"
         ) from None
     except ValueError as error:
-        raise Damaged(f"{path} is not a whole JSON document: {error}") from None
+        raise Damaged(f"{path} is not a complete JSON document: {error}") from None
     if not is_plain_json(text):
         _refuse_steering(document, path)
     return document
 
 
 def _refused_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number; a figure that is missing is null")
+    raise ValueError(f"{name} is not a JSON number; a missing figure is null")
 
 
 def _finite(digits: str) -> float:
@@ -249,21 +249,21 @@ def _finite(digits: str) -> float:
 
 def _bounded(digits: str) -> int:
     # Counted first, since reading thousands of digits takes long.
-    if len(digits) > _LONGEST_NUMBER or abs(int(digits)) > MOST:
+    if len(digits) > _LONGEST_NUMBER or abs(int(digits)) > LARGEST:
         raise ValueError(f"the number {_short(digits)} is beyond what a record can hold")
     return int(digits)
 
 
 def _sentence(error: ValidationError) -> str:
-    """The first fault as one sentence that names the place, and how many more there are."""
+    """Describe the first fault with its place, and the number of further ones."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     first = faults[0]
     place = ".".join(str(part) for part in first["loc"])
     others = len(faults) - 1
-    more = f" (and {others} more fault{'s' if others > 1 else ''})" if others else ""
-    said = first["msg"].removeprefix("Value error, ")
-    said = f"{said[:1].lower()}{said[1:]}"
-    return f"at {_short(place)}: {said}{more}; take the original record"
+    further = f" (and {others} more fault{'s' if others > 1 else ''})" if others else ""
+    message = first["msg"].removeprefix("Value error, ")
+    message = f"{message[:1].lower()}{message[1:]}"
+    return f"at {_short(place)}: {message}{further}; take the original record"
 
 
 def _short(value: object) -> str:

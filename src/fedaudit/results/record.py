@@ -1,8 +1,7 @@
-"""The record of a study: everything a reader needs, and nothing that can be executed.
+"""Format of the record of a study: all results as plain data, with nothing that can be executed.
 
-A record is one JSON document. Reports, comparisons and gates read records only, never a run.
-Rates are shares in [0, 1]; ``None`` stands for a figure that could not be given, and ``note``
-then says why.
+A record is one JSON document. Reports, comparisons and gates read only records, never runs. Rates
+are shares in [0, 1]. A figure that could not be computed is ``None``, and its ``note`` says why.
 """
 
 import hashlib
@@ -17,22 +16,20 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.files import LONGEST_RESULT, refuse_unreadable, write_whole
-from fedaudit.results.clusters import ClusterResult
-from fedaudit.results.coverage import Coverage
 from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expanded
 from fedaudit.results.fields import (
-    Change,
-    Drawn,
+    Count,
+    Finite,
     Limits,
     Part,
     Seconds,
     Share,
-    Whole,
+    SignedShare,
     refuse_disorder,
     refuse_ragged,
 )
 from fedaudit.results.games import (
-    FOR_PEOPLE,
+    DESCRIPTIVE_SETTINGS,
     Detection,
     Detector,
     GamePoint,
@@ -40,14 +37,14 @@ from fedaudit.results.games import (
     detection,
     points_played,
 )
-from fedaudit.results.sources import LABELS, OWN, SourceResult
+from fedaudit.results.runs import LABELS, OWN, ClusterResult, Coverage, SourceResult
 from fedaudit.results.text import sealed_json
 
 FORMAT = "fedaudit-record"
 VERSION = 3
-OF_A_RECORDER = frozenset({"name", "recording", "figures", "attacks", "code"})
-"""Settings that the record of a live recording has: nothing else is known of the federation."""
-OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "targets"}) | {
+RECORDER_SETTINGS = frozenset({"name", "recording", "figures", "attacks", "code"})
+"""Settings in the record of a live recording, which knows nothing else of the federation."""
+RECORDING_KEYS = frozenset({"name", "key", "view", "every", "keep", "attacks", "targets"}) | {
     "classes",
     "sizes",
     "names",
@@ -57,24 +54,24 @@ OF_A_RECORDING = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "unaudited",
     "not_uploaded",
 }
-"""What stands in its table ``recording``."""
+"""Keys of its table ``recording``."""
 _NEVER_REFUSED = frozenset({"source", "clusters", "utility"})
-"""Topics whose figures are counts and means of what was seen, so that each has a value."""
+"""Topics whose figures are counts and means of observations, so that each has a value."""
 _key_of = attrgetter(*Coordinates.model_fields, "metric", "against")
-"""What tells one figure of a record from all others."""
-NAMES_OWNERS = "arg max"
-"""How the rule over clients ends of an attack that names owners and scores no membership."""
+"""Coordinates that identify a figure within a record."""
+SOURCE_RULE_SUFFIX = "arg max"
+"""End of the rule over clients of an attack that identifies sources and scores no membership."""
 
 
 class Curve(Part):
-    """A receiver operating characteristic, thinned to what a plot can show."""
+    """Receiver operating characteristic, thinned for a plot."""
 
     attack: str
     defense: str = "none"
     view: str = "uploads"
     contrast: str
-    target: Whole
-    seed: Whole
+    target: Count
+    seed: Count
     fpr: Annotated[list[Share], Field(min_length=1)]
     tpr: list[Share]
 
@@ -85,17 +82,17 @@ class Curve(Part):
 
 
 class Trajectory(Part):
-    """A signal at the target client over rounds: mean and 10-90% range of one origin."""
+    """Signal at the target client over rounds: mean and 10-90% range for samples of one origin."""
 
     signal: str
     defense: str = "none"
-    target: Whole
-    seed: Whole
+    target: Count
+    seed: Count
     origin: Literal["member", "other_client", "unseen"]
-    rounds: list[Whole]
-    mean: list[Drawn | None]
-    low: list[Drawn | None]
-    high: list[Drawn | None]
+    rounds: list[Count]
+    mean: list[Finite | None]
+    low: list[Finite | None]
+    high: list[Finite | None]
 
     @model_validator(mode="after")
     def _even(self) -> "Trajectory":
@@ -104,16 +101,16 @@ class Trajectory(Part):
 
 
 class Histogram(Part):
-    """Counts of scores by origin over common bins; ``edges`` has one entry more."""
+    """Counts of scores by origin over common bins; ``edges`` has one more entry than the counts."""
 
     attack: str
     defense: str = "none"
-    target: Whole
-    seed: Whole
-    edges: Annotated[list[Drawn], Field(min_length=2)]
-    member: list[Whole]
-    other_client: list[Whole]
-    unseen: list[Whole]
+    target: Count
+    seed: Count
+    edges: Annotated[list[Finite], Field(min_length=2)]
+    member: list[Count]
+    other_client: list[Count]
+    unseen: list[Count]
 
     @model_validator(mode="after")
     def _even(self) -> "Histogram":
@@ -121,48 +118,50 @@ class Histogram(Part):
         refuse_ragged(
             bins=bins, member=self.member, other_client=self.other_client, unseen=self.unseen
         )
-        if any(one > other for one, other in pairwise(self.edges)):
+        if any(edge > next_edge for edge, next_edge in pairwise(self.edges)):
             raise ValueError("edges are not in order")
         return self
 
 
 class ExposedSample(Part):
-    """A member that an attack singles out: its score is above this share of non-members'.
+    """Member with an unusually high score.
 
     Attributes:
         unit: "sample", or "person".
-        sample: Its id in the data set, or its number as a person.
-        label: Class of a sample; None of a person, who may have samples of several.
+        sample: Its id in the data set, or the number of the person.
+        label: Class of a sample; None for a person, who may have samples of several classes.
+        above_nonmembers: Share of non-members with a lower score.
     """
 
     attack: str
     defense: str = "none"
-    target: Whole
-    seed: Whole
+    target: Count
+    seed: Count
     unit: Literal["sample", "person"] = "sample"
-    sample: Whole
-    label: Whole | None = None
+    sample: Count
+    label: Count | None = None
     above_nonmembers: Share
 
 
 class ControlResult(Limits[Share]):
-    """A check that the figures mean what they say.
+    """Check that the figures of a record are sound.
 
     Attributes:
         control: "permuted members", "untrained model", "blind classifier", "planted leak", "claimed
-            epsilon", "retrained federation", "exact copies",
-            "reported training metrics", "peer updates".
-        expected: What a sound run gives, in words.
+            epsilon", "retrained federation", "exact copies", "reported training metrics", "peer
+            updates".
+        expected: Result of a sound run, in words.
         clients: Clients that a failed control of a whole run names.
-        passed: Whether it did; None where it could not be run.
+        value: The measured figure.
+        passed: Whether it passed; None if it could not be run.
     """
 
     control: str
     attack: str = ""
     defense: str = "none"
-    target: Whole | None = None
-    seed: Whole | None = None
-    clients: list[Whole] = Field(default_factory=list)
+    target: Count | None = None
+    seed: Count | None = None
+    clients: list[Count] = Field(default_factory=list)
     expected: str
     value: Share | None
     passed: bool | None
@@ -170,7 +169,7 @@ class ControlResult(Limits[Share]):
 
     @model_validator(mode="after")
     def _possible(self) -> "ControlResult":
-        # The mean of shuffles may lie outside of their central range.
+        # The mean over shuffles may lie outside their central range.
         refuse_disorder(self.low, None, self.high)
         return self
 
@@ -179,8 +178,8 @@ class AccuracyByRound(Part):
     """Test accuracy of one run's models after each measured round."""
 
     defense: str = "none"
-    seed: Whole
-    rounds: list[Whole]
+    seed: Count
+    rounds: list[Count]
     accuracy: list[Share]
 
     @model_validator(mode="after")
@@ -190,51 +189,52 @@ class AccuracyByRound(Part):
 
 
 class UsageRow(Part):
-    """Uses of a client's samples in one run, and what its defense cost it.
+    """Uses of a client's samples in one run, and the costs of its defense.
 
     Attributes:
-        defended: Whether the client uses the defense.
-        distinct: Different samples that it trained on, round by round; 0 where it took no part.
-        times_used: How many of its samples it used 0 times over the run, once, twice, ...
-        times_recycled: The same for uses that a defense brought back after leaving them out.
-        extra_bytes: Sent or received beside model and upload, over the run.
-        seconds: Of local training over the run; of the machine, and outside the content hash.
-        filter_cosine: Between what a filter of the user's own was given and what it sent, mean
-            over rounds; None where there is no filter, and in older records.
-        rounds_acted: Rounds in which a defense that acts under a condition changed a step or the
-            upload; None for a defense that always acts, and in older records.
-        rounds_decided_by_risk: Rounds in which the models' risks changed the client's choice among
-            them; None where it chose none by risk, and in older records.
+        defended: True if the client uses the defense.
+        samples: Samples of the client.
+        distinct: Distinct samples that it trained on in each round; 0 if it took no part.
+        times_used: Numbers of its samples that it used 0 times over the run, once, twice, ...
+        times_recycled: The same for uses that a defense repeated after omitting them.
+        extra_bytes: Bytes sent or received over the run in addition to model and upload.
+        seconds: Local training time over the run. It depends on the machine and is not hashed.
+        filter_cosine: Cosine between the input and the output of a custom filter, mean over rounds.
+            None without a filter, and in older records.
+        rounds_acted: Rounds in which a conditional defense changed a step or the upload. None for a
+            defense that always acts, and in older records.
+        rounds_decided_by_risk: Rounds in which the models' risks changed the client's choice of a
+            model. None if it never chose by risk, and in older records.
     """
 
     defense: str = "none"
-    seed: Whole
-    client: Whole
+    seed: Count
+    client: Count
     defended: bool
-    samples: Whole
-    distinct: Annotated[list[Whole], Field(min_length=1)]
-    times_used: list[Whole]
-    times_recycled: list[Whole]
-    extra_bytes: Whole = 0
+    samples: Count
+    distinct: Annotated[list[Count], Field(min_length=1)]
+    times_used: list[Count]
+    times_recycled: list[Count]
+    extra_bytes: Count = 0
     seconds: Seconds = 0.0
-    filter_cosine: Change | None = None
-    rounds_acted: Whole | None = None
-    rounds_decided_by_risk: Whole | None = None
+    filter_cosine: SignedShare | None = None
+    rounds_acted: Count | None = None
+    rounds_decided_by_risk: Count | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> "UsageRow":
         if max(self.distinct) > self.samples:
-            raise ValueError(f"{max(self.distinct)} different ones of {self.samples} samples")
+            raise ValueError(f"{max(self.distinct)} distinct samples of {self.samples}")
         return self
 
 
 class AttackRow(Part):
-    """Parts of an attack, as the catalogue has them.
+    """Parts of an attack, as the catalogue states them.
 
     Attributes:
-        note: Why it was refused, or failed; of one that ran, why it failed on some clients.
+        note: Why it was refused or failed, or why it failed on some clients.
         uncovered: Why it was not run on clients that took part in too few rounds, or with too few
-            others.
+            other clients.
     """
 
     name: str
@@ -249,49 +249,49 @@ class AttackRow(Part):
 
     @property
     def infers_source(self) -> bool:
-        """True if it names the client that a sample is from, as its rule over clients says."""
-        return self.over_clients.endswith(NAMES_OWNERS)
+        """True if its rule over clients identifies the client that a sample comes from."""
+        return self.over_clients.endswith(SOURCE_RULE_SUFFIX)
 
 
 class ClientRow(Part):
-    """A client's size and label distribution, and how many audited samples it holds.
+    """Size and label distribution of a client, and the number of its audited samples.
 
     Attributes:
-        audited: None where so few are not told.
+        audited: Audited samples of the client; None if there are too few to publish.
     """
 
-    client: Whole
-    samples: Whole
-    audited: Whole | None
-    class_counts: list[Whole]
+    client: Count
+    samples: Count
+    audited: Count | None
+    class_counts: list[Count]
 
 
 MOST_CLIENTS = 200
-"""So many clients have a row of their own in a record; the others share one."""
+"""Number of clients with a row each in a record; the others share one row."""
 
 
 class OtherClients(Part):
-    """The clients of a large federation that have no row of their own, together.
+    """Clients of a large federation without a row each, together.
 
     Attributes:
-        clients: Their number.
-        samples: Of all of them.
-        fewest: Samples of the smallest.
-        most: Samples of the largest.
-        audited: Audited samples that they hold.
+        clients: Number of these clients.
+        samples: Samples of all of them.
+        fewest: Samples of the smallest client.
+        most: Samples of the largest client.
+        audited: Audited samples of all of them.
         class_counts: Samples of each class.
     """
 
-    clients: Annotated[Whole, Field(ge=1)]
-    samples: Whole
-    fewest: Whole
-    most: Whole
-    audited: Whole
-    class_counts: list[Whole]
+    clients: Annotated[Count, Field(ge=1)]
+    samples: Count
+    fewest: Count
+    most: Count
+    audited: Count
+    class_counts: list[Count]
 
 
 class ViewRow(Part):
-    """The adversary of a study, in words."""
+    """Adversary of a study, in words."""
 
     name: str
     sees: list[str]
@@ -299,7 +299,7 @@ class ViewRow(Part):
 
 
 class Environment(Part):
-    """Place and time at which a record was made; outside of the content hash."""
+    """Place and time of an audit; not part of the content hash."""
 
     versions: dict[str, str] = Field(default_factory=dict)
     commit: str = ""
@@ -309,32 +309,31 @@ class Environment(Part):
 
 
 class Record(Part):
-    """Everything a study found.
+    """Results of a study.
 
     Attributes:
-        content_hash: SHA-256 over configuration, measurements and findings; the same for two
-            runs of one study on one machine, however often they were interrupted.
-        evaluation: "aligned", or "redraw" for the published code's way of drawing
-            non-members anew for every round and client.
-        nobody_is_a_member: Unseen samples were called members, to show what an evaluation
-            finds where there is nothing to find.
+        content_hash: SHA-256 over configuration, measurements and results. It is the same for two
+            runs of one study on one machine, even if they were interrupted.
+        evaluation: "aligned", or "redraw" for the published code's practice of drawing other
+            non-members for every round and client.
+        nobody_is_a_member: True if unseen samples were labelled as members, to show what an
+            evaluation reports without any leak.
         estimates: Every figure, at its coordinates.
         made_as: Content hash of the record of an older format that this one was converted from.
-        clients: One row a client; of more than ``MOST_CLIENTS`` the audited ones and those that
-            hold most audited samples.
-        other_clients: The rest of a large federation.
-        parameters: Numbers that a model learns, the largest where clients have several; None in
-            records that do not state it.
-        watched: The federation was somebody else's: it was watched, and how it trained is not
-            known.
-        accuracies: Of the models, round by round; figures of utility are estimates.
-        sources: The answers of each source attack in each run.
-        clusters: Who trained which model of a clustered federation in each run, at what risk.
-        points: How the points of a study of games were played; empty of other studies.
-        detector: How a client's detection of planted models was measured; None where it was not.
-        coverage: Which rounds and uploads were measured; None in records of older versions and of
+        clients: One row for each client. Beyond ``MOST_CLIENTS`` clients, only the audited ones and
+            those with the most audited samples have rows.
+        other_clients: The other clients of a large federation.
+        parameters: Number of trainable parameters, of the largest model if clients' models differ.
+            None in records that do not state it.
+        watched: True for a live recording of a federation whose training is unknown.
+        accuracies: Accuracies of the models in each round; figures of utility are estimates.
+        sources: Answers of each source attack in each run.
+        clusters: Models of a clustered federation in each run, with their clients and risks.
+        points: How the points of a study of games were played; empty for other studies.
+        detector: How a client's detection of planted models was measured; None if it was not.
+        coverage: Rounds and uploads that were measured. None in records of older versions and of
             games.
-        untested: What this study says nothing about, in plain words.
+        untested: What this study does not test, in words.
     """
 
     format: Literal["fedaudit-record"] = "fedaudit-record"
@@ -343,7 +342,7 @@ class Record(Part):
     content_hash: str
     made_as: str = ""
     config: dict[str, object]
-    seeds: list[Whole]
+    seeds: list[Count]
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
     watched: bool = False
@@ -352,7 +351,7 @@ class Record(Part):
     attacks: list[AttackRow]
     clients: list[ClientRow]
     other_clients: OtherClients | None = None
-    parameters: Whole | None = None
+    parameters: Count | None = None
     estimates: list[Estimate]
     curves: list[Curve] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
@@ -368,143 +367,149 @@ class Record(Part):
     coverage: Coverage | None = None
     untested: list[str] = Field(default_factory=list)
 
-    def where(self, **at: object) -> list[Estimate]:
-        """The estimates that have these values of fields: of coordinates, metric or against."""
-        names = attrgetter(*at)
-        wanted = tuple(at.values()) if len(at) > 1 else next(iter(at.values()))
-        return [one for one in self.estimates if names(one) == wanted]
+    def where(self, **fields: object) -> list[Estimate]:
+        """Return the estimates with the given values of coordinates, ``metric`` or ``against``."""
+        get = attrgetter(*fields)
+        values = tuple(fields.values()) if len(fields) > 1 else next(iter(fields.values()))
+        return [estimate for estimate in self.estimates if get(estimate) == values]
 
     @property
     def on_sources(self) -> list[Estimate]:
-        """The leading figures of source inference: on clients' own samples, where there are any."""
+        """The main figures of source inference: on clients' own samples, if there are any."""
         figures = self.where(topic="source")
-        own = [one for one in figures if one.contrast == OWN]
-        return own or figures
+        return [figure for figure in figures if figure.contrast == OWN] or figures
 
     @property
     def on_fair_sources(self) -> list[Estimate]:
-        """Figures of source inference on samples of a fair draw, where these do not lead."""
-        leading = set(map(id, self.on_sources))
-        return [one for one in self.where(topic="source") if id(one) not in leading]
+        """Figures of source inference on samples of a fair draw, unless these are the main ones."""
+        main = set(map(id, self.on_sources))
+        return [figure for figure in self.where(topic="source") if id(figure) not in main]
 
     @property
     def federation_size(self) -> int:
-        """Number of clients, with a row of their own or without."""
+        """Number of clients, including those without a row."""
         return len(self.clients) + (self.other_clients.clients if self.other_clients else 0)
 
     @property
     def label_distributions(self) -> list[list[int]]:
-        """Samples of each class, of every client and of those without a row together."""
-        together = [self.other_clients.class_counts] if self.other_clients else []
-        return [row.class_counts for row in self.clients] + together
+        """Samples of each class, for every client and for those without a row together."""
+        others = [self.other_clients.class_counts] if self.other_clients else []
+        return [row.class_counts for row in self.clients] + others
 
     @property
     def kind(self) -> Literal["study", "games"]:
-        """The kind of study: of attacks on a federation, or of security games."""
+        """Kind of study: attacks on a federation, or security games."""
         return "games" if self.points else "study"
 
     @property
     def games(self) -> list[PointPlayed]:
-        """The points of a study of games, each with its figures."""
+        """Points of a study of games, each with its figures."""
         return points_played(self.points, self.estimates)
 
     @property
     def detection(self) -> Detection | None:
-        """The detector of a study of games with its figures; None where it has none."""
+        """Detector of a study of games with its figures; None if it has none."""
         return detection(self.detector, self.estimates)
 
     @property
     def unit(self) -> Literal["sample", "person"]:
         """Unit of the audit: samples, or people with all their samples."""
-        people = any(one.unit == "person" for one in self.estimates if one.topic == "membership")
-        return "person" if people else "sample"
+        return (
+            "person"
+            if any(figure.unit == "person" for figure in self.where(topic="membership"))
+            else "sample"
+        )
 
     @property
     def findings(self) -> list[Estimate]:
         """Figures on membership, each over all samples or people of its contrast."""
         unit = self.unit
-        return [one for one in self._on_membership if not one.attack or one.unit == unit]
+        return [
+            figure for figure in self._on_membership if not figure.attack or figure.unit == unit
+        ]
 
     @property
     def of_single_samples(self) -> list[Estimate]:
-        """Figures on the samples of people one by one, in a record whose findings are on people."""
+        """Figures on people's single samples, in a record whose findings are on people."""
         unit = self.unit
-        return [one for one in self._on_membership if one.attack and one.unit != unit]
+        return [figure for figure in self._on_membership if figure.attack and figure.unit != unit]
 
     @property
     def _on_membership(self) -> list[Estimate]:
-        return [one for one in self.estimates if one.topic == "membership" and not one.by]
+        return [
+            figure for figure in self.estimates if figure.topic == "membership" and not figure.by
+        ]
 
     @property
     def groups(self) -> list[Estimate]:
-        """AUCs within one class, or for one client's samples."""
-        return [one for one in self.estimates if one.topic == "membership" and one.by]
+        """AUCs within one class, or on one client's samples."""
+        return [figure for figure in self.estimates if figure.topic == "membership" and figure.by]
 
     @property
     def others(self) -> list[Estimate]:
-        """Estimates on no membership."""
-        return [one for one in self.estimates if one.topic != "membership"]
+        """Estimates on topics other than membership."""
+        return [figure for figure in self.estimates if figure.topic != "membership"]
 
     @field_validator("estimates", mode="before")
     @classmethod
-    def _apart(cls, given: object) -> object:
-        return expanded(given)
+    def _expand(cls, entries: object) -> object:
+        return expanded(entries)
 
     @field_serializer("estimates")
-    def _together(self, estimates: list[Estimate]) -> list[dict[str, object]]:
+    def _compact(self, estimates: list[Estimate]) -> list[dict[str, object]]:
         return compact(estimates)
 
     @model_validator(mode="after")
     def _figures_are_there(self) -> "Record":
-        for one in self.estimates:
-            if one.topic in _NEVER_REFUSED and one.value is None:
-                raise ValueError(f"{one.metric} of topic {one.topic} has no value")
+        for figure in self.estimates:
+            if figure.topic in _NEVER_REFUSED and figure.value is None:
+                raise ValueError(f"{figure.metric} of topic {figure.topic} has no value")
         return self
 
     @model_validator(mode="after")
     def _figures_are_there_once(self) -> "Record":
         if len(set(map(_key_of, self.estimates))) < len(self.estimates):
             first, times = Counter(map(_key_of, self.estimates)).most_common(1)[0]
-            one = next(each for each in self.estimates if _key_of(each) == first)
+            figure = next(figure for figure in self.estimates if _key_of(figure) == first)
             raise ValueError(
-                f"{one.metric} of {one.attack or 'the run itself'} is there {times} times, and "
-                "each figure may stand once at its coordinates"
+                f"{figure.metric} of {figure.attack or 'the run itself'} is there {times} times, "
+                "and each figure may appear once at its coordinates"
             )
         return self
 
     @model_validator(mode="after")
     def _figures_of_sources_fit(self) -> "Record":
-        runs = {(one.attack, one.defense, one.view, one.seed) for one in self.sources}
-        figures = [one for one in self.on_sources if not one.against]
+        run_of = attrgetter("attack", "defense", "view", "seed")
+        runs = set(map(run_of, self.sources))
+        figures = [figure for figure in self.on_sources if not figure.against]
         if len(runs) != len(self.sources) or runs != {
-            (one.attack, one.defense, one.view, one.seed) for one in figures if one.seed is not None
+            run_of(figure) for figure in figures if figure.seed is not None
         }:
             raise ValueError("figures of sources are not those of the attacks and seeds in sources")
         attacks = {(attack, defense, view) for attack, defense, view, _ in runs}
         for against in ("", LABELS):
-            given = {
-                (one.attack, one.defense, one.view)
-                for one in self.on_sources
-                if one.against == against and one.seed is None
+            averaged = {
+                run_of(figure)[:3]
+                for figure in self.on_sources
+                if figure.against == against and figure.seed is None
             }
-            if given != attacks:
+            if averaged != attacks:
                 raise ValueError("figures of sources over all runs are not those of the attacks")
         return self
 
     @model_validator(mode="after")
     def _games_fit(self) -> "Record":
-        for one in self.games:
-            one.refuse_impossible()
-        found = self.detection
-        if found is not None:
-            found.refuse_impossible()
+        for point in self.games:
+            point.refuse_impossible()
+        if (detected := self.detection) is not None:
+            detected.refuse_impossible()
         return self
 
     def rows(self) -> list[dict[str, object]]:
-        """Return every figure of a run as a dictionary of plain values, whatever its topic.
+        """Return every figure of a run as a dictionary of plain values.
 
-        Figures that belong to no run, such as those of games and formal guarantees, are among
-        them. Figures over several runs are in :meth:`mean_rows`, so that none counts twice.
+        Figures that belong to no run, such as those of games and formal guarantees, are included.
+        Figures over several runs are in :meth:`mean_rows`, so that none counts twice.
 
         Returns:
             One dictionary for each estimate: its coordinates ("topic", "attack", "target", "seed",
@@ -518,19 +523,19 @@ class Record(Part):
         return [_flat(figure) for figure in self._by_runs(over=True)]
 
     def frame(self) -> object:
-        """Return :meth:`rows` as a pandas table, or as they are where pandas is not installed."""
+        """Return :meth:`rows` as a pandas table, or as a list if pandas is not installed."""
         return _table(self.rows())
 
     def mean_frame(self) -> object:
-        """Return :meth:`mean_rows` as a pandas table, or as they are without pandas."""
+        """Return :meth:`mean_rows` as a pandas table, or as a list if pandas is not installed."""
         return _table(self.mean_rows())
 
     def _by_runs(self, *, over: bool) -> list[Estimate]:
-        of_runs = {_without_seed(one) for one in self.estimates if one.seed is not None}
+        of_runs = {_without_seed(figure) for figure in self.estimates if figure.seed is not None}
         return [
-            one
-            for one in self.estimates
-            if (one.seed is None and _without_seed(one) in of_runs) == over
+            figure
+            for figure in self.estimates
+            if (figure.seed is None and _without_seed(figure) in of_runs) == over
         ]
 
 
@@ -544,18 +549,18 @@ def _without_seed(figure: Estimate) -> tuple[object, ...]:
 
 
 def _flat(figure: Estimate) -> dict[str, object]:
-    """Return a figure's values without tables in it, under the same names for every figure."""
-    found: dict[str, object] = {}
+    """Return a figure's values without nesting, under the same names for every figure."""
+    row: dict[str, object] = {}
     for name, value in figure.model_dump(mode="json", exclude={"tests"}).items():
         if name in _LIMITS:
             limits = value or Interval().model_dump()
-            found |= {f"{name}.{inner}": one for inner, one in limits.items()}
+            row |= {f"{name}.{key}": limit for key, limit in limits.items()}
         else:
-            found[name] = value
+            row[name] = value
     for test in figure.tests:
         outcome = test.model_dump(mode="json", exclude={"null"})
-        found |= {f"test.{test.null}.{inner}": one for inner, one in outcome.items()}
-    return found
+        row |= {f"test.{test.null}.{key}": field for key, field in outcome.items()}
+    return row
 
 
 _LIMITS = ("at_threshold", "further")
@@ -569,16 +574,17 @@ def _table(rows: list[dict[str, object]]) -> object:
     return DataFrame(rows)
 
 
-def replaced(record: Record, given: Sequence[Estimate]) -> Record:
-    """The record with these figures in the place of all on their topics.
+def replace_estimates(record: Record, figures: Sequence[Estimate]) -> Record:
+    """Return the record with these figures instead of all others on their topics.
 
     Args:
         record: The record.
-        given: Figures whole or in groups; those of neither kind stay.
+        given: The figures. Figures by class or client replace only such figures, and other figures
+            replace only others.
     """
-    kinds = {(one.topic, bool(one.by)) for one in given}
-    others = [one for one in record.estimates if (one.topic, bool(one.by)) not in kinds]
-    return record.model_copy(update={"estimates": [*given, *others]})
+    kinds = {(figure.topic, bool(figure.by)) for figure in figures}
+    others = [figure for figure in record.estimates if (figure.topic, bool(figure.by)) not in kinds]
+    return record.model_copy(update={"estimates": [*figures, *others]})
 
 
 def games_record(
@@ -586,20 +592,20 @@ def games_record(
     config: dict[str, object],
     played: Sequence[PointPlayed],
     detected: Detection | None,
-    made: Environment,
+    environment: Environment,
 ) -> Record:
-    """The record of a study of games.
+    """Return the record of a study of games.
 
     Args:
-        name: Of the study.
-        config: Its own settings.
+        name: Name of the study.
+        config: The study's own settings.
         played: All points, the study's own first.
-        detected: None where no detector was measured.
-        made: Where and when.
+        detected: The detector; None if none was measured.
+        environment: Where and when the study ran.
     """
-    points = [_less_figures(one, GamePoint) for one in played]
-    detector = None if detected is None else _less_figures(detected, Detector)
-    estimates = [figure for one in played for figure in one.estimates]
+    points = [_without_figures(point, GamePoint) for point in played]
+    detector = None if detected is None else _without_figures(detected, Detector)
+    estimates = [figure for point in played for figure in point.estimates]
     estimates += [] if detected is None else detected.estimates
     seed = config.get("seed")
     record = Record(
@@ -607,7 +613,7 @@ def games_record(
         content_hash="",
         config=config,
         seeds=[seed] if isinstance(seed, int) else [],
-        environment=made,
+        environment=environment,
         view=TAMPERING,
         attacks=[],
         clients=[],
@@ -615,17 +621,17 @@ def games_record(
         points=points,
         detector=detector,
     )
-    return record.model_copy(update={"content_hash": own_hash(record)})
+    return record.model_copy(update={"content_hash": games_hash(record)})
 
 
-def own_hash(record: Record) -> str:
-    """The content hash of a record of games, which holds all that it is over.
+def games_hash(record: Record) -> str:
+    """Return the content hash of a record of games, which covers the record alone.
 
-    A study's is over its measurements too, which only the folder of its run has.
+    The hash of other studies also covers measurements, which only the folder of the run has.
     """
     document = [
-        {name: value for name, value in record.config.items() if name not in FOR_PEOPLE},
-        [one.model_dump(mode="json", exclude_defaults=True) for one in record.estimates],
+        {name: value for name, value in record.config.items() if name not in DESCRIPTIVE_SETTINGS},
+        [estimate.model_dump(mode="json", exclude_defaults=True) for estimate in record.estimates],
         record.model_dump(
             mode="json",
             exclude={
@@ -645,28 +651,28 @@ TAMPERING = ViewRow(
     sees=["chooses_model", "uploads"],
     description="A server that plants a neuron in the model and sees what a client answers.",
 )
-"""The adversary of games."""
+"""Adversary of games."""
 
-Kept = TypeVar("Kept", bound=Part)
+AnyPart = TypeVar("AnyPart", bound=Part)
 
 
-def _less_figures(one: Part, kind: type[Kept]) -> Kept:
-    return kind.model_construct(**{name: getattr(one, name) for name in kind.model_fields})
+def _without_figures(part: Part, kind: type[AnyPart]) -> AnyPart:
+    return kind.model_construct(**{name: getattr(part, name) for name in kind.model_fields})
 
 
 def record_json(record: Record) -> str:
-    """The record as one line of JSON with its digest, less what stands at its default."""
-    given = record.model_dump(mode="json", exclude_defaults=True)
-    return sealed_json({"format": record.format, "version": record.version, **given})
+    """Return the record as one line of JSON with its digest, without fields at their defaults."""
+    fields = record.model_dump(mode="json", exclude_defaults=True)
+    return sealed_json({"format": record.format, "version": record.version, **fields})
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Writes the record as JSON, whole or not at all, for its owner alone to read."""
+    """Write the record as JSON, readable only by its owner; an interrupted write leaves no file."""
     text = record_json(record)
     refuse_unreadable(path, text, max_bytes=LONGEST_RESULT, remedy=_FEWER)
     write_whole(path, text, private=True)
 
 
 _FEWER = (
-    "attack again with fewer attacks or targets (`fedaudit attack`): all that was measured is kept"
+    "run `fedaudit attack` again with fewer attacks or targets: the measurements are still there"
 )

@@ -1,7 +1,7 @@
-"""Text of records and logs: sealed by a digest, bounded in length and depth, and safe to print.
+"""Text of records and logs: protected by a digest, bounded in length and depth, and safe to print.
 
-A name that holds an escape sequence or turns the direction of reading makes a terminal or a
-report show something else than what is there.
+Escape sequences and characters that change the reading direction could make a terminal or a report
+display something other than the actual text.
 """
 
 import hashlib
@@ -12,36 +12,36 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 LONGEST = 10_000
-"""Characters of a text in a record."""
+"""Maximum length of a text in a record, in characters."""
 MAX_DEPTH = 32
-"""Levels that a study's settings may nest; none needs a third of them."""
+"""Maximum nesting of a study's settings; real ones need less than a third of it."""
 
 _SPACES = "\t\n\r"
 _WITHOUT_SPACES = str.maketrans("", "", _SPACES)
 _BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _WORD = re.compile(r"[\w.-]")
 _PARAMETERS = frozenset("0123456789;?")
-"""Of an ANSI sequence, between its bracket and the letter that ends it."""
+"""Characters of an ANSI sequence between its bracket and the letter that ends it."""
 _TURNING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 
 
 def plain(text: str) -> str:
-    """The text with U+FFFD for every character that is not allowed, cut where it is too long."""
+    """Return the text with U+FFFD for every forbidden character, truncated if it is too long."""
     if len(text) > LONGEST:
         text = text[: LONGEST - 1] + "…"
     return text if is_plain(text) else "".join("\ufffd" if _steers(c) else c for c in text)
 
 
 def is_plain(text: str) -> bool:
-    """True if a record may hold the text as it is."""
+    """Return True if a record may contain the text as it is."""
     return len(text) <= LONGEST and (text.isprintable() or not any(map(_steers, text)))
 
 
 def is_plain_json(document: str) -> bool:
-    """True if all texts of a JSON document are surely plain, told without parsing it.
+    """Return True if all texts of a JSON document are certainly plain, without parsing it.
 
-    Half of the time that reading a record takes goes into looking at each of its texts. False
-    says nothing: an escape or an uncommon character may be harmless.
+    Checking each text takes half of the time of reading a record. False is inconclusive: an escape
+    or an uncommon character may be harmless.
     """
     if "\\" in document or not document.translate(_WITHOUT_SPACES).isprintable():
         return False
@@ -49,43 +49,45 @@ def is_plain_json(document: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """The text as a single plain line: a space for every break of lines.
+    """Return the text as a single plain line, with a space for every line break.
 
     Args:
-        text: May quote anybody.
+        text: May contain untrusted text.
     """
     return plain(_BREAKS.sub(" ", text))
 
 
 def indented(text: str) -> str:
-    """The text as plain lines, all but the first indented: no quoted one looks like ours.
+    """Return the text as plain lines, indented from the second line on.
+
+    Quoted lines therefore never look like output of this package.
 
     Args:
-        text: May quote anybody.
+        text: May contain untrusted text.
     """
     lines = (_BREAKS.sub("\ufffd", line) for line in re.split("\r?\n", text))
     return plain("\n  ".join(lines))
 
 
 class LogLines:
-    """The lines of a log, in which no words are a command to the CI system that keeps it.
+    """Filter for log lines that keeps their text from acting as commands of a CI system.
 
-    GitHub runs ``::command::`` at the beginning of a line, behind spaces too; Azure Pipelines and
-    TeamCity run ``##vso[command]`` and ``##teamcity[command]`` wherever they are. Names in records
-    can be such words, and lines are broken before any word.
+    GitHub runs ``::command::`` at the beginning of a line, also after spaces. Azure Pipelines and
+    TeamCity run ``##vso[command]`` and ``##teamcity[command]`` anywhere. Names in records can
+    contain such text, and lines can be wrapped before any word.
 
-    A command may come in parts, and with ANSI sequences between its characters, which some systems
-    remove first. Characters are therefore remembered from one part to the next, and none is held
-    back.
+    A command may arrive in parts, and with ANSI sequences between its characters, which some
+    systems remove first. The filter therefore keeps its state between parts, and delays no
+    character.
     """
 
     def __init__(self) -> None:
         self._start = "blank"  # or "colon" after spaces and one colon, or "text"
-        self._hashes = 0  # at the end of what is visible: "#" is 1, "##" is 2, "##word" is 3
-        self._sequence = ""  # the last character of an ANSI sequence that has not ended
+        self._hashes = 0  # at the end of the visible text: "#" is 1, "##" is 2, "##word" is 3
+        self._sequence = ""  # the last character of an unfinished ANSI sequence
 
     def defused(self, text: str) -> str:
-        """The next part of the log, with a space within each word that begins a command.
+        """Return the next part of the log, with a space inside each word that begins a command.
 
         Args:
             text: Continues the last line unless that was ended.
@@ -93,7 +95,7 @@ class LogLines:
         return "".join(f" {char}" if self._completes(char) else char for char in text)
 
     def _completes(self, char: str) -> bool:
-        """Take the next character; return whether it completes the beginning of a command."""
+        """Process the next character; return True if it completes the beginning of a command."""
         if self._in_sequence(char):
             return False
         if _BREAKS.match(char):
@@ -109,7 +111,7 @@ class LogLines:
         return completes
 
     def _in_sequence(self, char: str) -> bool:
-        """Return whether a character is part of an ANSI sequence, such as a colour."""
+        """Return True if a character is part of an ANSI sequence, such as a colour."""
         before, self._sequence = self._sequence, ""
         if char == "\x1b" or (char == "[" and before == "\x1b"):
             self._sequence = char
@@ -121,40 +123,40 @@ class LogLines:
 
 
 def without_commands(text: str) -> str:
-    """Whole lines in which no words are a command to a CI system; see :class:`LogLines`."""
+    """Return complete lines in which no text is a command to a CI system; see :class:`LogLines`."""
     return LogLines().defused(text)
 
 
 def log_line(text: str) -> str:
-    """Return a text as one plain line of a log in which no words are a command to a CI system.
+    """Return the text as one plain line of a log in which no text is a command to a CI system.
 
     Args:
-        text: May quote anybody.
+        text: May contain untrusted text.
     """
     return without_commands(one_line(text))
 
 
-def made_plain(value: object) -> object:
-    """A JSON value with all of its texts made plain, keys included."""
+def plain_json(value: object) -> object:
+    """Return a JSON value with all of its texts made plain, including keys."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, dict):
-        return {plain(str(key)): made_plain(inner) for key, inner in value.items()}
-    return [made_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {plain(str(key)): plain_json(inner) for key, inner in value.items()}
+    return [plain_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def texts(document: object) -> Iterator[str]:
-    """Every text of a JSON value, keys included."""
+    """Yield every text of a JSON value, including keys."""
     return (value for value in _values(document) if isinstance(value, str))
 
 
 def whole_numbers(document: object) -> Iterator[int]:
-    """Every whole number of a JSON value."""
+    """Yield every integer of a JSON value."""
     return (value for value in _values(document) if isinstance(value, int))
 
 
 def keys(document: object) -> Iterator[str]:
-    """Every key of a JSON value."""
+    """Yield every key of a JSON value."""
     waiting = [document]
     while waiting:
         value = waiting.pop()
@@ -164,7 +166,7 @@ def keys(document: object) -> Iterator[str]:
 
 
 def _values(document: object) -> Iterator[object]:
-    """All that is no container, keys included; never by recursion, as it may nest deeply."""
+    # No recursion, since untrusted values may nest deeply.
     waiting = [document]
     while waiting:
         value = waiting.pop()
@@ -177,7 +179,8 @@ def _values(document: object) -> Iterator[object]:
 
 
 def deeper_than(value: object, levels: int) -> bool:
-    """True if containers nest deeper than that; looks level by level, never by recursion."""
+    """Return True if containers nest more deeply than the given number of levels."""
+    # Level by level instead of recursion, since untrusted values may nest deeply.
     layer = [value]
     for _ in range(levels + 1):
         layer = [part for item in layer for part in _parts(item)]
@@ -193,35 +196,32 @@ def _parts(value: object) -> Iterable[object]:
 
 
 def _steers(char: str) -> bool:
-    """Control characters but for spaces, separators of lines, and turns of direction.
-
-    Halves of characters too.
-    """
+    """Return True for control characters, halves of characters, and changes of direction."""
     kinds = ("Cc", "Cs", "Zl", "Zp")
     return char in _TURNING or (unicodedata.category(char) in kinds and char not in _SPACES)
 
 
 DIGEST: Final = "digest"
-"""Key of the digest in the JSON object, beside its format and version."""
+"""Key of the digest in the JSON object, next to its format and version."""
 
 
 def sealed_json(document: Mapping[str, object]) -> str:
     """Return a JSON object as one line of text that ends with the digest of its content.
 
-    The digest shows accidents and careless edits. It is no signature: whoever rewrites the file
+    The digest reveals accidents and careless edits. It is no signature: whoever rewrites the file
     can also rewrite the digest.
 
     Args:
-        document: The object, of what JSON can hold; without a digest of its own.
+        document: The object, of JSON-compatible values, without a digest.
 
     Raises:
-        ValueError: It holds a number that is not finite.
+        ValueError: A number is not finite.
     """
     return _compact({**document, DIGEST: content_digest(document)}) + "\n"
 
 
 def content_digest(document: Mapping[str, object]) -> str:
-    """Return the SHA-256 of a JSON object's content, whatever its spacing and order of keys.
+    """Return the SHA-256 of a JSON object's content, independent of its spacing and order of keys.
 
     Args:
         document: The object, without its digest.
@@ -230,9 +230,9 @@ def content_digest(document: Mapping[str, object]) -> str:
 
 
 def was_altered(document: Mapping[str, object]) -> bool:
-    """Return True if a parsed object carries a digest that its content does not have.
+    """Return True if a parsed object has a digest that does not match its content.
 
-    Documents from before digests were written carry none, and count as unaltered.
+    Documents of versions that wrote no digests count as unaltered.
 
     Args:
         document: As parsed from the file.
@@ -241,7 +241,7 @@ def was_altered(document: Mapping[str, object]) -> bool:
 
 
 def without_digest(document: Mapping[str, object]) -> dict[str, object]:
-    """Return the content of a JSON object without the digest that it may carry."""
+    """Return the content of a JSON object without its digest, if it has one."""
     return {name: value for name, value in document.items() if name != DIGEST}
 
 

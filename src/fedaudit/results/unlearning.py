@@ -1,35 +1,34 @@
-"""Figures on unlearning in a record: of which model each is, and what they come to."""
+"""Figures on unlearning in a record: their models, and the verdict."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import CANNOT_TELL, FORGOTTEN, NOT_FORGOTTEN, OVERDONE, UNTOLD
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import is_near_guessing, most_frequent_class
-from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 
 UNLEARNING = "unlearning"
-"""The topic of these figures."""
+"""Topic of these figures."""
 
 BEFORE, AFTER, RETRAINED, BOTH = "before", "after", "retrained", "before and after"
-"""Points of these figures: the model that is looked at, or the two that are."""
+"""Points of these figures: the audited model, or the two that are audited together."""
 
 _GRAVEST = (NOT_FORGOTTEN, OVERDONE, CANNOT_TELL, FORGOTTEN, UNTOLD)
 NOT_TOLD = (FORGOTTEN, UNTOLD, CANNOT_TELL)
-"""Verdicts that accuse nobody."""
+"""Verdicts without evidence of incomplete unlearning."""
 _OPENINGS = {"nothing to say": UNTOLD}
 
 
 class UnlearningRow(NamedTuple):
-    """One attack on one target: the AUCs of forgotten against unseen samples, over all runs.
+    """AUCs of one attack on one target, of forgotten against unseen samples, over all runs.
 
     Attributes:
-        before: By the released model.
-        after: By the model after unlearning.
-        retrained: By the federation that never had the forgotten samples.
+        before: On the released model.
+        after: On the model after unlearning.
+        retrained: On the model of a federation that never had the forgotten samples.
         excess: After less retrained, with its equivalence interval and the verdict as a note.
-        both: By the models before and after together.
+        both: On the models before and after together.
     """
 
     before: Estimate
@@ -45,28 +44,30 @@ class UnlearningRow(NamedTuple):
         return _OPENINGS.get(opening, opening)
 
 
-def of_point(figures: Sequence[Estimate], like: Estimate, point: str) -> Estimate | None:
-    """The AUC at another point of the attack, target and run that a figure is of."""
+def estimate_at(figures: Sequence[Estimate], like: Estimate, point: str) -> Estimate | None:
+    """Return the AUC at another point, for the attack, target and run of a figure."""
     where = (like.attack, like.target, like.seed, like.metric)
     return next(
         (
-            one
-            for one in figures
-            if one.point == point
-            and not one.against
-            and (one.attack, one.target, one.seed, one.metric) == where
+            figure
+            for figure in figures
+            if figure.point == point
+            and not figure.against
+            and (figure.attack, figure.target, figure.seed, figure.metric) == where
         ),
         None,
     )
 
 
 def unlearning_rows(record: Record) -> list[UnlearningRow]:
-    """A row for each attack and target, over all runs; empty without unlearning."""
+    """Return a row for each attack and target, over all runs; empty without unlearning."""
     figures = record.where(topic=UNLEARNING, seed=None)
     rows = []
     for excess in figures:
         if excess.against == RETRAINED:
-            parts = [of_point(figures, excess, one) for one in (BEFORE, AFTER, RETRAINED, BOTH)]
+            parts = [
+                estimate_at(figures, excess, point) for point in (BEFORE, AFTER, RETRAINED, BOTH)
+            ]
             before, after, retrained, both = parts
             if before and after and retrained and both:
                 rows.append(UnlearningRow(before, after, retrained, excess, both))
@@ -74,24 +75,24 @@ def unlearning_rows(record: Record) -> list[UnlearningRow]:
 
 
 def unlearning_verdict_of(rows: Sequence[UnlearningRow]) -> str:
-    """The gravest verdict of all attacks: forgotten is what every attack that told them says.
+    """Return the gravest verdict of all attacks.
 
     Args:
-        rows: At least one.
+        rows: At least one row.
     """
-    given = {row.verdict for row in rows}
-    return next((one for one in _GRAVEST if one in given), CANNOT_TELL)
+    verdicts = {row.verdict for row in rows}
+    return next((verdict for verdict in _GRAVEST if verdict in verdicts), CANNOT_TELL)
 
 
 def is_destroyed(record: Record) -> bool:
-    """Return whether unlearning took a model that predicts down to guessing.
+    """Return True if unlearning reduced a model from predicting to guessing.
 
-    Such a model tells nothing of any sample, forgotten or not. False where accuracies or the
-    classes of clients' samples are not known.
+    Such a model reveals nothing about any sample, forgotten or not. False if accuracies or the
+    classes of clients' samples are unknown.
     """
     guess = most_frequent_class(record)
     figures = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
-    accuracy = {one.point: one.number for one in figures if one.value is not None}
+    accuracy = {figure.point: figure.number for figure in figures if figure.value is not None}
     if guess is None or not {BEFORE, AFTER} <= accuracy.keys():
         return False
     return is_near_guessing(accuracy[AFTER], guess) and not is_near_guessing(
@@ -99,10 +100,10 @@ def is_destroyed(record: Record) -> bool:
     )
 
 
-def most_left(rows: Sequence[UnlearningRow]) -> UnlearningRow:
-    """The row of the attack that tells most after unlearning.
+def row_with_largest_auc(rows: Sequence[UnlearningRow]) -> UnlearningRow:
+    """Return the row of the attack with the largest AUC after unlearning.
 
     Args:
-        rows: At least one.
+        rows: At least one row.
     """
     return max(rows, key=lambda row: row.after.number)

@@ -1,4 +1,4 @@
-"""From a study's settings to the parts of one run, with everything refused that cannot work."""
+"""Construction of a run's parts from a study's settings, with checks that they fit together."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,9 +26,9 @@ from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
     View,
-    as_one,
-    of_outputs,
-    of_several_models,
+    merged_view,
+    output_view,
+    several_models_view,
     view_named,
 )
 from fedaudit.plan.algorithm import algorithm_of, refuse_unmeasured
@@ -63,37 +63,37 @@ def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     """Load the data and assemble one run.
 
     Raises:
-        FedauditError: What :func:`resolve` refuses, or data that do not suffice.
+        FedauditError: As :func:`resolve`, or there are too few samples.
     """
     return run_of(resolve(study), seed, data_dir)
 
 
 def run_of(parts: Parts, seed: int, data_dir: Path | None) -> Setup:
-    """Load the data and assemble one run of a study whose parts are known.
+    """Load the data and assemble one run from the parts of a study.
 
     Raises:
-        FedauditError: Data that do not suffice, or that do not fit the parts.
+        FedauditError: There are too few samples, or they do not fit the parts.
     """
     dataset = dataset_of(parts.study, parts.task, seed, data_dir)
     return _setup(parts, seed, dataset, _dealt(parts, dataset, seed), data_dir)
 
 
 def resolve(study: Study) -> Parts:
-    """Look up every part that a study names, and refuse what is wrong without any data.
+    """Construct every part that a study names, without any data.
 
-    Required settings that are missing are refused first, all together.
+    All missing settings are reported together, before anything else.
 
     Raises:
-        BadInput: A name or setting that does not exist, or custom code that was changed.
+        BadInput: A name or setting does not exist, or custom code has changed.
         NotVisible: The study names an attack that needs more than the view offers.
     """
     study = with_code(study)
     refuse_missing(named_entries(study))
-    named = _attacks_of(study)
-    extensions = tuple(extensions_of(study, named))
+    defaults = _attacks_of(study)
+    extensions = tuple(extensions_of(study, defaults))
     view, task, defenses = _view_of(study, extensions), task_of(study.task), defenses_of(study)
-    attacks = _informed(study, named, extensions, defenses)
-    possible, _ = _allowed(study, attacks, task, view)
+    attacks = _with_side_information(study, defaults, extensions, defenses)
+    possible, _ = _select_attacks(study, attacks, task, view)
     return Parts(
         study=_with_source_samples(study, possible.values()),
         task=task,
@@ -110,37 +110,36 @@ def resolve(study: Study) -> Parts:
 
 
 def completed(study: PlanKind) -> PlanKind:
-    """Return a study or games as they are carried out, with settings that follow from others.
+    """Return a study or games with the settings that follow from others.
 
     Raises:
         FedauditError: As :func:`resolve` and :func:`fedaudit.plan.identity.with_code`.
     """
-    completed = resolve(study).study if isinstance(study, Study) else with_code(study)
-    return cast(PlanKind, completed)
+    complete = resolve(study).study if isinstance(study, Study) else with_code(study)
+    return cast(PlanKind, complete)
 
 
 def _setup(
     parts: Parts, seed: int, dataset: Dataset, world: GroupedData, data_dir: Path | None
 ) -> Setup:
-    """Assemble one run on data that were loaded and dealt."""
     study, defenses = parts.study, parts.defenses
     algorithm = _fitting_algorithm(parts, world, seed, data_dir)
-    view = _as_sent(parts.view, algorithm)
+    view = _view_of_uploads(parts.view, algorithm)
     if world.dataset.train.has_whole_numbers:
-        # The largest token or concept may be in either part, and of any client.
+        # The largest token or concept may be a training or a test sample of any client.
         for net, part in product(algorithm.nets, (world.dataset.train, world.dataset.test)):
             if len(part):
                 modules.refuse_unfit(net.initial(0), part)
-    attacks, refused = _allowed(study, parts.attacks, parts.task, view)
+    attacks, refused = _select_attacks(study, parts.attacks, parts.task, view)
     _refuse_unmeasured_signals(attacks, algorithm)
     parts.server.refuse_misfit(world.deal.clients.keys(), study.training.rounds)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
     refuse_one_sided(world.deal.clients, holdout)
     deal = exclude_held_out(world.deal, holdout)
     if study.audit.sources:
-        left = left_to_train(world.deal.clients, holdout)
-        # As they were dealt: a defense may have changed what it left.
-        trained = {c: d.take(torch.isin(d.ids, left[c].ids)) for c, d in deal.clients.items()}
+        trainable = left_to_train(world.deal.clients, holdout)
+        # The samples as they were dealt: a defense may have changed those that it keeps.
+        trained = {c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in deal.clients.items()}
         deal = deal.with_own_samples(trained, study.audit.sources, seed=seed)
     run = Setup(
         study=study,
@@ -160,53 +159,53 @@ def _setup(
     run = _without_uninformed(run, parts)
     for kind in parts.extensions:
         run = kind.add_to(run, dataset)
-    for one in (run, *run.own_federations):
-        _refuse_absent_targets(one)
+    for federation in (run, *run.own_federations):
+        _refuse_absent_targets(federation)
     return run
 
 
 def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
-    """Return the study with the number of each client's samples that source inference gets."""
+    """Set the number of each client's samples for source inference, if the study does not."""
     audit = study.audit
     if audit.sources is not None:
         return study
     count = 0
-    # Elsewhere the audited samples of each client are random ones of its data, or few are its.
-    random = audit.draw == "fair" and not study.has_equal_clients
-    if random and any(attack.infers_source for attack in attacks):
+    # Other draws audit random samples of each client, or few samples of it.
+    needs_samples = audit.draw == "fair" and not study.has_equal_clients
+    if needs_samples and any(attack.infers_source for attack in attacks):
         count = audit.samples // (3 * study.partition.clients)
     return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
 
 
 def dataset_of(study: Study, task: Task, seed: int, data_dir: Path | None) -> Dataset:
-    """Load the data that a study names, with the classes that it asks for."""
-    given = study.data
-    kept = given.classes, given.first_class
-    return load(given.name, task, *kept, data_dir=data_dir, seed=seed, **given.options)
+    """Load the data set of a study."""
+    section = study.data
+    classes = section.classes, section.first_class
+    return load(section.name, task, *classes, data_dir=data_dir, seed=seed, **section.options)
 
 
-def _nothing_more(run: Setup) -> None:
-    """Check nothing more."""
+def _accept(run: Setup) -> None:
+    pass
 
 
 def refuse_misfits(
     studies: Iterable[Study],
     data_dir: Path | None = None,
-    check: Callable[[Setup], None] = _nothing_more,
+    check: Callable[[Setup], None] = _accept,
 ) -> None:
-    """Refuse studies that cannot work, all before any is trained.
+    """Raise if any of several studies cannot run.
 
     Args:
-        studies: That are to be carried out one after another, each under its own name.
-        data_dir: Where their data lie.
-        check: Is given every run of them, and refuses more.
+        studies: Studies with different names.
+        data_dir: Folder of data sets.
+        check: Called with every run; raises if the run is not possible.
 
     Raises:
-        FedauditError: What :func:`setup` or the check refuses, for every study that is refused.
+        FedauditError: :func:`setup` or the check refused a study; the message covers all of them.
     """
     refused = dict[str, FedauditError]()
-    # Points of a grid share their data nearly always, and reading is what takes long.
-    sharing = dict[tuple[str, int], list[Parts]]()
+    # Points of a grid nearly always share their data, and reading takes longest.
+    by_data = dict[tuple[str, int], list[Parts]]()
     for study in studies:
         try:
             with refusing_exits():
@@ -215,17 +214,19 @@ def refuse_misfits(
             refused[study.name] = error
             continue
         for seed in study.seeds:
-            sharing.setdefault((repr((study.data, study.task)), seed), []).append(parts)
-    for (_, seed), together in sharing.items():
-        dataset, deal, world = None, "", None
-        for parts in (one for one in together if one.study.name not in refused):
+            by_data.setdefault((repr((study.data, study.task)), seed), []).append(parts)
+    for (_, seed), sharing in by_data.items():
+        dataset, dealt_settings, world = None, "", None
+        for parts in sharing:
             study = parts.study
+            if study.name in refused:
+                continue
             try:
                 if dataset is None:
                     dataset = dataset_of(study, parts.task, seed, data_dir)
-                wanted = repr((study.partition, study.audit, study.shift))
-                if world is None or wanted != deal:
-                    deal, world = wanted, _dealt(parts, dataset, seed)
+                settings = repr((study.partition, study.audit, study.shift))
+                if world is None or settings != dealt_settings:
+                    dealt_settings, world = settings, _dealt(parts, dataset, seed)
                 with refusing_exits():
                     if _lacks_pretraining(study):
                         _fitting_algorithm(parts, world, seed, data_dir)
@@ -234,34 +235,34 @@ def refuse_misfits(
             except FedauditError as error:
                 refused[study.name] = error
     if refused:
-        raise _as_one(refused)
+        raise _merge_refusals(refused)
 
 
 def _lacks_pretraining(study: Study) -> bool:
-    """True if a study's networks begin with values that are still to be trained."""
+    """Return whether the networks of a study have to be pretrained first."""
     return study.pretraining is not None and not pretrained_file(study.pretrained_name).is_file()
 
 
-def _as_one(refused: Mapping[str, FedauditError]) -> FedauditError:
-    """Return one refusal for several studies; a reason that several share is given once."""
-    named = dict[str, list[str]]()
+def _merge_refusals(refused: Mapping[str, FedauditError]) -> FedauditError:
+    """Return one error for several studies, which states each reason once."""
+    by_reason = dict[str, list[str]]()
     for name, error in refused.items():
-        named.setdefault(str(error), []).append(name)
-    said = [f"{', '.join(names)}: {reason}" for reason, names in named.items()]
+        by_reason.setdefault(str(error), []).append(name)
+    lines = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
     first = next(iter(refused.values()))
-    found = type(first)("\n".join(said))
-    found.__cause__ = first
-    return found
+    merged = type(first)("\n".join(lines))
+    merged.__cause__ = first
+    return merged
 
 
 def _dealt(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
-    """Deal training and audited samples, as the groups of clients have them."""
+    """Divide training and audited samples among the clients and groups."""
     deal = dealt(parts.study, parts.partition, dataset, seed)
     return grouped(parts.study, dataset, deal, seed)
 
 
 def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorithm) -> None:
-    """Refuses attacks whose signals read layers that a network has not."""
+    """Raise if a signal of an attack reads layers that a network does not have."""
     for (name, attack), net in product(attacks.items(), algorithm.nets):
         for signal in attack.signals:
             if isinstance(signal, ReadsLayers):
@@ -274,7 +275,7 @@ def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorit
 def _fitting_algorithm(
     parts: Parts, world: GroupedData, seed: int, data_dir: Path | None
 ) -> Algorithm:
-    """Construct the algorithm, and refuse defenses that do not fit its networks."""
+    """Construct the algorithm; raise if a defense does not fit its networks."""
     algorithm = algorithm_of(parts, world, seed, data_dir)
     for plan in _plans(parts.study, world.dataset, algorithm):
         refuse_unfit_defenses(parts.defenses, plan)
@@ -283,22 +284,22 @@ def _fitting_algorithm(
 
 
 def _without_uninformed(run: Setup, parts: Parts) -> Setup:
-    """Drop attacks of the default set that need side information where there is none."""
+    """Drop attacks of the default set that need side information, unless a defense provides it."""
     audit = run.study.audit
     if run.study.attacks or any(
         assigns_classes(run.defenses.get(client)) for client in (*audit.targets, *audit.merge)
     ):
         return run
-    uninformed = {name for name, one in parts.attacks.items() if one.needs_side_information}
+    uninformed = {name for name, attack in parts.attacks.items() if attack.needs_side_information}
     return replace(
         run,
-        attacks={name: one for name, one in run.attacks.items() if name not in uninformed},
-        refused={name: why for name, why in run.refused.items() if name not in uninformed},
+        attacks={name: attack for name, attack in run.attacks.items() if name not in uninformed},
+        refused={name: reason for name, reason in run.refused.items() if name not in uninformed},
     )
 
 
 def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
-    """Plans that defenses have to fit: one for each of the networks that clients train."""
+    """Return one plan for each network that clients train; every defense has to fit all."""
     return [
         Plan(
             architecture=net,
@@ -312,72 +313,73 @@ def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
 
 
 def _refuse_absent_targets(run: Setup) -> None:
-    """Refuses a run in which the adversary would never see a client under audit."""
+    """Raise if a client under audit takes part in no measured round."""
     if Sees.UPLOADS not in run.view.offers or not run.on_membership:
         return
     rounds = [run.cohort(index) for index in run.measured_rounds]
-    seen = {client for cohort in rounds for client in cohort}
+    participants = {client for cohort in rounds for client in cohort}
     merged = set(run.study.audit.merge)
     for target in run.study.audit.targets:
-        if not seen & (merged if target in merged else {target}):
+        if not participants & (merged if target in merged else {target}):
             raise BadInput(
                 f"client {target} takes part in no measured round of seed {run.seed} (rounds "
-                f"measured: {len(rounds)}), so that nothing of it would be seen; raise "
+                f"measured: {len(rounds)}), so that no update of it would be seen; raise "
                 f"{setting('training.participation')}, measure more rounds "
                 f"({setting('training.rounds')}, audit.every), or audit another client"
             )
 
 
 def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
-    """The adversary's view, and what else it has."""
+    """Return the adversary's view, with what extensions add to it."""
     view = view_named(study.audit.view)
-    strangers = [c for c in study.audit.merge if c >= study.partition.clients]
-    if strangers:
+    absent = [client for client in study.audit.merge if client >= study.partition.clients]
+    if absent:
         raise BadInput(
-            f"audit.merge names {strangers}, but clients are numbered 0 to "
+            f"audit.merge names {absent}, but clients are numbered 0 to "
             f"{study.partition.clients - 1}"
         )
     if study.audit.merge:
-        view = as_one(view, study.audit.merge)
+        view = merged_view(view, study.audit.merge)
     for kind in extensions:
         view = kind.extend_view(study, view)
     return view
 
 
-def _as_sent(view: View, algorithm: Algorithm) -> View:
-    """A view less what the algorithm's clients do not send."""
+def _view_of_uploads(view: View, algorithm: Algorithm) -> View:
+    """Remove from a view what the clients of an algorithm do not send."""
     if algorithm.upload_kind is Logits:
-        return of_outputs(view)
-    return of_several_models(view) if isinstance(algorithm, ChoosesModels) else view
+        return output_view(view)
+    return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view
 
 
 def _attacks_of(study: Study) -> dict[str, Attack]:
-    """Return the attacks that a study names, or those of its set, whatever the view offers."""
+    """Return the attacks that a study names, or those of its set, for any view."""
     if study.attacks:
         return {name: attack_named(name) for name in study.attacks}
     return attack_set(study.attack_set)
 
 
-def _informed(
+def _with_side_information(
     study: Study,
     attacks: Mapping[str, Attack],
     extensions: Iterable[type[Extension]],
     defenses: Mapping[ClientId, Defense],
 ) -> Mapping[str, Attack]:
-    """Return attacks with what a study says, or its parts know, about those that it names."""
-    found = dict(attacks)
-    for name, given in study.attacks.items():
+    """Set the options of attacks that the study gives, or that follow from its other parts."""
+    configured = dict(attacks)
+    for name, options in study.attacks.items():
         attack = attacks[name]
         for kind in extensions:
             attack = kind.configure_attack(study, attack)
-        found[name] = attack.with_settings(_noise_tail(study, name, attack, defenses) | given)
-    return found
+        tail = _noise_tail(study, name, attack, defenses)
+        configured[name] = attack.with_settings(tail | options)
+    return configured
 
 
-def _allowed(
+def _select_attacks(
     study: Study, attacks: Mapping[str, Attack], task: Task, view: View
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Return the attacks that a view allows, and for each other one what is missing."""
+    """Return the attacks that are possible in a view, and why the others are not, by name."""
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     possible, refused = {}, {}
@@ -395,18 +397,19 @@ def _allowed(
 def _noise_tail(
     study: Study, name: str, attack: Attack, defenses: Mapping[ClientId, Defense]
 ) -> dict[str, Setting]:
-    """Side information on a defense's noise for an attack that uses it, if a study gives none."""
+    """Return the option ``tail`` of an attack that uses it: what the defenses reveal of noise."""
     if "tail" not in attack.settings():
         return {}
     audited = {*study.audit.targets, *study.audit.merge}
     tails = [noisy_tail(defenses.get(client)) for client in audited]
-    found = {tail for tail in tails if tail is not None}
-    if len(found) > 1:
+    distinct = {tail for tail in tails if tail is not None}
+    if len(distinct) > 1:
         raise BadInput(
-            f"the audited clients add noise to the shares {sorted(found)} of their parameters, and "
-            f"the attack {name!r} is told of one; set attacks.{name}.tail, or audit them one by one"
+            f"the audited clients add noise to the shares {sorted(distinct)} of their parameters, "
+            f"and the attack {name!r} takes one share; set attacks.{name}.tail, or audit the "
+            "clients one by one"
         )
-    return {"tail": found.pop()} if found else {}
+    return {"tail": distinct.pop()} if distinct else {}
 
 
 def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view: View) -> None:
@@ -415,25 +418,25 @@ def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view
         raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
     if attack.infers_source and study.audit.unit == "person":
         raise NotVisible(
-            f"the attack {name!r} asks of single samples whose they are, and samples of one person "
-            'are not independent; leave it out, or audit.unit at "sample"'
+            f"the attack {name!r} infers the source of single samples, and samples of one person "
+            'are not independent; leave it out, or leave audit.unit at "sample"'
         )
     if attack.infers_source and study.audit.merge:
         raise NotVisible(
-            f"the attack {name!r} tells single clients apart, and audit.merge attacks "
-            f"{list(study.audit.merge)} as one; leave audit.merge out"
+            f"the attack {name!r} distinguishes single clients, and audit.merge attacks the "
+            f"clients {list(study.audit.merge)} together; leave audit.merge out"
         )
     if attack.infers_source and study.figures.nobody_is_a_member:
         raise NotVisible(
-            f"the attack {name!r} asks whose a sample is, which has no answer where "
-            "figures.nobody_is_a_member calls samples of nobody members"
+            f"the attack {name!r} infers the client of a sample, and with "
+            "figures.nobody_is_a_member samples of no client are called members; leave out either"
         )
 
 
 def _measured_rounds(
     study: Study, view: View, extensions: Iterable[type[Extension]]
 ) -> tuple[int, ...]:
-    """The rounds in which the adversary looks."""
+    """Return the rounds that the adversary measures."""
     last = study.training.rounds
     if Sees.ROUNDS not in view.offers:
         return (last,)
@@ -443,5 +446,5 @@ def _measured_rounds(
             f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
             f"measured; give at most {last}, or 0 for a tenth of the rounds"
         )
-    more = (kind.extra_rounds(study) for kind in extensions)
-    return tuple(sorted({*range(step, last + 1, step)}.union(*more)))
+    further = (kind.extra_rounds(study) for kind in extensions)
+    return tuple(sorted({*range(step, last + 1, step)}.union(*further)))

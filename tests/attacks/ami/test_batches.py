@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.ami import train
-from fedaudit.attacks.ami.game import Contest, Made, Pools, Randomiser, Randomisers, Rules
-from fedaudit.attacks.ami.train import Batches, Labelled, NeuronTraining, Standard, train_neurons
+from fedaudit.attacks.ami import NeuronTraining, Rules, train
+from fedaudit.attacks.ami.game import Contest, Made, Pools, Randomiser, Randomisers
+from fedaudit.attacks.ami.train import Batches, Labelled, Standard, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.games.playing import rules_of

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.ami.game import NONE, Contest, Played, Pools, Randomiser, Randomisers, Rules
-from fedaudit.attacks.ami.train import NeuronTraining
+from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami.game import NONE, Contest, Played, Pools, Randomiser, Randomisers
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.attacks.ami.game import Contest, Pools, Rules
+from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami.game import Contest, Pools
 from fedaudit.attacks.ami.plant import Neurons, Planted, gradient_row, plant, said_in
-from fedaudit.attacks.ami.train import NeuronTraining
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples

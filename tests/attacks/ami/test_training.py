@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fedaudit.attacks.ami import NeuronTraining
 from fedaudit.attacks.ami.plant import Neurons, best_shift
-from fedaudit.attacks.ami.train import Labelled, NeuronTraining, Standard, Trained, train_neurons
+from fedaudit.attacks.ami.train import Labelled, Standard, Trained, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from tests.rounding import RoundedByPlace

@@ -1,1 +1,109 @@
-"""Active membership inference: a neuron that fires for one record, and the games played with it."""
+"""Active membership inference (AMI) by planted neurons: settings of its games.
+
+The settings are kept here, so that a study's settings can be read without the games' code.
+"""
+
+from dataclasses import dataclass, field
+
+from fedaudit.core.errors import BadInput, unknown_name
+
+_OUTPUTS = ("one-logit", "two-sigmoids")
+_OPTIMIZERS = ("momentum", "adam")
+
+
+@dataclass(frozen=True)
+class NeuronTraining:
+    """Settings for training a neuron that fires for its target only.
+
+    Rows are standardised to a mean squared length of 1, so that one step size fits all data. The
+    standardisation is folded into the first layer afterwards.
+
+    Attributes:
+        hidden: Units of the first layer that the neuron reads (the paper's r).
+        epochs: Passes over all rows; a step each, or a step for each batch.
+        lr: Step size of the first layer; with momentum, that of the second is ``lr / hidden``.
+        momentum: Momentum of the steps; Adam has its own.
+        optimizer: "momentum", or "adam" as in the published code, some ten times slower.
+        target_share: Total weight of the target's rows; all rows together weigh 1.
+        output: "one-logit" with binary cross-entropy, or "two-sigmoids" with cross-entropy on
+            their values as logits, of which the first is planted (published code).
+        check: Interval of epochs after which training ends if the neuron is larger for all watched
+            rows of its target than for any other; 0 to train for all epochs.
+        batch_size: Rows of a step; 0 for all. Batches are fixed, have equal numbers of the target's
+            rows to within one, and come in a new order in each epoch.
+
+    Raises:
+        BadInput: An unknown output or optimizer; ranges are checked in a study's settings.
+
+    Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
+    Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs, all
+        rows in each step. Momentum has an exact form in the rows' inner products, and one logit is
+        what the paper prints. The published code stops when all records of the games are on the
+        right side of zero; here other records are checked, and any separating zero is enough, as
+        it is placed afterwards.
+    """
+
+    hidden: int = 1000
+    epochs: int = 300
+    lr: float = 10.0
+    momentum: float = 0.9
+    target_share: float = 0.5
+    output: str = "one-logit"
+    optimizer: str = "momentum"
+    check: int = 0
+    batch_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.output not in _OUTPUTS:
+            raise unknown_name("output of a planted neuron", self.output, _OUTPUTS)
+        if self.optimizer not in _OPTIMIZERS:
+            raise unknown_name("optimizer of a planted neuron", self.optimizer, _OPTIMIZERS)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rules of a game.
+
+    Attributes:
+        batch: Records of a client's batch (the paper's n).
+        copies: Randomised copies of the target for training (the paper's l); one is enough without
+            a randomiser.
+        background: The server's records for training.
+        background_copies: Randomised copies of each of these.
+        validation: Further records of the server, by which the neuron's zero is placed; 0 to keep
+            that of training.
+        validation_copies: Copies of the target for validation.
+        training: Training of the neuron.
+
+    Raises:
+        BadInput: Only one of both sides of validation, or an early stop without validation.
+
+    Source: AMI, Figs. 1 to 4.
+    Differs: The paper labels clean records 0 (Fig. 4), its code and this one randomised records:
+        clean ones differ from the target's copies by the noise alone. The published code has 4,000
+        copies of the target and 50,000 other records, one copy each.
+    """
+
+    batch: int = 100
+    copies: int = 8
+    background: int = 56
+    validation: int = 500
+    validation_copies: int = 50
+    background_copies: int = 1
+    training: NeuronTraining = field(default_factory=NeuronTraining)
+
+    def __post_init__(self) -> None:
+        if bool(self.validation) != bool(self.validation_copies):
+            raise BadInput(
+                "validation needs at least one of the server's records and one copy of the target, "
+                f"or neither; got {self.validation} and {self.validation_copies}"
+            )
+        if self.training.check and not self.validation:
+            raise BadInput(
+                "a neuron that is to stop early is checked by records for validation; raise "
+                "game.validation, or set neuron.check to 0"
+            )
+
+    @property
+    def rows(self) -> int:
+        return self.copies + self.background * self.background_copies

@@ -1,7 +1,7 @@
 """Security games: can the server infer whether its target was in a client's batch?"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -9,59 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from fedaudit.attacks.ami import Rules
 from fedaudit.attacks.ami.plant import Neurons, best_shift
-from fedaudit.attacks.ami.train import Batches, Labelled, NeuronTraining, Standard, train_neurons
+from fedaudit.attacks.ami.train import Batches, Labelled, Standard, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Rules of a game.
-
-    Attributes:
-        batch: Records of a client's batch (the paper's n).
-        copies: Randomised copies of the target for training (the paper's l); one is enough without
-            a randomiser.
-        background: The server's records for training.
-        background_copies: Randomised copies of each of these.
-        validation: Further records of the server, by which the neuron's zero is placed; 0 to keep
-            that of training.
-        validation_copies: Copies of the target for validation.
-        training: Training of the neuron.
-
-    Raises:
-        BadInput: Only one of both sides of validation, or an early stop without validation.
-
-    Source: AMI, Figs. 1 to 4.
-    Differs: The paper labels clean records 0 (Fig. 4), its code and this one randomised records:
-        clean ones differ from the target's copies by the noise alone. The published code has 4,000
-        copies of the target and 50,000 other records, one copy each.
-    """
-
-    batch: int = 100
-    copies: int = 8
-    background: int = 56
-    validation: int = 500
-    validation_copies: int = 50
-    background_copies: int = 1
-    training: NeuronTraining = field(default_factory=NeuronTraining)
-
-    def __post_init__(self) -> None:
-        if bool(self.validation) != bool(self.validation_copies):
-            raise BadInput(
-                "validation needs at least one of the server's records and one copy of the target, "
-                f"or neither; got {self.validation} and {self.validation_copies}"
-            )
-        if self.training.check and not self.validation:
-            raise BadInput(
-                "a neuron that is to stop early is checked by records for validation; raise "
-                "game.validation, or set neuron.check to 0"
-            )
-
-    @property
-    def rows(self) -> int:
-        return self.copies + self.background * self.background_copies
 
 
 class Made(NamedTuple):

@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from fedaudit.attacks.ami import NeuronTraining
 from fedaudit.attacks.ami.plant import Distinct, Neurons
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput
 
 Step = Callable[[Tensor, Tensor], Tensor]
 """From a parameter and the slope of the loss there to the parameter afterwards."""
@@ -134,59 +135,6 @@ class ByWeights:
 
 
 FirstLayer = ByCoefficients | ByWeights
-
-
-_OUTPUTS = ("one-logit", "two-sigmoids")
-_OPTIMIZERS = ("momentum", "adam")
-
-
-@dataclass(frozen=True)
-class NeuronTraining:
-    """Settings for training a neuron that fires for its target only.
-
-    Rows are standardised to a mean squared length of 1, so that one step size fits all data. The
-    standardisation is folded into the first layer afterwards.
-
-    Attributes:
-        hidden: Units of the first layer that the neuron reads (the paper's r).
-        epochs: Passes over all rows; a step each, or a step for each batch.
-        lr: Step size of the first layer; with momentum, that of the second is ``lr / hidden``.
-        momentum: Momentum of the steps; Adam has its own.
-        optimizer: "momentum", or "adam" as in the published code, some ten times slower.
-        target_share: Total weight of the target's rows; all rows together weigh 1.
-        output: "one-logit" with binary cross-entropy, or "two-sigmoids" with cross-entropy on
-            their values as logits, of which the first is planted (published code).
-        check: Interval of epochs after which training ends if the neuron is larger for all watched
-            rows of its target than for any other; 0 to train for all epochs.
-        batch_size: Rows of a step; 0 for all. Batches are fixed, have equal numbers of the target's
-            rows to within one, and come in a new order in each epoch.
-
-    Raises:
-        BadInput: An unknown output or optimizer; ranges are checked in a study's settings.
-
-    Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
-    Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs, all
-        rows in each step. Momentum has an exact form in the rows' inner products, and one logit is
-        what the paper prints. The published code stops when all records of the games are on the
-        right side of zero; here other records are checked, and any separating zero is enough, as
-        it is placed afterwards.
-    """
-
-    hidden: int = 1000
-    epochs: int = 300
-    lr: float = 10.0
-    momentum: float = 0.9
-    target_share: float = 0.5
-    output: str = "one-logit"
-    optimizer: str = "momentum"
-    check: int = 0
-    batch_size: int = 0
-
-    def __post_init__(self) -> None:
-        if self.output not in _OUTPUTS:
-            raise unknown_name("output of a planted neuron", self.output, _OUTPUTS)
-        if self.optimizer not in _OPTIMIZERS:
-            raise unknown_name("optimizer of a planted neuron", self.optimizer, _OPTIMIZERS)
 
 
 class Standard(NamedTuple):

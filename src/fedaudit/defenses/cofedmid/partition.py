@@ -179,7 +179,7 @@ def most_of(classes: int, members: int, rounds: int, *, given: int, least: int, 
     if given:
         _check("m_max", given, classes)
         if given < least:
-            raise BadInput(f"m_max is at least m_min, got m_max {given} and m_min {least}")
+            _refuse_growth(given, least)
         return given
     for most in range(least, classes):
         sizes = (
@@ -188,6 +188,20 @@ def most_of(classes: int, members: int, rounds: int, *, given: int, least: int, 
         if members * sum(sizes) >= classes * rounds:
             return most
     return classes
+
+
+def _refuse_growth(m_max: int, m_min: int) -> None:
+    raise BadInput(
+        f"m_max is {m_max} and m_min is {m_min}, and clients may not get more classes over the "
+        "rounds; give m_max of at least m_min"
+    )
+
+
+def _growing(m_max: int, m_min: int) -> BadInput:
+    return BadInput(
+        f"m_max is {m_max} and m_min is {m_min}, and clients may not get more classes over the "
+        "rounds; give m_max of at least m_min"
+    )
 
 
 def _check(name: str, size: int, classes: int) -> None:
@@ -323,6 +337,11 @@ class ClassGuided(CoalitionDefense):
     decay: Literal["linear", "cosine", "exponential", "polynomial"] = "linear"
     assignment: Literal["bounded", "random"] = "bounded"
     independent: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 < self.m_max < self.m_min:
+            raise _growing(self.m_max, self.m_min)
 
     def refuse_misfit(self, plan: Plan) -> None:
         """Before anything is trained: more classes a client than there are, or fewer at first.

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
 from time import perf_counter, process_time
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core.devices import CPU, params_on
@@ -436,3 +436,54 @@ def cohort_of(
         return tuple(clients)
     drawn = torch.randperm(len(clients), generator=seeded(seed, "cohort", index))[:size]
     return tuple(sorted(clients[i] for i in drawn.tolist()))
+
+
+PreferenceName = Literal["threshold", "fixed", "hard"]
+"""How clients of IFCA-MIR weigh a model's loss against its membership risk."""
+
+
+class Cluster(NamedTuple):
+    """A cluster's model with the amount of data and training that it has had.
+
+    Attributes:
+        model: Model after the round.
+        samples: Number of samples of the clients that trained it in the round; 0 if none did.
+        clients: Number of these clients, at least 1.
+        rounds: Number of rounds in which the model was trained so far, at least 1.
+        share: Share of these clients that train it in each round, in (0, 1].
+    """
+
+    model: Model
+    samples: int
+    clients: int = 1
+    rounds: int = 1
+    share: float = 1.0
+
+
+@runtime_checkable
+class Risk(Protocol):
+    """A server's measure of its models' membership risk; a frozen dataclass."""
+
+    def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
+        """Return the membership risk of each model: balanced accuracy of an attack, in [0, 1]."""
+        ...
+
+
+@runtime_checkable
+class OwnRisk(Protocol):
+    """A client's own measure of a model's membership risk, by its losses."""
+
+    def line(
+        self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
+    ) -> float:
+        """Return the loss that best separates the model's training samples from others."""
+        ...
+
+    def risk(
+        self,
+        trained: Float[Tensor, " trained"],
+        held_out: Float[Tensor, " held_out"],
+        line: float,
+    ) -> float:
+        """Return the balanced accuracy of this threshold on a model that the client was sent."""
+        ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,13 +13,11 @@ from fedaudit.core.arguments import AtLeastZero, Fraction, Positive, ProperShare
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, plus
-from fedaudit.fl.algorithms.base import Local
+from fedaudit.fl.algorithms.base import Cluster, Local, OwnRisk, PreferenceName, Risk
 from fedaudit.fl.algorithms.fedavg import received_update
 from fedaudit.fl.algorithms.ifca import AFRESH, SERVER, Ifca, losses, remembered
 from fedaudit.fl.hooks import Defense, Visit
 from fedaudit.observe.round import Sent, Upload
-
-PreferenceName = Literal["threshold", "fixed", "hard"]
 
 
 @arguments.dataclass(frozen=True)
@@ -113,33 +111,6 @@ def _noted(choice: int, without: int, visit: Visit) -> int:
 
 GUESS = 0.5
 """Membership risk of a model that nobody was trained into: what a guess gets right."""
-
-
-class Cluster(NamedTuple):
-    """A model, and how much training on how much data went into it.
-
-    Attributes:
-        model: After the round.
-        samples: Of the clients that trained it in the round; 0 if nobody did.
-        clients: How many these are, at least 1.
-        rounds: In which the model was trained so far, at least 1.
-        share: Of these clients that train it in each round, in (0, 1].
-    """
-
-    model: Model
-    samples: int
-    clients: int = 1
-    rounds: int = 1
-    share: float = 1.0
-
-
-@runtime_checkable
-class Risk(Protocol):
-    """A server's measure of its models' membership risk; a frozen dataclass."""
-
-    def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
-        """Membership risk of each model: balanced accuracy of an attack, a share."""
-        ...
 
 
 def no_risk(clusters: Sequence[Cluster], *, seed: int) -> list[float]:
@@ -252,26 +223,6 @@ def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
 
 LINE = "line"
 """What a client remembers: the loss up to which it takes samples for members."""
-
-
-@runtime_checkable
-class OwnRisk(Protocol):
-    """A client's own measure of a model's membership risk, by its losses."""
-
-    def line(
-        self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
-    ) -> float:
-        """The loss that best parts samples that the client's model was trained on from others."""
-        ...
-
-    def risk(
-        self,
-        trained: Float[Tensor, " trained"],
-        held_out: Float[Tensor, " held_out"],
-        line: float,
-    ) -> float:
-        """Balanced accuracy of that line in a model that the client was sent."""
-        ...
 
 
 class _Sides(NamedTuple):

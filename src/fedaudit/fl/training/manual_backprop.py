@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from fedaudit.core.modules import runs_foreign_code
+from fedaudit.core.modules import runs_custom_code
 from fedaudit.core.values import Batch
 from fedaudit.fl.hooks import Objective
 from fedaudit.signals.kernels import product
@@ -220,7 +220,7 @@ def split(module: nn.Module) -> SplitNetwork | None:
     places = [place for place, part in enumerate(parts) if is_plain_flatten(part)]
     if not places or any(has_hooks(part) for part in module.modules()):
         return None
-    if runs_foreign_code(module):  # which may leave parameters out, or look at those of the end
+    if runs_custom_code(module):  # which may leave parameters out, or look at those of the end
         return None
     front, end = nn.Sequential(*parts[: places[-1]]), nn.Sequential(*parts[places[-1] :])
     front_params: list[Tensor] = [p for p in front.parameters() if p.requires_grad]

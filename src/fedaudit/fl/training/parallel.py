@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedaudit.core.devices import CPU, by_kind, computing_on, forked
-from fedaudit.core.modules import runs_foreign_code
+from fedaudit.core.modules import runs_custom_code
 from fedaudit.core.values import Model
 from fedaudit.engines.local import one_thread
 
@@ -55,7 +55,7 @@ def draws_as_it_trains(model: Model) -> bool:
     So may any code of somebody else's.
     """
     module = model.module()
-    return runs_foreign_code(module) or any(map(_draws, module.modules()))
+    return runs_custom_code(module) or any(map(_draws, module.modules()))
 
 
 def _draws(part: nn.Module) -> bool:

@@ -33,10 +33,6 @@ from fedaudit.report.grid import (
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
 from fedaudit.report.tables.cells import change_lines, estimate_table, measured
-from fedaudit.report.wording import (
-    listed,
-)
-from fedaudit.results.clusters import EVERYBODY
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     MIRRORED,
@@ -51,6 +47,7 @@ from fedaudit.results.comparison import (
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
+from fedaudit.results.runs import ALL_CLIENTS
 
 _DOUBTED = f"✗ {NOT_RELIED_ON}."
 
@@ -58,20 +55,14 @@ _DOUBTED = f"✗ {NOT_RELIED_ON}."
 def comparison_sections(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[str]
 ) -> list[Section]:
-    """Return the sections of a comparison, without those that it has nothing for.
-
-    Args:
-        comparison: The comparison.
-        records: The records that it is of.
-        verdicts: Status of each record, in order.
-    """
+    """Return the non-empty sections of a comparison, given the status of each record."""
     defended = any(row.family != NO_DEFENSE for row in comparison.rows)
     sources, clusters = source_comparison(comparison), cluster_comparison(comparison)
     inside, outside = (
         attack_tables(comparison, records, part=part) for part in ("inside", "outside")
     )
-    said = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
-    attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, said)
+    text = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
+    attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, text)
     parts = [
         of_table("rows", "What is compared", rows_table(comparison, verdicts)),
         of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison, records)),
@@ -88,25 +79,20 @@ def comparison_sections(
     return [part for part in parts if part is not None]
 
 
-def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], said: str) -> Section:
-    """Return the section of attacks: all tables of the first contrast, and of others the first."""
+def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text: str) -> Section:
+    """Return the section of attacks; further tables of all contrasts but the first are folded."""
     first, *others = list(tables.values()) or [[]]
     return Section(
         ident,
         title,
-        [said] * bool(said),
+        [text] * bool(text),
         tables=[*first, *(grids[0] for grids in others)],
         folded=[grid for grids in others for grid in grids[1:]],
     )
 
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
-    """Return the rows of a comparison: defense, its users, settings that differ, and verdict.
-
-    Args:
-        comparison: The comparison.
-        verdicts: Status of each record, in order.
-    """
+    """Return the rows of a comparison: defense, its users, settings that differ, and verdict."""
     names = evidence.distinct(name for row in comparison.rows for name in row.settings)
     return tabled(
         "What is compared",
@@ -151,9 +137,8 @@ def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) ->
 
 def front_order(front: Front) -> tuple[tuple[int, str], int]:
     """Sort key of fronts: contrasts and metrics in the order of a report."""
-    known = list(metric_names.HEADLINE_METRICS)
-    place = known.index(front.metric) if front.metric in known else len(known)
-    return wording.contrast_order(front.contrast), place
+    metrics = [*metric_names.HEADLINE_METRICS, front.metric]
+    return wording.contrast_order(front.contrast), metrics.index(front.metric)
 
 
 def leakage_name(metric: str) -> str:
@@ -179,12 +164,8 @@ def attack_tables(
     """Return for each contrast a table of defenses by attacks for every metric with figures.
 
     The first table has every attack. The others have what several attacks show together, since
-    all figures of many attacks would take dozens of pages.
-
-    Args:
-        comparison: The comparison.
-        records: The records that it is of; without them no figure is doubted.
-        part: "inside" for the clients that defend, "outside" for the others.
+    all figures of many attacks would take dozens of pages. ``part`` is "inside" for the clients
+    that defend, and "outside" for the others. Without records no figure is doubted.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
     order = evidence.distinct(
@@ -211,25 +192,25 @@ def _attack_table(
     singles = [attack for attack in attacks if attack not in OF_SEVERAL]
     several = len(singles) > 1
     # The strongest of one attack is that attack.
-    shown = attacks if every_attack and several else list(OF_SEVERAL) if several else singles
+    columns = attacks if every_attack and several else list(OF_SEVERAL) if several else singles
     headings, notes = headings_of(comparison), Footnotes()
     doubted = doubted_rows(comparison, records)
     rows = [
         (entry, estimate_of(entry, comparison, records), _relied_on(entry, comparison, doubted))
         for entry in _in_blocks(comparison, entries)
-        if entry.attack in shown
+        if entry.attack in columns
     ]
 
     def heading(entry: AttackEntry) -> Cell:
-        on = f"on {on_clients(clients_of(entry))}"
-        is_reference = entry.part == "reference"
-        return replace(headings[entry.row], detail=on) if is_reference else headings[entry.row]
+        if entry.part != "reference":
+            return headings[entry.row]
+        return replace(headings[entry.row], detail=f"on {on_clients(clients_of(entry))}")
 
-    behind = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
+    in_mean = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
     mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
     parts = [
         fixed("compared.signs"),
-        fixed("compared.mean", attacks=wording.listed(behind)) if behind else "",
+        fixed("compared.mean", attacks=wording.listed(in_mean)) if in_mean else "",
         fixed("compared.mirrored") if mirrored else "",
         fixed("compared.strongest") if several else "",
         _about(comparison, [row[1:] for row in rows]),
@@ -253,7 +234,7 @@ def _attack_name(attack: str) -> str:
 
 
 def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[AttackEntry]:
-    """Return rows in blocks of the same clients, led by the undefended row on these clients."""
+    """Return entries in blocks of the same clients, the undefended row on these clients first."""
     kind = (entries[0].contrast, entries[0].metric)
     references = evidence.grouped(
         (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
@@ -279,7 +260,7 @@ def _attack_cell(
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"on {on_clients(entry.targets)} alone")
     if entry.attack == STRONGEST_ATTACK:
-        lines.append(shortened(listed(entry.attacks), 60))
+        lines.append(shortened(wording.listed(entry.attacks), 60))
     lines += change_lines(change, entry.metric)
     return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
 
@@ -293,19 +274,19 @@ def _relied_on(
 
 
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
-    """Return how intervals were made, and what changes are against."""
+    """Return the methods of intervals, and what changes are against."""
     figures, changes = zip(*rows, strict=True)
-    how, changed = (
-        evidence.distinct(shortened(one.method, 80) for one in parts if one and one.method)
+    of_figures, of_changes = (
+        evidence.distinct(shortened(one.method, 80) for one in parts if one and one.method)[:3]
         for parts in (figures, changes)
     )
     base = "the undefended row of the same settings, or else the first row"
     if {row.base for row in comparison.rows} - {None} == {0}:
         base = "the first row"
-    by = wording.listed(changed[:3])
+    methods = wording.listed(of_changes)
     parts = [
-        f"Intervals: {wording.listed(how[:3])}." * bool(how),
-        fixed("compared.changes", base=base, methods=by) if any(changes) else "",
+        f"Intervals: {wording.listed(of_figures)}." * bool(of_figures),
+        fixed("compared.changes", base=base, methods=methods) if any(changes) else "",
         _DOUBTED * any(figure.doubt for figure in figures),
         wording.about_runs(figure.further for figure in figures).strip(),
     ]
@@ -326,7 +307,7 @@ def _figures_table(
 ) -> Grid | None:
     """Return a table of figures on one topic, each with its change against the row's base.
 
-    A row of the table is one of the comparison unless told otherwise.
+    Its rows are those of the comparison by default.
     """
     if not entries:
         return None
@@ -360,7 +341,7 @@ def utility_table(comparison: Comparison) -> Grid | None:
 
 
 def attacks_of(comparison: Comparison, row: int) -> list[Named]:
-    """Return the source attacks that a row of a comparison has."""
+    """Return the source attacks of a row of a comparison."""
     return named_in(
         entry.figure
         for entry in comparison.figures
@@ -405,8 +386,11 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
     figures = []
     for place, row in enumerate(comparison.rows):
         for metric in _EPSILONS:
-            found = records[row.source].where(metric=metric)
-            same = [figure for figure in found if (figure.defense or NO_DEFENSE) == row.family]
+            same = [
+                figure
+                for figure in records[row.source].where(metric=metric)
+                if (figure.defense or NO_DEFENSE) == row.family
+            ]
             figures += [(place, min(same, key=lambda f: f.seed is not None))] if same else []
     if not figures:
         return None
@@ -424,9 +408,9 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
     return estimate_table(
         "Epsilon",
         figures,
-        rows=lambda entry: headings[entry[0]],
-        columns=lambda entry: _EPSILONS[entry[1].metric],
-        cell=lambda entry: cell(entry[1]),
+        rows=lambda pair: headings[pair[0]],
+        columns=lambda pair: _EPSILONS[pair[1].metric],
+        cell=lambda pair: cell(pair[1]),
         order=_EPSILONS.values(),
         first="Defense",
         remark=fixed("compared.epsilons", notes=f" ({', '.join(notes[:4])})" * bool(notes)),
@@ -440,7 +424,7 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
 
     def place(entry: FigureEntry) -> tuple[int, bool, str]:
         group = entry.figure.group
-        return order.index(entry.figure.metric), group != EVERYBODY, group
+        return order.index(entry.figure.metric), group != ALL_CLIENTS, group
 
     notes = evidence.distinct(entry.figure.note for entry in entries if entry.figure.note)
     return _figures_table(
@@ -458,25 +442,25 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
 
 
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
-    """Return use of data and cost of a defending client, against a client of the row's base."""
+    """Return use of data and cost of a defending client, compared with a client of the base."""
     headings, rows = headings_of(comparison), list[Filled]()
     usage = [
         [use for use in records[row.source].usage if use.defense == row.family]
         for row in comparison.rows
     ]
     for place, parts in enumerate(usage):
-        mine = [use for use in parts if use.defended or use.defense == NO_DEFENSE]
-        if not mine:
+        defended = [use for use in parts if use.defended or use.defense == NO_DEFENSE]
+        if not defended:
             continue
-        base, clients = comparison.rows[place].base, {(use.seed, use.client) for use in mine}
+        base, clients = comparison.rows[place].base, {(use.seed, use.client) for use in defended}
         others = [] if base is None else usage[base]
         same = [use.seconds for use in others if (use.seed, use.client) in clients]
-        seconds, samples = fmean(use.seconds for use in mine), sum(use.samples for use in mine)
-        uses = sum(times * count for use in mine for times, count in enumerate(use.times_used))
-        # Rounds in which a client takes part, and of these the share of its samples.
-        shares = [count / use.samples for use in mine for count in use.distinct if count]
+        seconds, samples = fmean(u.seconds for u in defended), sum(u.samples for u in defended)
+        uses = sum(times * count for use in defended for times, count in enumerate(use.times_used))
+        # Of the rounds in which a client takes part, the share of its samples that it uses.
+        shares = [count / use.samples for use in defended for count in use.distinct if count]
         slower = f"{seconds / fmean(same):.2f} times" if same and fmean(same) else ""
-        extra = sum(use.extra_bytes for use in mine) / max(len(shares), 1)
+        extra = sum(use.extra_bytes for use in defended) / max(len(shares), 1)
         rows.append(
             {
                 "Defense": headings[place],
@@ -486,10 +470,7 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
                 "Local time": Cell(f"{seconds:.3g} s", slower),
             }
         )
-    if not rows:
-        return None
-    return tabled(
-        "Use of training data and cost to a client",
-        rows,
-        remark=fixed("compared.usage"),
+    remark = fixed("compared.usage")
+    return (
+        tabled("Use of training data and cost to a client", rows, remark=remark) if rows else None
     )

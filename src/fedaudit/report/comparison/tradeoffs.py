@@ -9,7 +9,7 @@ from fedaudit.report.evidence import checks_of, headline
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.wording import defense_name, plural
+from fedaudit.report.wording import against, defense_name, plural, signed, span
 from fedaudit.results.comparison import (
     MIRRORED,
     NOT_SET,
@@ -17,6 +17,7 @@ from fedaudit.results.comparison import (
     STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
+    Difference,
     Front,
     Row,
 )
@@ -26,7 +27,7 @@ from fedaudit.results.record import Record
 MOST_SETTINGS = 4
 """Settings named in a row's heading; the table of rows has all of them."""
 MOST_LOST = 0.75
-"""Share of what was learned above guessing from which on a defense that lost it has no merit."""
+"""A defense that loses at least this share of what was learned above guessing has no merit."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
 
 
@@ -34,7 +35,7 @@ def labels_of(comparison: Comparison) -> list[str]:
     """Return a distinct label for each row: defense, its users, and settings that differ.
 
     A label that two rows share is preceded by the study's name, and followed by a number if that
-    is not enough.
+    is not distinct either.
     """
     any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
     labels = []
@@ -50,8 +51,7 @@ def labels_of(comparison: Comparison) -> list[str]:
         for row, label in zip(comparison.rows, labels, strict=True)
     ]
     return [
-        f"{name} ({place + 1})" if names.count(name) > 1 else name
-        for place, name in enumerate(names)
+        f"{name} ({row + 1})" if names.count(name) > 1 else name for row, name in enumerate(names)
     ]
 
 
@@ -76,7 +76,7 @@ def case_of(row: Row | Front) -> str:
 
 def settings_text(settings: Mapping[str, str]) -> str:
     """Return settings in a few words: the last part of each name, and its section if ambiguous."""
-    # What is set in other rows alone says nothing about this one.
+    # A setting of other rows alone is no property of this one.
     present = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
     short = {name: _short_setting(name) for name in present}
     counts = Counter(short.values())
@@ -84,13 +84,13 @@ def settings_text(settings: Mapping[str, str]) -> str:
     for name, value in present.items():
         section = f"{name.partition('.')[0]} " if counts[short[name]] > 1 else ""
         parts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
-    more = len(parts) - MOST_SETTINGS
-    return ", ".join(parts[:MOST_SETTINGS] + [f"and {more} more"] * (more > 0))
+    hidden = len(parts) - MOST_SETTINGS
+    return ", ".join(parts[:MOST_SETTINGS] + [f"and {hidden} more"] * (hidden > 0))
 
 
 def _short_setting(name: str) -> str:
-    above, _, last = name.rpartition(".")
-    return above if last in ("name", "scheme") and above else last
+    section, _, last = name.rpartition(".")
+    return section if last in ("name", "scheme") and section else last
 
 
 def on_clients(targets: Sequence[int]) -> str:
@@ -112,10 +112,7 @@ def estimate_of(
 ) -> Estimate:
     """Return the figure of an entry, doubted if a failed control of its record takes it back.
 
-    Args:
-        entry: The entry.
-        comparison: The comparison that it is of.
-        records: The records that were compared; without them nothing is doubted.
+    Without the records that were compared nothing is doubted.
     """
     figure = Estimate(
         metric=entry.metric,
@@ -124,16 +121,16 @@ def estimate_of(
         high=entry.high,
         method=entry.method,
         further=entry.further,
-        # Without a test the interval alone would mark a figure, also the largest of several.
+        # The interval alone must not mark a figure without a test, or the largest of several.
         tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
     )
     row = comparison.rows[entry.row]
     names = [entry.attack, *(name.removesuffix(f", {MIRRORED}") for name in entry.attacks)]
     doubts = (
-        behind.doubt
-        for behind in (records[row.source].findings if records else ())
-        if (behind.attack in names, behind.defense or NO_DEFENSE) == (True, row.family)
-        and behind.target in (None, *clients_of(entry))
+        source.doubt
+        for source in (records[row.source].findings if records else ())
+        if (source.attack in names, source.defense or NO_DEFENSE) == (True, row.family)
+        and source.target in (None, *clients_of(entry))
     )
     return figure.doubted(next(filter(None, doubts), ""))
 
@@ -191,7 +188,7 @@ class TradeOff(NamedTuple):
 
     Attributes:
         row: The row of the comparison.
-        name: The defense, with its users.
+        name: The label of that row: the defense with its strength, and its users.
         leakage: Change of the strongest attack's membership advantage, in shares.
         error: Change of the test error, in shares.
         lost: Share of what the undefended model has learned above guessing that this row lacks;
@@ -220,14 +217,10 @@ class TradeOff(NamedTuple):
         return self.leakage < 0 and self.high is not None and self.high < 0
 
     @property
-    def keeps(self) -> bool:
-        """True if less than three quarters of what was learned above guessing is lost."""
-        return self.lost is not None and self.lost < MOST_LOST
-
-    @property
     def pays(self) -> bool:
-        """True if leakage falls by more than the share of what was learned that is lost."""
-        return self.lowers and self.keeps and self.cost < 0
+        """True if leakage falls by more than is lost, and at least a quarter is not lost."""
+        keeps = self.lost is not None and self.lost < MOST_LOST
+        return self.lowers and keeps and self.cost < 0
 
     @property
     def cost(self) -> float:
@@ -246,7 +239,7 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
 
 
 def least_cost(rows: Sequence[TradeOff]) -> TradeOff | None:
-    """Return the trade-off with the least cost; None of none."""
+    """Return the trade-off with the least cost; None without any."""
     return min(rows, key=lambda row: row.cost, default=None)
 
 
@@ -266,30 +259,32 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
     ]
     if not fronts:
         return []
+    labels = labels_of(comparison)
     contrast = max(fronts, key=lambda front: front.points[0].leakage).contrast
     return [
         TradeOff(
             point.row,
-            front_name(front),
+            labels[point.row],
             point.leakage - front.points[0].leakage,
             point.error - front.points[0].error,
             point.lost,
             front.points[0].leakage,
             front.points[0].error,
             contrast,
-            *_limits(comparison, point.row, contrast),
+            *_limits(comparison, point.row, contrast, front.points[0].row),
         )
         for front in fronts
         if front.contrast == contrast
         for point in front.points[1:]
+        if comparison.rows[point.row].family != NO_DEFENSE
     ]
 
 
 def nothing_to_lower(comparison: Comparison) -> bool:
     """Return True if rows are defended, and no undefended one has an attack above chance."""
-    bare = {place for place, row in enumerate(comparison.rows) if row.family == NO_DEFENSE}
+    undefended = {row for row, one in enumerate(comparison.rows) if one.family == NO_DEFENSE}
     return holds_defenses(comparison) and not any(
-        entry.above for entry in comparison.entries if entry.row in bare
+        entry.above for entry in comparison.entries if entry.row in undefended
     )
 
 
@@ -317,20 +312,51 @@ def strongest_entry(
         and entry.part in ("inside", "reference")
         and entry.value is not None
     ]
-    same = [
-        entry for entry in entries if clients is not None and clients_of(entry) == tuple(clients)
-    ]
-    inside = [entry for entry in entries if entry.part == "inside"]
-    return next(iter([*same, *inside]), None)
+    same = [e for e in entries if clients is not None and clients_of(e) == tuple(clients)]
+    return next(iter([*same, *(e for e in entries if e.part == "inside")]), None)
 
 
-def _limits(comparison: Comparison, row: int, contrast: str) -> tuple[float | None, float | None]:
-    """Return limits of the change of the strongest attack's advantage; None where not known.
+def _limits(
+    comparison: Comparison, row: int, contrast: str, undefended: int
+) -> tuple[float | None, float | None]:
+    """Return limits of the change of the strongest attack's advantage; None if unknown.
 
     The upper one allows for every attack of the row, as the strongest attack's own limit does.
     """
     entry = strongest_entry(comparison, row, contrast)
     change = entry.change if entry else None
-    if change is None or change.low is None or change.high is None:
+    # A change against another row than the undefended one of the front is another difference.
+    if change is None or comparison.rows[row].base != undefended:
+        return None, None
+    if change.low is None or change.high is None:
         return None, None
     return max(2 * change.low, -1.0), min(2 * change.high, 1.0)
+
+
+def largest_difference(comparison: Comparison) -> str:
+    """Return the largest change of a row's strongest attack against its base; "" without any."""
+    entries = [
+        entry
+        for entry in comparison.entries
+        if (entry.metric, entry.attack, entry.part) == (AUC, STRONGEST_ATTACK, "inside")
+        and entry.change is not None
+        and comparison.rows[entry.row].base is not None
+    ]
+    if not entries:
+        return ""
+    entry = max(entries, key=lambda entry: abs(entry.change.value if entry.change else 0.0))
+    change, base = entry.change or Difference(value=0.0), comparison.rows[entry.row].base or 0
+    # Parts that both labels share would hide the difference.
+    every = labels_of(comparison)
+    parts = [every[row].split(" · ") for row in (entry.row, base)]
+    row, other = (
+        shortened(" · ".join([part for part in label if part not in rival] or label), 60)
+        for label, rival in (parts, parts[::-1])
+    )
+    limits = "no interval"
+    if change.low is not None and change.high is not None:
+        limits = f"95% interval {span(change.low, change.high, AUC)}"
+    return (
+        f"Largest difference in the strongest AUC {against(entry.contrast)}: "
+        f"{signed(change.value, AUC)} ({limits}), {row} against {other}"
+    )

@@ -11,20 +11,20 @@ from fedaudit.results.record import Record
 from fedaudit.results.unlearning import (
     UnlearningRow,
     is_destroyed,
-    most_left,
+    row_with_largest_auc,
     unlearning_rows,
     unlearning_verdict_of,
 )
 
 WITHHELD = "withheld: a control failed"
-"""Stands in the place of a verdict on unlearning whose controls failed."""
+"""Replaces a verdict on unlearning whose controls failed."""
 
 
 class Deletion(NamedTuple):
-    """What is left of deleted samples.
+    """What a model still reveals of deleted samples.
 
     Attributes:
-        verdict: On all attacks together.
+        verdict: Over all attacks.
         most: The attack that finds most in the model after deletion.
         both: Largest AUC of an adversary with the models before and after.
     """
@@ -35,12 +35,12 @@ class Deletion(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """Return the sentence of a verdict."""
+        """The verdict as a sentence."""
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
         after, both = (
-            ", ".join(filter(None, (wording.value_of(one), wording.interval_of(one))))
-            for one in (self.most.after, self.both)
+            ", ".join(filter(None, (wording.value_of(figure), wording.interval_of(figure))))
+            for figure in (self.most.after, self.both)
         )
         return (
             f"That is before deletion; after it: {self.verdict} (largest AUC {after}; of an "
@@ -49,29 +49,25 @@ class Deletion(NamedTuple):
 
 
 def deletion(record: Record) -> Deletion | None:
-    """Return what is left of deleted samples; None of a record without deletion."""
+    """Return what a model still reveals of deleted samples; None of a record without deletion."""
     rows = unlearning_rows(record)
     if not rows:
         return None
     verdict = deletion_verdict(record, unlearning_verdict_of(rows))
     both = max((row.both for row in rows), key=lambda figure: figure.number)
-    return Deletion(verdict, most_left(rows), both)
+    return Deletion(verdict, row_with_largest_auc(rows), both)
 
 
-def deletion_verdict(record: Record, found: str) -> str:
-    """Return a verdict after deletion as every reader has it.
+def deletion_verdict(record: Record, by_figures: str) -> str:
+    """Return the verdict after deletion, given the one by figures of one attack or of all.
 
     It is withheld if a control failed. A model that no longer predicts is called destroyed, not
     forgetful.
-
-    Args:
-        record: The record.
-        found: Verdict by figures alone, on one attack or on all.
     """
-    verdict = found or CANNOT_TELL
+    verdict = by_figures or CANNOT_TELL
     failed = checks_of(record.controls).failed
-    only_hides = all(one.control in HIDES_LEAKS for one in failed)
-    # That a leak is left stands where attacks may only have found too little.
+    only_hides = all(result.control in HIDES_LEAKS for result in failed)
+    # Controls that can only hide leaks do not refute that samples are not forgotten.
     if failed and not (verdict == NOT_FORGOTTEN and only_hides):
         return WITHHELD
     accuses = verdict.startswith((NOT_FORGOTTEN, OVERDONE))

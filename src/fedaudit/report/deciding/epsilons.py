@@ -19,7 +19,7 @@ from fedaudit.core.metric_names import (
 from fedaudit.report import evidence, wording
 from fedaudit.report.verdict import unit_of
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import HIDES_LEAKS, relied_on
+from fedaudit.results.guessing import HIDES_LEAKS, without_doubts
 from fedaudit.results.record import Record
 
 _AGAINST_THE_VIEW = "against the adversary here"
@@ -28,7 +28,7 @@ _AGAINST_ONE_SUM = "against whoever has the last round’s sum and the model bef
 
 
 class Measured(NamedTuple):
-    """A lower bound and the assumption under which it holds; empty for none."""
+    """A lower bound and the assumption under which it is valid; empty for none."""
 
     bound: Estimate
     assumes: str = ""
@@ -47,7 +47,7 @@ class EpsilonBounds(NamedTuple):
         observer: The adversary.
         measured: The bounds, the leading one first.
         claim: The epsilon that the audited training claims; None without one.
-        word: "proven" or "claimed"; empty where nothing could claim one.
+        word: "proven" or "claimed"; empty if nothing could claim an epsilon.
         deployed: The epsilon that is claimed without canary clients; None likewise.
         is_ordinary: True for ordinary samples, which no headline is about.
     """
@@ -62,23 +62,19 @@ class EpsilonBounds(NamedTuple):
 
     @property
     def lead(self) -> Estimate:
-        """Return the bound that is shown where only one is."""
+        """The bound that is compared with the claim, and shown if only one is."""
         return self.measured[0].bound
 
     @property
     def at_least(self) -> str:
         """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
+        ceiling = ", the most this test can show" * evidence.at_ceiling(self.lead)
         assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
-        return f"epsilon at least {wording.number(self.lead.number)}{self.ceiling}{assumes}"
-
-    @property
-    def ceiling(self) -> str:
-        """Return a reservation if the test could not have shown more."""
-        return ", the most this test can show" * evidence.at_ceiling(self.lead)
+        return f"epsilon at least {wording.number(self.lead.number)}{ceiling}{assumes}"
 
     @property
     def refutes(self) -> bool:
-        """Return True if the leading bound is above the claim."""
+        """True if the leading bound is above the claim."""
         return self.claim is not None and self.lead.number > self.claim.number
 
     @property
@@ -86,22 +82,24 @@ class EpsilonBounds(NamedTuple):
         """Return "2.000 claimed is refuted"; empty if nothing could claim an epsilon."""
         if self.claim is None:
             return f"none is {self.word}" if self.word else ""
-        held = "refuted" if self.refutes else "not refuted, which proves nothing"
+        outcome = "refuted" if self.refutes else "not refuted, which proves nothing"
         deployed = ""
         if self.deployed is not None:
             without = wording.number(self.deployed.number)
             deployed = f" (without canary clients, as deployed, {without})"
-        return f"{wording.number(self.claim.number)} {self.word}{deployed} is {held}"
+        return f"{wording.number(self.claim.number)} {self.word}{deployed} is {outcome}"
 
     @property
     def sentence(self) -> str:
-        """Return the sentence of a headline."""
+        """The sentence of a headline."""
         others = ""
-        if self.unit == "one canary sample" and self.measured[1:]:
-            others = f" ({'; '.join(one.text for one in self.measured[1:])})"
+        # A bound of 0 says nothing alone: the other one has an assumption, or lacks one.
+        has_zero = not all(measured.bound.number for measured in self.measured)
+        if self.measured[1:] and (has_zero or self.unit == "one canary sample"):
+            others = f" ({'; '.join(measured.text for measured in self.measured[1:])})"
         joint = "; " if self.claim is not None else ", and "
-        held = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""
-        return f"Of {self.unit}: {self.at_least}{others}{held}"
+        claim = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""
+        return f"Of {self.unit}: {self.at_least}{others}{claim}"
 
 
 def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
@@ -110,29 +108,31 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
         return []
     of_run = partial(evidence.over_all_runs, record)
     of_attacks = partial(evidence.strongest, _relied_on(record, record.findings))
-    one, found = unit_of(record), []
+    unit, bounds = unit_of(record), []
     if measured := _measured(record, of_attacks, *_OF_A_SAMPLE):
-        is_ordinary = one != "canary sample"
+        is_ordinary = unit != "canary sample"
         claim = None if is_ordinary else of_run(FORMAL_EPSILON, like=measured[0].bound)
         word = "" if is_ordinary else "proven"
-        bounds = EpsilonBounds(f"one {one}", _AGAINST_THE_VIEW, measured, claim, word)
-        found.append(bounds._replace(is_ordinary=is_ordinary))
+        of_sample = EpsilonBounds(f"one {unit}", _AGAINST_THE_VIEW, measured, claim, word)
+        bounds.append(of_sample._replace(is_ordinary=is_ordinary))
     if measured := _measured(record, of_run, CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON):
         claim, deployed = (
             of_run(metric, like=measured[0].bound)
             for metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
         )
         unit, observer = "one client's whole contribution", AGAINST_BOTH_MODELS
-        found.append(EpsilonBounds(unit, observer, measured, claim, "claimed", deployed))
+        bounds.append(EpsilonBounds(unit, observer, measured, claim, "claimed", deployed))
     if measured := _measured(record, of_run, SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN):
         unit = "one client's update in one round's sum"
-        found.append(EpsilonBounds(unit, _AGAINST_ONE_SUM, measured))
-    return found
+        # A bound of 0 says nothing, so that it must not come before a positive one.
+        measured = tuple(sorted(measured, key=lambda one: not one.bound.number))
+        bounds.append(EpsilonBounds(unit, _AGAINST_ONE_SUM, measured))
+    return bounds
 
 
 def shown_bounds(record: Record) -> list[EpsilonBounds]:
-    """Return the lower bounds that headline and numbers have: all but those of ordinary samples."""
-    return [one for one in epsilon_bounds(record) if not one.is_ordinary]
+    """Return the lower bounds of headline and numbers, which leave out ordinary samples."""
+    return [bounds for bounds in epsilon_bounds(record) if not bounds.is_ordinary]
 
 
 _GAUSSIAN = "if the mechanism is Gaussian"
@@ -143,28 +143,26 @@ _ASSUMES = {
     SECURE_SUM_EPSILON_IF_GAUSSIAN: "if the noise is normal",
 }
 _OF_A_SAMPLE = (EPSILON, EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
+_CLAIM_CONTROL = "claimed epsilon"
+"""Control that fails if a measured bound refutes a claim."""
 
 
 def _measured(
     record: Record, find: Callable[[str], Estimate | None], *metrics: str
 ) -> tuple[Measured, ...]:
-    """Return the bounds that are there and relied on, in the order of their metrics."""
-    found = [(find(metric), _ASSUMES.get(metric, "")) for metric in metrics]
+    """Return the bounds that the record has and that are relied on, in the order of metrics."""
+    bounds = [(find(metric), _ASSUMES.get(metric, "")) for metric in metrics]
     return tuple(
         Measured(bound, assumes)
-        for bound, assumes in found
+        for bound, assumes in bounds
         if bound is not None and _relied_on(record, [bound])
     )
-
-
-CLAIM_CONTROL = "claimed epsilon"
-"""Control that fails if a measured bound refutes a claim."""
 
 
 def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:
     """Return the figures that no failed control takes back.
 
-    A refuted claim is a finding about the defense, and no fault of the bound that refutes it.
+    A refuted claim is a finding about the defense, and does not invalidate the bound.
     """
-    failed = {one.control for one in evidence.checks_of(record.controls).failed}
-    return figures if failed <= {CLAIM_CONTROL, *HIDES_LEAKS} else relied_on(figures)
+    failed = {result.control for result in evidence.checks_of(record.controls).failed}
+    return figures if failed <= {_CLAIM_CONTROL, *HIDES_LEAKS} else without_doubts(figures)

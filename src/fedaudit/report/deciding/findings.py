@@ -27,7 +27,7 @@ class Finding(NamedTuple):
         status: The verdict in two or three words.
         headline: The verdict in a sentence.
         meaning: What follows from it, and what does not.
-        badge: Words that a reader sees in the place of the status; empty for the status itself.
+        badge: Words that replace the status for a reader; empty for the status itself.
     """
 
     topic: str
@@ -70,21 +70,26 @@ def findings(record: Record) -> tuple[Finding, ...]:
     """Return the verdict on each topic of a record, the gravest first."""
     is_about_members = evidence.about_members(record)
     alone = is_about_members + bool(record.sources) + bool(record.clusters) == 1
-    found = [_on_membership(record, alone=alone)] if is_about_members else []
+    topics = [_on_membership(record, alone=alone)] if is_about_members else []
     if record.sources:
-        named = on_sources(record)
-        status = source_status(named)
-        meaning = source_meaning(status, named)
-        found.append(Finding("sources", status, SOURCE_HEADLINES[status], meaning))
+        attacks = on_sources(record)
+        status = source_status(attacks)
+        meaning = source_meaning(status, attacks)
+        topics.append(Finding("sources", status, SOURCE_HEADLINES[status], meaning))
     if record.clusters:
         studies = clustered_of(record)
         headline, meaning = cluster_headline(studies), cluster_meaning(studies)
-        found.append(Finding("clusters", cluster_status(studies), headline, meaning))
+        topics.append(Finding("clusters", cluster_status(studies), headline, meaning))
     if hardly_learned(record):
-        # That nothing was found in a model that learned next to nothing is no result.
-        found = [one if one.status in LEAKS else _unlearned(one.topic) for one in found]
+        # Finding nothing in a model that has barely learned is no result.
+        topics = [
+            finding
+            if finding.status in LEAKS
+            else Finding(finding.topic, "inconclusive", _UNLEARNED, _UNLEARNED_MEANING)
+            for finding in topics
+        ]
     order = get_args(evidence.Status)
-    return tuple(sorted(found, key=lambda one: order.index(one.status)))
+    return tuple(sorted(topics, key=lambda finding: order.index(finding.status)))
 
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
@@ -102,27 +107,18 @@ def _on_membership(record: Record, *, alone: bool) -> Finding:
     )
 
 
-def _unlearned(topic: str) -> Finding:
-    return Finding(topic, "inconclusive", _UNLEARNED, _UNLEARNED_MEANING)
+def standing(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings that are relied on; one for all if no figure is.
 
-
-def standing(record: Record, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return the findings that stand; one for all if no figure can be relied on.
-
-    Where a control failed, only a leak stands that figures of other attacks or clients show.
-
-    Args:
-        record: The record.
-        found: Its findings.
+    If a control failed, only leaks that figures of other attacks or clients show remain.
     """
     if evidence.says_nothing(record):
         return (_NULL if record.nobody_is_a_member else _VOID,)
-    failed = evidence.checks_of(record.controls).failed
-    if not failed:
-        return found
-    leaks = [one for one in found if one.status in LEAKS]
+    if not evidence.checks_of(record.controls).failed:
+        return every
     no_clusters = clusters_doubted(record)
-    return tuple(one for one in leaks if one.topic != "clusters" or not no_clusters) or (_FAILED,)
+    leaks = [finding for finding in every if finding.status in LEAKS]
+    return tuple(f for f in leaks if f.topic != "clusters" or not no_clusters) or (_FAILED,)
 
 
 _SMALLER = {
@@ -136,18 +132,17 @@ _LARGER = {
 }
 
 
-def headlines(found: tuple[Finding, ...]) -> list[str]:
-    """Return a sentence for each finding: the gravest names the size of a leak, and no other."""
-    front = found[0]
+def headlines(every: tuple[Finding, ...]) -> list[str]:
+    """Return a sentence for each finding; only the gravest names the size of a leak."""
+    front = every[0]
     texts = []
-    for one in found:
-        text = one.headline
-        if one.topic == "clusters":
-            if one is front and one.status in LEAKAGE:
-                text = (
-                    f"{LEAKAGE[one.status]} from the riskiest model: {text[:1].lower()}{text[1:]}"
-                )
-        elif one.status in LEAKAGE and one.status != front.status:
-            text = f"{_SMALLER[one.topic]} {_LARGER[front.topic]}"
+    for finding in every:
+        text = finding.headline
+        if finding.topic == "clusters":
+            if finding is front and finding.status in LEAKAGE:
+                text = f"{text[:1].lower()}{text[1:]}"
+                text = f"{LEAKAGE[finding.status]} from the riskiest model: {text}"
+        elif finding.status in LEAKAGE and finding.status != front.status:
+            text = f"{_SMALLER[finding.topic]} {_LARGER[front.topic]}"
         texts.append(text)
     return texts

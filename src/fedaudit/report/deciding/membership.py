@@ -1,22 +1,21 @@
-"""The verdict on membership: how large a leak is shown, or how little one can be."""
+"""Decisions on membership: how large a leak is shown, and which clients a sentence names."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.report import evidence
-from fedaudit.report.verdict import coverage_gaps, wrong_sign
+from fedaudit.report import evidence, wording
+from fedaudit.report.verdict import clients_named, coverage_gaps, wrong_sign
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance, by_test_alone
+from fedaudit.results.guessing import above_chance, by_test_alone, without_doubts
 from fedaudit.results.record import Record
+
+POOLED = "pooled clients"
+"""Name of the figures over all audited clients together."""
 
 
 def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
-    """Return the verdict on membership, of figures that can be relied on.
-
-    Args:
-        record: The record.
-        figures: Those of its headline.
-    """
+    """Return the verdict on membership by the headline's figures that can be relied on."""
     above = [figure for figure in figures if above_chance(figure)]
     if above:
         sizes = [size for figure in above if (size := evidence.size_of(figure))]
@@ -31,16 +30,16 @@ def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
 def little_can_hide(record: Record, figures: list[Estimate]) -> bool:
     """Return True if no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
 
-    Every contrast must have an AUC and a rate at few false alarms: a leak of a few samples shows
-    in the rate alone.
+    Every contrast must have an AUC and a TPR at a low FPR: a leak of a few samples shows in the
+    TPR alone.
     """
     if not figures or any(by_test_alone(figure) for figure in figures):
         return False
     for same in evidence.by_contrast(figures).values():
-        known = [figure for figure in same if figure.value is not None]
-        if not any(f.metric == AUC for f in known) or not any(rate_of(f.metric) for f in known):
+        metrics = {figure.metric for figure in same if figure.value is not None}
+        if AUC not in metrics or not any(map(rate_of, metrics)):
             return False
-    single = (one for one in record.findings if one.seed is not None)
+    single = (figure for figure in record.findings if figure.seed is not None)
     runs = evidence.grouped(single, _subject)
     highs = [(upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
     doubtful = ("strong", evidence.ROOM_FOR_DOUBT)
@@ -54,12 +53,128 @@ def upper_limit(figure: Estimate, runs: Mapping[Hashable, list[Estimate]]) -> fl
     """Return a figure's upper limit; for a mean over runs without one, the largest of the runs'."""
     if figure.high is not None or figure.seed is not None:
         return figure.high
-    highs = [run.high for run in runs.get(_subject(figure), [])]
-    known = [high for high in highs if high is not None]
-    return max(known) if known and len(known) == len(highs) else None
+    limits = [run.high for run in runs.get(_subject(figure), [])]
+    present = [limit for limit in limits if limit is not None]
+    return max(present) if present and len(present) == len(limits) else None
 
 
 def _subject(figure: Estimate) -> Hashable:
-    """Return what a figure is of, whichever run it was found in."""
+    """Return the key that a figure shares with the same figure of other runs."""
     setting = evidence.setting_of(figure)._replace(seed=None)
     return setting, figure.attack, figure.contrast, figure.metric
+
+
+def clients_of(figures: Iterable[Estimate]) -> list[int]:
+    """Return the clients that figures are about, by number."""
+    return sorted({figure.target for figure in figures if figure.target is not None})
+
+
+def are_several(figures: Sequence[Estimate]) -> bool:
+    """Return True if figures are about more than one client, or about one and all of them."""
+    return len({figure.target for figure in figures}) > 1
+
+
+def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
+    """Return a client's name; of a pooled figure among others how many clients it covers."""
+    if figure.target is not None:
+        return wording.client_name(figure.target)
+    every, covered = clients_of(figures), _pooled_clients(figures, figure.attack)
+    if covered in (0, len(every)):
+        return POOLED
+    return f"{covered} of {len(every)} clients pooled"
+
+
+class Limit(NamedTuple):
+    """An upper confidence limit, its client (None for several together), and their name."""
+
+    value: float
+    client: int | None
+    name: str
+
+
+def largest_limits(figures: Sequence[Estimate], metric: str) -> list[Limit]:
+    """Return a metric's upper limits to print: of pooled clients, then the largest of a client."""
+    limits = [
+        Limit(figure.high, figure.target, name_of(figure, figures))
+        for figure in figures
+        if figure.metric == metric and figure.high is not None
+    ]
+    parts = (
+        [limit for limit in limits if limit.client is None],
+        [limit for limit in limits if limit.client is not None],
+    )
+    return [max(part, key=lambda limit: limit.value) for part in parts if part]
+
+
+def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
+    """Return the AUC to print if none is above chance: of pooled clients, if there is one.
+
+    The highest of many small clients is high by chance.
+    """
+    over_all = evidence.strongest(evidence.pooled(figures), AUC)
+    return over_all or evidence.strongest(figures, AUC)
+
+
+def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
+    """Return the sentence on the clients that a headline is about; empty for a single client.
+
+    Args:
+        record: The record.
+        figures: Figures of its headline, without those of another side of the run.
+    """
+    clients = clients_of(figures)
+    if len(clients) < 2:
+        return ""
+    every = evidence.pooled(figures)
+    pooled = without_doubts(every)
+    single = [figure for figure in figures if figure.target is not None]
+    above = clients_of(filter(above_chance, single))
+    if not pooled:
+        if not above:
+            return ""
+        count = f"{len(above)} of {len(clients)} audited clients"
+        withheld = "; figures of all clients together are not relied on" * bool(every)
+        return f"Shown for {clients_named(above)} ({count}){withheld}"
+    by_all = any(map(above_chance, pooled))
+    strongest = highest_auc(pooled) or pooled[0]
+    together = (
+        f"{pooled_over(record)(strongest.attack)}, each compared with its own held-out samples"
+    )
+    if above:
+        shown = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
+        return f"{shown} for {clients_named(above)} alone"
+    shown = "Shown" if by_all else "Judged"
+    by_client = evidence.grouped(single, lambda figure: figure.target)
+    small = [client for client in clients if not little_can_hide(record, by_client[client])]
+    if not small:
+        return f"{shown} {together}"
+    names = "single clients" if small == clients else clients_named(small)
+    verb = "are" if len(small) > 1 else "is"
+    return f"{shown} {together}; {names} {verb} too small to be judged alone"
+
+
+def pooled_over(record: Record) -> Callable[[str], str]:
+    """Return a function that names the clients of an attack's pooled figure: "over 2 of 3 ...".
+
+    It leaves out clients that took part in no measured round, or in too few for the attack. The
+    record is read once, for all attacks.
+    """
+    figures = [figure for figure in record.findings if figure.attack]
+    by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)
+    covered_by = {attack: _pooled_clients(same, attack) for attack, same in by_attack.items()}
+    audited = {row.client for row in record.coverage.clients} if record.coverage else set()
+    total = len(audited.union(clients_of(figures)))
+
+    def over(attack: str) -> str:
+        covered = covered_by.get(attack, 0)
+        if covered in (0, total):
+            return f"over all {total} audited clients"
+        return f"over {covered} of {total} audited clients"
+
+    return over
+
+
+def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:
+    return len(
+        clients_of(f for f in figures if f.attack == attack and f.n_members and f.n_nonmembers)
+    )

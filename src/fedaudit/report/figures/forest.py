@@ -1,4 +1,4 @@
-"""Interval charts: a row an attack, model or point, its figures with limits against guessing.
+"""Interval charts: a row for each attack, model or point, with its figures and their limits.
 
 The same rows make the first picture of a page and the table of a terminal.
 """
@@ -9,9 +9,18 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from fedaudit.report import evidence, wording
-from fedaudit.report.figures.drawing import GREY, OKABE_ITO, LegendEntry, Scale, Style, legend
-from fedaudit.report.figures.svg import figure, tick_step, tick_texts, ticks_of, upright
-from fedaudit.report.grid import shortened
+from fedaudit.report.figures.charts import (
+    GREY,
+    OKABE_ITO,
+    LegendEntry,
+    Style,
+    figure,
+    legend,
+    tick_step,
+    tick_texts,
+    ticks,
+    upright,
+)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 
@@ -23,10 +32,14 @@ PLAIN, *DEFENDED = (
 )
 BASELINE = Style(GREY, "", "diamond-open")
 DOUBTED = Style(GREY, "", "circle-open")
-"""Look of a figure that a failed control takes back."""
 
 MOST_LINES = 20
 """Rows of a picture at most; the tables have the others."""
+
+
+def doubted(look: Style) -> Style:
+    """Return the look of a figure that a failed control takes back: the same symbol in outline."""
+    return Style(GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
 
 class Mark(NamedTuple):
@@ -46,7 +59,7 @@ class Track(NamedTuple):
     Attributes:
         title: The metric.
         form: "%" for shares.
-        guess: What guessing gives; None where rows have baselines of their own.
+        guess: Value of a guess; None if rows have their own baselines.
         low: Left end.
         high: Right end; chosen for the marks if it is not above the left one.
         ticks: Values with their texts.
@@ -60,7 +73,7 @@ class Track(NamedTuple):
     ticks: tuple[tuple[float, str], ...] = ()
 
     def at(self, value: float) -> float:
-        """Return a value's place, as a share of the track that never leaves it."""
+        """Return a value's place as a share of the track, from 0 to 1."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
@@ -109,14 +122,14 @@ class Forest(NamedTuple):
 
 
 Picture = tuple[Forest, ...]
-"""The first picture of a page: the forest that the verdict speaks of, and others to choose."""
+"""The first picture of a page: the forest that supports the verdict, and others to choose."""
 
 
 def mark_of(estimate: Estimate, look: Style, name: str) -> Mark:
     """Return the mark of a figure, whose text has its name, value and interval."""
     limits = evidence.DOUBTED.word if estimate.doubt else wording.interval_of(estimate)
     text = f"{name} {wording.value_of(estimate)}" + f" ({limits})" * bool(limits)
-    look = DOUBTED if estimate.doubt else look
+    look = doubted(look) if estimate.doubt else look
     return Mark(estimate.value or 0.0, estimate.low, estimate.high, look, text)
 
 
@@ -146,25 +159,41 @@ def forest(
         lines: Rows from top to bottom, of which the first are drawn.
         looks: Looks of marks by name; a legend shows those that are drawn if there are several.
     """
-    shown, left = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
-    if not shown:
+    drawn, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
+    if not drawn:
         return ()
-    if left > 0:
-        caption += (
-            f" {wording.plural(left, 'more row')} {'is' if left == 1 else 'are'} in the tables."
-        )
-    by_track = [[m for line in shown for m in line.cells[at].marks] for at in range(len(tracks))]
-    used = {mark.look for marks in by_track for mark in marks}
-    every = {**(looks or {}), f"✗ {NOT_RELIED_ON}": DOUBTED}
-    known = {name: look for name, look in every.items() if look in used}
-    keys = legend(known) if len(known) > 1 or DOUBTED in used else ()
+    if hidden > 0:
+        verb = "is" if hidden == 1 else "are"
+        caption += f" {wording.plural(hidden, 'more row')} {verb} in the tables."
+    by_track = [
+        [mark for line in drawn for mark in line.cells[place].marks] for place in range(len(tracks))
+    ]
+    keys = _keys(looks or {}, {mark.look for marks in by_track for mark in marks})
     fitted = tuple(_fitted(*pair) for pair in zip(tracks, by_track, strict=True))
-    return (Forest(title, label, caption, fitted, shown, keys),)
+    return (Forest(title, label, caption, fitted, drawn, keys),)
+
+
+def _keys(looks: Mapping[str, Style], used: set[Style]) -> tuple[LegendEntry, ...]:
+    """Return the legend of used looks; empty for a single look that is relied on."""
+    keys = {name: look for name, look in looks.items() if look in used}
+    in_doubt = {
+        f"{name}, {evidence.DOUBTED.sign}{evidence.DOUBTED.word}": doubted(look)
+        for name, look in looks.items()
+        if doubted(look) in used - set(looks.values())
+    }
+    if not in_doubt and DOUBTED in used:
+        in_doubt = {f"{evidence.DOUBTED.sign}{NOT_RELIED_ON}": DOUBTED}
+    keys |= in_doubt
+    return legend(keys) if len(keys) > 1 or in_doubt else ()
 
 
 def _fitted(track: Track, marks: Sequence[Mark]) -> Track:
-    """Return a track with ends and ticks: about one half, of shares from 0, or of numbers."""
-    ends = [end for one in marks for end in (one.value, one.low, one.high) if end is not None]
+    """Return a track with ends and ticks.
+
+    A track with chance level one half gets that in its left part, and one of other shares starts
+    at 0.
+    """
+    ends = [end for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
     low, high, least, most = 0.0, track.high, min([*ends, 0.5]), max([*ends, 0.0])
     if track.guess == 0.5:
         low, high = next(end for end in (0.4, 0.2, 0.0) if end <= max(least, 0.0)), 1.0
@@ -173,43 +202,51 @@ def _fitted(track: Track, marks: Sequence[Mark]) -> Track:
     elif high <= low:
         step = tick_step(1.15 * most or 1.0, 4)
         high = step * (int(1.15 * most / step) + 1)
-    scale = Scale(form="%" if track.form == "%" else "", count=4)
-    return track._replace(low=low, high=high, ticks=tuple(ticks_of(scale, low, high).items()))
+    texts = ticks(low, high, 4, track.form)
+    return track._replace(low=low, high=high, ticks=tuple(texts.items()))
 
 
 def forest_drawn(forest: Forest) -> Markup:
-    """Return the rows as HTML: text at its own size, and a drawing that follows the width."""
-    label = "; ".join(
-        f"{line.label}: {', '.join(cell.value for cell in line.cells if cell.value)}"
-        for line in forest.lines
-    )
-    heads = [_cell("ft-head", track.title) for track in forest.tracks]
-    feet = [
-        _cell("ft-foot", tick_texts([(track.at(value), text) for value, text in track.ticks]))
+    """Return the rows as HTML: text at its own size, and a drawing that follows the width.
+
+    Its texts are a table for screen readers, which skip the drawing.
+    """
+    heads = [
+        Markup(
+            '<span class="ft-head" role="columnheader">{}</span><span class="fv"></span>'
+        ).format(track.title)
         for track in forest.tracks
     ]
-    rows = [_row("", "fhead", heads), *(_line(line, forest.tracks) for line in forest.lines)]
-    return Markup('<div class="forest t{}" role="img" aria-label="{}">{}{}</div>').format(
-        len(forest.tracks), shortened(label, 380), Markup("").join(rows), _row("", "ffoot", feet)
-    )
-
-
-def _row(label: str, kind: str, cells: Sequence[Markup]) -> Markup:
-    form = '<div class="frow {}"><span class="fl">{}</span>{}</div>'
-    return Markup(form).format(kind, label, Markup("").join(cells))
-
-
-def _cell(kind: str, inside: str, tone: str = "", value: str = "", limits: str = "") -> Markup:
-    form = '<span class="{}">{}</span><span class="fv {}">{}<small>{}</small></span>'
-    return Markup(form).format(kind, inside, tone, value, limits)
+    feet = [
+        Markup('<span class="ft-foot">{}</span><span class="fv"></span>').format(
+            tick_texts([(track.at(value), text) for value, text in track.ticks])
+        )
+        for track in forest.tracks
+    ]
+    rows = [_line(line, forest.tracks) for line in forest.lines]
+    return Markup(
+        '<div class="forest t{}" role="table" aria-label="{}">'
+        '<div class="frow fhead" role="row"><span class="fl" role="cell"></span>{}</div>{}'
+        '<div class="frow ffoot" aria-hidden="true"><span class="fl"></span>{}</div></div>'
+    ).format(len(forest.tracks), forest.title, *map(Markup("").join, (heads, rows, feet)))
 
 
 def _line(line: Line, tracks: Sequence[Track]) -> Markup:
-    cells = []
-    for place, (track, cell) in enumerate(zip(tracks, line.cells, strict=True)):
-        band, tone = (None, "") if place else (line.band, line.tone)
-        cells.append(_cell("ft", _track(track, cell.marks, band), tone, cell.value, cell.limits))
-    return _row(line.label, "", cells)
+    form = Markup(
+        '<span class="ft" aria-hidden="true">{}</span>'
+        '<span class="fv {}" role="cell">{}<small>{}</small></span>'
+    )
+    cells = [
+        form.format(
+            _track(track, cell.marks, None if place else line.band),
+            "" if place else line.tone,
+            cell.value,
+            f" {cell.limits}" if cell.limits else "",
+        )
+        for place, (track, cell) in enumerate(zip(tracks, line.cells, strict=True))
+    ]
+    row = Markup('<div class="frow" role="row"><span class="fl" role="rowheader">{}</span>{}</div>')
+    return row.format(line.label, Markup("").join(cells))
 
 
 def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None) -> Markup:
@@ -221,13 +258,13 @@ def _track(track: Track, marks: Sequence[Mark], band: tuple[float, float] | None
     parts += [upright("grid", track.at(value)) for value, _ in track.ticks]
     if track.guess is not None:
         parts.append(upright("guess", track.at(track.guess)))
-    # A few settings are drawn below each other in a row, baselines behind them and small marks in
-    # the lower half: many of these would hide the figure that they are compared with.
+    # Up to four main marks of a row are drawn below each other. Baselines lie behind them, and
+    # small marks in the lower half, where they cannot hide the figure that they belong to.
     main = [mark for mark in marks if mark.look != BASELINE and mark.size >= 9]
     room = 0.6 if any(mark.size < 9 for mark in marks) else 1.0
     for mark in [mark for mark in marks if mark not in main][::-1] + main[::-1]:
-        apart = mark in main and len(main) < 5
-        up = room * (main.index(mark) + 0.5) / len(main) if apart else room / 2
+        has_lane = mark in main and len(main) < 5
+        up = room * (main.index(mark) + 0.5) / len(main) if has_lane else room / 2
         parts.append(_mark(track, mark, up if mark.size >= 9 else 0.8))
     form = '<svg width="100%" height="100%" overflow="visible">{}</svg>'
     return Markup(form).format(Markup("").join(parts))
@@ -239,4 +276,4 @@ def _mark(track: Track, mark: Mark, up: float) -> Markup:
     if mark.low is not None or mark.high is not None:
         low = 0.0 if mark.low is None else track.at(mark.low)
         high = 1.0 if mark.high is None else track.at(mark.high)
-    return figure(mark.text, [((low, up), (high, up))], mark.look, (middle, up), mark.size)
+    return figure(mark.text, [(low, up, high, up)], mark.look, (middle, up), mark.size)

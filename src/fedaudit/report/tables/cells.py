@@ -37,11 +37,11 @@ def estimate_table(
         remark: A sentence below the table.
     """
     lines: dict[Cell, dict[Place, Content]] = {}
-    for one in estimates:
-        heading = as_cell(rows(one))
-        line, place = lines.setdefault(heading, {first: heading}), columns(one)
+    for estimate in estimates:
+        heading = as_cell(rows(estimate))
+        line, place = lines.setdefault(heading, {first: heading}), columns(estimate)
         if place not in line:
-            line[place] = cell(one)
+            line[place] = cell(estimate)
     order = (first, *order)
     return tabled(caption, lines.values(), order=order, under=under, notes=notes, remark=remark)
 
@@ -49,7 +49,7 @@ def estimate_table(
 def measured(
     figure: Estimate | None,
     look: Look = Look(),  # noqa: B008 - a constant
-    *more: str,
+    *details: str,
     mark: str = "",
     unbounded: str = "no interval",
 ) -> Cell | None:
@@ -58,14 +58,14 @@ def measured(
     Args:
         figure: None gives no cell; one that a failed control takes back is marked as such.
         look: Its sign, colour and word.
-        more: Further lines.
+        details: Further lines.
         mark: Letter of a footnote.
-        unbounded: Text in the place of a missing interval.
+        unbounded: Text that replaces a missing interval.
     """
     if figure is None:
         return None
     look = DOUBTED if figure.doubt else look
-    lines = (look.word, interval_of(figure) or unbounded, further_of(figure), *more)
+    lines = (look.word, interval_of(figure) or unbounded, further_of(figure), *details)
     return Cell(f"{look.sign}{value_of(figure)}", below(*lines), look.tone, mark)
 
 
@@ -80,11 +80,11 @@ def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
     limits = further if change.low is None and further is not None else change
     is_shown = limits.low is not None and limits.high is not None
     star = " *" * (is_shown and not (limits.low or 0) <= 0 <= (limits.high or 0))
-    own, more = _limits(change, metric), _limits(further, metric)
+    these_runs, further_runs = _limits(change, metric), _limits(further, metric)
     return (
         f"Δ {signed(change.value, metric)}{' points' * is_share(metric)}{star}",
-        f"({own})" * bool(own),
-        f"further runs {more}" * bool(more),
+        f"({these_runs})" * bool(these_runs),
+        f"further runs {further_runs}" * bool(further_runs),
     )
 
 

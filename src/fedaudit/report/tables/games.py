@@ -1,17 +1,17 @@
-"""Tables of security games: points, and signs that a client can look for."""
+"""Tables of security games: points, certificates, and signs that a client can look for."""
 
 from collections.abc import Sequence
 
 from fedaudit.report.evidence import distinct, least_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Filled, Grid, Place, Tone, named, shortened, tabled
+from fedaudit.report.grid import Cell, Filled, Grid, Tone, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
 from fedaudit.report.wording import count, from_to, given, interval, number, percent, plural, some
 from fedaudit.results import games
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.games import Detection, PointPlayed, Rate
+from fedaudit.results.games import Detection, PointPlayed, Rate, TargetCertificate
 from fedaudit.results.record import Record
 
 
@@ -22,35 +22,28 @@ def game_sections(record: Record) -> list[Section]:
         for ident, title, table in (
             ("points", "Every point", points_table(record)),
             ("rounds", "In real rounds", points_table(record, in_rounds=True)),
+            ("certificates", "Certificates", certificates_table(record)),
         )
     ]
-    if seen := record.detection:
-        said, signs, tables = (
-            [fixed("games.detector")],
-            detector_words(seen),
-            [detector_table(seen)],
-        )
-        sections.append(Section("detector", "What a client can see", said, signs, tables))
+    if detection := record.detection:
+        text, signs = [fixed("games.detector")], detector_words(detection)
+        tables = [detector_table(detection)]
+        sections.append(Section("detector", "What a client can see", text, signs, tables))
     return [part for part in sections if part is not None]
 
 
 def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
-    """Return the figures of every point that was played by signs or in rounds; None for none.
-
-    Args:
-        record: A record of games.
-        in_rounds: Whether points in rounds are shown instead of those by signs.
-    """
+    """Return the figures of every point that was played by signs or in rounds; None for none."""
     every = points.shown_points(record.games)
-    shown = [item for item in every if bool(item.point.rounds) == in_rounds]
-    if not shown:
+    items = [item for item in every if bool(item.point.rounds) == in_rounds]
+    if not items:
         return None
-    rows = [{"Point": named(item.name, _label(item.point)), **_row(item.point)} for item in shown]
+    rows = [{"Point": named(item.name, _label(item.point)), **_row(item.point)} for item in items]
     used = {place for row in rows for place, cell in row.items() if cell}
     sizes = (
-        f"{from_to(item.point.adv.total for item in shown)} games a point, "
-        f"{from_to(item.point.targets for item in shown)} targets, "
-        f"batches of {from_to(item.point.batch for item in shown)} records"
+        f"{from_to(item.point.adv.total for item in items)} games a point, "
+        f"{from_to(item.point.targets for item in items)} targets, "
+        f"batches of {from_to(item.point.batch for item in items)} records"
     )
     remark = fixed("games.remark_rounds" if in_rounds else "games.remark_points")
     return tabled(
@@ -60,18 +53,52 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
     )
 
 
+def certificates_table(record: Record) -> Grid | None:
+    """Return what is certified of each point's targets; None without certificates."""
+    rows = [
+        {"Point": named(item.name), **_certified(item.point.certificates)}
+        for item in points.shown_points(record.games)
+        if item.point.certificates
+    ]
+    remark = fixed("games.remark_certificates")
+    return tabled("Certificates", rows, remark=remark) if rows else None
+
+
+_SMALL_FAILURE, _NEAR_GUESSING = 0.01, 0.6
+
+
+def _certified(certificates: Sequence[TargetCertificate]) -> Filled:
+    played = [one.played for one in certificates if one.played is not None]
+    sound = [one.delta_sound for one in certificates if one.delta_sound is not None]
+    misleading = any(
+        one.delta_sample <= _SMALL_FAILURE and (one.high or 1.0) <= _NEAR_GUESSING
+        for one in certificates
+    )
+    published = from_to((one.delta_sample for one in certificates), text=number)
+    success, failure = "Success on one target", "Failure probability of the sign"
+    return {
+        "Targets": count(len(certificates)),
+        (success, "At least"): from_to((one.low or 0.0 for one in certificates), text=percent),
+        (success, "At most"): from_to((one.high or 1.0 for one in certificates), text=percent),
+        (success, "Played"): from_to(played, text=percent) if played else None,
+        (failure, "Sound"): from_to(sound, text=number) if sound else "no range",
+        (failure, "As published"): Cell(
+            published, "yet near guessing" * misleading, "alarm" if misleading else ""
+        ),
+    }
+
+
 def _label(point: PointPlayed) -> str:
-    """Return the name that the study's author gave a point; "" if settings name it."""
+    """Return the name that the study's author chose for a point; "" if settings name it."""
     by_settings = point.label == point.mechanism or set("=,") & set(point.label)
     return "" if by_settings else shortened(point.label)
 
 
 def _row(point: PointPlayed) -> Filled:
-    """Return a point's figures by column; a column that no point has a figure for is left out."""
     in_rounds, exceeded = point.rounds is not None, points.overtaken(point)
     bound = point.figure(games.DISTANCE) if in_rounds else point.actual_epsilon
     most = _NO_BOUND if bound is None else Cell(percent(point.most), "exceeded" * exceeded)
-    cells: dict[Place, Cell | str | None] = {
+    return {
         ("Success rate", "Adv"): _rate(point.adv, "alarm" if in_rounds and exceeded else ""),
         ("Success rate", "At most"): most,
         ("Success rate", "Noise leaves"): given(point.figure(games.EXPECTED_SUCCESS)),
@@ -82,7 +109,6 @@ def _row(point: PointPlayed) -> Filled:
         ("Games", "TNR"): _rate(point.tnr),
         ("Games", "Fires for others"): percent(point.by_others.value),
     }
-    return cells
 
 
 _NO_BOUND = Cell("no bound", tone="muted")
@@ -145,8 +171,11 @@ def detector_words(detection: Detection) -> list[str]:
     """Return for each kind of server the signs that identify nearly every model of it."""
     sentences = []
     for server in _servers(detection):
-        every = {sign: of for (by, sign), of in detection.signs.items() if by == server}
-        aucs = {sign: of[games.SIGN_AUC] for sign, of in every.items()}
+        aucs = {
+            sign: figures[games.SIGN_AUC]
+            for (name, sign), figures in detection.signs.items()
+            if name == server
+        }
         clear = [sign for sign, auc in aucs.items() if least_of(auc) >= _DISTINGUISHES]
         names = some([_sign(sign)[0].lower() for sign in clear])
         sentences.append(

@@ -1,12 +1,22 @@
-"""Tables of membership inference: attacks by contrast, by class, and exposed samples."""
+"""The section on membership inference: attacks by contrast and class, ROC curves, samples."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
 from fedaudit.report import evidence, wording
-from fedaudit.report.evidence import Setting, differing, distinct, grouped, setting_of, summarised
-from fedaudit.report.figures.membership import roc_figure
+from fedaudit.report.evidence import (
+    Setting,
+    by_contrast,
+    differing,
+    distinct,
+    grouped,
+    setting_of,
+    summarised,
+)
+from fedaudit.report.figures import charts
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
@@ -14,12 +24,14 @@ from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.text.verdict import needs_more
 from fedaudit.report.verdict import independence
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.record import Record
+from fedaudit.results.record import Curve, Record
 
 MOST_SAMPLES = 20
 """Exposed samples that are shown at most; the record has them all."""
 MOST_NAMED = 3
-"""Attacks that are named for each of them; their number is given as well."""
+"""Attacks that are named for each exposed sample; their number is given as well."""
+_MOST_COLOURED = 4
+"""Curves in colour; eight of them could not be distinguished at 1 % and below."""
 
 
 def membership_section(record: Record) -> Section | None:
@@ -35,16 +47,16 @@ def membership_section(record: Record) -> Section | None:
             "" if tables else fixed("members.none"),
             fixed("members.not_exposed") if record.exposed and not exposed else "",
         ],
-        tables=[*tables, *(one for one in (others, classes_table(record), exposed) if one)],
+        tables=[*tables, *(grid for grid in (others, classes_table(record), exposed) if grid)],
         figure=roc_figure(record.curves),
     )
 
 
 def attack_tables(record: Record) -> list[Grid]:
-    """Return attacks by contrasts: AUC and TPR at 1% and 0.1% FPR, one table a defense and view.
+    """Return attacks by contrasts: AUC and TPR at 1 % and 0.1 % FPR, one table a defense and view.
 
-    Figures over seeds replace those of single seeds. Of several clients each has its rows. If
-    people are the units, tables of their samples one by one follow.
+    Figures over seeds replace those of single seeds. Each of several clients has its own rows. If
+    people are the units, tables of their single samples follow.
     """
     figures = summarised(record.findings)
     tables = _by_setting("Attacks by contrast", figures)
@@ -58,9 +70,10 @@ def attack_tables(record: Record) -> list[Grid]:
 def _by_setting(caption: str, figures: list[Estimate]) -> list[Grid]:
     by_setting = grouped(figures, _setting_of_all)
     labels = differing(by_setting)
+    ordered = sorted(by_setting.items(), key=lambda pair: pair[0].defense != NO_DEFENSE)
     return [
-        _figures_table(caption + f": {shortened(labels[one], 100)}" * bool(labels[one]), same)
-        for one, same in sorted(by_setting.items(), key=lambda pair: pair[0].defense != NO_DEFENSE)
+        _figures_table(caption + f": {shortened(labels[setting], 100)}" * bool(labels[setting]), f)
+        for setting, f in ordered
     ]
 
 
@@ -80,41 +93,42 @@ def _figures_table(
 ) -> Grid:
     """Return figures with a row for each client and attack, and columns by contrast and metric."""
     notes = Footnotes()
-    several = len({one.target for one in figures if one.attack}) > 1
-    metrics = distinct((*HEADLINE_METRICS, *(one.metric for one in figures)))
+    several = len({figure.target for figure in figures if figure.attack}) > 1
+    metrics = distinct((*HEADLINE_METRICS, *(figure.metric for figure in figures)))
     ordered = sorted(
         figures,
-        key=lambda one: (
-            several and one.target is not None,
-            one.target or 0,
-            wording.contrast_order(one.contrast),
-            metrics.index(one.metric),
+        key=lambda figure: (
+            several and figure.target is not None,
+            figure.target or 0,
+            wording.contrast_order(figure.contrast),
+            metrics.index(figure.metric),
         ),
     )
     # Sizes are given once: below the contrasts, or below the names of several clients.
     sizes = {
         row: _sizes(same) if several else ""
-        for row, same in grouped(ordered, lambda one: (one.attack, one.target)).items()
+        for row, same in grouped(ordered, lambda figure: (figure.attack, figure.target)).items()
     }
 
-    def heading(one: Estimate) -> Cell:
-        whose = "pooled clients" if one.target is None else wording.client_name(one.target)
-        name = f"{whose} · {one.attack}" if several and one.attack else one.attack or "The run"
-        label = labels[_setting_of_all(one)] if labels else ""
-        return named(name, below(label, sizes[one.attack, one.target]), limit=80)
+    def heading(figure: Estimate) -> Cell:
+        client = "pooled clients" if figure.target is None else wording.client_name(figure.target)
+        name = f"{client} · {figure.attack}" if several and figure.attack else figure.attack
+        label = labels[_setting_of_all(figure)] if labels else ""
+        detail = below(label, sizes[figure.attack, figure.target])
+        return named(name or "The run", detail, limit=80)
 
     return estimate_table(
         caption,
         ordered,
         rows=heading,
-        columns=lambda one: (_contrast(one), short_name(one.metric)),
-        cell=lambda one: figure_cell(one, notes),
+        columns=lambda figure: (_contrast(figure), _short_name(figure.metric)),
+        cell=lambda figure: figure_cell(figure, notes),
         under={
-            name: below("" if several else _sizes(same), *distinct(map(compared_within, same)))
+            name: below("" if several else _sizes(same), *distinct(map(_compared_within, same)))
             for name, same in grouped(ordered, _contrast).items()
         },
         notes=notes,
-        remark=methods_of(figures) + wording.about_runs(one.further for one in figures),
+        remark=_methods(figures) + wording.about_runs(figure.further for figure in figures),
     )
 
 
@@ -125,28 +139,26 @@ def _contrast(figure: Estimate) -> str:
 def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     """Return a figure with its interval and counts, and the sign and size of a leak.
 
-    Args:
-        figure: The figure.
-        notes: Takes the figure's note, which a rate with counts in its cell does not need.
+    ``notes`` takes the figure's note, which a rate with counts in its cell does not need.
     """
     counts, few = _counts(figure), needs_more(figure)
     if figure.value is None and few:
         return Cell(wording.MISSING, f"needs {few} more", "muted")
-    is_told = counts or figure.note.startswith("mean over")
-    mark = notes.mark("" if is_told else figure.note)
+    is_explained = counts or figure.note.startswith("mean over")
+    mark = notes.mark("" if is_explained else figure.note)
     if figure.value is None:
         return Cell(wording.MISSING, "not given", "muted", mark)
-    most, alone = figure.ceiling, figure.labels_alone
-    more = (
+    ceiling, labels = figure.ceiling, figure.labels_alone
+    lines = (
         counts,
-        "" if most is None else f"of at most {wording.shown(most, figure.metric)}",
-        "" if alone is None else f"labels alone {wording.number(alone)}",
+        "" if ceiling is None else f"of at most {wording.shown(ceiling, figure.metric)}",
+        "" if labels is None else f"labels alone {wording.number(labels)}",
     )
-    return measured(figure, evidence.look_of(figure), *more, mark=mark)
+    return measured(figure, evidence.look_of(figure), *lines, mark=mark)
 
 
 def _counts(figure: Estimate) -> str:
-    """Return the counts behind the rate of a single run; "" for other figures."""
+    """Return the counts of the rate of a single run; "" for other figures."""
     value, fpr = figure.value, figure.realised_fpr
     if value is None or fpr is None or rate_of(figure.metric) is None:
         return ""
@@ -158,17 +170,16 @@ def _counts(figure: Estimate) -> str:
 
 
 def _sizes(figures: Iterable[Estimate]) -> str:
-    """Return the members and non-members behind figures, of means those of all seeds."""
-    known = [figure for figure in figures if figure.n_members]
-    if not known:
+    """Return the numbers of members and non-members of figures, of means those of all seeds."""
+    counted = [figure for figure in figures if figure.n_members]
+    if not counted:
         return ""
-    parts = ([one.n_members for one in known], [one.n_nonmembers for one in known])
+    parts = ([f.n_members for f in counted], [f.n_nonmembers for f in counted])
     sizes = " v. ".join(wording.from_to(part, "–") for part in parts)
-    return sizes + ", all seeds" * any(figure.seed is None for figure in known)
+    return sizes + ", all seeds" * any(figure.seed is None for figure in counted)
 
 
-def compared_within(figure: Estimate) -> str:
-    """Return what is compared: "same classes; no fair draw: ..."; "" for all pairs of a draw."""
+def _compared_within(figure: Estimate) -> str:
     parts = (_WITHIN.get(figure.within, ""), "" if figure.fair else wording.NO_FAIR_DRAW)
     return "; ".join(filter(None, parts))
 
@@ -178,19 +189,22 @@ _WITHIN = {"client": "each client's members with its own held-out samples", "cla
 
 def signs_of(figures: Sequence[Estimate]) -> str:
     """Return what signs and words in tables of attacks mean."""
-    is_open_below = any(one.low is None and one.high is not None for one in figures)
+    is_open_below = any(figure.low is None and figure.high is not None for figure in figures)
     return fixed("members.signs") + " ≤: too few non-members for a lower limit." * is_open_below
 
 
-def short_name(metric: str) -> str:
-    """Return a metric as a column has it."""
+def _short_name(metric: str) -> str:
     return wording.metric_name(metric).replace(" FPR", "")
 
 
-def methods_of(figures: Iterable[Estimate]) -> str:
-    """Return the methods of intervals."""
-    methods = distinct(shortened(figure.method, 80) for figure in figures if figure.method)
-    return f"Intervals: {'; '.join(methods)}." * bool(methods)
+def _methods(figures: Iterable[Estimate]) -> str:
+    """Return the methods of intervals with the metrics that each is for."""
+    by_method = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
+    texts = [
+        f"{wording.listed(distinct(_short_name(figure.metric) for figure in same))} by {method}"
+        for method, same in by_method.items()
+    ]
+    return f"Intervals: {'; '.join(texts)}." * bool(texts)
 
 
 def classes_table(record: Record) -> Grid | None:
@@ -200,52 +214,155 @@ def classes_table(record: Record) -> Grid | None:
         return None
     labels = differing(map(setting_of, groups))
 
-    def heading(one: Estimate) -> Cell:
-        parts = (wording.against(one.contrast), labels[setting_of(one)])
-        return named(one.attack, shortened(" · ".join(filter(None, parts)), 80))
+    def heading(figure: Estimate) -> Cell:
+        parts = (wording.against(figure.contrast), labels[setting_of(figure)])
+        return named(figure.attack, shortened(" · ".join(filter(None, parts)), 80))
 
+    def cell(figure: Estimate) -> Cell | None:
+        if figure.value is not None:
+            return measured(figure, unbounded="")
+        return Cell(wording.MISSING, f"{figure.n_members} v. {figure.n_nonmembers}", "muted")
+
+    missing = any(figure.value is None for figure in groups)
     return estimate_table(
         "AUC by class",
         groups,
         rows=heading,
-        columns=lambda one: f"Class {one.group}",
-        cell=lambda one: None if one.value is None else measured(one, unbounded=""),
-        remark="Not corrected for the number of classes.",
+        columns=lambda figure: f"Class {figure.group}",
+        cell=cell,
+        remark="Not corrected for the number of classes."
+        + " –: too few members or non-members, whose numbers are below it." * missing,
     )
 
 
 def exposed_table(record: Record) -> Grid | None:
-    """Return the members that attacks above chance list, those first on which most agree.
+    """Return the members that attacks above chance list, ordered by the number of these attacks.
 
-    None if no attack is above chance: then a list of those who score highest is what chance gives.
+    None if no attack is above chance: a list of the highest scores is then due to chance.
     """
     above = evidence.above_chance_attacks(record)
-    listed = [one for one in record.exposed if (one.attack, one.defense, one.target) in above]
+    listed = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
     if not listed:
         return None
-    labels = differing(Setting(one.defense, "", one.target, None) for one in listed)
-    tried = grouped(listed, lambda one: one.defense)
+    labels = differing(Setting(row.defense, "", row.target, None) for row in listed)
+    attacks_by_defense = grouped(listed, lambda row: row.defense)
     ranked = []
-    for same in grouped(listed, lambda one: (one.defense, one.target, one.sample)).values():
-        best = max(same, key=lambda one: one.above_nonmembers)
-        attacks, share = distinct(one.attack for one in same), 1 - best.above_nonmembers
-        of = len({one.attack for one in tried[best.defense]})
-        where = labels[Setting(best.defense, "", best.target, None)]
-        row: Filled = {
-            wording.capital(best.unit): Cell(str(best.sample), where),
-            "Class": None if best.label is None else str(best.label),
-            "Attacks that list it": Cell(
-                f"{len(attacks)} of {of}", wording.some(list(map(shortened, attacks)), MOST_NAMED)
+    for same in grouped(listed, lambda row: (row.defense, row.target, row.sample)).values():
+        best = max(same, key=lambda row: row.above_nonmembers)
+        attacks, share = distinct(row.attack for row in same), 1 - best.above_nonmembers
+        total = len({row.attack for row in attacks_by_defense[best.defense]})
+        names = wording.some(list(map(shortened, attacks)), MOST_NAMED)
+        filled: Filled = {
+            wording.capital(best.unit): Cell(
+                str(best.sample), labels[Setting(best.defense, "", best.target, None)]
             ),
+            "Class": None if best.label is None else str(best.label),
+            "Attacks that list it": Cell(f"{len(attacks)} of {total}", names),
             "Non-members as high or higher": wording.percent(share),
         }
-        ranked.append(((-len(attacks), share, best.sample), row))
+        ranked.append(((-len(attacks), share, best.sample), filled))
     ranked.sort(key=lambda pair: pair[0])
-    left = len(ranked) - MOST_SAMPLES
+    hidden = len(ranked) - MOST_SAMPLES
     return tabled(
         "Most exposed samples" if record.unit == "sample" else "Most exposed people",
-        [row for _, row in ranked[:MOST_SAMPLES]],
+        [filled for _, filled in ranked[:MOST_SAMPLES]],
         words=("Class", "Attacks that list it"),
         remark=fixed("members.exposed")
-        + f" The record lists {wording.plural(left, 'further one')}." * (left > 0),
+        + f" The record lists {wording.plural(hidden, 'further one')}." * (hidden > 0),
     )
+
+
+# ROC curves.
+
+_GUESSING = charts.Style(charts.GREY, "dot")
+_PALE = charts.Style(charts.MUTED, "solid")
+_LOWEST_RATE = 1e-5
+_TICKS = {1e-5: "0.001%", 1e-4: "0.01%", 1e-3: "0.1%", 1e-2: "1%", 1e-1: "10%", 1.0: "100%"}
+
+
+def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
+    """Return the ROC curves of all attacks, a panel for each contrast, with logarithmic axes.
+
+    The strongest attacks have a colour each; the others are grey, since more than a few curves
+    cannot be distinguished at low FPRs.
+    """
+    if not curves:
+        return None
+    found = grouped(curves, lambda curve: curve.attack)
+    ranked = sorted(found, key=lambda attack: -fmean(map(_height, found[attack])))
+    coloured, others = ranked[:_MOST_COLOURED], ranked[_MOST_COLOURED:]
+    looks = {
+        attack: charts.style(place)._replace(symbol="") for place, attack in enumerate(coloured)
+    }
+    smallest = min((rate for curve in curves for rate in curve.fpr if rate > 0), default=1.0)
+    floor = max(_LOWEST_RATE, min(smallest / 2, 5e-4))
+
+    settings = grouped(curves, _setting)
+    varies = [len(set(values)) > 1 for values in zip(*settings, strict=True)]
+    choices = []
+    for setting, same in settings.items():
+        label = " · ".join(part for part, differs in zip(setting, varies, strict=True) if differs)
+        panels = by_contrast(same)
+        # A mixture repeats both of its parts.
+        names = [name for name in panels if name != "mixed"] or list(panels)
+        parts = tuple(_roc_panel(panels[name], looks, floor) for name in names)
+        choices.append(charts.Choice(label, parts))
+
+    other_names = "others: " + wording.listed([shortened(attack) for attack in others])
+    greys = ({other_names: _PALE} if others else {}) | {"guessing": _GUESSING}
+    strongest = f" In colour: the {len(coloured)} attacks with the highest TPR there."
+    return charts.Figures(
+        "roc",
+        "Logarithmic axes; dotted: guessing, and false-positive rates of 0.1% and 1%."
+        + strongest * bool(others),
+        tuple(choices),
+        charts.legend(looks) + charts.legend(greys, limit=200),
+        "square",
+    )
+
+
+def _setting(curve: Curve) -> tuple[str, ...]:
+    return (
+        shortened(wording.defense_name(curve.defense)),
+        wording.client_name(curve.target),
+        f"seed {curve.seed}",
+        f"view: {shortened(curve.view)}",
+    )
+
+
+def _height(curve: Curve) -> float:
+    """Return the mean TPR at 1 % and at 0.1 % FPR."""
+    points = list(zip(curve.fpr, curve.tpr, strict=False))
+    return fmean(
+        max((tpr for fpr, tpr in points if fpr <= rate), default=0.0) for rate in (0.01, 0.001)
+    )
+
+
+def _roc_panel(
+    curves: Sequence[Curve], looks: Mapping[str, charts.Style], floor: float
+) -> charts.Panel:
+    contrast = curves[0].contrast
+    x, y = (
+        charts.Axis(f"{kind}-positive rate", math.log10(floor), 0.02, _TICKS, log=True)
+        for kind in ("False", "True")
+    )
+    # Grey curves come first, so that they lie below the others.
+    ordered = sorted(curves, key=lambda curve: curve.attack in looks)
+    lines = [_roc_curve(curve, looks.get(curve.attack, _PALE), floor) for curve in ordered]
+    return charts.Panel(
+        f"Members {wording.against(contrast)}",
+        f"ROC curves of {len(curves)} attacks, members against "
+        f"{wording.contrast_meaning(contrast)}; the table of attacks gives their numbers.",
+        x,
+        y,
+        [charts.Curve("guessing", [floor, 1], [floor, 1], _GUESSING), *lines],
+        uprights=(0.001, 0.01),
+    )
+
+
+def _roc_curve(curve: Curve, look: charts.Style, floor: float) -> charts.Curve:
+    # A logarithmic axis has no zero: such points go to the edge, below it for the TPR. A step goes
+    # across before it goes up.
+    fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
+    tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
+    return charts.Curve(curve.attack, fpr, tpr, look)

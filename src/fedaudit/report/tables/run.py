@@ -9,8 +9,13 @@ from fedaudit.report.evidence import checks_of, distinct, grouped
 from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
-from fedaudit.results.metrics import GENERALISATION_GAP, TEST_ACCURACY, TRAIN_ACCURACY
+from fedaudit.results.estimate import (
+    GENERALISATION_GAP,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    Estimate,
+)
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 
 
@@ -30,12 +35,12 @@ _PASSED: Mapping[bool | None, tuple[str, Tone]] = {
     None: ("– not run", "muted"),
 }
 MOST_FAILED = 12
-"""Failed controls of one kind that are listed; of more, their number is given."""
+"""Failed controls of one kind that are listed; the number of others is given."""
 
 
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed ones first: how many passed, values, each failure."""
-    kinds = grouped(record.controls, lambda one: one.control)
+    kinds = grouped(record.controls, lambda result: result.control)
     rows = sorted(kinds.items(), key=lambda pair: _rank(pair[1]))
     return tabled(
         "Controls",
@@ -53,16 +58,16 @@ def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
     checks = checks_of(results)
     text, tone = _PASSED[not checks.failed if checks.ran else None]
     # Controls of a kind that expect different things have different quantities as values.
-    alike = grouped([one for one in checks.ran if one.value is not None], lambda one: one.expected)
+    valued = [result for result in checks.ran if result.value is not None]
     values = [
         _QUANTITIES.get(kind, "")
         + wording.from_to([one.value or 0.0 for one in same], "–", text=wording.number)
-        for same in alike.values()
+        for same in grouped(valued, lambda result: result.expected).values()
     ]
-    expected = distinct(shortened(one.expected, 120) for one in results)
-    more = len(checks.failed) - MOST_FAILED
-    lines = [_failure(one) for one in checks.failed[:MOST_FAILED]]
-    lines += [f"and {wording.count(more)} more"] * (more > 0)
+    expected = distinct(shortened(result.expected, 120) for result in results)
+    hidden = len(checks.failed) - MOST_FAILED
+    lines = [_failure(result) for result in checks.failed[:MOST_FAILED]]
+    lines += [f"and {wording.count(hidden)} more"] * (hidden > 0)
     lines += distinct(shortened(one.note, 200) for one in results if one.passed is None)[:3]
     return {
         "Control": named(kind),
@@ -75,16 +80,17 @@ def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
 
 
 _QUANTITIES = {"retrained federation": "p-value "}
-"""What the values of a control are, if they are no AUCs or shares."""
+"""Names of the values of controls that are not AUCs or shares."""
 
 
-def _failure(one: ControlResult) -> str:
-    value, limits = wording.shown(one.value, AUC), wording.interval(one.low, one.high, AUC)
+def _failure(result: ControlResult) -> str:
+    value = wording.shown(result.value, AUC)
+    limits = wording.interval(result.low, result.high, AUC)
     parts = (
-        shortened(one.attack),
-        "" if one.defense == NO_DEFENSE else shortened(one.defense),
-        "" if one.target is None else wording.client_name(one.target),
-        "" if one.seed is None else f"seed {one.seed}",
+        shortened(result.attack),
+        "" if result.defense == NO_DEFENSE else shortened(result.defense),
+        "" if result.target is None else wording.client_name(result.target),
+        "" if result.seed is None else f"seed {result.seed}",
     )
     where = " · ".join(filter(None, parts))
     return f"failed: {where}{': ' * bool(where)}{value}" + f" ({limits})" * bool(limits)
@@ -100,20 +106,20 @@ _UTILITY = {
 def utility_table(record: Record) -> Grid | None:
     """Return the utility of the trained models under each defense, of several seeds the mean."""
     figures = record.where(topic="utility")
-    shown = [one for one in figures if one.metric in _UTILITY] or figures
-    if not shown:
+    figures = [figure for figure in figures if figure.metric in _UTILITY] or figures
+    if not figures:
         return None
-    methods = distinct(one.method for one in shown if one.method)
-    by_column = grouped(shown, lambda one: (one.defense, one.metric))
+    methods = distinct(figure.method for figure in figures if figure.method)
+    by_column = grouped(figures, lambda figure: (figure.defense, figure.metric))
     of_means = "; of a mean, the lowest and highest seed" * any(
         len(same) > 1 for same in by_column.values()
     )
     return estimate_table(
         "Utility",
-        shown,
-        rows=lambda one: named(wording.capital(wording.defense_name(one.defense))),
-        columns=lambda one: _UTILITY.get(one.metric, wording.capital(one.metric)),
-        cell=lambda one: _utility_cell(by_column[one.defense, one.metric]),
+        figures,
+        rows=lambda figure: named(wording.capital(wording.defense_name(figure.defense))),
+        columns=lambda figure: _UTILITY.get(figure.metric, wording.capital(figure.metric)),
+        cell=lambda figure: _utility_cell(by_column[figure.defense, figure.metric]),
         first="Defense",
         remark=f"Intervals: {wording.listed(methods)}{of_means}.",
     )
@@ -135,21 +141,18 @@ def clients_table(record: Record) -> Grid | None:
     """
     others = record.other_clients
     rows = [_client_row(wording.client_heading(row.client), row) for row in record.clients]
-    rows += (
-        [] if others is None else [_client_row(f"{wording.count(others.clients)} others", others)]
-    )
+    if others is not None:
+        rows.append(_client_row(f"{wording.count(others.clients)} others", others))
     return tabled("Clients", rows) if record.clients else None
 
 
 def _client_row(name: str, row: ClientRow | OtherClients) -> Filled:
-    counts, most = row.class_counts, max(row.class_counts, default=0)
-    largest = (
-        f"{wording.percent(most / sum(counts))} (class {counts.index(most)})" if most else None
-    )
+    counts, largest = row.class_counts, max(row.class_counts, default=0)
+    share = wording.percent(largest / sum(counts)) if largest else ""
     return {
         "Client": name,
         "Samples": wording.count(row.samples),
         "Audited": None if row.audited is None else wording.count(row.audited),
         "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}",
-        "Largest class": largest,
+        "Largest class": f"{share} (class {counts.index(largest)})" if largest else None,
     }

@@ -15,8 +15,6 @@ from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bound
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import on_sources, strongest_on_sources
-from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.points import by_protection, shown_points
 from fedaudit.report.text.verdict import audited, refusals, verdict
 from fedaudit.report.tiles import tiles_of
 from fedaudit.report.verdict import (
@@ -26,9 +24,8 @@ from fedaudit.report.verdict import (
     unit_of,
     units_of,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
-from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows
 
@@ -139,6 +136,9 @@ def conclusion(record: Record) -> Answer:
     figures = [one for one in figures if one.seed is not None] or figures
     more = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
+        # Not at the top, as below: few records are of games.
+        from fedaudit.report.text.games import game_verdict
+
         return Answer("stated", wording.sentence(game_verdict(record).headline), more)
     audit = wording.plural(len(record.seeds), "seed")
     if figures:
@@ -153,6 +153,8 @@ def adversary(record: Record) -> Answer:
     """Return the adversary, and whose samples were audited."""
     text = f"View “{shortened(record.view.name)}”"
     if record.games:
+        from fedaudit.report.text.games import game_verdict
+
         return Answer("stated", text, game_verdict(record).played)
     return Answer("stated", text, f"{audited(record)} {fixed('answers.other_adversaries')}")
 
@@ -413,6 +415,8 @@ def residual(record: Record) -> Answer:
     if named and not evidence.checks_of(record.controls).failed:
         limits["sources"] = max(named), ""
     if record.games:
+        from fedaudit.report.text.points import by_protection, shown_points
+
         behind, bare = by_protection(shown_points(record.games))
         worst = max(behind or bare, key=lambda item: item.point.adv.high)
         limits["games"] = worst.point.adv.high, f"behind {worst.name}" if behind else worst.name

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from fedaudit.report import evidence, wording
 from fedaudit.report.evidence import Status, status_between
-from fedaudit.report.figures.games import games_picture
 from fedaudit.report.first import First
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
+from fedaudit.report.pictures import games_picture
 from fedaudit.report.text.points import (
     ShownPoint,
     by_protection,

@@ -2,9 +2,13 @@
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.clients import are_several, largest_limits, scope_of
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.membership import member_status
+from fedaudit.report.deciding.membership import (
+    are_several,
+    largest_limits,
+    member_status,
+    scope_of,
+)
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (

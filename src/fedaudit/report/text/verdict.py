@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.clients import clients_of
 from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
+from fedaudit.report.deciding.membership import clients_of
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (

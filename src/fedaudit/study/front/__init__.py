@@ -1,1 +1,1 @@
-"""Audits of objects: federations and attacks of the caller's own in place of a file."""
+"""Audits of federations and attacks that are Python objects."""

@@ -1,4 +1,4 @@
-"""Audits of Python objects, and their results."""
+"""Audits of federations in Python, and their results."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from fedaudit.core.arguments import Count, checked, refuse_unfit
 from fedaudit.core.devices import device_named
 from fedaudit.core.errors import BadInput, Unsupported, called_by, type_of, unknown_name
 from fedaudit.core.files import (
@@ -45,6 +46,7 @@ from fedaudit.study.front.federation import (
     AuditPlan,
     Federation,
     plan_of,
+    section_settings,
 )
 from fedaudit.study.front.games import Games, games_plan
 from fedaudit.study.front.references import attack_settings, registering
@@ -63,11 +65,11 @@ _LONGEST_NAME = 80
 
 
 class Scores(NamedTuple):
-    """One attack's scores on the audited samples of one target in one run.
+    """Scores of one attack on the audited samples of one target in one run.
 
     Attributes:
-        ids: Of the samples, in the data set.
-        scores: Larger for likelier members.
+        ids: Numbers of the samples in the data set.
+        scores: Membership scores, larger for samples that are likelier to be members.
         origin: Where each sample comes from, as values of ``fedaudit.Origin``.
     """
 
@@ -77,9 +79,9 @@ class Scores(NamedTuple):
 
 
 class Run:
-    """The result of an audit, in its folder.
+    """The result of an audit, stored in a folder.
 
-    A notebook shows its verdict and picture, and ``print`` its verdict and rows.
+    A notebook displays the report, and ``print`` the verdict and the table of figures.
 
     Attributes:
         folder: Folder of the audit's runs, record and report.
@@ -92,6 +94,8 @@ class Run:
         (300,)
     """
 
+    @checked
+    @called_by("objects")
     def __init__(
         self,
         folder: Path | str,
@@ -103,19 +107,20 @@ class Run:
         """Open the result of an earlier audit.
 
         Args:
-            folder: Folder that was given to the audit as ``out``, or a live recording that was
+            folder: Folder that was passed to the audit as ``out``, or a live recording that was
                 attacked.
-            federation: The audited federation, if further attacks need its objects: no name
-                brings back those of a script or notebook.
-            attacks: Those of its attacks that were objects.
-            options: Its options, if server, view or metrics were objects, and the folder of its
-                data set's file as ``data_dir``.
+            federation: The audited federation, if further attacks need its objects. Objects of a
+                script or notebook cannot be imported by name.
+            attacks: The attacks of the audit that were objects.
+            options: The options of the audit, if server, view or metrics were objects, or if the
+                data set's file is in another folder (``data_dir``).
 
         Raises:
             BadInput: There is no record in the folder.
         """
+        refuse_unfit("folder of Run", folder, Path | str)
         self.folder = record_at(Path(folder)).parent
-        options = AuditOptions() if options is None else options
+        options = _checked_options(options)
         self._objects: Mapping[str, GivenObject] = {}
         self._data_dir = None if options.data_dir is None else Path(options.data_dir)
         self._record: Record | None = None
@@ -123,7 +128,9 @@ class Run:
             plan = plan_of(federation, attacks=attacks, options=options, name=_UNNAMED)
             self._objects, self._data_dir = plan.objects, self._data_dir or plan.data_dir
         if not (self.folder / RECORD_FILE).is_file():
-            raise BadInput(f"{folder} holds no record; give the folder of an audit that has ended")
+            raise BadInput(
+                f"{folder} holds no record; give the folder of an audit that has finished"
+            )
 
     @staticmethod
     def _of(
@@ -138,12 +145,12 @@ class Run:
 
         from fedaudit.report.terminal import WIDTH, print_record
 
-        shown = StringIO()
-        print_record(self.record, Console(file=shown, width=WIDTH))
-        return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>\n{shown.getvalue()}"
+        text = StringIO()
+        print_record(self.record, Console(file=text, width=WIDTH))
+        return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>\n{text.getvalue()}"
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook, in a frame that shows its first screen."""
+        """Return the report in a frame for a notebook."""
         from fedaudit.report.page import report_html
 
         return (
@@ -160,13 +167,14 @@ class Run:
         return self._record
 
     def to_frame(self) -> object:
-        """Return one row for each figure of a run, as a pandas table or as a list without pandas.
+        """Return the figures as a pandas table, or as a list of rows if pandas is not installed.
 
-        Columns without any value are left out.
+        Columns without values are left out.
         """
         frame = self.record.frame()
         return frame.dropna(axis=1, how="all") if hasattr(frame, "dropna") else frame
 
+    @checked
     def scores(
         self,
         attack: str | None = None,
@@ -174,23 +182,25 @@ class Run:
         target: ClientId | None = None,
         seed: int | None = None,
     ) -> Scores:
-        """Return the scores of one attack on membership.
+        """Return the scores of a membership attack.
 
         Args:
-            attack: Its name in the record, of which what follows a ``#`` may be left out. It may
-                be left out if there is one attack.
-            target: Client under audit; may be left out if there is one.
-            seed: Seed of the run; may be left out if there is one.
+            attack: Name of the attack in the record, with or without the part after ``#``. It may
+                be left out if the audit has a single attack.
+            target: Client under audit; may be left out if there is only one.
+            seed: Seed of the run; may be left out if there is only one.
 
         Raises:
-            BadInput: No such attack, target or seed, or several to choose from.
+            BadInput: There is no such attack, target or seed, or an argument is left out and there
+                are several.
         """
+        refuse_unfit("attack of Run.scores", attack, str | None, None)
         stored = read_scores(self.folder / SCORES_FILE)
-        seed = _chosen("seed", seed, {seed for seed, _ in stored})
-        target = _chosen("target", target, {target for _, target in stored})
+        seed = _choose("seed", seed, {seed for seed, _ in stored})
+        target = _choose("target", target, {target for _, target in stored})
         ids, origin, by_attack = stored[seed, target]
         if attack is None:
-            name = _chosen("attack", attack, by_attack)
+            name = _choose("attack", attack, by_attack)
         else:
             names = [name for name in by_attack if attack in (name, name.partition("#")[0])]
             if not names:
@@ -202,11 +212,12 @@ class Run:
         """Write the report, next to the record by default, and return its path.
 
         Args:
-            path: The file, whose name ends in .html.
+            path: Path of the file, which ends in .html.
 
         Raises:
-            BadInput: The path is no place for such a file.
+            BadInput: The path ends otherwise, or cannot be written.
         """
+        refuse_unfit("path of Run.save_report", path, Path | str | None, None)
         from fedaudit.report.page import write_report
 
         target = self.folder / REPORT_FILE if path is None else Path(path)
@@ -214,14 +225,14 @@ class Run:
         return target
 
     def summary(self, policy: Path | str | None = None, *, valid_until: str = "") -> str:
-        """Return the page that can be filed, as Markdown: question, model, answer, limits.
+        """Return a summary for archiving, as Markdown: question, model, answer and limits.
 
         Args:
-            policy: File of a policy whose outcome the page has; none by default.
-            valid_until: Last day on which the page may be relied on, such as "2027-06-30".
+            policy: File of a policy, whose outcome the summary states; none by default.
+            valid_until: Last day on which the summary is valid, such as "2027-06-30".
 
         Raises:
-            BadInput: No such policy or date.
+            BadInput: The policy cannot be read, or the date is invalid.
         """
         from fedaudit.report.summary import summary_markdown
 
@@ -234,16 +245,17 @@ class Run:
         policy: Path | str | None = None,
         valid_until: str = "",
     ) -> Path:
-        """Write the page that can be filed, next to the record by default, and return its path.
+        """Write a summary for archiving, next to the record by default, and return its path.
 
         Args:
-            path: The file; a name that ends in .md makes it Markdown, any other HTML.
-            policy: File of a policy whose outcome the page has; none by default.
-            valid_until: Last day on which the page may be relied on, such as "2027-06-30".
+            path: Path of the file; Markdown is written if it ends in .md, and HTML otherwise.
+            policy: File of a policy, whose outcome the summary states; none by default.
+            valid_until: Last day on which the summary is valid, such as "2027-06-30".
 
         Raises:
-            BadInput: No such policy or date, or the path is no place for such a file.
+            BadInput: The policy cannot be read, the date is invalid, or the path cannot be written.
         """
+        refuse_unfit("path of Run.save_summary", path, Path | str | None, None)
         from fedaudit.report.summary import SUMMARY_FILE, write_summary
 
         target = self.folder / SUMMARY_FILE if path is None else Path(path)
@@ -255,6 +267,7 @@ class Run:
 
         return None if policy is None else judged(self.record, Path(policy))
 
+    @checked
     @called_by("objects")
     def attack(
         self,
@@ -263,22 +276,24 @@ class Run:
         figures: Figures | None = None,
         device: str = "cpu",
     ) -> Run:
-        """Run further attacks on what was measured, without training anything.
+        """Run further attacks on the measured signals, without training.
 
         Args:
             attacks: Names of attacks, and attacks of :mod:`fedaudit.attacks`; by default all that
-                the kept signals allow.
-            out: Folder of the new record; the folder "attacked" in this one by default.
+                the stored signals allow.
+            out: Folder of the new record; by default the folder "attacked" in the audit's folder.
             figures: Settings of figures that differ from the audit's: ``fedaudit.Figures``.
-            device: Where new signals and controls are measured, such as "cuda".
+            device: Device that computes new signals and controls, such as "cuda".
 
         Raises:
-            BadInput: An attack needs signals that were not measured, and no updates were kept.
+            BadInput: An attack needs signals that were not measured, and no updates were stored.
         """
+        refuse_unfit("device of Run.attack", device, str, "cpu")
+        refuse_unfit("out of Run.attack", out, Path | str | None, None)
         objects = dict(self._objects)
         names = list(attack_settings(attacks, registering(objects)))
         folder = own_place(self.folder, ATTACKED) if out is None else Path(out)
-        changed = {} if figures is None else figures.model_dump(exclude_unset=True)
+        changed = section_settings(figures=figures).get("figures", {})
         with objects_given(objects):
             record = reattack(
                 self.folder,
@@ -292,6 +307,7 @@ class Run:
         return Run._of(folder, objects, self._data_dir, record)
 
 
+@checked
 @called_by("objects")
 def audit(
     federation: Federation | Games,
@@ -316,21 +332,21 @@ def audit(
     Objects of a script or notebook are identified by their source code.
 
     Args:
-        federation: What is audited. :class:`fedaudit.Games` take one seed, and no attacks, targets,
-            audit settings, workers or device.
-        attacks: One attack or several: names such as "fedmia-2", or what :mod:`fedaudit.attacks`
-            makes; or a dictionary from names to attacks, or from names in the catalogue to
-            dictionaries of settings. By default the set of attacks that ``fedaudit run`` uses.
-        targets: Number of the client under audit, or several; client 0 unless ``audit`` sets
-            others.
-        seeds: Seed, or several; each is a run of its own.
+        federation: Federation under audit, or :class:`fedaudit.Games`. Games take one seed, and no
+            attacks, targets, audit settings, figures, workers or device.
+        attacks: One attack or several: names such as "fedmia-2", or objects of
+            :mod:`fedaudit.attacks`; or a dictionary from names to attacks, or from catalogue names
+            to dictionaries of settings. By default the set of attacks that ``fedaudit run`` uses.
+        targets: Number of the client under audit, or several numbers; client 0 unless ``audit``
+            sets others.
+        seeds: Seed, or several seeds, with one run each.
         out: Folder of runs and record; by default a folder in ``runs`` that is named after the
             settings.
         audit: Audited samples, and the view of the adversary: ``fedaudit.Audit``.
         figures: Settings of figures and controls: ``fedaudit.Figures``.
         options: Less common settings: ``fedaudit.AuditOptions``.
-        workers: Processes to train in; 0 for one per core. Results do not depend on it.
-        device: Where clients train and samples are measured, such as "cuda".
+        workers: Number of training processes; 0 for one per core. Results do not depend on it.
+        device: Device that trains clients and computes signals, such as "cuda".
         name: Name of the audit in its report; that of ``out`` by default.
         progress: Whether to show progress.
 
@@ -339,7 +355,7 @@ def audit(
         pages.
 
     Raises:
-        FedauditError: A setting or object cannot work. Nothing has been trained then.
+        FedauditError: A setting or object cannot be used. Nothing has been trained then.
 
     Examples:
         >>> import fedaudit as fa
@@ -351,15 +367,18 @@ def audit(
     """
     from fedaudit.engines.local import engine_named
 
-    options = AuditOptions() if options is None else options
-    if not isinstance(options, AuditOptions):
-        raise BadInput(f"options is fedaudit.AuditOptions(...), got {type_of(options)}")
-    called = name or _named_after(out)
+    options = _checked_options(options)
+    refuse_unfit("out of audit", out, Path | str | None, None)
+    refuse_unfit("workers of audit", workers, Count, 1)
+    refuse_unfit("device of audit", device, str, "cpu")
+    refuse_unfit("name of audit", name, str, "")
+    refuse_unfit("progress of audit", progress, bool, False)
+    name = name or _name_from(out)
     plan: AnyPlan
     if isinstance(federation, Games):
-        given = {"attacks": attacks, "targets": targets, "audit": audit, "figures": figures}
-        _refuse_of_federations(options, {**given, "workers": workers, "device": device})
-        plan = games_plan(federation, seeds=seeds, name=called, about=options.about)
+        arguments = {"attacks": attacks, "targets": targets, "audit": audit, "figures": figures}
+        _refuse_federation_settings(options, {**arguments, "workers": workers, "device": device})
+        plan = games_plan(federation, seeds=seeds, name=name, about=options.about)
     else:
         plan = plan_of(
             federation,
@@ -369,15 +388,15 @@ def audit(
             audit=audit,
             figures=figures,
             options=options,
-            name=called,
+            name=name,
         )
     engine = options.engine
     cluster = engine_named(engine, workers) if isinstance(engine, str) else engine
-    _refuse_elsewhere(plan, cluster, workers)
+    _refuse_unimportable(plan, cluster, workers)
     data_dir = plan.data_dir if options.data_dir is None else Path(options.data_dir)
     with objects_given(plan.objects):
-        folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, called)
-        with bars() if progress else nullcontext(quiet) as shown:
+        folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, name)
+        with bars() if progress else nullcontext(quiet) as report:
             log: Callable[[str], None] = print if progress else lambda text: None
             if isinstance(plan.study, Study):
                 record = run_study(
@@ -388,52 +407,62 @@ def audit(
                     workers=workers,
                     device=device_named(device),
                     engine=cluster,
-                    progress=shown,
+                    progress=report,
                     log=log,
                 )
             else:
-                record = run_games(plan.points, folder, data_dir=data_dir, progress=shown, log=log)
+                record = run_games(plan.points, folder, data_dir=data_dir, progress=report, log=log)
     return Run._of(folder, plan.objects, data_dir, record)
 
 
-def _refuse_of_federations(options: AuditOptions, given: Mapping[str, object]) -> None:
+def _checked_options(options: object) -> AuditOptions:
+    if options is None:
+        return AuditOptions()
+    if not isinstance(options, AuditOptions):
+        raise BadInput(f"options is fedaudit.AuditOptions(...), got {type_of(options)}")
+    return options
+
+
+def _refuse_federation_settings(options: AuditOptions, arguments: Mapping[str, object]) -> None:
     """Raise if an argument or option is set that games do not use."""
-    usual = {"attacks": (), "workers": 1, "device": "cpu"}
-    changed = [name for name, value in given.items() if value != usual.get(name)]
+    defaults = {"attacks": (), "workers": 1, "device": "cpu"}
+    changed = [name for name, value in arguments.items() if value != defaults.get(name)]
     changed += sorted(changed_fields(options).keys() - {"about", "data_dir"})
     if changed:
-        raise BadInput(f"{changed[0]}= is of audits of federations, and of no games; leave it out")
+        raise BadInput(f"{changed[0]}= applies to federations only, and not to games; leave it out")
 
 
-def _refuse_elsewhere(plan: AnyPlan, engine: Counted | None, workers: int) -> None:
+def _refuse_unimportable(plan: AnyPlan, engine: Counted | None, workers: int) -> None:
     """Raise if other processes would need an object that they cannot import."""
     if engine is None and workers == 1:
         return
     sent = {"model", "algorithm", "defense", *(["attack"] if engine is not None else [])}
-    named = [name for kind, name in own_parts(plan.study) if kind in sent]
-    here = [name for name in named if name.startswith("__main__:") or "<" in name]
-    if here:
+    names = [name for kind, name in own_parts(plan.study) if kind in sent]
+    local = [name for name in names if name.startswith("__main__:") or "<" in name]
+    if local:
         where = type(engine).__name__ if engine is not None else f"workers={workers}"
         raise Unsupported(
-            f"{here[0].partition('#')[0]!r} is an object of this script or notebook, which other "
-            f"processes cannot import ({where}); put it into a module of its own, or leave engine "
-            "and workers as they are by default"
+            f"{local[0].partition('#')[0]!r} is an object of this script or notebook, which other "
+            f"processes cannot import ({where}); move it to a module, or leave out engine and "
+            "workers"
         )
 
 
-def _chosen(what: str, given: Choice | None, there: Iterable[Choice]) -> Choice:
-    """Return what was given, or the only choice."""
-    choices = sorted(there)
-    if given is None and len(choices) == 1:
-        return choices[0]
-    if given is None or given not in choices:
-        asked = f"there is no {what} {given}" if given is not None else f"there are several {what}s"
-        raise BadInput(f"{asked}; give {what}= one of {', '.join(map(str, choices))}")
-    return given
+def _choose(argument: str, value: Choice | None, choices: Iterable[Choice]) -> Choice:
+    """Return the value of an argument, or the only choice if it was left out."""
+    ordered = sorted(choices)
+    if value is None and len(ordered) == 1:
+        return ordered[0]
+    if value is None or value not in ordered:
+        fault = f"there are several {argument}s"
+        if value is not None:
+            fault = f"there is no {argument} {value!r}"
+        raise BadInput(f"{fault}; give {argument}= one of {', '.join(map(str, ordered))}")
+    return value
 
 
-def _named_after(out: Path | str | None) -> str:
-    """Return the name of an audit: that of its folder, in characters that names may have."""
+def _name_from(out: Path | str | None) -> str:
+    """Return the name of the folder, without characters that names of audits may not have."""
     if out is None:
         return _UNNAMED
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", Path(out).absolute().name)

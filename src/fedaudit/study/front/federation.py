@@ -1,15 +1,13 @@
-"""A federation of objects, and the study that says the same in names.
+"""Federations and options of audits in Python, and the studies that they describe.
 
-:func:`plan_of` turns Python objects into what runs: a
-:class:`fedaudit.plan.sections.Study`, and the objects that some of its names stand for.
+:func:`plan_of` returns a :class:`fedaudit.plan.sections.Study`, and its custom objects by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +15,16 @@ from torch import Tensor, nn
 
 from fedaudit.algorithms import FederatedAlgorithm
 from fedaudit.attacks import Attack
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.arguments import Count, Range, dataclass, refuse_unfit
+from fedaudit.core.errors import BadInput, called_by, setting, type_of
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.naming import AlgorithmPart, Clients, NamedPart
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.in_memory import InMemory
-from fedaudit.datasets.source import DataSource
+from fedaudit.datasets.arrays import InMemory
+from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.engines.base import Counted
+from fedaudit.engines.local import refuse_unknown_engine
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.hooks import Defense
 from fedaudit.metrics.table import Metric
@@ -55,6 +54,10 @@ from fedaudit.plan.sections import TrainingSection as Training
 from fedaudit.plan.values import study_from
 from fedaudit.study.front.references import (
     attack_settings,
+    check_data,
+    check_defense,
+    check_part,
+    clients_of,
     data_reference,
     defense_settings,
     listed,
@@ -72,34 +75,33 @@ DataLike: TypeAlias = (
     | tuple[npt.ArrayLike, npt.ArrayLike]
     | Callable[..., Dataset]
 )
-"""Name in the catalogue, samples, what :mod:`fedaudit.datasets` returns, or a function of these."""
+"""Catalogue name, samples, object of :mod:`fedaudit.datasets`, or function that returns data."""
 
 DefenseLike: TypeAlias = str | Defense | type[Defense] | NamedPart
-"""Name in the catalogue, defense, class of defenses, or what :func:`fedaudit.named` returns."""
+"""Catalogue name, defense, class of defenses, or what :func:`fedaudit.named` returns."""
 
 AttackLike: TypeAlias = str | Attack | type[Attack] | NamedPart
-"""Name in the catalogue, attack, class of attacks, or what :func:`fedaudit.named` returns."""
+"""Catalogue name, attack, class of attacks, or what :func:`fedaudit.named` returns."""
 
 AttacksLike: TypeAlias = (
     AttackLike | Sequence[AttackLike] | Mapping[str, Attack | Mapping[str, Setting]]
 )
-"""One attack, several, or a dictionary from names to attacks or to settings of catalogued ones."""
+"""Attack, several attacks, or a dictionary from names to attacks or to settings of attacks."""
 
 MetricLike: TypeAlias = str | Metric | Callable[[np.ndarray, np.ndarray], float]
-"""Name in the catalogue, metric, or function of scores and membership."""
+"""Catalogue name, metric, or function of scores and membership."""
 
 ModelLike: TypeAlias = str | ConfiguredModel | NamedPart | nn.Module | Callable[..., nn.Module]
-"""Name in the catalogue, model of :mod:`fedaudit.models`, module, or what constructs one."""
+"""Catalogue name, model of :mod:`fedaudit.models`, module, or what returns a module."""
 
 TaskLike: TypeAlias = str | Task | NamedPart | Callable[[Tensor, Tensor], Tensor]
-"""Name in the catalogue, task of :mod:`fedaudit.tasks`, or loss of outputs and targets."""
+"""Catalogue name, task of :mod:`fedaudit.tasks`, or loss of outputs and targets."""
 
 AlgorithmLike: TypeAlias = str | FederatedAlgorithm | AlgorithmPart | Callable[..., Algorithm]
-"""Name in the catalogue, what :mod:`fedaudit.algorithms` makes, or a function from a task to an
-algorithm."""
+"""Catalogue name, object of :mod:`fedaudit.algorithms`, or function from a task to an algorithm."""
 
 ClientsLike: TypeAlias = int | Clients | PartitionScheme
-"""Number of clients, or what :mod:`fedaudit.partitions` makes."""
+"""Number of clients, or object of :mod:`fedaudit.partitions`."""
 
 
 @short_repr
@@ -107,35 +109,38 @@ ClientsLike: TypeAlias = int | Clients | PartitionScheme
 class Federation:
     """Clients, their data, model, algorithm and defenses.
 
-    Every part is a name that ``fedaudit list`` shows, an object that a package of fedaudit makes,
-    such as ``fedaudit.algorithms.FedAvg(rounds=50)``, or a custom object.
+    Every part is a name that ``fedaudit list`` shows, an object of one of fedaudit's packages, such
+    as ``fedaudit.algorithms.FedAvg(rounds=50)``, or a custom object.
 
     Attributes:
-        data: Samples (``fedaudit.Samples(x, y)``, or the pair ``(x, y)`` of arrays), what
-            :mod:`fedaudit.datasets` makes, a ``fedaudit.datasets.Dataset``, a name such as
-            "digits", or a function that returns a data set.
-        clients: Number of clients, among whom samples are divided at random, or what
-            :mod:`fedaudit.partitions` makes.
-        model: Name such as "mlp", what :mod:`fedaudit.models` makes, a class or function that
+        data: Samples (``fedaudit.Samples(x, y)``, or the pair ``(x, y)`` of arrays), an object of
+            :mod:`fedaudit.datasets`, a ``fedaudit.datasets.Dataset``, a name such as "digits", or a
+            function that returns a data set.
+        clients: Number of clients, among which samples are divided at random, or an object of
+            :mod:`fedaudit.partitions`.
+        model: Name such as "mlp", an object of :mod:`fedaudit.models`, a class or function that
             returns a ``torch.nn.Module`` (it is called with ``shape`` and ``classes`` if it takes
-            them), ``fedaudit.named`` with settings of one, or a module, whose values every run
-            starts with.
-        task: What the model is trained for: a name such as "regression", what
-            :mod:`fedaudit.tasks` makes, or a loss: a function of outputs and targets that returns
-            one number per sample.
-        algorithm: Name such as "fedavg", what :mod:`fedaudit.algorithms` makes, or a function from
-            a ``fedaudit.algorithms.FederatedTask`` to an algorithm.
-        defenses: One defense or several, as names, objects such as ``CoFedMID(members=[0, 1])`` or
-            classes. One without members is used by all clients that have no other; several with
-            the same members are applied in order.
+            them), ``fedaudit.named`` with its settings, or a module, with whose weights every run
+            starts.
+        task: Task that the model is trained for: a name such as "regression", an object of
+            :mod:`fedaudit.tasks`, or a loss: a function of outputs and targets that returns one
+            number per sample.
+        algorithm: Name such as "fedavg", an object of :mod:`fedaudit.algorithms`, or a function
+            from a ``fedaudit.algorithms.FederatedTask`` to an algorithm.
+        defenses: One defense or several: names, objects such as ``CoFedMID(members=[0, 1])``, or
+            classes. A defense without members is used by all clients that have no other defense.
+            Several defenses with the same members are applied in order.
         training: Rounds and local training, if ``algorithm`` does not set them:
             ``fedaudit.Training``.
-        shift: Groups of clients with other features: ``fedaudit.Shift``; none by default.
+        shift: Groups of clients whose features differ: ``fedaudit.Shift``; none by default.
         risk: How algorithms that weigh membership risk measure it: ``fedaudit.Risk``.
-        models: Networks of the clients, in place of ``model``: a list of what that may be, given
-            to clients in turn. Only for algorithms that average no parameters, such as FedMD.
-        classes: Only samples of these classes are kept, and numbered in this order; all if empty.
-        first_class: Number of the first class. Classes before it are a public data set's.
+        models: Networks of the clients, in place of ``model``: a list of models, assigned to the
+            clients in turn. Only for algorithms that average no parameters, such as FedMD.
+        classes: Classes to keep, renumbered in this order; all if empty.
+        first_class: Number of the first class. Classes before it are those of a public data set.
+
+    Raises:
+        BadInput: A part is of another type, out of range, or a name that does not exist.
 
     Examples:
         >>> import fedaudit as fa
@@ -163,10 +168,52 @@ class Federation:
     classes: Sequence[int] = ()
     first_class: int = 0
 
+    @called_by("objects")
+    def __post_init__(self) -> None:
+        check_data(self.data)
+        clients_of(self.clients)
+        check_part("model", self.model)
+        check_part("task", self.task)
+        check_part("algorithm", self.algorithm)
+        for model in listed(self.models):
+            check_part("model", model)
+        for defense in listed(self.defenses):
+            check_defense(defense)
+        self._sections()
+        refuse_unfit(
+            "classes of Federation",
+            whole_numbers("classes of Federation", self.classes),
+            Sequence[Count],
+            (),
+        )
+        refuse_unfit("first_class of Federation", self.first_class, _FirstClass, 0)
+
+    def _sections(self) -> dict[str, dict[str, object]]:
+        """Return the settings of training, shift and risk.
+
+        Raises:
+            BadInput: A setting is set by both the algorithm and the training.
+        """
+        settings = section_settings(risk=self.risk, shift=self.shift, training=self.training)
+        part = self.algorithm
+        part = part.part() if isinstance(part, FederatedAlgorithm) else part
+        of_algorithm = part.training if isinstance(part, AlgorithmPart) else {}
+        training = settings.setdefault("training", {})
+        twice = sorted(training.keys() & of_algorithm.keys())
+        if twice:
+            raise BadInput(
+                f"{twice[0]} is set by algorithm and by training; leave it out of one of them"
+            )
+        training |= of_algorithm
+        return settings
+
+
+_FirstClass = Annotated[int, Range(ge=0, le=10**6)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """Less common settings of :func:`audit`; by default none of them changes anything.
+    """Less common settings of :func:`audit`. The defaults change nothing.
 
     Attributes:
         shadow: Source of the examples that learning attacks train on: ``fedaudit.Shadow``.
@@ -181,15 +228,19 @@ class AuditOptions:
             membership, or :class:`fedaudit.metrics.Metric` objects.
         server: Server that alters the models that it sends to clients, as an object or
             ``module:Class``.
-        view: Custom view of the adversary. Set a catalogued one by ``fedaudit.Audit(view=...)``.
+        view: Custom view of the adversary. Set a catalogue view by ``fedaudit.Audit(view=...)``.
         engine: Where clients train: "local", "ray" or an engine.
         pool: Folder of runs that several audits share.
         data_dir: Folder of data sets; by default that of the federation's file, or of the variable
             ``FEDAUDIT_DATA``.
         about: Sentence for the reader of the report.
 
+    Raises:
+        BadInput: An option is of another type, or a name that does not exist.
+
     Examples:
-        >>> AuditOptions(metrics=["average_precision"], about="A first look.").engine
+        >>> import fedaudit as fa
+        >>> fa.AuditOptions(metrics=["average_precision"], about="A first look.").engine
         'local'
     """
 
@@ -207,19 +258,39 @@ class AuditOptions:
     data_dir: Path | str | None = None
     about: str = ""
 
+    @called_by("objects")
+    def __post_init__(self) -> None:
+        section_settings(**{name: getattr(self, name) for name in OPTIONAL})
+        for metric in listed(self.metrics):
+            check_part("metric", metric)
+        if self.server is not None:
+            check_part("server", self.server)
+        if self.view is not None:
+            check_part("view", self.view)
+        if isinstance(self.engine, str):
+            refuse_unknown_engine(self.engine)
+        elif not isinstance(self.engine, Counted):
+            raise BadInput(
+                f'engine is "local", "ray" or an object of fedaudit.engines; got '
+                f"{type_of(self.engine)}"
+            )
+        for name in ("pool", "data_dir"):
+            refuse_unfit(f"{name} of AuditOptions", getattr(self, name), Path | str | None, None)
+        refuse_unfit("about of AuditOptions", self.about, str, "")
+
 
 PlanKind = TypeVar("PlanKind", Study, GameStudy)
 
 
 @dataclass(frozen=True)
 class AuditPlan(Generic[PlanKind]):
-    """What runs.
+    """A study, and the objects that it needs.
 
     Attributes:
-        study: All settings, in names.
-        objects: What those names stand for that no catalogue has.
-        data_dir: Folder of the data set's file; None if the default is meant.
-        points: Of games: the study, and after it each variant.
+        study: All settings.
+        objects: Objects by the names that the study has for them.
+        data_dir: Folder of the data set's file; None for the default folder.
+        points: For games, the study and each of its variants.
     """
 
     study: PlanKind
@@ -239,75 +310,75 @@ def plan_of(
     options: AuditOptions | None = None,
     name: str,
 ) -> AuditPlan[Study]:
-    """Return the study that says the same as objects do; see :func:`fedaudit.audit`.
+    """Return the study of an audit; see :func:`fedaudit.audit` for the arguments.
 
     Raises:
-        BadInput: An object that is no part, or a setting that does not exist.
+        BadInput: An argument is of another type, or a setting does not exist.
     """
     if not isinstance(federation, Federation):
+        hint = "; run a study file with fedaudit.run_study(fedaudit.read_study(path), out)"
         raise BadInput(
-            f"audited is a fedaudit.Federation or fedaudit.Games, got {type_of(federation)}"
+            "federation is a fedaudit.Federation(...) or fedaudit.Games(...), got "
+            f"{type_of(federation)}{hint if isinstance(federation, str | Path) else ''}"
         )
     if isinstance(attacks, list | dict) and not attacks:
-        raise BadInput("attacks names none; leave it out for the default set, or name at least one")
+        raise BadInput("attacks is empty; leave it out for the default set, or name an attack")
     options = AuditOptions() if options is None else options
     objects: dict[str, GivenObject] = {}
     register = registering(objects)
     data, folder = data_reference(federation.data)
-    set_by_algorithm = _training_of(federation.algorithm)
-    values = sections(
-        audit=audit,
-        figures=figures,
-        risk=federation.risk,
-        shift=federation.shift,
-        training=federation.training,
-        **{table: getattr(options, table) for table in OPTIONAL},
-    )
-    training = values.setdefault("training", {})
-    twice = sorted(training.keys() & set_by_algorithm.keys())
-    if twice:
-        raise BadInput(
-            f"{twice[0]} is set by algorithm and by training; leave it out of one of them"
-        )
-    training |= set_by_algorithm
-    audited = values.setdefault("audit", {})
+    values = {
+        **section_settings(
+            audit=audit,
+            figures=figures,
+            **{name: getattr(options, name) for name in OPTIONAL},
+        ),
+        **federation._sections(),
+    }
+    audit_values = values.setdefault("audit", {})
     if targets is not None:
-        audited["targets"] = numbers("targets", targets)
+        audit_values["targets"] = _merged_targets(audit, whole_numbers("targets", targets))
     if options.view is not None:
-        audited["view"] = register(reference("view", options.view))["name"]
-    names = [register(reference("metric", metric))["name"] for metric in listed(options.metrics)]
-    if names:
+        audit_values["view"] = register(reference("view", options.view))["name"]
+    metrics = [register(reference("metric", metric))["name"] for metric in listed(options.metrics)]
+    if metrics:
         others = () if figures is None else figures.metrics
-        values.setdefault("figures", {})["metrics"] = [*others, *names]
+        values.setdefault("figures", {})["metrics"] = [*others, *metrics]
     if options.server is not None:
         values["server"] = register(reference("server", options.server))
     study = study_from(
         {
             "name": name,
             "about": options.about,
-            "seeds": numbers("seeds", seeds),
+            "seeds": whole_numbers("seeds", seeds),
             "data": {
                 **register(data),
-                "classes": numbers("classes", federation.classes),
+                "classes": whole_numbers("classes", federation.classes),
                 "first_class": federation.first_class,
             },
             "partition": partition_settings(federation.clients, register),
             "task": register(reference("task", federation.task)),
             "model": register(reference("model", federation.model)),
-            "models": [register(reference("model", one)) for one in listed(federation.models)],
+            "models": [register(reference("model", model)) for model in listed(federation.models)],
             "algorithm": register(reference("algorithm", federation.algorithm)),
             "defense": defense_settings(federation.defenses, register),
             "attacks": attack_settings(attacks, register),
             **values,
         },
-        source="the federation",
+        source="the audit",
     )
     return AuditPlan(study, objects, folder)
 
 
-def _training_of(algorithm: AlgorithmLike) -> Mapping[str, object]:
-    part = algorithm.part() if isinstance(algorithm, FederatedAlgorithm) else algorithm
-    return part.training if isinstance(part, AlgorithmPart) else {}
+def _merged_targets(audit: Audit | None, targets: list[object]) -> list[object]:
+    """Return the targets; raise if the audit settings name others."""
+    if audit is not None and "targets" in audit.model_fields_set:
+        others = list(audit.targets)
+        if others != targets:
+            raise BadInput(
+                f"targets is {targets} and {setting('audit.targets')} is {others}; leave one out"
+            )
+    return targets
 
 
 _SECTIONS: Mapping[str, type[Section]] = {
@@ -325,14 +396,14 @@ _SECTIONS: Mapping[str, type[Section]] = {
 """Classes of settings by argument, which has the name of the table in a study."""
 
 
-def sections(**given: object) -> dict[str, dict[str, object]]:
+def section_settings(**sections: object) -> dict[str, dict[str, object]]:
     """Return the settings of each argument that is not None.
 
     Raises:
         BadInput: An argument is of another class.
     """
     tables = {}
-    for name, section in given.items():
+    for name, section in sections.items():
         kind = _SECTIONS[name]
         if section is None:
             continue
@@ -345,14 +416,18 @@ def sections(**given: object) -> dict[str, dict[str, object]]:
     return tables
 
 
-def numbers(what: str, given: object) -> list[object]:
-    """Return whole numbers as a list; a single one may be given without.
+def whole_numbers(name: str, value: object) -> list[object]:
+    """Return a whole number, or several, as a list.
+
+    Args:
+        name: The argument, for messages.
+        value: Number or numbers; whether each is whole is checked later.
 
     Raises:
-        BadInput: Something else.
+        BadInput: It is neither.
     """
-    if isinstance(given, int):
-        return [given]
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-        raise BadInput(f"{what} are whole numbers, such as [0, 1], got {given!r}")
-    return [one.item() if isinstance(one, np.generic) else one for one in given]
+    if isinstance(value, int):
+        return [value]
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise BadInput(f"{name} are whole numbers, such as [0, 1], got {value!r}")
+    return [number.item() if isinstance(number, np.generic) else number for number in value]

@@ -1,14 +1,15 @@
-"""Security games of objects, and the study of games that says the same in names."""
+"""Security games in Python, and the studies of games that they describe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.arguments import Count, dataclass, refuse_unfit
+from fedaudit.core.errors import BadInput, called_by
 from fedaudit.core.importing import GivenObject
 from fedaudit.core.values import short_repr
 from fedaudit.plan.file import points_of
@@ -17,9 +18,18 @@ from fedaudit.plan.games import GameSection as Game
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.games import NeuronSection as Neuron
 from fedaudit.plan.games import RoundsSection as Rounds
-from fedaudit.study.front.federation import AuditPlan, DataLike, DefenseLike, numbers, sections
+from fedaudit.study.front.federation import (
+    AuditPlan,
+    DataLike,
+    DefenseLike,
+    section_settings,
+    whole_numbers,
+)
 from fedaudit.study.front.references import (
     Register,
+    check_data,
+    check_mechanism,
+    check_part,
     data_reference,
     mechanism_reference,
     reference,
@@ -27,35 +37,38 @@ from fedaudit.study.front.references import (
 )
 
 Grid: TypeAlias = Mapping[str, Sequence[object]]
-"""Lists of values by dotted name."""
+"""Lists of values by the dotted names of settings."""
 
 
 @short_repr
 @dataclass(frozen=True, eq=False)
 class Games:
-    """Security games (AMI): a server plants a neuron and says whether a record is in a batch.
+    """Security games (AMI): a server plants a neuron to detect whether a record is in a batch.
 
     Attributes:
-        data: What a :class:`fedaudit.Federation` takes as ``data``.
-        features: Name of an extractor, such as "pixels", or a function from samples to rows of
-            features.
-        mechanism: What clients do to their records: a name, or what :mod:`fedaudit.defenses`
-            makes, such as ``BitRandPublished(nominal_epsilon=8.0)``.
-        defense: What clients do to their gradients: a name, or what :mod:`fedaudit.defenses`
-            makes. Games are then played in rounds.
+        data: Data set, as in :class:`fedaudit.Federation`.
+        features: Name of a feature extractor, such as "pixels", or a function from samples to rows
+            of features.
+        mechanism: Defense that clients apply to their records: a name, or an object of
+            :mod:`fedaudit.defenses`, such as ``BitRandPublished(nominal_epsilon=8.0)``.
+        defense: Defense that clients apply to their gradients: a name, or an object of
+            :mod:`fedaudit.defenses`. Games are then played in rounds.
         clients: Number of records that batches and targets are drawn from; 0 for half of the
             training part.
-        servers: Number of other records that the server knows; 0 for all the rest.
-        classes: Only samples of these classes are kept, and numbered in this order; all if empty.
-        game: How many games, about how many targets, against which batches: ``fedaudit.Game``.
+        servers: Number of other records that the server knows; 0 for all remaining records.
+        classes: Classes to keep, renumbered in this order; all if empty.
+        game: Numbers of games and targets, and the batches: ``fedaudit.Game``.
         neuron: Training of neurons: ``fedaudit.Neuron``.
-        rounds: How games are played in rounds: ``fedaudit.Rounds``. Games are by signs if this and
-            ``defense`` are left out.
+        rounds: How games are played in rounds: ``fedaudit.Rounds``. Games are played by signs if
+            this and ``defense`` are left out.
         detector: A client that looks for planted models: ``fedaudit.Detector``.
-        variants: Further points by name, each a dictionary of what differs: ``features``,
-            ``mechanism`` or ``defense``, or a setting by its dotted name ("game.batch").
-        grid: Lists of values by dotted name; every combination is a point. Several such
-            dictionaries are several grids.
+        variants: Further points by name, each a dictionary of changes: ``features``, ``mechanism``
+            or ``defense``, or a setting by its dotted name ("game.batch").
+        grid: Lists of values by dotted name; every combination is a point. A list of such
+            dictionaries is a list of grids.
+
+    Raises:
+        BadInput: A part is of another type, out of range, or a name that does not exist.
 
     Examples:
         >>> import fedaudit as fa
@@ -78,42 +91,65 @@ class Games:
     variants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     grid: Grid | Sequence[Grid] | None = None
 
+    @called_by("objects")
+    def __post_init__(self) -> None:
+        check_data(self.data)
+        check_part("extractor", self.features)
+        check_mechanism(self.mechanism)
+        if self.defense is not None:
+            check_mechanism(self.defense)
+        for name in ("clients", "servers"):
+            refuse_unfit(f"{name} of Games", getattr(self, name), Count, 0)
+        classes = whole_numbers("classes of Games", self.classes)
+        refuse_unfit("classes of Games", classes, Sequence[Count], ())
+        self._sections()
+        refuse_unfit("variants of Games", self.variants, Mapping, {})
+        for name, changes in self.variants.items():
+            refuse_unfit(f"variant {name!r} of Games", changes, Mapping)
+        refuse_unfit("grid of Games", self.grid, Mapping | Sequence[Mapping[str, object]] | None)
+
+    def _sections(self) -> dict[str, dict[str, object]]:
+        return section_settings(
+            game=self.game, neuron=self.neuron, rounds=self.rounds, detector=self.detector
+        )
+
 
 def games_plan(
     games: Games, *, seeds: int | Sequence[int] = (1,), name: str, about: str = ""
 ) -> AuditPlan[GameStudy]:
-    """Return the study of games that says the same as objects do; see :func:`fedaudit.audit`.
+    """Return the study of games of an audit.
 
     Raises:
-        BadInput: An object that is no part, a setting that does not exist, or several seeds.
+        BadInput: A setting does not exist, or there are several seeds.
     """
     objects: dict[str, GivenObject] = {}
     register = registering(objects)
-    seed = numbers("seeds", seeds)
+    seed = whole_numbers("seeds", seeds)
     if len(seed) != 1:
-        raise BadInput(f"games have one seed, of every draw, got {seed}; audit them once for each")
+        raise BadInput(f"games have one seed, got {seed}; audit them once for each seed")
     data, folder = data_reference(games.data)
+    sections = games._sections()
+    rounds = sections.pop("rounds", {})
     values: dict[str, object] = {
         "name": name,
         "about": about,
         "seed": seed[0],
-        "data": {**register(data), "classes": numbers("classes", games.classes)},
+        "data": {**register(data), "classes": whole_numbers("classes", games.classes)},
         "records": {
             "features": register(reference("extractor", games.features))["name"],
             "clients": games.clients,
             "servers": games.servers,
         },
         "mechanism": register(mechanism_reference(games.mechanism)),
-        **sections(game=games.game, neuron=games.neuron, detector=games.detector),
+        **sections,
     }
-    rounds = sections(rounds=games.rounds).get("rounds", {})
     if games.defense is not None:
         part = register(mechanism_reference(games.defense))
         rounds |= {"defense": part["name"], "options": part["options"]}
     if rounds:
         values["rounds"] = {"play": "rounds", **rounds}
     values["variants"] = {
-        label: _changes(changes, register, values) if isinstance(changes, Mapping) else changes
+        label: _variant_settings(changes, register, values)
         for label, changes in games.variants.items()
     }
     if games.grid is not None:
@@ -122,26 +158,29 @@ def games_plan(
     return AuditPlan(points[0].study, objects, folder, points)
 
 
-def _changes(
-    given: Mapping[str, object], register: Register, values: Mapping[str, object]
+def _variant_settings(
+    changes: Mapping[str, object], register: Register, values: Mapping[str, object]
 ) -> dict[str, object]:
-    """Changes of a variant by dotted names; a part's options are all that it has."""
-    found: dict[str, object] = {}
-    for name, value in given.items():
+    """Return the changes of a variant as settings by dotted name.
+
+    Options of a changed part replace all options that the part has in the games.
+    """
+    settings: dict[str, object] = {}
+    for name, value in changes.items():
         if name == "features":
-            found["records.features"] = register(reference("extractor", value))["name"]
+            settings["records.features"] = register(reference("extractor", value))["name"]
         elif name in ("mechanism", "defense"):
-            part, of_records = register(mechanism_reference(value)), name == "mechanism"
-            section, key = ("mechanism", "name") if of_records else ("rounds", "defense")
+            part, is_mechanism = register(mechanism_reference(value)), name == "mechanism"
+            section, key = ("mechanism", "name") if is_mechanism else ("rounds", "defense")
             before, options = values.get(section), part["options"]
             assert isinstance(options, dict)
-            if not (of_records or before):
-                found["rounds.play"] = "rounds"
-            found[f"{section}.{key}"] = part["name"]
+            if not (is_mechanism or before):
+                settings["rounds.play"] = "rounds"
+            settings[f"{section}.{key}"] = part["name"]
             if isinstance(before, dict) and before.get("options"):
-                found[f"{section}.options"] = options
+                settings[f"{section}.options"] = options
             else:
-                found |= {f"{section}.options.{one}": set_to for one, set_to in options.items()}
+                settings |= {f"{section}.options.{key}": option for key, option in options.items()}
         else:
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings

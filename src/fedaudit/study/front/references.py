@@ -1,11 +1,11 @@
-"""Parts of a federation of objects as a study names them: names with plain settings."""
+"""References to the parts of a federation: the names and settings that a study has for objects."""
 
 import functools
 import re
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import nn
 
@@ -13,8 +13,9 @@ from fedaudit import attacks
 from fedaudit.algorithms import ALGORITHMS, FederatedAlgorithm
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
+from fedaudit.core.arguments import Range, refuse_unfit
 from fedaudit.core.errors import BadInput, an, type_of
-from fedaudit.core.importing import GivenObject
+from fedaudit.core.importing import GivenObject, refuse_unknown_part
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart, members_of
 from fedaudit.core.objects import (
@@ -26,27 +27,28 @@ from fedaudit.core.objects import (
 )
 from fedaudit.core.tasks import TASKS, Task
 from fedaudit.core.values import Samples
+from fedaudit.datasets.arrays import InMemory, of_samples, samples
 from fedaudit.datasets.catalog import SOURCES
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.in_memory import InMemory, of_samples, samples
+from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
-from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.hooks import Defense
+from fedaudit.games.records import EXTRACTORS
 from fedaudit.metrics.table import METRICS, Metric
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.partitions import PartitionScheme
+from fedaudit.plan.named import SERVERS
 
 _ATTACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
 Register = Callable[[PartReference], dict[str, object]]
-"""Keeps the object that a name stands for, and returns name and options as a study has them."""
+"""Stores the object of a reference, and returns name and options as a study has them."""
 
 
 def registering(objects: dict[str, GivenObject]) -> Register:
-    """Return what keeps objects that names stand for in a dictionary."""
+    """Return a function that stores the objects of references in a dictionary."""
 
     def register(part: PartReference) -> dict[str, object]:
         if part.given is not None:
@@ -56,126 +58,172 @@ def registering(objects: dict[str, GivenObject]) -> Register:
     return register
 
 
-def listed(given: object) -> list[object]:
-    """Return the entries of a list, or the one object that is no list."""
-    return list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
+def listed(value: object) -> list[object]:
+    """Return the entries of a collection, or a list of the single object."""
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
 class _Kind(NamedTuple):
-    """What a part may be.
+    """A kind of part, such as models.
 
     Attributes:
-        wanted: All of it, for refusals.
-        catalogue: Classes, functions and objects that have names.
-        base: Class of its objects; none if only names, classes and functions are taken.
-        make: Returns what the name of an object stands for; the object itself if None.
+        allowed: What a part of this kind may be, for messages.
+        catalogue: Classes, functions and objects by catalogue name.
+        base: Class of its objects; ``()`` if only names, classes and functions are allowed.
+        make: Returns the value of an object's name; the object itself if None.
     """
 
-    wanted: str
-    catalogue: Mapping[str, object] = {}
+    allowed: str
+    catalogue: Mapping[str, object]
     base: type | tuple[()] = ()
     make: Callable[[object, str], object] | None = Copies
 
 
 _KINDS = {
     "model": _Kind(
-        "a torch.nn.Module, a class or function that makes one, or a catalogue's name",
+        "a torch.nn.Module, a class or function that returns one, or a catalogue name",
         MODELS,
         nn.Module,
     ),
     "task": _Kind(
-        "a catalogue's name, what fedaudit.tasks makes, or a loss of outputs and targets",
+        "a catalogue name, an object of fedaudit.tasks, or a loss of outputs and targets",
         TASKS,
         Task,
         None,
     ),
     "algorithm": _Kind(
-        "what fedaudit.algorithms makes, a function from a task to an algorithm, or a "
-        "catalogue's name",
+        "an object of fedaudit.algorithms, a function from a task to an algorithm, or a catalogue "
+        "name",
         ALGORITHMS,
     ),
     "data set": _Kind(
-        "samples, what fedaudit.datasets makes, a function that makes a Dataset, or a name",
+        "samples, an object of fedaudit.datasets, a function that returns a Dataset, or a name",
         SOURCES,
     ),
     "partition": _Kind("an object or class with a method quotas", PARTITIONS, Partition),
     "defense": _Kind(
-        "derived from fedaudit.fl.hooks.Defense, or a catalogue's name", DEFENSES, Defense
+        "an object of fedaudit.defenses, a subclass of fedaudit.fl.hooks.Defense, or a catalogue "
+        "name",
+        DEFENSES,
+        Defense,
     ),
-    "server": _Kind("derived from fedaudit.fl.algorithms.base.Server, or a name", {}, Server),
-    "extractor": _Kind("a name, or a function from samples to features"),
+    "server": _Kind("a subclass of fedaudit.fl.algorithms.base.Server, or a name", SERVERS, Server),
+    "extractor": _Kind("a catalogue name, or a function from samples to features", EXTRACTORS),
     "metric": _Kind(
-        "a name, a function of scores and membership, or a fedaudit.metrics.Metric",
+        "a catalogue name, a function of scores and membership, or a fedaudit.metrics.Metric",
         METRICS,
         Metric,
         None,
     ),
-    "view": _Kind("a name or a fedaudit.views.View", VIEWS, View, None),
+    "view": _Kind("a catalogue name or a fedaudit.views.View", VIEWS, View, None),
 }
 
 
-def reference(kind: str, given: object) -> PartReference:
-    """Return a part by its name and plain settings.
-
-    Args:
-        kind: What it is wanted as.
-        given: Name, class, function or object, or what :func:`fedaudit.named` returns.
+def _unwrap(kind: str, value: object) -> tuple[object, dict[str, object]]:
+    """Return the name, class, function or object of a part, and its options.
 
     Raises:
-        BadInput: It is something else, or a setting is not plain.
+        BadInput: It is no part of this kind.
     """
-    known = _KINDS[kind]
     # The source of a class would be digested for long before it is refused.
-    if isinstance(given, type) and issubclass(given, FederatedAlgorithm | PartitionScheme):
-        raise BadInput(f"{given.__name__} is a class; construct it: {given.__name__}()")
-    if isinstance(given, ConfiguredModel | FederatedAlgorithm | DataSource | PartitionScheme):
-        given = given.part()
-    part = given if isinstance(given, NamedPart) else NamedPart(given)
+    if isinstance(value, type) and issubclass(value, FederatedAlgorithm | PartitionScheme):
+        raise BadInput(f"{value.__name__} is a class; construct it: {value.__name__}()")
+    if isinstance(value, ConfiguredModel | FederatedAlgorithm | DataSource | PartitionScheme):
+        value = value.part()
+    part = value if isinstance(value, NamedPart) else NamedPart(value)
     what, options = part.what, dict(part.options)
     while isinstance(what, functools.partial):
         if what.args:
             raise BadInput(
-                f"the {kind} is a partial with arguments by place ("
+                f"the {kind} is a functools.partial with positional arguments ("
                 f"{', '.join(map(repr, what.args))[:80]}); give all of them by name"
             )
         options = {**what.keywords, **options}
         what = what.func
-    name = what if isinstance(what, str) else _named_in(known.catalogue, what)
+    is_constructor = isinstance(what, type | types.FunctionType) and kind != "view"
+    if not (is_constructor or isinstance(what, (str, _KINDS[kind].base))):
+        raise BadInput(f"{an(kind)} is {_KINDS[kind].allowed}; got {type_of(what)}")
+    return what, options
+
+
+def check_part(kind: str, value: object) -> None:
+    """Raise if a value can be no part of a kind, without importing or copying anything.
+
+    Raises:
+        BadInput: It is of another type, or a name that does not exist.
+    """
+    what, _ = _unwrap(kind, value)
+    if isinstance(what, str):
+        refuse_unknown_part(kind, what, _KINDS[kind].catalogue)
+
+
+def check_data(value: object) -> None:
+    """Raise if a value can be no data set; names are looked up when the data are read.
+
+    Raises:
+        BadInput: It is of another type.
+    """
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    if not (is_pair or isinstance(value, Samples | InMemory | Dataset | DataSource)):
+        _unwrap("data set", value)
+
+
+def check_defense(value: object) -> None:
+    """Raise if a value can be no defense.
+
+    Raises:
+        BadInput: It is of another type, a name that does not exist, or of members that are no
+            client numbers.
+    """
+    check_part("defense", value)
+    _members(value)
+
+
+def reference(kind: str, value: object) -> PartReference:
+    """Return the name and plain settings of a part.
+
+    Args:
+        kind: Kind of part, such as "model".
+        value: Name, class, function or object, or what :func:`fedaudit.named` returns.
+
+    Raises:
+        BadInput: It is no part of this kind, or a setting is not plain.
+    """
+    part_kind = _KINDS[kind]
+    what, options = _unwrap(kind, value)
+    name = what if isinstance(what, str) else _named_in(part_kind.catalogue, what)
     if name is not None:
         return PartReference(name, plain_options(kind, name, options))
     if isinstance(what, type | types.FunctionType) and kind != "view":
         return part_reference(what, options, kind=kind)
-    if not isinstance(what, known.base):
-        raise BadInput(f"{an(kind)} is {known.wanted}; got {type_of(what)}")
     if isinstance(what, Task) and what.name in TASKS:
         return PartReference(what.name, dict(what.settings))
-    # Clients of a defense are those of its group, and values of a network are no settings.
-    elsewhere = ("coalition", "members") if kind == "defense" else ()
-    settings = None if kind == "model" else plain_settings(what, besides=elsewhere)
+    # The members of a defense are a setting of its group, and a network's weights are no settings.
+    set_elsewhere = ("coalition", "members") if kind == "defense" else ()
+    settings = None if kind == "model" else plain_settings(what, besides=set_elsewhere)
     if settings is None:
         label = getattr(what.of, "__name__", "metric") if isinstance(what, Metric) else ""
-        return snapshot_reference(what, make=known.make, label=label)
+        return snapshot_reference(what, make=part_kind.make, label=label)
     return reference(kind, NamedPart(type(what), settings))
 
 
 def _named_in(catalogue: Mapping[str, object], value: object) -> str | None:
-    """Return the catalogue's name of one of its own classes, functions or objects."""
     if isinstance(catalogue, Catalogue):
         return catalogue.name_of(value)
-    return next((name for name, one in catalogue.items() if one is value), None)
+    return next((name for name, entry in catalogue.items() if entry is value), None)
 
 
-def data_reference(given: object) -> tuple[PartReference, Path | None]:
-    """Return a data set, and the folder of its file."""
-    if isinstance(given, tuple) and len(given) == 2:
-        given = samples(*given)
-    if isinstance(given, Samples):
-        given = of_samples(given)
-    if isinstance(given, InMemory):
-        return snapshot_reference(given, label=given.name), None
-    if isinstance(given, Dataset):
-        return snapshot_reference(given, make=_constant, label=given.name), None
-    part = given.part() if isinstance(given, DataSource) else given
+def data_reference(value: object) -> tuple[PartReference, Path | None]:
+    """Return the reference of a data set, and the folder of its file."""
+    if isinstance(value, tuple) and len(value) == 2:
+        value = samples(*value)
+    if isinstance(value, Samples):
+        value = of_samples(value)
+    if isinstance(value, InMemory):
+        return snapshot_reference(value, label=value.name), None
+    if isinstance(value, Dataset):
+        return snapshot_reference(value, make=_constant, label=value.name), None
+    part = value.part() if isinstance(value, DataSource) else value
     return reference("data set", part), getattr(part, "folder", None)
 
 
@@ -183,51 +231,69 @@ def _constant(value: object, digest: str) -> Callable[[], object]:
     return lambda: value
 
 
-def partition_settings(given: object, register: Register) -> dict[str, object]:
-    """Return the section of clients and of how data are divided among them.
+def clients_of(value: object) -> Clients:
+    """Return clients and how samples are divided among them.
 
     Raises:
-        BadInput: Neither a number of clients nor a partition.
+        BadInput: It is neither a number of clients nor a partition.
     """
-    if isinstance(given, int) and not isinstance(given, bool):
-        given = Clients("iid", {}, given)
-    if isinstance(given, PartitionScheme):
-        given = given.part()
-    if not isinstance(given, Clients):
+    if isinstance(value, int) and not isinstance(value, bool):
+        refuse_unfit("clients of Federation", value, _ClientCount, 10)
+        return Clients("iid", {}, value)
+    if isinstance(value, PartitionScheme):
+        value = value.part()
+    if not isinstance(value, Clients):
+        hint = f"; construct it: {value.__name__}(10)" if isinstance(value, type) else ""
         raise BadInput(
-            "clients are a number of them, or what fedaudit.partitions makes, such as "
-            f"Dirichlet(10, beta=1.0); got {type_of(given)}"
+            "clients are a number of them, or an object of fedaudit.partitions, such as "
+            f"Dirichlet(10, beta=1.0); got {type_of(value)}{hint}"
         )
-    scheme = reference("partition", given)
+    return value
+
+
+_ClientCount = Annotated[int, Range(ge=2, le=10**6)]
+
+
+def partition_settings(value: object, register: Register) -> dict[str, object]:
+    """Return the section ``partition`` of a study."""
+    clients = clients_of(value)
+    scheme = reference("partition", clients)
     options = dict(scheme.options)
     size = options.pop("samples_per_client", 0) if scheme.given is None else 0
     name = register(scheme)["name"]
     return {
         "scheme": name,
-        "clients": given.count,
+        "clients": clients.count,
         "samples_per_client": size,
         "options": options,
     }
 
 
-def mechanism_reference(given: object) -> PartReference:
-    """Return a defense that all clients use, alone.
+def check_mechanism(value: object) -> None:
+    """Raise if a value can be no defense of a game, which is against a single client.
 
     Raises:
-        BadInput: It is none, or of some clients only.
+        BadInput: It is no defense, or a defense of some clients only.
     """
-    members = _members(given)
-    part = reference("defense", given)
-    if members is not None:
-        raise BadInput(f"games are against one client, so that {part.name!r} has no members")
-    return part
+    check_defense(value)
+    if _members(value) is not None:
+        raise BadInput(
+            f"games are against a single client, and {type_of(value)} with members is a defense of "
+            "some clients; leave out members"
+        )
 
 
-def defense_settings(given: object, register: Register) -> dict[str, object]:
-    """Return the section of defenses: groups of clients, and what each group uses in order."""
+def mechanism_reference(value: object) -> PartReference:
+    """Return the reference of a defense of a game."""
+    check_mechanism(value)
+    return reference("defense", value)
+
+
+def defense_settings(value: object, register: Register) -> dict[str, object]:
+    """Return the section ``defense``: groups of clients, each with its defenses in order."""
     groups: dict[tuple[int, ...] | None, list[dict[str, object]]] = {}
-    # The section's own group is that of all clients that have no other.
-    for defense in sorted(listed(given), key=lambda defense: _members(defense) is not None):
+    # The section itself is the group of all clients that have no other defense.
+    for defense in sorted(listed(value), key=lambda defense: _members(defense) is not None):
         groups.setdefault(_members(defense), []).append(register(reference("defense", defense)))
     if not groups:
         return {}
@@ -237,30 +303,30 @@ def defense_settings(given: object, register: Register) -> dict[str, object]:
     return {**first, "also": others}
 
 
-def _members(given: object) -> tuple[int, ...] | None:
+def _members(defense: object) -> tuple[int, ...] | None:
     """Return the clients that use a defense; None for all that have no other."""
-    if isinstance(given, DefensePart):
-        return given.members
-    if not isinstance(given, Defense):
+    if isinstance(defense, DefensePart):
+        return defense.members
+    if not isinstance(defense, Defense):
         return None
-    together = getattr(given, "members", None) or getattr(given, "coalition", None)
-    return None if together is None else members_of(together)
+    members = getattr(defense, "members", None) or getattr(defense, "coalition", None)
+    return None if members is None else members_of(members)
 
 
-def attack_settings(given: object, register: Register) -> dict[str, object]:
-    """Return attacks as a study has them.
+def attack_settings(value: object, register: Register) -> dict[str, object]:
+    """Return the section ``attacks`` of a study.
 
     Args:
-        given: Name or object, several of them, or a mapping from names to settings or objects.
-        register: Keeps objects.
+        value: Name or object, several of them, or a mapping from names to settings or objects.
+        register: Stores objects.
 
     Raises:
-        BadInput: Something that is no attack.
+        BadInput: A value is no attack.
     """
-    if isinstance(given, Mapping):
-        parts = [_attack_called(str(name), attack) for name, attack in given.items()]
+    if isinstance(value, Mapping):
+        parts = [_named_attack(str(name), attack) for name, attack in value.items()]
     else:
-        parts = [_attack(attack) for attack in listed(given)]
+        parts = [_attack(attack) for attack in listed(value)]
     settings: dict[str, object] = {}
     for part in parts:
         if settings.setdefault(part.name, part.options) != part.options:
@@ -271,44 +337,46 @@ def attack_settings(given: object, register: Register) -> dict[str, object]:
     return {part.name: register(part)["options"] for part in parts}
 
 
-def _attack_called(name: str, given: object) -> PartReference:
-    if isinstance(given, Mapping):
-        return PartReference(name, plain_options("attack", name, given))
-    if not isinstance(given, Attack) or not _ATTACK_NAME.fullmatch(name):
+def _named_attack(name: str, value: object) -> PartReference:
+    if isinstance(value, Mapping):
+        return PartReference(name, plain_options("attack", name, value))
+    if not isinstance(value, Attack) or not _ATTACK_NAME.fullmatch(name):
         raise BadInput(
             f"attacks[{name!r}] is a dictionary of settings, or a fedaudit.attacks.Attack "
-            f"under a name of letters and digits; got {type_of(given)}"
+            f"under a name of letters and digits; got {type_of(value)}"
         )
-    return _attack(given) if name == given.name else snapshot_reference(given, label=name)
+    return _attack(value) if name == value.name else snapshot_reference(value, label=name)
 
 
-def _attack(given: object) -> PartReference:
-    if isinstance(given, str):
-        return PartReference(given, {})
-    if isinstance(given, NamedPart) and isinstance(given.what, str):
-        return PartReference(given.what, plain_options("attack", given.what, given.options))
-    if isinstance(given, type) and issubclass(given, Attack):
-        return part_reference(given, {}, kind="attack")
-    if not isinstance(given, Attack):
-        name = getattr(given, "__name__", "")
+def _attack(value: object) -> PartReference:
+    if isinstance(value, str):
+        return PartReference(value, {})
+    if isinstance(value, NamedPart) and isinstance(value.what, str):
+        return PartReference(value.what, plain_options("attack", value.what, value.options))
+    if isinstance(value, type) and issubclass(value, Attack):
+        return part_reference(value, {}, kind="attack")
+    if not isinstance(value, Attack):
+        name = getattr(value, "__name__", "")
         hint = f"; construct it: {name}()" if name in attacks.__all__ else ""
         raise BadInput(
-            "an attack is a catalogue's name, or what fedaudit.attacks makes, such as FedMIA2(); "
-            f"got {type_of(given)}{hint}"
+            "an attack is a catalogue name, or an object of fedaudit.attacks, such as FedMIA2(); "
+            f"got {type_of(value)}{hint}"
         )
-    known = {**ATTACKS, **SOURCE_ATTACKS}.get(given.name)
-    if known is not None:
-        settings, usual = given.settings(), known.settings()
-        changed = {name: value for name, value in settings.items() if value != usual.get(name)}
-        # A custom rule or signal keeps the name of the attack that it was put into.
-        if settings.keys() == usual.keys() and given == known.with_settings(changed):
-            return PartReference(given.name, changed)
-    kind = type(given)
+    catalogued = {**ATTACKS, **SOURCE_ATTACKS}.get(value.name)
+    if catalogued is not None:
+        settings, defaults = value.settings(), catalogued.settings()
+        changed = {
+            name: option for name, option in settings.items() if option != defaults.get(name)
+        }
+        # An attack with a custom rule or signal keeps the name of the catalogued attack.
+        if settings.keys() == defaults.keys() and value == catalogued.with_settings(changed):
+            return PartReference(value.name, changed)
+    kind = type(value)
     if kind is Attack:
-        signals = [signal.name for signal in given.signals]
-        return snapshot_reference(given, label="+".join([*signals, type(given.rule).__name__]))
+        signals = [signal.name for signal in value.signals]
+        return snapshot_reference(value, label="+".join([*signals, type(value.rule).__name__]))
     try:
-        is_made_alone = kind() == given  # type: ignore[call-arg]
+        is_default = kind() == value  # type: ignore[call-arg]
     except TypeError:
-        is_made_alone = False
-    return part_reference(kind, {}, kind="attack") if is_made_alone else snapshot_reference(given)
+        is_default = False
+    return part_reference(kind, {}, kind="attack") if is_default else snapshot_reference(value)

@@ -1,0 +1,422 @@
+"""Rules that are fitted on a shadow run: a recurrent network, and a linear classifier."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedaudit.attacks.base import measured_rounds, nothing_learned
+from fedaudit.core.errors import BadInput, TooFewPeers
+from fedaudit.core.seeds import seeded, seeded_numpy
+from fedaudit.core.values import ClientId, Sees, chunks
+from fedaudit.engines.local import one_thread
+from fedaudit.observe.measurements import Measurements
+
+LR_STEP = 10
+LR_DECAY = 0.9
+LR_LOWEST = 5e-4
+SCORING_BATCH = 1024
+
+PUBLISHED_EPOCHS = 150
+PARTS = 4
+PATIENCE = 20
+
+
+class _Scaling(NamedTuple):
+    """Mean and standard deviation of each signal over the training samples and rounds."""
+
+    mean: Float[Tensor, " signals"]
+    spread: Float[Tensor, " signals"]
+
+
+class _Reader(nn.Module):
+    """LSTM, dot-product attention of its last state over all its states, and a linear layer."""
+
+    def __init__(self, signals: int, hidden: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(signals, hidden, batch_first=True)
+        self.decide = nn.Linear(2 * hidden, 2)
+
+    def forward(
+        self, sequences: Float[Tensor, "samples rounds signals"]
+    ) -> Float[Tensor, "samples 2"]:
+        states, (last, _) = self.lstm(sequences)
+        last_state = last[0]
+        attention = (states * last_state[:, None]).sum(2).softmax(1)
+        context = (attention[:, :, None] * states).sum(1)
+        decided: Tensor = self.decide(torch.cat([last_state, context], 1))
+        return decided
+
+
+@dataclass(frozen=True)
+class SequenceReader:
+    """A recurrent network that learns from a shadow run how members' signals change over rounds.
+
+    An LSTM reads the target's signals over the measured rounds, which are a short sequence per
+    sample. Its last state attends to all its states by inner products. A linear layer on the last
+    state and the attended states decides. Signals are standardised by the shadow samples. The score
+    is the logit of "member" minus that of "non-member".
+
+    By default, four networks are trained with early stopping. Shadow samples are divided into four
+    parts with equal shares of members, and each network holds one part out. It keeps the weights of
+    the epoch with the least held-out loss, and stops 20 epochs later. The score is the mean of the
+    four networks.
+
+    Attributes:
+        hidden: Size of the LSTM's state.
+        epochs: Number of epochs of a single network; 0 for four networks with early stopping, of at
+            most 150 epochs. The published form is 150, in which the network memorises some hundreds
+            of shadow samples.
+        batch_size: Number of shadow samples per step.
+        lr: Learning rate of Adam, multiplied by 0.9 every ten epochs while above 5e-4.
+        weight_decay: Weight decay of weights; biases have none.
+
+    Source: SeqMIA (Li et al., CCS 2024), section 4; CoFedMID appendix D, for federations.
+    Differs: There is no distillation: the sequence is of the target client's models of the measured
+        rounds. The published code scores by the logit of "member", which is not monotone in the
+        probability, and measures with dropout; neither is done here. Labels are those of a shadow
+        run, never of the audited one, which CoFedMID leaves open. By default, epochs are chosen by
+        early stopping, and four networks are averaged.
+    """
+
+    hidden: int = 50
+    epochs: int = 0
+    batch_size: int = 100
+    lr: float = 0.01
+    weight_decay: float = 1e-4
+
+    over_clients = "target only"
+    over_rounds = "learned"
+    needs = Sees.ROUNDS | Sees.AUXILIARY_DATA
+
+    def __post_init__(self) -> None:
+        if min(self.hidden, self.batch_size) < 1 or self.epochs < 0:
+            raise BadInput(
+                "hidden and batch_size must be at least 1 and epochs at least 0, got "
+                f"{self.hidden}, {self.batch_size} and {self.epochs}"
+            )
+        if not (self.lr > 0 and self.weight_decay >= 0):
+            raise BadInput(
+                "lr must be above 0 and weight_decay at least 0, got "
+                f"{self.lr} and {self.weight_decay}"
+            )
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """Raise, since the attack must be fitted first."""
+        raise nothing_learned()
+
+    def fitted(
+        self,
+        *measurements: Measurements,
+        is_member: Bool[Tensor, " samples"],
+        target: ClientId,
+        seed: int,
+    ) -> "FittedReader":
+        """Return the fitted attack.
+
+        Raises:
+            BadInput: There are too few members or non-members to hold some of them out.
+        """
+        raw = _sequences(measurements, target)
+        scaling = _scaling(raw)
+        sequences = ((raw - scaling.mean) / scaling.spread).float()
+        with one_thread():
+            if self.epochs:
+                *_, weights = islice(
+                    self._train_epochs(sequences, is_member.long(), seed), self.epochs
+                )
+                weights_by_part = [weights]
+            else:
+                parts = _parts(is_member, seed)
+                weights_by_part = [
+                    self._train_with_early_stopping(
+                        sequences, is_member.long(), parts == part, seed
+                    )
+                    for part in range(int(parts.max()) + 1)
+                ]
+        return FittedReader(
+            self.hidden,
+            tuple(
+                {n: v.double() for n, v in part_weights.items()} for part_weights in weights_by_part
+            ),
+            scaling,
+        )
+
+    def _train_with_early_stopping(
+        self,
+        sequences: Float[Tensor, "samples rounds signals"],
+        labels: Int[Tensor, " samples"],
+        is_held_out: Bool[Tensor, " samples"],
+        seed: int,
+    ) -> dict[str, Tensor]:
+        """Return the weights of the epoch with the least loss on held-out samples."""
+        network = _initial(sequences.shape[2], self.hidden, seed)
+        best_weights: dict[str, Tensor] = {}
+        least, waited = float("inf"), 0
+        epochs = self._train_epochs(sequences[~is_held_out], labels[~is_held_out], seed)
+        for weights in islice(epochs, PUBLISHED_EPOCHS):
+            network.load_state_dict(weights)
+            with torch.no_grad():
+                loss = float(
+                    functional.cross_entropy(network(sequences[is_held_out]), labels[is_held_out])
+                )
+            waited += 1
+            if loss < least or not best_weights:
+                least, best_weights, waited = loss, {n: v.clone() for n, v in weights.items()}, 0
+            if waited == PATIENCE:
+                break
+        return best_weights
+
+    def _train_epochs(
+        self,
+        sequences: Float[Tensor, "samples rounds signals"],
+        labels: Int[Tensor, " samples"],
+        seed: int,
+    ) -> Iterator[dict[str, Tensor]]:
+        """Yield the weights after each epoch; the next epoch changes them in place."""
+        reader = _initial(sequences.shape[2], self.hidden, seed)
+        groups = [
+            {"params": [p for n, p in reader.named_parameters() if ("bias" in n) == bias]}
+            | {"weight_decay": 0.0 if bias else self.weight_decay}
+            for bias in (False, True)
+        ]
+        optimizer = torch.optim.Adam(groups, lr=self.lr)
+        rng = seeded(seed, "order")
+        rate = self.lr
+        for epoch in count(1):
+            order = torch.randperm(len(labels), generator=rng)
+            for step in chunks(len(labels), self.batch_size):
+                batch = order[step]
+                loss = functional.cross_entropy(reader(sequences[batch]), labels[batch])
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            if epoch % LR_STEP == 0 and rate > LR_LOWEST:
+                rate *= LR_DECAY
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+            yield reader.state_dict()
+
+
+@dataclass(frozen=True, eq=False)
+class FittedReader:
+    """A fitted :class:`SequenceReader`.
+
+    Attributes:
+        hidden: Size of the LSTM's state.
+        weights: Weights of each network; their scores are averaged.
+        scaling: Standardisation by the training samples.
+    """
+
+    hidden: int
+    weights: tuple[dict[str, Tensor], ...]
+    scaling: _Scaling
+
+    over_clients = SequenceReader.over_clients
+    over_rounds = SequenceReader.over_rounds
+    needs = SequenceReader.needs
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        sequences = (_sequences(measurements, target) - self.scaling.mean) / self.scaling.spread
+        reader = _initial(sequences.shape[2], self.hidden, 0).double()
+        scores = torch.zeros(len(sequences), dtype=torch.float64)
+        with one_thread(), torch.no_grad():
+            for weights in self.weights:
+                reader.load_state_dict(weights)
+                logits = torch.cat(
+                    [reader(sequences[c]) for c in chunks(len(sequences), SCORING_BATCH)]
+                )
+                scores += (logits[:, 1] - logits[:, 0]) / len(self.weights)
+        # The last bits depend on the batch in which a sample is scored; those of float32 do not.
+        return scores.float().double()
+
+
+def _parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samples"]:
+    """Return the part of each sample; parts have equal shares of members."""
+    kinds = [kind.nonzero().flatten() for kind in (is_member, ~is_member)]
+    if min(len(kind) for kind in kinds) < 2:
+        raise BadInput(
+            f"an attack with early stopping needs at least two members and two non-members, got "
+            f"{len(kinds[0])} and {len(kinds[1])}; give more, or set its epochs"
+        )
+    rng = seeded(seed, "held back")
+    parts = torch.empty(len(is_member), dtype=torch.int64)
+    for kind in kinds:
+        order = torch.randperm(len(kind), generator=rng)
+        parts[kind[order]] = torch.arange(len(kind)) % PARTS
+    return parts
+
+
+def _initial(signals: int, hidden: int, seed: int) -> _Reader:
+    """Return a network with torch's initialisation, drawn from a seeded generator."""
+    with torch.random.fork_rng(devices=[]):
+        reader = _Reader(signals, hidden)
+    rng = seeded(seed, "weights")
+    with torch.no_grad():
+        for name, value in reader.named_parameters():
+            bound = 1 / sqrt(hidden if name.startswith("lstm") else 2 * hidden)
+            value.uniform_(-bound, bound, generator=rng)
+    return reader
+
+
+def _sequences(
+    measurements: tuple[Measurements, ...], target: ClientId
+) -> Float[Tensor, "samples rounds signals"]:
+    signals = [m.of(target) for m in measurements]
+    was_measured = measured_rounds(signals[0], target)
+    return (
+        torch.stack([values[was_measured].double() for values in signals], 2)
+        .transpose(0, 1)
+        .contiguous()
+    )
+
+
+def _scaling(sequences: Float[Tensor, "samples rounds signals"]) -> _Scaling:
+    flat = sequences.flatten(0, 1)
+    spread = flat.std(0, correction=0)
+    # A constant signal carries no information; a spread of 1 avoids a division by zero.
+    return _Scaling(flat.mean(0), spread.where(spread > 0, 1.0))
+
+
+Evidence = Float[Tensor, "samples evidence"]
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A logistic regression on several signals, which is trained on samples of known membership.
+
+    Its features are, for each signal, the last value, the mean over the rounds, and the mean
+    distance from the other clients' values, in their standard deviations. The first two are those
+    of threshold attacks, and the third is that of FedMIA. The score is the mean log-odds of
+    regressions on several bootstrap samples.
+
+    Attributes:
+        penalty: Weight of the squared coefficients, in samples.
+        bags: Number of bootstrap samples.
+
+    Source: None; the features are those of Yeom et al. 2018, Li et al. 2022 and FedMIA, Eqs. (5) to
+        (12), combined as a shadow attack (Shokri et al. 2017; Nasr et al. 2019).
+    """
+
+    penalty: float = 1.0
+    bags: int = 10
+
+    over_clients = "learned"
+    over_rounds = "learned"
+    needs = Sees.UPLOADS | Sees.ROUNDS | Sees.AUXILIARY_DATA
+
+    def __post_init__(self) -> None:
+        if not (self.penalty > 0 and self.bags >= 1):
+            raise BadInput(
+                f"penalty is above 0 and bags at least 1, got {self.penalty} and {self.bags}"
+            )
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """Raise, since the attack must be fitted first."""
+        raise nothing_learned()
+
+    def fitted(
+        self,
+        *measurements: Measurements,
+        is_member: Bool[Tensor, " samples"],
+        target: ClientId,
+        seed: int,
+    ) -> "FittedStack":
+        """Return the fitted attack.
+
+        Raises:
+            NotVisible: Every round has fewer than two other clients to compare with.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        raw = _evidence(measurements, target)
+        mean, spread = raw.mean(0), raw.std(0, correction=0)
+        # A constant feature carries no information; a spread of 1 avoids a division by zero.
+        spread = spread.where(spread > 0, 1.0)
+        standardised, truth = ((raw - mean) / spread).numpy(), is_member.numpy()
+        rng, weights = seeded_numpy(seed, "bags"), []
+        members, others = np.flatnonzero(truth), np.flatnonzero(~truth)
+        for _ in range(self.bags):
+            drawn = np.concatenate([rng.choice(part, len(part)) for part in (members, others)])
+            regression = LogisticRegression(C=1 / self.penalty, max_iter=1000)
+            regression.fit(standardised[drawn], truth[drawn])
+            weights.append(np.append(regression.coef_[0], regression.intercept_))
+        return FittedStack(mean, spread, torch.from_numpy(np.mean(weights, axis=0)))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedStack:
+    """A fitted :class:`Stacked`.
+
+    Attributes:
+        mean: Mean of each feature over the training samples.
+        spread: Standard deviation of each feature over the training samples.
+        weights: Weight of each feature, and the intercept.
+    """
+
+    mean: Float[Tensor, " evidence"]
+    spread: Float[Tensor, " evidence"]
+    weights: Float[Tensor, " evidence_and_1"]
+
+    over_clients = Stacked.over_clients
+    over_rounds = Stacked.over_rounds
+    needs = Stacked.needs
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """Return the score of each sample.
+
+        Raises:
+            NotVisible: Every round has fewer than two other clients to compare with.
+        """
+        evidence = (_evidence(measurements, target) - self.mean) / self.spread
+        # Features far outside the range of the training samples are clipped.
+        return (evidence.clamp(-_MAX_DEVIATION, _MAX_DEVIATION) * self.weights[:-1]).sum(
+            1
+        ) + self.weights[-1]
+
+
+_MAX_DEVIATION = 6.0
+
+
+def _evidence(measurements: tuple[Measurements, ...], target: ClientId) -> Evidence:
+    return torch.stack(
+        [evidence for m in measurements for evidence in _evidence_of_signal(m, target)], dim=1
+    )
+
+
+def _evidence_of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
+    """Return last value, mean, and mean standardised distance from the other clients."""
+    values_of_target = m.of(target).double()
+    was_measured = measured_rounds(values_of_target, target)
+    distances = [
+        _distance(values, peers.double())
+        for values, peers, seen in zip(values_of_target, m.peers(target), was_measured, strict=True)
+        if seen and len(peers) >= 2
+    ]
+    if not distances:
+        raise TooFewPeers(
+            "this attack compares the target with at least 2 other clients that were sent the same "
+            "model in the same round, and there are fewer; use an attack on the target alone, such "
+            "as loss-series"
+        )
+    return [
+        values_of_target[was_measured][-1],
+        values_of_target[was_measured].mean(0),
+        torch.stack(distances).mean(0),
+    ]
+
+
+def _distance(
+    values: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]
+) -> Float[Tensor, " samples"]:
+    above = values - peers.mean(0)
+    spread = peers.std(0, correction=0)
+    # The spread is 0 if peers agree exactly. Only the direction is then known.
+    return torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign())

@@ -1,1 +1,0 @@
-"""Rules that score membership: FedMIA and what it is compared with."""

@@ -1,0 +1,333 @@
+"""Rules that score membership by signals of the audited federation alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import sqrt
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from fedaudit.attacks.base import Rule, measured_rounds
+from fedaudit.core.errors import BadInput, TooFewPeers, TooFewRounds, table
+from fedaudit.core.values import ClientId, Sees
+from fedaudit.observe.measurements import Measurements
+
+
+@dataclass(frozen=True)
+class Last:
+    """The signal at the target in the last round in which it was measured."""
+
+    over_clients = "target only"
+    over_rounds = "last"
+    needs = Sees.NOTHING
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        (m,) = measurements
+        values = m.of(target)
+        return values[measured_rounds(values, target)][-1].double()
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of the signal at the target over the rounds in which it was measured."""
+
+    over_clients = "target only"
+    over_rounds = "mean"
+    needs = Sees.ROUNDS
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        (m,) = measurements
+        values = m.of(target)
+        return values[measured_rounds(values, target)].double().mean(0)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The least-squares slope of the signal at the target over the rounds it was measured in.
+
+    The line is fitted against the index of the round. A round without the target leaves a gap, and
+    the other rounds keep their distances.
+
+    Source: CoFedMID appendix D, of FTA (Chen et al. 2024): the slope of confidence (FTA-C) or
+        loss (FTA-L) over rounds. The losses are measured with a minus, so both slopes are
+        larger for members.
+    Differs: The source names neither the model (here the target's, or the global one with
+        ``snapshot = "global"``) nor the way in which a slope is fitted.
+    """
+
+    over_clients = "target only"
+    over_rounds = "slope"
+    needs = Sees.ROUNDS
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """Return the slope of each sample.
+
+        Raises:
+            TooFewRounds: The target was measured in one round only.
+        """
+        (m,) = measurements
+        values = m.of(target)
+        was_measured = measured_rounds(values, target)
+        if int(was_measured.sum()) < 2:
+            raise TooFewRounds(
+                f"a slope needs at least 2 measured rounds with client {target}, got 1; every sets "
+                "how often rounds are measured"
+            )
+        rounds = torch.tensor(m.rounds, dtype=torch.float64)[was_measured]
+        rounds = rounds - rounds.mean()
+        measured = values[was_measured].double()
+        # Relative to the first round, a constant signal has a slope of exactly 0.
+        rise = measured - measured[0]
+        return (rounds[:, None] * rise).sum(0) / rounds.square().sum()
+
+
+@dataclass(frozen=True)
+class OneSidedLikelihood:
+    """Mean over rounds of how far the target's signal lies above the other clients'.
+
+    In every round a normal distribution is fitted, for each sample, to the values of the target's
+    peers: clients that were sent the same model. The target's value becomes its upper tail
+    probability under that distribution. The score is minus the mean of these over the rounds. It
+    ranks samples as the paper's mean cumulative probability does, without saturating at 1. Rounds
+    with fewer than two peers are left out.
+
+    Attributes:
+        outlier_sigmas: A peer more than this many standard deviations above the peers' mean is
+            left out of the fit, since it may have the sample too. At 3 the filter never acts on
+            fewer than 11 peers: no value lies more than sqrt(n - 1) population standard deviations
+            above the mean of n values that include it.
+        leave_one_out: Compare each peer with mean and spread of the *others*, so that the filter
+            can act on few peers too.
+        variance_floor: Added to the variance. The published code adds 1e-8, which is as large
+            as the variance of a big net's cosines; use it for parity only.
+
+    Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
+    Differs: Score is minus the mean upper tail (the same ranking, no ties at the top); float64;
+        no constant in the variance; the filter is applied to every signal, as Eq. (8) says
+        (the published code filters cosines only, and only on non-IID data).
+    """
+
+    outlier_sigmas: float = 3.0
+    leave_one_out: bool = False
+    variance_floor: float = 0.0
+
+    over_clients = "one-sided likelihood"
+    over_rounds = "mean"
+    needs = Sees.UPLOADS | Sees.ROUNDS
+
+    def __post_init__(self) -> None:
+        if not (self.outlier_sigmas > 0 and self.variance_floor >= 0):
+            raise BadInput(
+                "outlier_sigmas must be above 0 and variance_floor at least 0, got "
+                f"{self.outlier_sigmas} and {self.variance_floor}"
+            )
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """Return the score of each sample.
+
+        Raises:
+            TooFewPeers: Every round has fewer than two peers to fit a distribution to.
+        """
+        (m,) = measurements
+        max_peers, tails = 0, list[Tensor]()
+        for signal, peers in zip(m.of(target).double(), m.peers(target), strict=True):
+            if bool(torch.isnan(signal).any()):
+                continue
+            max_peers = max(max_peers, len(peers))
+            if len(peers) >= 2:
+                tails.append(self._upper_tail(signal, peers.double()))
+        if not tails:
+            raise TooFewPeers(
+                "the likelihood rule needs at least 2 other clients that were sent the same model "
+                f"as the target in the same round, got {max_peers} at most; use an attack on the "
+                "target alone, such as avg-cosine or loss-series"
+            )
+        return -torch.stack(tails).mean(0)
+
+    def _upper_tail(
+        self, value: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]
+    ) -> Float[Tensor, " samples"]:
+        """Return 1 - Lambda of Eq. (11): the probability that a non-member's signal is larger."""
+        mean, variance = _moments(peers, self._not_outliers(peers))
+        spread = (variance + self.variance_floor).sqrt()
+        above = value - mean
+        # The spread is 0 if peers agree exactly. Only the direction is then known.
+        z = torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign() * torch.inf)
+        # torch.special.ndtr(-z) would be exactly 0 from z = 8.3 on.
+        tail: Tensor = 0.5 * torch.special.erfc(z.where(above != 0, 0.0) / sqrt(2))
+        return tail
+
+    def _not_outliers(self, peers: Float[Tensor, "peers samples"]) -> Bool[Tensor, "peers samples"]:
+        """Return which peers Eq. (8) keeps, in one pass over the upper side."""
+        all_kept = torch.ones_like(peers, dtype=torch.bool)
+        if not self.leave_one_out:
+            mean, variance = _moments(peers, all_kept)
+            return peers <= mean + self.outlier_sigmas * variance.sqrt()
+        if len(peers) < 3:
+            return all_kept
+        is_kept = []
+        for index in range(len(peers)):
+            others = torch.cat([peers[:index], peers[index + 1 :]])
+            mean, variance = _moments(others, torch.ones_like(others, dtype=torch.bool))
+            is_kept.append(peers[index] <= mean + self.outlier_sigmas * variance.sqrt())
+        return torch.stack(is_kept)
+
+
+def _moments(
+    peers: Float[Tensor, "peers samples"], is_kept: Bool[Tensor, "peers samples"]
+) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
+    """Return mean and population variance of the peers that are kept, by Eqs. (9) and (10)."""
+    count = is_kept.sum(0)
+    # Relative to the first peer, the variance of equal peers is exactly 0, without a rounding
+    # error.
+    offset = peers - peers[0]
+    mean = offset.where(is_kept, 0.0).sum(0) / count
+    return peers[0] + mean, (offset - mean).square().where(is_kept, 0.0).sum(0) / count
+
+
+@dataclass(frozen=True)
+class WhereAssigned:
+    """Another rule, applied for each sample to the rounds in which its class was trained on.
+
+    A defense that reassigns classes in every round does not train on a member in all rounds, and a
+    mean over all rounds hides the member. An adversary that knows the target's classes (a member of
+    the coalition, or one that has its seed) leaves the other rounds out. A sample whose class the
+    target never trained on is scored on all rounds.
+
+    Attributes:
+        rule: The rule that scores the remaining rounds.
+        used: By round, which samples the target can have trained on; a single entry if all samples
+            are alike. None until side information is given.
+
+    Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead.
+    """
+
+    rule: Rule
+    used: Mapping[int, Bool[Tensor, "*samples"]] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    @property
+    def over_clients(self) -> str:
+        return self.rule.over_clients
+
+    @property
+    def over_rounds(self) -> str:
+        return f"{self.rule.over_rounds}, where assigned"
+
+    @property
+    def needs(self) -> Sees:
+        return self.rule.needs | Sees.ROUNDS
+
+    def with_side_information(
+        self, used: Mapping[int, Bool[Tensor, "*samples"]]
+    ) -> "WhereAssigned":
+        return replace(self, used=dict(used))
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """Return the score of each sample.
+
+        Raises:
+            BadInput: Side information on the target's classes is missing for some round.
+        """
+        used = self._used(measurements[0])
+        # Samples with the same informative rounds are scored together.
+        patterns, which = torch.unique(used, dim=1, return_inverse=True)
+        scores = torch.empty(used.shape[1], dtype=torch.float64)
+        for number, rounds in enumerate(patterns.unbind(1)):
+            samples = (which == number).nonzero().flatten()
+            parts = [_part(m, rounds, samples) for m in measurements]
+            scores[samples] = self.rule(*parts, target=target)
+        return scores
+
+    def _used(self, m: Measurements) -> Bool[Tensor, "rounds samples"]:
+        """Return the rounds that each sample is scored on; all of them if it was used in none."""
+        if self.used is None:
+            raise BadInput(
+                "this attack needs to know which samples the target can have trained on in which "
+                "round; use Attack.with_side_information, or name it in a study, which does so"
+            )
+        unknown = [index for index in m.rounds if index not in self.used]
+        if unknown:
+            raise BadInput(
+                f"side information for the rounds {unknown} is missing; give it for all measured "
+                f"rounds {list(m.rounds)}"
+            )
+        count = m.values.shape[2]
+        used = torch.stack([self.used[index].expand(count) for index in m.rounds])
+        return used | ~used.any(0)
+
+
+def _part(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> Measurements:
+    row_numbers = rounds.nonzero().flatten().tolist()
+    return replace(
+        m,
+        values=m.values[rounds][:, :, samples],
+        rounds=tuple(m.rounds[row] for row in row_numbers),
+        bases=m.bases[rounds],
+        stands_for=tuple(m.stands_for[row] for row in row_numbers) if m.stands_for else (),
+    )
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The mean fall of a sample's log loss from a poisoned round to the round before the next.
+
+    The owner of a sample trains on it in the rounds between. No client trains on a held-out sample.
+
+    Attributes:
+        first: The first poisoned round; 0 treats every measured round but the last as poisoned. A
+            study with a malicious client sets it.
+        every: Number of rounds from one poisoned round to the next. The loss recovers for one round
+            less.
+        floor: Added to every loss, so that a loss of 0 has a logarithm; above 0.
+
+    Source: Nasr et al. 2019, active attacks: training on a sample undoes the ascent on it.
+    Differs: The paper trains a network on gradients, losses and outputs of several rounds, with
+        samples of known membership. Here the loss alone is used, and nothing is learned.
+    """
+
+    over_clients = "target only"
+    over_rounds = "mean fall after poisoned rounds"
+    needs = Sees.ROUNDS | Sees.CHOOSES_UPLOAD
+
+    first: int = 0
+    every: int = 2
+    floor: float = 0.01
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        """Return the score of each sample.
+
+        Raises:
+            BadInput: No poisoned round was measured together with the last one before the next.
+        """
+        (m,) = measurements
+        values = m.of(target)
+        was_measured = measured_rounds(values, target)
+        rounds = torch.tensor(m.rounds)[was_measured].tolist()
+        # Losses are measured with a minus.
+        losses = -values[was_measured].double().clamp(max=0)
+        steps = self._steps(rounds)
+        if not steps or not self.floor > 0:
+            raise BadInput(
+                f"no loss can be followed after a poisoned round (first {self.first}, every "
+                f"{self.every}, floor {self.floor:g}; measured: {rounds}); leave out the attack's "
+                f"settings, which are those of {table('attacker')}"
+            )
+        logs = (losses + self.floor).log()
+        return torch.stack([logs[start] - logs[end] for start, end in steps]).mean(0)
+
+    def _steps(self, rounds: list[int]) -> list[tuple[int, int]]:
+        """Return the row of each poisoned round and that of the last round before the next one."""
+        if not self.first:
+            return [(row, row + 1) for row in range(len(rounds) - 1)]
+        rows = {index: row for row, index in enumerate(rounds)}
+        later = self.every - 1
+        return [
+            (row, rows[index + later])
+            for index, row in rows.items()
+            if index >= self.first
+            and (index - self.first) % self.every == 0
+            and index + later in rows
+        ]
