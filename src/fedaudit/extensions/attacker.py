@@ -201,7 +201,8 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
     if study.canaries is not None:
         raise Unsupported(
             "canary clients measure how well honest clients' updates are hidden, and "
-            f"{table('attacker')} adds a malicious client; leave out {table('canaries')} or {table('attacker')}"
+            f"{table('attacker')} adds a malicious client; leave out {table('canaries')} or "
+            f"{table('attacker')}"
         )
     rounds = frozenset(poisoned_rounds(study))
     # Training converts clients' samples to the model's type, and hooks receive them converted.

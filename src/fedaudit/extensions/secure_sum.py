@@ -136,9 +136,9 @@ class SecureSum(Extension):
 def _refuse_misfit(run: Setup, study: Study) -> None:
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
-            f"{table('secure_sum')} measures an adversary that sees the sum of one round, of single "
-            'clients that participate in every round; use audit.view = "sum", without audit.merge '
-            f"and with {setting('training.participation')} = 1"
+            f"{table('secure_sum')} measures an adversary that sees the sum of one round, of "
+            'single clients that participate in every round; use audit.view = "sum", without '
+            f"audit.merge and with {setting('training.participation')} = 1"
         )
     run.refuse_several_models("secure_sum")
     private = client_dp_of(run.defenses)
