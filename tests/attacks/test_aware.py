@@ -58,7 +58,7 @@ def test_the_likelihood_looks_at_the_others_in_the_same_rounds() -> None:
 
 def test_a_measured_round_of_which_nothing_was_told_is_refused() -> None:
     attack = attack_named("loss-series-aware").with_side_information({10: torch.tensor(True)})
-    with pytest.raises(BadInput, match=r"nothing is known .* rounds \[20, 30\]"):
+    with pytest.raises(BadInput, match=r"rounds \[20, 30\]"):
         attack.scores({"loss": cube()}, 0)
 
 

@@ -174,7 +174,7 @@ def test_others_that_were_sent_another_model_are_left_out() -> None:
 
 
 def test_one_other_client_is_too_few_and_the_message_offers_a_way_out() -> None:
-    with pytest.raises(NotVisible, match=r"besides the target.*got 1 other.*loss-series"):
+    with pytest.raises(NotVisible, match=r"other than the target.*got 1 at best.*loss-series"):
         score(one_sample(3.0, 1.0))
 
 

@@ -52,7 +52,7 @@ def test_a_loss_of_nothing_has_a_logarithm() -> None:
     ids=["before the first poison", "not after it", "one round", "no floor"],
 )
 def test_rounds_that_follow_no_poison_are_refused(rule: Recovery, rounds: tuple[int, ...]) -> None:
-    with pytest.raises(BadInput, match="leave the attack's settings"):
+    with pytest.raises(BadInput, match="omit the attack's settings"):
         rule(over_rounds(-torch.ones(len(rounds), 1), rounds), target=0)
 
 

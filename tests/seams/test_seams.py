@@ -75,7 +75,7 @@ def test_of_models_that_are_not_the_same_no_sum_is_seen(name: str) -> None:
 
 def test_a_client_sent_a_tampered_model_has_no_peers_and_is_no_peer() -> None:
     m = stacked(measure(trained("a server that tampers"), [Loss()], PROBE))["loss"]
-    with pytest.raises(NotVisible, match="at least 2 clients besides the target"):
+    with pytest.raises(NotVisible, match="at least 2 clients other than the target"):
         ATTACKS["fedmia-1"].scores({"loss": m}, 1)
     assert [len(peers) for peers in m.peers(0)] == [len(DATA) - 2] * ROUNDS
     assert bool(ATTACKS["fedmia-1"].scores({"loss": m}, 0).isfinite().all())

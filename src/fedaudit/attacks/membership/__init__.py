@@ -1,1 +1,1 @@
-"""Rules that score membership: FedMIA and what it is compared with."""
+"""Rules that score membership: FedMIA and the attacks that it is compared with."""

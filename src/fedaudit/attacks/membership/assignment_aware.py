@@ -1,4 +1,4 @@
-"""An adversary that knows the defense: it looks only where a sample can have been trained on."""
+"""Attack on a known defense: it uses only the rounds in which a sample may have been trained on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,20 +15,20 @@ from fedaudit.observe.measurements import Measurements
 
 @dataclass(frozen=True)
 class WhereAssigned:
-    """Another rule, for each sample on those rounds in which the target trained on its class.
+    """Another rule, applied for each sample to the rounds in which the target trained on its class.
 
-    A defense that reassigns classes in every round leaves rounds in which a member was not
-    trained on. A mean over all rounds then hides the member. An adversary that knows which classes
-    the target was dealt leaves these rounds out. A sample whose class was dealt to the target in
-    no measured round is scored on all of them.
+    A defense that reassigns classes in every round creates rounds in which a member was not trained
+    on. A mean over all rounds then hides the member. An adversary that knows the target's classes
+    omits these rounds. A sample whose class the target got in no measured round is scored on all of
+    them.
 
     Attributes:
-        rule: What is done on the rounds that are left.
-        used: By round, which samples the target can have trained on; one entry for all samples
-            where they do not differ. None until side information is given.
+        rule: Rule that is applied to the remaining rounds.
+        used: For each round, the samples that the target may have trained on; one entry for all
+            samples if they do not differ. None until side information is given.
 
-    Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead. An adversary
-        that has got hold of the seed which a coalition shares, or is one of its members.
+    Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead. The adversary has
+    obtained the seed that a coalition shares, or is one of its members.
     """
 
     rule: Rule
@@ -54,10 +54,11 @@ class WhereAssigned:
         return replace(self, used=dict(used))
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Return the score of every sample.
 
         Raises:
-            BadInput: There is no side information on the target's classes, or not of all rounds.
+            BadInput: Side information on the target's classes is missing, or covers only some
+                rounds.
         """
         used = self._used(measurements[0])
         # Samples with the same informative rounds are scored together.
@@ -70,17 +71,17 @@ class WhereAssigned:
         return scores
 
     def _used(self, m: Measurements) -> Bool[Tensor, "rounds samples"]:
-        """Rounds to look at for each sample: all, where none was for it."""
+        """Return the rounds to use for each sample; all rounds if its class was in none."""
         if self.used is None:
             raise BadInput(
-                "this attack needs to know which samples the target can have trained on in which "
-                "round; use Attack.with_side_information, or name it in a study, which does so"
+                "this attack needs the samples that the target may have trained on in each round; "
+                "use Attack.with_side_information, or name it in a study, which does so"
             )
         unknown = [index for index in m.rounds if index not in self.used]
         if unknown:
             raise BadInput(
-                f"nothing is known of what the target trained on in the rounds {unknown}; tell of "
-                f"all measured rounds {list(m.rounds)}"
+                f"the target's samples in the rounds {unknown} are unknown; give those of all "
+                f"measured rounds {list(m.rounds)}"
             )
         count = m.values.shape[2]
         used = torch.stack([self.used[index].expand(count) for index in m.rounds])

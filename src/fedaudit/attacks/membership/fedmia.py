@@ -1,4 +1,4 @@
-"""FedMIA's rule: every other client is a model that was not trained on the sample."""
+"""FedMIA's rule, which uses every other client as a model that was not trained on the sample."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -16,28 +16,28 @@ from fedaudit.observe.measurements import Measurements
 class OneSidedLikelihood:
     """Mean over rounds of how far the target's signal lies above the other clients'.
 
-    In every round a normal distribution is fitted, for each sample, to the other clients'
-    values; the target's value becomes its upper tail probability under that distribution. The
-    score is minus the mean of these over the rounds: it ranks samples as the paper's mean
-    cumulative probability does, but does not saturate at 1 for values far above the others'.
+    In every round a normal distribution is fitted, for each sample, to the other clients' values.
+    The target's value becomes its upper tail probability under that distribution. The score is the
+    negative mean of these over the rounds. It ranks samples like the paper's mean cumulative
+    probability, but does not saturate at 1 for values far above the others'.
 
-    Other clients that were sent another model than the target in a round are no peers there. A
-    round in which fewer than two peers remain carries no information and is left out.
+    Other clients that were sent another model than the target in a round are no peers in it. A
+    round with fewer than two peers carries no information and is omitted.
 
     Attributes:
         outlier_sigmas: A peer more than this many standard deviations above the peers' mean is
-            left out of the fit, since it may hold the sample itself. At 3 the filter can never
-            act with fewer than 11 peers: no value lies more than sqrt(n - 1) population
-            standard deviations above the mean of n values that include it.
-        leave_one_out: Compares each peer with mean and spread of the *others*, so that the
-            filter can act among few peers too.
-        variance_floor: Added to the variance. The published code adds 1e-8, which is as large
-            as the variance of a big net's cosines; use it for parity only.
+            excluded from the fit, since it may have the sample itself. At 3 the filter can never
+            act with fewer than 11 peers: no value lies more than sqrt(n - 1) population standard
+            deviations above the mean of n values that include it.
+        leave_one_out: Compares each peer with mean and standard deviation of the *others*, so that
+            the filter can act among few peers too.
+        variance_floor: Added to the variance. The published code adds 1e-8, which is as large as
+            the variance of a large network's cosines; use it for parity only.
 
     Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
-    Differs: Score is minus the mean upper tail (the same ranking, no ties at the top); float64;
-        no constant in the variance; the filter is applied to every signal, as Eq. (8) says
-        (the published code filters cosines only, and only on non-IID data).
+    Differs: Score is the negative mean upper tail (the same ranking, no ties at the top); float64;
+    no constant in the variance; the filter is applied to every signal, as Eq. (8) says (the
+    published code filters cosines only, and only on non-IID data).
     """
 
     outlier_sigmas: float = 3.0
@@ -56,10 +56,10 @@ class OneSidedLikelihood:
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Return the score of every sample.
 
         Raises:
-            TooFewPeers: In no round are there two peers to fit a distribution to.
+            TooFewPeers: No round has two peers to fit a distribution to.
         """
         (m,) = measurements
         most_peers, tails = 0, list[Tensor]()
@@ -71,33 +71,33 @@ class OneSidedLikelihood:
                 tails.append(self._upper_tail(signal, peers.double()))
         if not tails:
             raise TooFewPeers(
-                "the likelihood rule needs at least 2 clients besides the target that were sent "
-                f"the same model in the same round, got {most_peers} other at best; "
-                "use a rule that looks at the target alone, such as avg-cosine or loss-series"
+                "the likelihood rule needs at least 2 clients other than the target that were "
+                f"sent the same model in the same round, got {most_peers} at best; use a rule on "
+                "the target alone, such as avg-cosine or loss-series"
             )
         return -torch.stack(tails).mean(0)
 
     def _upper_tail(
         self, value: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]
     ) -> Float[Tensor, " samples"]:
-        """1 - Lambda of Eq. (11): the chance that a non-member's signal lies above the target's."""
+        """Return 1 - Lambda of Eq. (11): the probability that a non-member's signal is larger."""
         mean, variance = _moments(peers, self._not_outliers(peers))
         spread = (variance + self.variance_floor).sqrt()
         above = value - mean
-        # Peers that agree exactly leave no spread: only the direction is known.
+        # If peers agree exactly there is no spread, and only the direction counts.
         z = torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign() * torch.inf)
         # Not torch.special.ndtr(-z), which is exactly 0 from z = 8.3 on.
         tail: Tensor = 0.5 * torch.special.erfc(z.where(above != 0, 0.0) / sqrt(2))
         return tail
 
     def _not_outliers(self, peers: Float[Tensor, "peers samples"]) -> Bool[Tensor, "peers samples"]:
-        """Eq. (8): one pass, upper side only."""
-        everybody = torch.ones_like(peers, dtype=torch.bool)
+        """Return the peers that Eq. (8) keeps, in one pass and on the upper side only."""
+        all_peers = torch.ones_like(peers, dtype=torch.bool)
         if not self.leave_one_out:
-            mean, variance = _moments(peers, everybody)
+            mean, variance = _moments(peers, all_peers)
             return peers <= mean + self.outlier_sigmas * variance.sqrt()
         if len(peers) < 3:
-            return everybody
+            return all_peers
         is_kept = []
         for index in range(len(peers)):
             others = torch.cat([peers[:index], peers[index + 1 :]])
@@ -107,12 +107,12 @@ class OneSidedLikelihood:
 
 
 def _moments(
-    peers: Float[Tensor, "peers samples"], kept: Bool[Tensor, "peers samples"]
+    peers: Float[Tensor, "peers samples"], selected: Bool[Tensor, "peers samples"]
 ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
-    """Eqs. (9) and (10): mean and population variance of the peers that are kept."""
-    count = kept.sum(0)
-    # Seen from the first peer, peers that agree exactly have mean and variance exactly 0;
-    # seen from 0 they would have a rounding error for a spread.
+    """Return mean and population variance of the selected peers, Eqs. (9) and (10)."""
+    count = selected.sum(0)
+    # Relative to the first peer, peers that agree exactly have mean and variance exactly 0.
+    # Relative to 0, their variance would be a rounding error.
     off = peers - peers[0]
-    mean = off.where(kept, 0.0).sum(0) / count
-    return peers[0] + mean, (off - mean).square().where(kept, 0.0).sum(0) / count
+    mean = off.where(selected, 0.0).sum(0) / count
+    return peers[0] + mean, (off - mean).square().where(selected, 0.0).sum(0) / count

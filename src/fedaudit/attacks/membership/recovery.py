@@ -1,4 +1,4 @@
-"""A rule for an adversary who has poisoned some rounds: how far the loss falls afterwards."""
+"""Rule of an adversary that poisons some rounds, on how far the loss falls afterwards."""
 
 from dataclasses import dataclass
 
@@ -14,20 +14,20 @@ from fedaudit.observe.measurements import Measurements
 
 @dataclass(frozen=True)
 class Recovery:
-    """The logarithm of the loss after a poisoned round less that before the next, on average.
+    """Mean fall of the log loss from each poisoned round to the round before the next one.
 
     The owner of a sample trains on it in the rounds between. No client trains on a held-out sample.
 
     Attributes:
-        first: The first poisoned round; 0 takes each measured round but the last for one. A study
-            with a malicious client says it.
+        first: The first poisoned round; 0 treats each measured round but the last as poisoned. A
+            study with a malicious client sets it.
         every: Number of rounds from one poisoned round to the next; the loss recovers for one round
             less.
-        floor: Added to every loss, so that one of nearly 0 has a logarithm; above 0.
+        floor: Added to every loss, so that the logarithm of a loss near 0 is finite; above 0.
 
     Source: Nasr et al. 2019, active attacks: training on a sample undoes the ascent on it.
-    Differs: There a network is trained on gradients, losses and outputs of several rounds with
-        samples of known membership; here the loss alone is looked at, and nothing is learned.
+    Differs: The original trains a network on gradients, losses and outputs of several rounds with
+    samples of known membership. This rule uses the loss alone, and learns nothing.
     """
 
     over_clients = "target only"
@@ -39,7 +39,7 @@ class Recovery:
     floor: float = 0.01
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Return the score of every sample.
 
         Raises:
             BadInput: No round was measured right after the poison and before the next.
@@ -48,20 +48,20 @@ class Recovery:
         values = m.of(target)
         was_measured = measured_rounds(values, target)
         rounds = torch.tensor(m.rounds)[was_measured].tolist()
-        # Losses are measured with a minus.
+        # The signal is the negative loss.
         losses = -values[was_measured].double().clamp(max=0)
         steps = self._steps(rounds)
         if not steps or not self.floor > 0:
             raise BadInput(
-                f"no loss can be followed from a poisoned round on (first {self.first}, every "
-                f"{self.every}, floor {self.floor:g}; measured: {rounds}); leave the attack's "
-                "settings to the study's [attacker]"
+                f"no poisoned round is followed by a measured one (first {self.first}, every "
+                f"{self.every}, floor {self.floor:g}; measured: {rounds}); omit the attack's "
+                "settings, so that the study's [attacker] sets them"
             )
         logs = (losses + self.floor).log()
         return torch.stack([logs[start] - logs[end] for start, end in steps]).mean(0)
 
     def _steps(self, rounds: list[int]) -> list[tuple[int, int]]:
-        """Rows of each poisoned round and of the last one before the next."""
+        """Return the rows of each poisoned round and of the last one before the next."""
         if not self.first:
             return [(row, row + 1) for row in range(len(rounds) - 1)]
         rows = {index: row for row, index in enumerate(rounds)}

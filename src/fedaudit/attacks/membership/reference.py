@@ -1,4 +1,4 @@
-"""Rules that hold a model against reference models: federations that the adversary has trained."""
+"""Rules that compare a model with reference models from federations that the adversary trained."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -19,37 +19,37 @@ from fedaudit.observe.measurements import Measurements
 
 Signals = Float[Tensor, "references samples"]
 SLOPES = tuple(step / 10 for step in range(11))
-"""Slopes among which one is chosen."""
+"""Candidate slopes."""
 USUAL_SLOPE = 0.3
-"""The slope where there is nothing to choose it on, as the paper uses it on several data sets."""
+"""Slope without data to choose it on; the paper uses it on several data sets."""
 TUNED_ON = 4
-"""References that settings are chosen by attacks on, at most: with more of them, as with fewer
-samples, each of these is measured alike."""
+"""Maximum number of references whose attacks select the settings. With more of them, as with
+fewer samples, each of these is measured alike."""
 TrainedOn = Bool[Tensor, "references samples"]
 Kind = TypeVar("Kind", bound="ReferenceCalibrated")
 
 
 @dataclass(frozen=True)
 class ReferenceCalibrated:
-    """A rule on one signal of the target and of reference models, round by round.
+    """Rule on one signal of the target and of reference models, round by round.
 
-    A hard sample has a large loss whoever trains on it, an easy one a small loss: what is left
-    of the signal once models are taken into account that were not trained on the sample (offline),
-    or of which half were (online), is due to membership.
+    A hard sample has a large loss whichever client trains on it, an easy one a small loss. The rule
+    removes this effect by models that were not trained on the sample (offline), or of which half
+    were (online). The remainder of the signal is due to membership.
 
     Attributes:
         rounds: "last" for the last measured round alone, "mean" for the mean over all of them.
+        references: Measurements of the adversary's federations; None until they are given.
     """
 
     rounds: str = "last"
     references: tuple[Reference, ...] | None = field(default=None, repr=False, compare=False)
-    """What the adversary's own federations give; None as long as there are none."""
 
     over_clients = "against reference models"
 
     def __post_init__(self) -> None:
         if self.rounds not in ("last", "mean"):
-            raise BadInput(f"rounds is 'last' or 'mean', got {self.rounds!r}")
+            raise BadInput(f"rounds is {self.rounds!r}; give 'last' or 'mean'")
 
     @property
     def over_rounds(self) -> str:
@@ -65,17 +65,20 @@ class ReferenceCalibrated:
 
     def on_samples(self: Kind, chosen: Tensor) -> Kind:
         return replace(
-            self, references=tuple(reference.on_samples(chosen) for reference in self._given())
+            self,
+            references=tuple(
+                reference.on_samples(chosen) for reference in self._required_references()
+            ),
         )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Return the score of every sample.
 
         Raises:
             BadInput: There are no reference models, or the target was never measured.
         """
         (m,) = measurements
-        signals, references = m.of(target), self._given()
+        signals, references = m.of(target), self._required_references()
         rows = measured_rounds(signals, target).nonzero().flatten().tolist()
         trained_on = torch.stack([reference.trained_on for reference in references])
         return torch.stack(
@@ -95,58 +98,58 @@ class ReferenceCalibrated:
         ).mean(0)
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
-        """Refuse, before any is trained, reference models that do not suffice for all samples.
+        """Raise, before any training, if there are too few reference models for some sample.
 
         Args:
-            trained_on: On which of the samples each reference model will be trained.
+            trained_on: Samples that each reference model will be trained on.
 
         Raises:
-            BadInput: There are too few of a kind for some sample.
+            BadInput: A sample has too few reference models with it, or too few without it.
         """
 
     @abstractmethod
     def compared(
-        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
-        """The scores of one round.
+        """Return the scores of one round.
 
         Args:
-            own: The target's signal, in double precision.
-            others: The reference models'.
-            trained_on: On which of the samples each reference model was trained.
+            signal: The target's signal, in double precision.
+            others: The reference models' signals.
+            trained_on: Samples that each reference model was trained on.
         """
 
-    def _given(self) -> tuple[Reference, ...]:
+    def _required_references(self) -> tuple[Reference, ...]:
         if not self.references:
             raise BadInput(
-                "this attack compares with reference models, and has none; use "
-                "Attack.with_references, or name it in a study, which trains some"
+                "this attack needs reference models and has none; use Attack.with_references, or "
+                "name it in a study, which trains some"
             )
         return self.references
 
 
 @dataclass(frozen=True)
 class RelativeLikelihood(ReferenceCalibrated):
-    """RMIA: likelihood that the target gives a sample, over its mean over reference models.
+    """RMIA: the target's likelihood of a sample over its mean likelihood under reference models.
 
-    The signal is minus a loss that is a negative log-likelihood: exp(-loss) is the probability of
-    the true class, or its geometric mean over tokens.
+    The signal is a negative loss, where the loss is a negative log-likelihood: exp(-loss) is the
+    probability of the true class, or its geometric mean over tokens.
 
     Attributes:
         rounds: "last", or "mean" of the logarithms over rounds.
         offline: Slope a of the approximation for samples that no reference model was trained on:
-            the mean over models of both kinds is taken for ((1 + a) * the mean over the others
-            + 1 - a) / 2. From 0 to 1; -1 chooses the multiple of 0.1 with the largest AUC in
-            attacks on the reference models themselves, each compared with the others, and takes
-            0.3 if there is one reference model only.
+            the mean over models of both kinds is approximated by ((1 + a) * the mean over the
+            others + 1 - a) / 2. From 0 to 1; -1 chooses the multiple of 0.1 with the largest AUC in
+            attacks on the reference models, each compared with the others, and 0.3 with a single
+            reference model.
 
     Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
     Differs: The score is the logarithm of the ratio itself, instead of the share of population
-        samples whose ratio it exceeds by a factor: the same order of samples, without its ties
-        and without population samples. The authors choose a by an attack on one reference model;
-        here each of the first four references is attacked in turn, on samples that these were
-        trained on and on the audited ones, which none of them has. Reference models are
-        federations, in which every client is defended as in the audited one by default.
+    samples whose ratio it exceeds by a factor: the same order of samples, without its ties and
+    without population samples. The authors choose a by an attack on one reference model; here each
+    of the first four references is attacked in turn, on samples that these were trained on and on
+    the audited ones, which none of them has. Reference models are federations, in which every
+    client is defended as in the audited one by default.
     """
 
     offline: float = -1.0
@@ -155,7 +158,7 @@ class RelativeLikelihood(ReferenceCalibrated):
         super().__post_init__()
         if not (0 <= self.offline <= 1 or self.offline == -1):
             raise BadInput(
-                f"offline is a slope from 0 to 1, or -1 to choose it, got {self.offline}"
+                f"offline is {self.offline}; give a slope from 0 to 1, or -1 to choose it"
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
@@ -171,9 +174,9 @@ class RelativeLikelihood(ReferenceCalibrated):
         members of a further model would be samples that it shares with these by chance.
 
         Args:
-            target: The client under audit. References may be measured at another client instead.
+            target: The audited client. References may be measured at another client instead.
         """
-        references = self._given()
+        references = self._required_references()
         areas = []
         for index, attacked in enumerate(references[:TUNED_ON]):
             others = (*references[:index], *references[index + 1 :])
@@ -184,13 +187,13 @@ class RelativeLikelihood(ReferenceCalibrated):
     def _areas(
         self, attacked: Reference, others: tuple[Reference, ...], target: ClientId
     ) -> list[float]:
-        """The AUC of each slope in an attack on one reference; empty if it cannot be attacked."""
+        """Return each slope's AUC in an attack on one reference; empty if it cannot be attacked."""
         tunings = [reference.tuning for reference in others if reference.tuning is not None]
         if attacked.tuning is None or not tunings:
             return []
         client, owner = attacked.client_for(target), attacked.tuning.owner
         absent = torch.stack([tuning.owner == NOBODY for tuning in tunings])
-        # A sample that all others were trained on has no model to be compared with.
+        # A sample that all others were trained on has no model for comparison.
         comparable = absent.any(0) & ((owner == client) | (owner == NOBODY))
         is_member = (owner == client)[comparable].numpy()
         if not 0 < is_member.sum() < len(is_member):
@@ -212,7 +215,7 @@ class RelativeLikelihood(ReferenceCalibrated):
         return [_auc(slope_scores, is_member) for slope_scores in scores]
 
     def compared(
-        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
         mask = trained_on.numpy()
         with_it = _log_mean_exp(others.numpy(), mask)
@@ -221,18 +224,18 @@ class RelativeLikelihood(ReferenceCalibrated):
         both = np.logaddexp(with_it, without) - log(2)
         never, always = ~mask.any(0), mask.all(0)
         usual = np.where(never, assumed, np.where(always, with_it, both))
-        return own - torch.from_numpy(usual)
+        return signal - torch.from_numpy(usual)
 
 
 def _approximation(without: Float[ndarray, " samples"], slope: float) -> Float[ndarray, " samples"]:
-    """Logarithm of the mean over models of both kinds, as guessed from those without a sample."""
+    """Return the approximate log mean over models of both kinds, from models without a sample."""
     constant = log(1 - slope) if slope < 1 else -np.inf
     assumed: Float[ndarray, " samples"] = np.logaddexp(without + log(1 + slope), constant) - log(2)
     return assumed
 
 
 def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"]) -> float:
-    """The share of pairs of a member and a non-member that are in order; ties count half."""
+    """Return the share of member/non-member pairs in the right order; ties count half."""
     others = np.sort(scores[~is_member])
     below = np.searchsorted(others, scores[is_member], "left")
     not_above = np.searchsorted(others, scores[is_member], "right")
@@ -243,23 +246,23 @@ def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"
 class LikelihoodRatio(ReferenceCalibrated):
     """LiRA: a normal distribution of the signal over reference models, for each sample.
 
-    Offline the score is the target's distance above the mean over models that were not trained on
-    the sample, in standard deviations where each sample has its own; online it is the logarithm
-    of the ratio of the densities with the sample and without it.
+    Offline, the score is the target's distance above the mean over models without the sample, in
+    standard deviations if each sample has its own variance. Online, it is the logarithm of the
+    ratio of the densities with the sample and without it.
 
     Attributes:
         rounds: "last", or "mean" of the scores over rounds.
-        variance: "fixed" for one variance for all samples, as is better with few reference models,
-            "each" for one a sample.
+        variance: "fixed" for one variance for all samples, which is better with few reference
+            models; "each" for one per sample.
 
     Source: Carlini et al. 2022 (LiRA), Algorithm 1 and Eq. (4); section VI-C (fixed variance).
-    Differs: The distance itself instead of its probability (the same order, without ties), which
-        one variance for all samples would only scale. The published code takes the median over the
-        models, which here is the mean; its fixed variance is that of all signals of all samples
-        together, one for models with and without the sample, which here is that about each sample's
-        own mean, one for each kind; and its offline score is the density, so that a signal far
-        below that of the reference models counts as one far above, which here, as in Eq. (4), only
-        the side above does. Reference models are federations, as for RMIA.
+    Differs: The score is the distance instead of its probability (the same order, without ties),
+    which one variance for all samples would only scale. The mean over the models replaces the
+    median of the published code. The code's fixed variance is that of all signals of all samples
+    together, one for models with and without the sample; here it is the variance about each
+    sample's mean, one for each kind. The code's offline score is the density, so that a signal far
+    below that of the reference models counts like one far above; here, as in Eq. (4), only the side
+    above counts. Reference models are federations, as for RMIA.
     """
 
     variance: str = "fixed"
@@ -267,23 +270,23 @@ class LikelihoodRatio(ReferenceCalibrated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.variance not in ("fixed", "each"):
-            raise BadInput(f"variance is 'fixed' or 'each', got {self.variance!r}")
+            raise BadInput(f"variance is {self.variance!r}; give 'fixed' or 'each'")
 
     def compared(
-        self, own: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
+        self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
-        """See :class:`ReferenceCalibrated`.
+        """Return the scores of one round.
 
         Raises:
-            BadInput: Reference models were trained on some samples, and for one of these all or
-                none were; or a variance of each sample is asked of too few.
+            BadInput: Only for some samples were reference models trained both with and without the
+                sample, or there are too few for a variance of each sample.
         """
         without, spread = self._fitted(others, ~trained_on)
-        above = own - without
+        above = signal - without
         if not bool(trained_on.any()):
             return above if self.variance == "fixed" else above / spread
         with_it, wide = self._fitted(others, trained_on)
-        densities = (above / spread).square() - ((own - with_it) / wide).square()
+        densities = (above / spread).square() - ((signal - with_it) / wide).square()
         return densities / 2 + (spread / wide).log()
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
@@ -292,34 +295,34 @@ class LikelihoodRatio(ReferenceCalibrated):
             self._refuse_few(trained_on)
 
     def _fitted(
-        self, others: Signals, of: TrainedOn
+        self, others: Signals, chosen: TrainedOn
     ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
-        """Mean and standard deviation over the chosen models of every sample."""
-        self._refuse_few(of)
-        count = of.sum(0)
-        mean = others.where(of, 0.0).sum(0) / count
-        squares = (others - mean).where(of, 0.0).square().sum(0)
+        """Return mean and standard deviation over the chosen models of every sample."""
+        self._refuse_few(chosen)
+        count = chosen.sum(0)
+        mean = others.where(chosen, 0.0).sum(0) / count
+        squares = (others - mean).where(chosen, 0.0).square().sum(0)
         if self.variance == "each":
             variance = squares / (count - 1)
         else:
             variance = (squares.sum() / (count - 1).sum().clamp_min(1)).expand_as(squares)
         return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
-    def _refuse_few(self, of: TrainedOn) -> None:
-        count = of.sum(0)
+    def _refuse_few(self, chosen: TrainedOn) -> None:
+        count = chosen.sum(0)
         fewest = 2 if self.variance == "each" else 1
         if int(count.min()) < fewest:
             raise BadInput(
                 f"a likelihood ratio with variance {self.variance!r} needs {fewest} reference "
                 f"models of a kind for every sample, got {int(count.min())}; raise "
-                "references.count, or take RMIA"
+                "references.count, or use RMIA"
             )
 
 
 def _at(
     measured: tuple[Measurements, ...], client: ClientId, index: int
 ) -> Float[Tensor, " samples"]:
-    """A reference's signal in a round; in its last where it was not measured in that one."""
+    """Return a reference's signal in a round, or in its last one if it was not measured then."""
     (m,) = measured
     values = m.of(client)
     was_measured = measured_rounds(values, client)
@@ -334,8 +337,8 @@ def _at(
 def _log_mean_exp(
     values: Float[ndarray, "references samples"], chosen: Bool[ndarray, "references samples"]
 ) -> Float[ndarray, " samples"]:
-    """Logarithm of the mean of the exponentials of the chosen values; minus infinity for none."""
-    # Not torch's: its last digits depend on where in memory a sample stands.
+    """Return the log of the mean of the exponentials of the chosen values; -inf for none."""
+    # Not torch's logsumexp, whose last digits depend on a sample's position in memory.
     total = np.logaddexp.reduce(np.where(chosen, values, -np.inf), axis=0)
     mean: Float[ndarray, " samples"] = total - np.log(np.maximum(chosen.sum(0), 1))
     return mean

@@ -1,4 +1,4 @@
-"""A recurrent network that reads several signals over the rounds."""
+"""Attack by a recurrent network that reads several signals over the rounds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ PATIENCE = 20
 
 
 class _Scaling(NamedTuple):
-    """Mean and spread of each signal over the samples and rounds that were learned from."""
+    """Mean and standard deviation of each signal over the training samples and rounds."""
 
     mean: Float[Tensor, " signals"]
     spread: Float[Tensor, " signals"]
 
 
 class _Reader(nn.Module):
-    """LSTM, dot-product attention of its last state over all its states, and a linear layer."""
+    """LSTM with dot-product attention of its last state over all its states, and a linear layer."""
 
     def __init__(self, signals: int, hidden: int) -> None:
         super().__init__()
@@ -56,33 +56,33 @@ class _Reader(nn.Module):
 
 @dataclass(frozen=True)
 class SequenceReader:
-    """A recurrent network that has learned, on a shadow run, how members' signals move.
+    """Recurrent network that learned on a shadow run how members' signals evolve.
 
-    The target's signals over the measured rounds are one short sequence a sample. An LSTM reads
-    it; its last state attends to all its states by inner products; a linear layer on the last
-    state and what it attended to decides. Signals are standardised with the mean and spread of
-    the shadow samples. The score is the logit of "member" minus that of "non-member".
+    The target's signals over the measured rounds form one short sequence for each sample. An LSTM
+    reads it, and its last state attends to all its states by inner products. A linear layer on the
+    last state and the attended one decides. Signals are standardised with the mean and standard
+    deviation of the shadow samples. The score is the logit of "member" minus that of "non-member".
 
-    How long to learn is chosen on shadow samples that are held back. These are dealt into four
-    parts, each with its share of members; four networks leave one part each out, and keep the
-    weights of the epoch in which their loss on it is least, once twenty more have not lowered
-    it. The score is the mean of the four.
+    The number of epochs is chosen on held-out shadow samples. These are dealt into four parts, each
+    with the same share of members. Each of four networks omits one part, and keeps the weights of
+    the epoch with the smallest loss on it, until twenty more epochs have not lowered it. The score
+    is the mean of the four.
 
     Attributes:
         hidden: Size of the LSTM's state.
-        epochs: Passes over the shadow samples; 0 for as many as held-back samples call for, at
-            most 150. The published form is 150, of one network, which learns some hundreds of
-            shadow samples by heart.
-        batch_size: Shadow samples a step.
+        epochs: Passes over the shadow samples; 0 chooses at most 150 by held-out samples. The
+            published form is 150 epochs of one network, which memorises some hundreds of shadow
+            samples.
+        batch_size: Shadow samples of a step.
         lr: Learning rate of Adam, times 0.9 after every ten epochs while above 5e-4.
-        weight_decay: On weights, not on biases.
+        weight_decay: Weight decay of weights, not of biases.
 
     Source: SeqMIA (Li et al., CCS 2024), section 4; CoFedMID appendix D, for federations.
-    Differs: No distillation: the sequence is the target client's models of the measured rounds.
-        The published code scores by the logit of "member" alone, which is not monotone in the
-        probability, and leaves dropout on while it measures; neither is done here. Labels come
-        from a shadow run, never from the audited one: CoFedMID does not say. Epochs are chosen
-        by default, and four networks decide.
+    Differs: No distillation: the sequence is the target client's models of the measured rounds. The
+    published code scores by the logit of "member" alone, which is not monotone in the probability,
+    and leaves dropout on while it measures; neither is done here. Labels come from a shadow run,
+    never from the audited one: CoFedMID does not say. Epochs are chosen by default, and four
+    networks decide.
     """
 
     hidden: int = 50
@@ -108,10 +108,10 @@ class SequenceReader:
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Raise, as the rule must be fitted first.
 
         Raises:
-            BadInput: Always: nothing has been learned yet.
+            BadInput: Always.
         """
         raise nothing_learned()
 
@@ -122,10 +122,10 @@ class SequenceReader:
         target: ClientId,
         seed: int,
     ) -> "FittedReader":
-        """See :class:`fedaudit.attacks.base.LearnedRule`.
+        """Return the network that learned from samples of known membership.
 
         Raises:
-            BadInput: Too few members or non-members to hold some of them back.
+            BadInput: Too few members or non-members to hold some of them out.
         """
         raw = _sequences(measurements, target)
         scaling = _scaling(raw)
@@ -152,18 +152,20 @@ class SequenceReader:
         self,
         sequences: Float[Tensor, "samples rounds signals"],
         labels: Int[Tensor, " samples"],
-        held: Bool[Tensor, " samples"],
+        held_out: Bool[Tensor, " samples"],
         seed: int,
     ) -> dict[str, Tensor]:
-        """The weights of the epoch with the least loss on what is held back."""
-        judge = _initial(sequences.shape[2], self.hidden, seed)
+        """Return the weights of the epoch with the smallest loss on the held-out samples."""
+        evaluator = _initial(sequences.shape[2], self.hidden, seed)
         best_weights: dict[str, Tensor] = {}
         least, since = float("inf"), 0
-        epochs = self._epochs(sequences[~held], labels[~held], seed)
+        epochs = self._epochs(sequences[~held_out], labels[~held_out], seed)
         for weights in islice(epochs, PUBLISHED_EPOCHS):
-            judge.load_state_dict(weights)
+            evaluator.load_state_dict(weights)
             with torch.no_grad():
-                loss = float(functional.cross_entropy(judge(sequences[held]), labels[held]))
+                loss = float(
+                    functional.cross_entropy(evaluator(sequences[held_out]), labels[held_out])
+                )
             since += 1
             if loss < least or not best_weights:
                 least, best_weights, since = loss, {n: v.clone() for n, v in weights.items()}, 0
@@ -177,7 +179,7 @@ class SequenceReader:
         labels: Int[Tensor, " samples"],
         seed: int,
     ) -> Iterator[dict[str, Tensor]]:
-        """The weights after each epoch, which the next one changes."""
+        """Yield the weights after each epoch, which the next epoch overwrites."""
         reader = _initial(sequences.shape[2], self.hidden, seed)
         groups = [
             {"params": [p for n, p in reader.named_parameters() if ("bias" in n) == bias]}
@@ -204,12 +206,12 @@ class SequenceReader:
 
 @dataclass(frozen=True, eq=False)
 class FittedReader:
-    """A :class:`SequenceReader` that has learned.
+    """Fitted :class:`SequenceReader`.
 
     Attributes:
         hidden: Size of the LSTM's state.
-        weights: Of each network; their scores are averaged.
-        scaling: Mean and spread of the signals that it learned from.
+        weights: Weights of each network; the scores of networks are averaged.
+        scaling: Mean and standard deviation of the signals that it learned from.
     """
 
     hidden: int
@@ -231,17 +233,17 @@ class FittedReader:
                     [reader(sequences[c]) for c in chunks(len(sequences), SCORED_AT_ONCE)]
                 )
                 scores += (logits[:, 1] - logits[:, 0]) / len(self.weights)
-        # The last of 64 bits depend on what else is scored at once; the first 32 do not.
+        # The last of 64 bits depend on the other samples of a batch; the first 32 do not.
         return scores.float().double()
 
 
 def _parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samples"]:
-    """The number of each sample's part: members, and others, are dealt out evenly."""
+    """Return the number of each sample's part, with members and non-members dealt out evenly."""
     kinds = [kind.nonzero().flatten() for kind in (is_member, ~is_member)]
     if min(len(kind) for kind in kinds) < 2:
         raise BadInput(
-            f"an attack that holds shadow samples back needs two members and two non-members at "
-            f"least, got {len(kinds[0])} and {len(kinds[1])}; give more, or set its epochs"
+            f"an attack that holds out shadow samples needs at least two members and two "
+            f"non-members, got {len(kinds[0])} and {len(kinds[1])}; give more, or set its epochs"
         )
     rng = seeded(seed, "held back")
     parts = torch.empty(len(is_member), dtype=torch.int64)
@@ -252,7 +254,7 @@ def _parts(is_member: Bool[Tensor, " samples"], seed: int) -> Int[Tensor, " samp
 
 
 def _initial(signals: int, hidden: int, seed: int) -> _Reader:
-    """Torch's own ranges of initial weights, from a generator of ours."""
+    """Return a network with torch's ranges of initial weights, drawn from a seeded generator."""
     with torch.random.fork_rng(devices=[]):
         reader = _Reader(signals, hidden)
     rng = seeded(seed, "weights")
@@ -278,5 +280,5 @@ def _sequences(
 def _scaling(sequences: Float[Tensor, "samples rounds signals"]) -> _Scaling:
     flat = sequences.flatten(0, 1)
     spread = flat.std(0, correction=0)
-    # A constant signal carries no information, whatever it is divided by.
+    # A constant signal carries no information, so any divisor will do.
     return _Scaling(flat.mean(0), spread.where(spread > 0, 1.0))

@@ -1,4 +1,4 @@
-"""Rules that look at the target client alone: its last round, its mean, its slope."""
+"""Rules on the target client alone: its last round, its mean and its slope."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from fedaudit.observe.measurements import Measurements
 
 @dataclass(frozen=True)
 class Last:
-    """The signal at the target in the last round in which it was measured."""
+    """Signal of the target in the last round in which it was measured."""
 
     over_clients = "target only"
     over_rounds = "last"
@@ -28,7 +28,7 @@ class Last:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the signal at the target over the rounds in which it was measured."""
+    """Mean of the target's signal over the rounds in which it was measured."""
 
     over_clients = "target only"
     over_rounds = "mean"
@@ -42,17 +42,16 @@ class Mean:
 
 @dataclass(frozen=True)
 class Slope:
-    """The least-squares slope of the signal at the target over the rounds it was measured in.
+    """Least-squares slope of the target's signal over the rounds in which it was measured.
 
-    The line is fitted against the index of the round, so that a round in which the target did
-    not take part leaves a gap and does not move the others together.
+    The line is fitted against the number of the round, so that a round without the target leaves a
+    gap between the others.
 
-    Source: CoFedMID appendix D, of FTA (Chen et al. 2024): the slope of confidence (FTA-C) or
-        loss (FTA-L) over rounds. The losses are measured with a minus, so both slopes are
-        larger for members.
-    Differs: Reconstructed from those two sentences, which leave open whose model is followed
-        (here the target's own, or the global one with ``snapshot = "global"``) and how a slope
-        is fitted.
+    Source: CoFedMID appendix D, of FTA (Chen et al. 2024): the slope of confidence (FTA-C) or loss
+    (FTA-L) over rounds. The losses are measured with a minus, so both slopes are larger for
+    members.
+    Differs: Reconstructed from those two sentences, which leave open whose model is followed (here
+    the target's own, or the global one with ``snapshot = "global"``) and how a slope is fitted.
     """
 
     over_clients = "target only"
@@ -60,7 +59,7 @@ class Slope:
     needs = Sees.ROUNDS
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Return the score of every sample.
 
         Raises:
             TooFewRounds: The target was measured in one round only.
@@ -70,12 +69,12 @@ class Slope:
         was_measured = measured_rounds(values, target)
         if int(was_measured.sum()) < 2:
             raise TooFewRounds(
-                f"a slope needs at least 2 measured rounds with client {target}, got 1; every sets "
-                "how often rounds are measured"
+                f"a slope needs at least 2 measured rounds with client {target}, got 1; lower "
+                "every, the interval between measured rounds"
             )
         rounds = torch.tensor(m.rounds, dtype=torch.float64)[was_measured]
         rounds = rounds - rounds.mean()
-        followed = values[was_measured].double()
-        # Seen from its first round, a signal that never moves has a slope of exactly 0.
-        risen = followed - followed[0]
-        return (rounds[:, None] * risen).sum(0) / rounds.square().sum()
+        signal = values[was_measured].double()
+        # Relative to its first round, a constant signal has a slope of exactly 0.
+        rise = signal - signal[0]
+        return (rounds[:, None] * rise).sum(0) / rounds.square().sum()

@@ -1,4 +1,4 @@
-"""One attack out of many signals: a linear classifier that has learned how to weigh them."""
+"""Attack on many signals by a linear classifier that learned their weights."""
 
 from dataclasses import dataclass
 
@@ -18,19 +18,19 @@ Evidence = Float[Tensor, "samples evidence"]
 
 @dataclass(frozen=True)
 class Stacked:
-    """Weighs what single attacks look at, by samples whose membership is known.
+    """Weighted sum of the evidence of single attacks, learned on samples of known membership.
 
-    Evidence of each signal are its last value, its mean over the rounds, and the mean over the
-    rounds of its distance from the other clients' in their standard deviations: what threshold
-    attacks look at, and FedMIA's comparison. A logistic regression weighs them, fitted on each of
-    several bootstrap samples; its mean log-odds are the score.
+    Evidence of each signal consists of its last value, its mean over the rounds, and its mean
+    distance from the other clients' values in their standard deviations. Threshold attacks and
+    FedMIA use the same numbers. A logistic regression weighs them, fitted on each of several
+    bootstrap samples; its mean log-odds are the score.
 
     Attributes:
         penalty: Weight of the squared coefficients, in samples.
-        bags: Bootstrap samples.
+        bags: Number of bootstrap samples.
 
     Source: None; the evidence is that of Yeom et al. 2018, Li et al. 2022 and FedMIA, Eqs. (5) to
-        (12), put together as a shadow attack (Shokri et al. 2017; Nasr et al. 2019).
+    (12), put together as a shadow attack (Shokri et al. 2017; Nasr et al. 2019).
     """
 
     penalty: float = 1.0
@@ -43,14 +43,14 @@ class Stacked:
     def __post_init__(self) -> None:
         if not (self.penalty > 0 and self.bags >= 1):
             raise BadInput(
-                f"penalty is above 0 and bags at least 1, got {self.penalty} and {self.bags}"
+                f"penalty must be above 0 and bags at least 1, got {self.penalty} and {self.bags}"
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Raise, as the rule must be fitted first.
 
         Raises:
-            BadInput: Always: nothing has been learned yet.
+            BadInput: Always.
         """
         raise nothing_learned()
 
@@ -61,16 +61,16 @@ class Stacked:
         target: ClientId,
         seed: int,
     ) -> "FittedStack":
-        """See :class:`fedaudit.attacks.base.LearnedRule`.
+        """Return the classifier that learned from samples of known membership.
 
         Raises:
-            NotVisible: In no round are there two other clients to compare with.
+            NotVisible: No round has two other clients for comparison.
         """
         from sklearn.linear_model import LogisticRegression
 
         raw = _evidence(measurements, target)
         mean, spread = raw.mean(0), raw.std(0, correction=0)
-        # Constant evidence carries no information, whatever it is divided by.
+        # Constant evidence carries no information, so any divisor will do.
         spread = spread.where(spread > 0, 1.0)
         standardised, truth = ((raw - mean) / spread).numpy(), is_member.numpy()
         rng, weights = seeded_numpy(seed, "bags"), []
@@ -85,12 +85,12 @@ class Stacked:
 
 @dataclass(frozen=True, eq=False)
 class FittedStack:
-    """A :class:`Stacked` that has learned.
+    """Fitted :class:`Stacked`.
 
     Attributes:
-        mean: Of each piece of evidence, where it learned.
-        spread: Likewise.
-        weights: Of each, and of 1.
+        mean: Mean of each piece of evidence over the training samples.
+        spread: Their standard deviations.
+        weights: Weights of each piece of evidence, and the intercept.
     """
 
     mean: Float[Tensor, " evidence"]
@@ -102,13 +102,13 @@ class FittedStack:
     needs = Stacked.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """See :class:`fedaudit.attacks.base.Rule`.
+        """Return the score of every sample.
 
         Raises:
-            NotVisible: In no round are there two other clients to compare with.
+            NotVisible: No round has two other clients for comparison.
         """
         seen = (_evidence(measurements, target) - self.mean) / self.spread
-        # Beyond what it has learned from, evidence counts no more than there.
+        # Evidence beyond the range of the training samples counts no more than at its end.
         return (seen.clamp(-_FURTHEST, _FURTHEST) * self.weights[:-1]).sum(1) + self.weights[-1]
 
 
@@ -122,24 +122,24 @@ def _evidence(measurements: tuple[Measurements, ...], target: ClientId) -> Evide
 
 
 def _of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
-    """Last value, mean, and mean distance from the other clients' in their deviations."""
+    """Return the last value, the mean, and the mean distance from the other clients' values."""
     values_of_target = m.of(target).double()
     was_measured = measured_rounds(values_of_target, target)
-    apart = [
+    distances = [
         _distance(values, peers.double())
         for values, peers, seen in zip(values_of_target, m.peers(target), was_measured, strict=True)
         if seen and len(peers) >= 2
     ]
-    if not apart:
+    if not distances:
         raise TooFewPeers(
-            "this attack compares the target with at least 2 clients besides the target that were "
-            "sent the same model in the same round, and there are fewer; use one that looks at the "
-            "target alone, such as loss-series"
+            "this attack needs at least 2 clients other than the target that were sent the same "
+            "model in the same round, and there are fewer; use an attack on the target alone, such "
+            "as loss-series"
         )
     return [
         values_of_target[was_measured][-1],
         values_of_target[was_measured].mean(0),
-        torch.stack(apart).mean(0),
+        torch.stack(distances).mean(0),
     ]
 
 
@@ -148,5 +148,5 @@ def _distance(
 ) -> Float[Tensor, " samples"]:
     above = values - peers.mean(0)
     spread = peers.std(0, correction=0)
-    # Peers that agree exactly leave no unit to measure in: only the direction is known.
+    # If peers agree exactly there is no unit of distance, and only the direction counts.
     return torch.where(spread > 0, above / spread.where(spread > 0, 1.0), above.sign())
