@@ -1,5 +1,4 @@
 import pytest
-from fedaudit.results.coverage import Coverage
 
 from fedaudit.report.first import first_screen, tiles_of
 from fedaudit.report.page import report_html
@@ -9,6 +8,7 @@ from fedaudit.report.wording import interval, span
 from fedaudit.results import estimate as estimates
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, Record
+from fedaudit.results.runs import Coverage
 from tests.estimates import changed, estimate
 from tests.gate.parts import control
 from tests.report.records import CONTROLS, record

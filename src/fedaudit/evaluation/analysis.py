@@ -81,14 +81,7 @@ def analyse(
     findings: Findings,
     progress: Progress = quiet,
 ) -> None:
-    """Add one run's figures for every target and attack.
-
-    Args:
-        setup: The run.
-        measured: Measurements by signal.
-        findings: Figures so far, extended in place.
-        progress: Callback after each attack on each target.
-    """
+    """Add one run's figures for every target and attack."""
     phase, done = f"seed {setup.seed}: attacks", 0
     first = len(findings.figures), len(findings.groups)
     total = len(setup.study.audit.targets) * len(setup.on_membership)
@@ -213,15 +206,7 @@ def add_figures(
     findings: Findings,
     fprs: Sequence[float],
 ) -> None:
-    """Add the figures of one attack on one client in one run, except the bound on epsilon.
-
-    Args:
-        attack: Attack and run of the figures.
-        scores: Scores of samples or people.
-        truth: Ground truth of these units.
-        findings: Figures so far, extended in place.
-        fprs: False-positive rates at which true-positive rates are reported.
-    """
+    """Add the figures of one attack on one client in one run, except the bound on epsilon."""
     for contrast, compared in truth.comparisons.items():
         _add_contrast(attack, scores, truth, contrast, compared, findings, fprs)
 
@@ -451,12 +436,6 @@ def trainable_by_round(
 
     A defense may assign classes to clients. Samples that it uses against the assignment are not
     considered. If clients are attacked as one, any of them may train on a sample.
-
-    Args:
-        setup: The run.
-        target: The audited client.
-        m: Any measurements of the run.
-        labels: Classes of the samples.
     """
     merged = setup.study.audit.merge
     clients = merged if target in merged else (target,)

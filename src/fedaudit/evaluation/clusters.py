@@ -142,11 +142,6 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
     """Return notes on a round's models and their clients.
 
     There are none if clients do not choose among models, or for a shadow federation.
-
-    Args:
-        run: The run.
-        round: The round in the adversary's view.
-        device: Device for models.
     """
     if run.is_shadow or not is_clustered(run):
         return {}
@@ -334,10 +329,6 @@ class ClusterFound(NamedTuple):
 
 def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
     """Return one run's models, clients and risk; None if clients do not choose among models.
-
-    Args:
-        run: The run.
-        stored: Measured rounds.
 
     Raises:
         Damaged: Notes are missing or impossible.

@@ -75,14 +75,7 @@ _TWIN_TRAINING = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 def controls(
     setup: Setup, findings: Findings, device: torch.device = CPU, progress: Progress = quiet
 ) -> Iterator[ControlResult]:
-    """Yield all controls of one run that need no further training.
-
-    Args:
-        setup: The run.
-        findings: Figures of the run, with scores.
-        device: Device for untrained models.
-        progress: Callback after each control.
-    """
+    """Yield all controls of one run that need no further training."""
     phase = f"seed {setup.seed}: controls"
     blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
     # An upper bound, as some controls may be impossible.
@@ -341,13 +334,7 @@ def _of_any_rounds(attack: Attack) -> Attack:
 def measured_untrained(
     setup: Setup, positions: Int[ndarray, " samples"], device: torch.device = CPU
 ) -> Untrained:
-    """Measure untrained models on some of the samples that the run measures.
-
-    Args:
-        setup: The run.
-        positions: Positions of these samples.
-        device: Device for models.
-    """
+    """Measure untrained models on some of the samples that the run measures."""
     if setup.recorded is not None:
         chosen = torch.from_numpy(positions)
         rounds = tuple(

@@ -193,15 +193,7 @@ def source_results(
     notes: Mapping[str, str],
     progress: Progress = quiet,
 ) -> list[SourceFound]:
-    """Return the result of each source attack of a run.
-
-    Args:
-        run: The run.
-        measured: Measurements by signal.
-        failed: Reasons of failed attacks, by attack and run; extended in place.
-        notes: Notes of the last measured round.
-        progress: Callback after each attack.
-    """
+    """Return the result of each source attack of a run."""
     queries, results = source_draws(run), list[SourceFound]()
     phase, where = f"seed {run.seed}: source inference", f"seed {run.seed}"
     for done, (name, attack) in enumerate(run.on_source.items()):
@@ -306,11 +298,6 @@ def named_by_labels(
     Of the training data in a recording, only audited samples are known. The sources of a random
     half of them are inferred from the label distributions without this half, and vice versa, so
     that no sample affects its own answer.
-
-    Args:
-        run: The run.
-        counts: Number of training samples by client and class.
-        samples: Queried samples.
     """
     owner, labels = samples.owner, samples.labels
     if run.recorded is None or len(owner) < 2 * len(samples.clients):
@@ -434,12 +421,7 @@ without a fault fails once in millions of runs."""
 
 
 def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
-    """Yield the success of source inference on untrained models, which label distributions bound.
-
-    Args:
-        run: The run.
-        device: Device for untrained models.
-    """
+    """Yield the success of source inference on untrained models, limited by label distributions."""
     samples = source_queries(run)
     if not run.on_source or samples is None:
         return

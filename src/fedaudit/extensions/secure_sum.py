@@ -173,12 +173,6 @@ def sums_of_others(
     """Yield weighted sums of all other clients' updates, each from independently drawn data.
 
     They include the noise of the target's defense, which hides its update like other updates.
-
-    Args:
-        run: The run.
-        round: The round whose models clients train from.
-        target: Client whose update is left out.
-        draws: Number of sums.
     """
     pool, sizes = others_pool(run, target), run.deal.sizes
     of_target: dict[ClientId, Samples] = {}

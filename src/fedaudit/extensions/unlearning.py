@@ -456,10 +456,6 @@ def unlearning_controls(run: Setup, figures: Sequence[Estimate]) -> list[Control
 
     Attacks must succeed more on the released model, which has forgotten nothing, than on the
     retrained federation. They must not succeed on the retrained federation.
-
-    Args:
-        run: The run.
-        figures: Figures of unlearning, in this run and others.
     """
     of_run = [figure for figure in figures if figure.seed == run.seed]
     aucs = [figure for figure in of_run if figure.attack and not figure.against]

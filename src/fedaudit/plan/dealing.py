@@ -6,6 +6,7 @@ Samples that clients hold out of their training are no members.
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -62,10 +63,6 @@ def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
     alone, the samples that any client would hold out leave the fair draw, whoever owns them. The
     membership of the other samples is then as fair as before. Otherwise, no sample stays in the
     fair draw. Clients keep their data, and thus their weights in the average.
-
-    Args:
-        deal: The deal.
-        rule: What decides which samples are held out.
     """
     everyone_holds_out = isinstance(rule.algorithm, HoldsOut)
     acting = [
@@ -103,27 +100,35 @@ def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
     return replace(deal, audit=changed)
 
 
-def left_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> dict[ClientId, Samples]:
-    """Return the samples of each client that it trains on.
+class TrainingData(NamedTuple):
+    """The samples that clients train on, and copies of defenses that have prepared them."""
+
+    samples: dict[ClientId, Samples]
+    defenses: dict[ClientId, Defense]
+
+
+def prepared_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> TrainingData:
+    """Return the samples of each client that it trains on, and the defenses after preparation.
 
     Args:
         data: Samples by client.
         rule: What decides which samples are held out.
     """
-    defenses = {client: rule.defenses[client] for client in data if client in rule.defenses}
-    samples = prepared(data, deepcopy(defenses), rule.rounds, rule.seed)
-    if not isinstance(rule.algorithm, HoldsOut):
-        return samples
-    algorithm, seed = rule.algorithm, rule.seed
-    return {c: part.take(~algorithm.held_out(part.ids, seed=seed)) for c, part in samples.items()}
+    defenses = deepcopy({c: rule.defenses[c] for c in data if c in rule.defenses})
+    samples = prepared(data, defenses, rule.rounds, rule.seed)
+    if isinstance(rule.algorithm, HoldsOut):
+        held_out = partial(rule.algorithm.held_out, seed=rule.seed)
+        samples = {c: part.take(~held_out(part.ids)) for c, part in samples.items()}
+    return TrainingData(samples, defenses)
+
+
+def left_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> dict[ClientId, Samples]:
+    """Return the samples of each client that it trains on."""
+    return prepared_to_train(data, rule).samples
 
 
 def refuse_one_sided(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
     """Raise if a client would hold out all of its samples, or none although it should.
-
-    Args:
-        data: Samples by client.
-        rule: What decides which samples are held out.
 
     Raises:
         BadInput: A client would hold out all samples or none.
@@ -151,12 +156,6 @@ MAJORITY_AND_MINORITY = ("majority", "minority")
 
 def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> Deal:
     """Draw the audited samples of a data set and give samples to clients.
-
-    Args:
-        study: Settings of clients, audit and shift.
-        partition: Partition of training samples among clients.
-        dataset: The data set.
-        seed: Seed of the run.
 
     Raises:
         BadInput: The draw or an option does not exist, or there are too few data.

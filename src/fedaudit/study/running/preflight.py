@@ -29,12 +29,11 @@ from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
-from fedaudit.fl.simulate import prepared
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
 from fedaudit.metrics.table import CONTRASTS
-from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.dealing import prepared_to_train
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import refuse_misfits
@@ -187,14 +186,15 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
     Raises:
         BadInput: A step fails. The message names the clients with such batches, and what to change.
     """
-    data = left_to_train(run.deal.clients, run.holdout)
-    defenses = _prepared_defenses(run)
+    data, defenses = prepared_to_train(run.deal.clients, run.holdout)
     for clients in _clients_by_defense(run).values():
         for index, net in enumerate(run.algorithm.nets):
             batches = [
                 planned
                 for client in clients
-                for planned in _batches(run, client, defenses[client], data[client], net, device)
+                for planned in _batches(
+                    run, client, defenses.get(client, UNDEFENDED), data[client], net, device
+                )
             ]
             for extreme in (min, max):
                 batch = extreme(batches, key=lambda batch: batch.size, default=None)
@@ -354,20 +354,6 @@ def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
         defense = run.defenses.get(client)
         groups.setdefault("" if defense is None else canonical_repr(defense), []).append(client)
     return groups
-
-
-def _prepared_defenses(run: Setup) -> dict[ClientId, Defense]:
-    """Return copies of all clients' defenses, prepared on their clients' data."""
-    defenses = {
-        client: deepcopy(run.defenses.get(client, UNDEFENDED)) for client in run.deal.clients
-    }
-    stateful = {
-        client: run.deal.clients[client]
-        for client, defense in defenses.items()
-        if not defense.prepares_apart
-    }
-    prepared(stateful, defenses, run.study.training.rounds, run.federation_seed)
-    return defenses
 
 
 def _batches(
