@@ -31,7 +31,7 @@ def relaxed(target: float, folder: Path) -> Record:
 
 
 @pytest.mark.slow
-def test_a_relaxloss_whose_target_was_never_reached_is_said_to_have_changed_nothing(
+def test_a_relaxloss_that_never_acts_is_reported(
     tmp_path: Path,
 ) -> None:
     idle = relaxed(NEVER, tmp_path / "idle")
@@ -64,7 +64,7 @@ def row(acted: int | None, client: int = 0, by_risk: int | None = None) -> objec
     ("counts", "idle"),
     [((0, 0), True), ((0, 3), False), ((None, None), False), ((0, None), False), ((), False)],
 )
-def test_a_defense_is_idle_only_where_every_client_says_so(
+def test_a_defense_is_idle_only_if_it_acts_at_no_client(
     counts: tuple[int | None, ...], idle: bool
 ) -> None:
     rows = [row(count, client) for client, count in enumerate(counts)]

@@ -113,7 +113,7 @@ def test_an_attack_that_exits_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit("x")])
-def test_whatever_ends_a_program_is_refused(error: BaseException) -> None:
+def test_every_way_to_end_the_program_is_refused(error: BaseException) -> None:
     allowed = "return a value or raise an Exception; remove"
     with pytest.raises(BadInput, match=allowed), refusing_exits():
         raise error

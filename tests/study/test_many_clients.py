@@ -50,7 +50,7 @@ def test_a_control_with_untrained_models_has_no_more_clients_than_a_round(
 
 
 @pytest.mark.slow
-def test_a_record_is_as_long_however_many_clients_there_are(
+def test_the_size_of_a_record_does_not_grow_with_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows for some of them, the audited first, and the sums of all others."""

@@ -34,7 +34,7 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
         ({"attacks": {"projres": {"layer": "9"}}}, "attack 'projres': there is no trained linear"),
     ],
 )
-def test_what_does_not_go_with_the_data_is_refused_by_the_points_name(
+def test_settings_that_do_not_fit_the_data_name_their_point(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=f"^wrong: .*{message}"):
