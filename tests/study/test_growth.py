@@ -367,6 +367,6 @@ def test_no_report_is_written_next_to_the_record_of_another_process(folder: Path
     assert (folder / "report.html").stat().st_size > 1000
     (folder / "report.html").unlink()
     write_record(record.model_copy(update={"seeds": [1, 2]}), folder / "record.json")
-    with pytest.raises(BadInput, match="is another record by now"):
+    with pytest.raises(BadInput, match="another process has replaced"):
         write_report_beside(record, folder)
     assert not (folder / "report.html").exists()

@@ -190,7 +190,7 @@ def test_skewed_clients_are_named_more_often_on_their_own_samples() -> None:
 
 
 def test_a_report_names_both_draws() -> None:
-    assert "Asked of 28 samples, 7 of each of 4 clients" in source_sentence(record())
+    assert "the client of 28 samples, 7 of each of 4 clients" in source_sentence(record())
     table = source_table(record())
     assert "On the fair draw" in [one.text for one in table.columns]
     assert "all with the label distribution of an audited client" in table.remark
