@@ -195,7 +195,7 @@ def test_a_report_names_both_draws() -> None:
     assert "On the fair draw" in [one.text for one in table.columns]
     assert "all with the label distribution of an audited client" in table.remark
     assert "label distribution of an audited client" in source_question(record(0))
-    assert "more may be named (audit.sources)" in source_sentence(record(0))
+    assert "The success rate can be higher on random samples" in source_sentence(record(0))
 
 
 def test_a_gate_judges_own_samples_and_names_a_fair_draw() -> None:
