@@ -19,7 +19,7 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
     ("changes", "message"),
     [
         ({"audit": {"draw": "siaa"}}, "did you mean 'sia'"),
-        ({"audit": {"draw": "sia", "options": {"per_client": 0}}}, "per_client is 0; give at least 1"),
+        ({"audit": {"draw": "sia", "options": {"per_client": 0}}}, "per_client is 0; give"),
         ({"audit": {"targets": [9]}}, "9"),
         ({"partition": {"clients": 4, "samples_per_client": 10**6}}, "samples"),
         ({"defense": COFEDMID}, "m_max is a number of classes from 1 to 10"),
