@@ -86,7 +86,7 @@ def _section(name: str, model: type[BaseModel]) -> str:
         if _table(field, optional=model is Policy) is not None:
             continue
         dotted = f"{name}.{key}" if name else key
-        meaning = doc.named.get(key) or MEANINGS[dotted]
+        meaning = doc.attributes.get(key) or MEANINGS[dotted]
         cells = (f"`{key}`", _kind(field), _default(field), meaning)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n\n".join([title, doc.first, "\n".join(lines)])
@@ -166,7 +166,7 @@ def _has_more(entry: CatalogueEntry) -> bool:
 def _details(entry: CatalogueEntry, *, title: str) -> str:
     doc = entry.doc
     blocks = [f"### {title}", doc.first, *doc.rest]
-    settings = entry.settings or [Option(name, "", text) for name, text in doc.named.items()]
+    settings = entry.settings or [Option(name, "", text) for name, text in doc.attributes.items()]
     if settings and entry.kind in ("rule", "signal"):
         # Each attack that uses them lists their defaults.
         blocks.append(_grid(["setting", "meaning"], [[_code(s.name), s.meaning] for s in settings]))

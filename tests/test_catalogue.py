@@ -142,11 +142,11 @@ def test_a_docstring_is_taken_apart_at_its_headings() -> None:
     )
     assert doc.first == "First line, about Model."
     assert doc.rest == ("A paragraph over two lines.",)
-    assert doc.named == {"one": "Means this, and that.", "two": "Something: with a colon."}
+    assert doc.attributes == {"one": "Means this, and that.", "two": "Something: with a colon."}
     assert doc.source == "A paper, Eq. (1); another paper."
     assert doc.differs == "Not at all."
 
 
 def test_no_docstring_gives_empty_parts() -> None:
     assert parsed("").first == ""
-    assert parsed("").named == {}
+    assert parsed("").attributes == {}

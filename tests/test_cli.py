@@ -115,11 +115,11 @@ def test_explain_shows_an_entry(capsys: pytest.CaptureFixture[str]) -> None:
         (("bogus",), "Available commands"),
         (("run",), "requires an argument"),
         (("run", "nowhere.toml"), "nowhere.toml does not exist"),
-        (("report", "nowhere"), "nowhere is not there"),
+        (("report", "nowhere"), "nowhere does not exist"),
         (("report", "one", "two"), "Unused Tokens"),
         (("compare", "one"), "at least two records"),
-        (("attack", "nowhere"), "nowhere is not there"),
-        (("verify", "nowhere"), "nowhere is not there"),
+        (("attack", "nowhere"), "nowhere does not exist"),
+        (("verify", "nowhere"), "nowhere does not exist"),
         (("explain", "fedmia2"), "did you mean 'fedmia-2'? `fedaudit list` lists all"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -270,7 +270,7 @@ def test_a_refusal_steers_no_terminal_whatever_it_quotes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("report", str(tmp_path / "\x1b[2J\r\u202e")) == 2
-    assert "/\ufffd[2J\ufffd\ufffd is not there" in one_sentence(capsys)
+    assert "/\ufffd[2J\ufffd\ufffd does not exist" in one_sentence(capsys)
 
 
 def test_list_fits_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

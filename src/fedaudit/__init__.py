@@ -1,4 +1,4 @@
-"""Measure how much a federated-learning run leaks about who was in it.
+"""Measure how much a federated-learning run leaks about its training data.
 
 :func:`audit` audits a :class:`Federation` of objects or plays :class:`Games`, and
 :func:`run_study` runs a study file; :class:`Run` is an audit's result. :func:`record` records a

@@ -1,4 +1,4 @@
-"""``python -m fedaudit`` is the program ``fedaudit``."""
+"""Entry point of ``python -m fedaudit``, which is the program ``fedaudit``."""
 
 import sys
 import traceback
@@ -9,15 +9,15 @@ from fedaudit.core.progress import importing
 
 
 def main() -> None:
-    """Runs the program; one that cannot be imported ends with an exit code of no verdict's."""
+    """Run the program; exit with the code of an error in fedaudit if it cannot be imported."""
     try:
         with importing():
-            from fedaudit.cli import main as carried_out
+            from fedaudit.cli import main as run_command_line
     except Exception:
         with suppress(OSError, ValueError):
             traceback.print_exc()
         sys.exit(FAULT)
-    carried_out()
+    run_command_line()
 
 
 if __name__ == "__main__":

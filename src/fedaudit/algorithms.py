@@ -64,17 +64,17 @@ class FederatedTask:
     """Model, training and data that an algorithm is built for.
 
     Attributes:
-        architecture: The model that it names; the first where clients have their own.
-        training: Local training, as its section says.
-        shape: Of one sample.
+        architecture: The study's model, or the first of its models.
+        training: Local training.
+        shape: Shape of a sample.
         first_class: Number of the first class that clients have samples of.
-        model: Another model of the catalogue for the same samples, by name and settings.
-        public: Training samples of another data set, by name.
-        seed: Decides which of these are taken.
-        risk: How a server finds out what its models give away.
-        own_risk: How a client finds out what a model gives away.
+        model: Function from a name and settings to another model of the catalogue.
+        public: Function from the name of a data set to its training samples.
+        seed: Seed by which public samples are chosen.
+        risk: Function that returns the server's measure of its models' membership risk.
+        own_risk: Function that returns a client's measure of a model's membership risk.
         accepted: The lowest and the highest membership risk that clients accept.
-        nets: Networks of the clients' own, dealt in turn; none where all have that model.
+        nets: Networks of the clients, assigned in turn; empty if all have the same model.
     """
 
     architecture: Architecture
@@ -113,10 +113,10 @@ class FederatedAlgorithm:
     optimizer: OptimizerName = "sgd"
 
     def part(self) -> AlgorithmPart:
-        """Return name and settings as a study file has them, without settings at their defaults.
+        """Return name and settings as in a study file, without settings at their defaults.
 
         Raises:
-            BadInput: The object is of the base class, which is no algorithm.
+            BadInput: The object is of the base class.
         """
         if not self.catalogue_name:
             raise BadInput(
@@ -133,7 +133,7 @@ class FederatedAlgorithm:
 
 
 TRAINING = tuple(field.name for field in fields(FederatedAlgorithm))
-"""Settings of training, which all algorithms share."""
+"""Names of the settings of training, which all algorithms share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +156,11 @@ class FedAvg(FederatedAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class FedSGD(FederatedAlgorithm):
-    """Clients send the gradient of all their data, and the server takes the step.
+    """Clients send the gradient of all their data, and the server takes a step.
 
     Attributes:
-        together: How the server combines gradients: "mean" by data size, or "sum" as SIA's
-            Algorithm 1 prints it.
+        together: How the server combines gradients: "mean" by data size, or "sum" as printed in
+            SIA's Algorithm 1.
 
     Examples:
         >>> FedSGD(rounds=100, lr=0.1, together="sum").together
@@ -198,7 +198,7 @@ class LegacyFedSGD(FederatedAlgorithm):
         """Return the algorithm for a federation.
 
         Raises:
-            BadInput: More than one local epoch is asked for.
+            BadInput: The number of local epochs is not 1.
         """
         if task.training.epochs != 1:
             raise BadInput(
@@ -289,14 +289,14 @@ class FedMD(FederatedAlgorithm):
 
     Attributes:
         public: Data set whose training part is public, with samples like the clients'. Its classes
-            come first: number the clients' own after them (``first_class`` of the federation).
+            come first: number the clients' classes after them (``first_class`` of the federation).
         public_samples: Number of its samples that are used, drawn at random, at least 1.
-        nets: The clients' networks, dealt in turn: channels of CNNs with 3x3 windows, such as
-            "16,32; 16,16,32". Empty: the federation's models.
+        nets: The clients' networks, assigned in turn: channels of CNNs with 3x3 kernels, such as
+            "16,32; 16,16,32". Empty for the federation's models.
         public_epochs: Epochs on the public samples in the first round, at least 1.
-        private_epochs: Epochs on a client's own samples after that, at least 1.
+        private_epochs: Epochs on a client's samples after that, at least 1.
         digest_epochs: Epochs towards the mean outputs in each later round, at least 1.
-        digest_batch: Samples of a training step of the ``digest_epochs``, at least 1.
+        digest_batch: Number of samples per training step of the ``digest_epochs``, at least 1.
         student: The adversary's student model, by a name of the catalogue; empty for the
             federation's model.
         student_epochs: Epochs of the student, at least 1.
@@ -325,7 +325,7 @@ class FedMD(FederatedAlgorithm):
         """Return the algorithm for a federation.
 
         Raises:
-            BadInput: The public set does not fit the clients' data, or networks are given twice.
+            BadInput: The public set does not fit the clients' data, or networks are set twice.
         """
         from fedaudit.fl.algorithms import fedmd
 
@@ -427,7 +427,7 @@ class IFCAMIR(FederatedAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class IFCAMIRClients(FederatedAlgorithm):
-    """IFCA-MIR whose clients attack the models themselves, each with samples that it holds out.
+    """IFCA-MIR whose clients attack the models themselves, with samples that they hold out.
 
     Attributes:
         models: Number of global models, at least 1.
@@ -486,14 +486,16 @@ def custom(
 
 
 def _catalogued(kind: type[FederatedAlgorithm]) -> Callable[..., Algorithm]:
-    """Return the function from a task and an algorithm's own settings that study files use."""
+    """Return a function from a task and an algorithm's settings, which study files use."""
 
     def make(task: FederatedTask, **settings: bool | int | float | str) -> Algorithm:
         return kind(**settings).build(task)  # type: ignore[arg-type]
 
-    of_task = inspect.Parameter("task", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    own_settings = [one for one in parameters(kind).values() if one.name not in TRAINING]
-    make.__signature__ = inspect.Signature([of_task, *own_settings])  # type: ignore[attr-defined]
+    task_parameter = inspect.Parameter("task", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    options = [
+        parameter for parameter in parameters(kind).values() if parameter.name not in TRAINING
+    ]
+    make.__signature__ = inspect.Signature([task_parameter, *options])  # type: ignore[attr-defined]
     make.__doc__ = kind.__doc__
     return make
 
@@ -501,14 +503,14 @@ def _catalogued(kind: type[FederatedAlgorithm]) -> Callable[..., Algorithm]:
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     kind.catalogue_name: _catalogued(kind) for kind in FederatedAlgorithm.__subclasses__()
 }
-"""By catalogue name, what builds an algorithm from a :class:`FederatedTask` and its settings."""
+"""Functions from a :class:`FederatedTask` and settings to an algorithm, by catalogue name."""
 
 
 def algorithm_named(name: str) -> Callable[..., Algorithm]:
-    """The maker of an algorithm: of the catalogue, or the user's own ``module:function``.
+    """Return the function that builds an algorithm, from the catalogue or ``module:function``.
 
     Raises:
-        BadInput: There is none; the nearest is named.
+        BadInput: There is no such algorithm; the message names the nearest.
     """
     return named(
         "algorithm",
@@ -516,5 +518,5 @@ def algorithm_named(name: str) -> Callable[..., Algorithm]:
         ALGORITHMS,
         expected="a function from a fedaudit.algorithms.FederatedTask, its parameter "
         "'task', to an algorithm",
-        fits=lambda found: callable(found) and "task" in signature(found).parameters,
+        fits=lambda value: callable(value) and "task" in signature(value).parameters,
     )

@@ -1,7 +1,7 @@
-"""Everything that fedaudit knows by name, for people: tables and explanations.
+"""Tables and explanations of all parts with a catalogue name.
 
-It is read from the plain dictionaries that the code itself uses and from the docstrings of what
-is in them, so that it cannot fall behind.
+They are generated from the dictionaries that the code uses and from docstrings, so that they are
+always up to date.
 """
 
 import inspect
@@ -36,9 +36,9 @@ from fedaudit.signals.base import Signal
 _HEADING = re.compile(
     r"^(Args|Attributes|Examples|Parameters|Raises|Returns|Yields|Source|Differs):\s*(.*)$"
 )
-_NAMED = re.compile(r"^(\w+): (.*)$")
+_ATTRIBUTE = re.compile(r"^(\w+): (.*)$")
 _ROLE = re.compile(r":\w+:`~?(?:\.?fedaudit[\w.]*\.)?([^`]+)`")
-_GIVEN_BY_STUDY = {
+_SET_BY_STUDY = {
     "seed",
     "shape",
     "classes",
@@ -49,12 +49,12 @@ _GIVEN_BY_STUDY = {
     "members",
 }
 _WIDTH = 88
-_WIDE = 120
-"""Columns of a terminal from which on every fact of an entry has a column of its own."""
-_NARROW = 60
-"""Columns of a terminal below which text stands under its name, and not beside it."""
-_MORE = "All about one of them: fedaudit explain NAME"
-_LEFT_OUT = ("needs", "runs in view")
+_MIN_WIDE = 120
+"""Width of a terminal from which on every fact of an entry has a column."""
+_MIN_TWO_COLUMNS = 60
+"""Width of a terminal below which descriptions are under the names, and not next to them."""
+_HINT = "Details of an entry: fedaudit explain NAME"
+_HIDDEN_FACTS = ("needs", "runs in view")
 
 
 @dataclass(frozen=True)
@@ -62,30 +62,30 @@ class _Doc:
     """A docstring in parts, as plain text.
 
     Attributes:
-        first: Its first line.
-        rest: The paragraphs up to the first heading.
-        named: What it says of each argument or attribute.
+        first: First line.
+        rest: Paragraphs up to the first section.
+        attributes: Meaning of each argument or attribute.
         source: Paper with equation or section.
         differs: Deliberate departures from the source.
     """
 
     first: str = ""
     rest: tuple[str, ...] = ()
-    named: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
     source: str = ""
     differs: str = ""
 
 
 def doc_of(thing: object) -> _Doc:
-    """The docstring of a class or function, with the meaning of inherited settings."""
+    """Parse the docstring of a class or function, with the meanings of inherited settings."""
     doc = parsed(inspect.getdoc(thing) or "")
-    above = thing.__mro__[1:] if inspect.isclass(thing) else ()
-    inherited = [parsed(kind.__doc__ or "").named for kind in above]
-    return replace(doc, named=dict(ChainMap(doc.named, *inherited)))
+    bases = thing.__mro__[1:] if inspect.isclass(thing) else ()
+    inherited = [parsed(kind.__doc__ or "").attributes for kind in bases]
+    return replace(doc, attributes=dict(ChainMap(doc.attributes, *inherited)))
 
 
 def parsed(text: str) -> _Doc:
-    """A docstring taken apart; cross-references are reduced to the name they point at."""
+    """Parse a docstring; cross-references become the names that they refer to."""
     sections: dict[str, list[str]] = {"": []}
     heading = ""
     for line in _ROLE.sub(r"\1", inspect.cleandoc(text)).splitlines():
@@ -95,12 +95,12 @@ def parsed(text: str) -> _Doc:
             sections[heading] = [match[2]]
         else:
             sections[heading].append(line)
-    first, *rest = _paragraphs(sections[""]) or [""]
-    named = sections.get("Args", []) + sections.get("Attributes", [])
+    first, *paragraphs = _paragraphs(sections[""]) or [""]
+    attribute_lines = sections.get("Args", []) + sections.get("Attributes", [])
     return _Doc(
         first,
-        tuple(rest),
-        _by_name(named),
+        tuple(paragraphs),
+        _by_name(attribute_lines),
         " ".join(_paragraphs(sections.get("Source", []))),
         " ".join(_paragraphs(sections.get("Differs", []))),
     )
@@ -112,16 +112,16 @@ def _paragraphs(lines: list[str]) -> list[str]:
 
 
 def _by_name(lines: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     name = ""
     for line in inspect.cleandoc("\n".join(["", *lines])).splitlines():
-        match = _NAMED.match(line)
+        match = _ATTRIBUTE.match(line)
         if match:
             name = match[1]
-            found[name] = match[2]
+            meanings[name] = match[2]
         elif name and line.strip():
-            found[name] += " " + line.strip()
-    return found
+            meanings[name] += " " + line.strip()
+    return meanings
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ class Option:
     """A setting of an entry.
 
     Attributes:
-        name: As a study writes it.
-        default: As text; empty where it must be given.
-        meaning: From the docstring.
+        name: Name in a study.
+        default: Default as text; empty if the setting is required.
+        meaning: Meaning, from the docstring.
     """
 
     name: str
@@ -141,15 +141,15 @@ class Option:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """One thing that fedaudit knows by name.
+    """An entry of a catalogue.
 
     Attributes:
-        kind: What it is, in the singular.
-        name: Under which studies ask for it.
-        doc: What its docstring says.
-        facts: Its row of the kind's table, beside name and first line.
-        settings: What can be changed about it.
-        parts: What it is made of.
+        kind: Kind of part, in the singular.
+        name: Name in a study.
+        doc: Its parsed docstring.
+        facts: Columns of its row in the table, in addition to name and first line.
+        settings: Its settings.
+        parts: Signals and rule of an attack.
     """
 
     kind: str
@@ -167,7 +167,7 @@ def _attacks() -> list[CatalogueEntry]:
 def _attack(name: str, attack: Attack) -> CatalogueEntry:
     rule = CatalogueEntry("rule", type(attack.rule).__name__, doc_of(type(attack.rule)))
     parts = (*(_signal(signal) for signal in attack.signals), rule)
-    meanings = {key: text for part in parts for key, text in part.doc.named.items()}
+    meanings = {key: text for part in parts for key, text in part.doc.attributes.items()}
     return CatalogueEntry(
         "attack",
         name,
@@ -176,9 +176,11 @@ def _attack(name: str, attack: Attack) -> CatalogueEntry:
             "signal": ", ".join(signal.name for signal in attack.signals),
             "over clients": attack.rule.over_clients,
             "over rounds": attack.rule.over_rounds,
-            "needs": _sees(attack.needs),
-            "runs in view": ", ".join(v.name for v in VIEWS.values() if _possible(attack, v)),
-            "in set": ", ".join(one for one, names in ATTACK_SETS.items() if name in names)
+            "needs": _describe_needs(attack.needs),
+            "runs in view": ", ".join(v.name for v in VIEWS.values() if _can_run(attack, v)),
+            "in set": ", ".join(
+                set_name for set_name, names in ATTACK_SETS.items() if name in names
+            )
             or "none: name it",
         },
         tuple(
@@ -196,7 +198,7 @@ def _signals() -> list[CatalogueEntry]:
 
 def _signal(signal: Signal) -> CatalogueEntry:
     return CatalogueEntry(
-        "signal", signal.name, doc_of(type(signal)), {"needs": _sees(signal.needs)}
+        "signal", signal.name, doc_of(type(signal)), {"needs": _describe_needs(signal.needs)}
     )
 
 
@@ -205,26 +207,26 @@ def _views() -> list[CatalogueEntry]:
 
 
 def _view(view: View) -> CatalogueEntry:
-    known = ATTACKS | SOURCE_ATTACKS
-    possible = [name for name, attack in known.items() if _possible(attack, view)]
+    attacks = ATTACKS | SOURCE_ATTACKS
+    names = [name for name, attack in attacks.items() if _can_run(attack, view)]
     return CatalogueEntry(
         "view",
         view.name,
         _Doc(first=_sentence(view.description)),
-        {"sees": _sees(view.offers), "attacks": ", ".join(possible)},
+        {"sees": _describe_needs(view.offers), "attacks": ", ".join(names)},
     )
 
 
-def _possible(attack: Attack, view: View) -> bool:
+def _can_run(attack: Attack, view: View) -> bool:
     return view.can_offer(attack.needs)
 
 
 def _defenses() -> list[CatalogueEntry]:
     nothing = CatalogueEntry(
-        "defense", "none", _Doc(first="Nothing: clients train and upload as they are.")
+        "defense", "none", _Doc(first="No defense: clients train and upload without changes.")
     )
     others = {name: make for name, make in DEFENSES.items() if name != "none"}
-    return [nothing, *_made("defense", others)]
+    return [nothing, *_entries("defense", others)]
 
 
 def _sources() -> list[CatalogueEntry]:
@@ -234,17 +236,19 @@ def _sources() -> list[CatalogueEntry]:
             "written": written,
             "looks for": FORMATS[entry.name].looks_for if entry.name in FORMATS else "",
         }
-        # What must be given is the name that is written after the colon.
+        # A required setting is the name after the colon.
         return replace(
-            entry, facts=facts, settings=tuple(one for one in entry.settings if one.default)
+            entry,
+            facts=facts,
+            settings=tuple(option for option in entry.settings if option.default),
         )
 
-    return [described(entry) for entry in _made("data source", SOURCES)]
+    return [described(entry) for entry in _entries("data source", SOURCES)]
 
 
 def _draws() -> list[CatalogueEntry]:
-    """A study sets the fair draw through its audit section, published ones through options."""
-    entries = _made("draw", DRAWS)
+    # A study sets the fair draw in its audit section, and published draws in its options.
+    entries = _entries("draw", DRAWS)
     return [
         replace(
             entry,
@@ -258,7 +262,7 @@ def _draws() -> list[CatalogueEntry]:
     ]
 
 
-def _made(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[CatalogueEntry]:
+def _entries(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[CatalogueEntry]:
     return [
         CatalogueEntry(kind, name, doc_of(make), settings=tuple(_settings(make)))
         for name, make in catalogue.items()
@@ -266,12 +270,12 @@ def _made(kind: str, catalogue: Mapping[str, Callable[..., object]]) -> list[Cat
 
 
 def _settings(make: Callable[..., object]) -> Iterator[Option]:
-    """The keyword settings of a class or function, without what a study gives elsewhere."""
-    meanings = doc_of(make).named
+    """Yield the settings of a class or function, without those that a study sets elsewhere."""
+    meanings = doc_of(make).attributes
     for parameter in inspect.signature(make).parameters.values():
-        # A function's positional arguments are what it works on; a class has settings only.
+        # Positional arguments of a function are no settings; those of a class are.
         is_setting = inspect.isclass(make) or parameter.kind is parameter.KEYWORD_ONLY
-        if parameter.name in _GIVEN_BY_STUDY or not is_setting:
+        if parameter.name in _SET_BY_STUDY or not is_setting:
             continue
         default = "" if parameter.default is parameter.empty else repr(parameter.default)
         yield Option(parameter.name, default, meanings.get(parameter.name, ""))
@@ -281,12 +285,12 @@ CATALOGUES: dict[str, Callable[[], list[CatalogueEntry]]] = {
     "attacks": _attacks,
     "signals": _signals,
     "views": _views,
-    "algorithms": lambda: _made("algorithm", ALGORITHMS),
+    "algorithms": lambda: _entries("algorithm", ALGORITHMS),
     "defenses": _defenses,
-    "models": lambda: _made("model", MODELS),
-    "tasks": lambda: _made("task", TASKS),
+    "models": lambda: _entries("model", MODELS),
+    "tasks": lambda: _entries("task", TASKS),
     "data": _sources,
-    "partitions": lambda: _made("partition", PARTITIONS),
+    "partitions": lambda: _entries("partition", PARTITIONS),
     "draws": _draws,
     "metrics": lambda: [
         CatalogueEntry("metric", name, _Doc(first=m.about)) for name, m in METRICS.items()
@@ -295,10 +299,10 @@ CATALOGUES: dict[str, Callable[[], list[CatalogueEntry]]] = {
         CatalogueEntry("schedule", n, doc_of(make)) for n, make in SCHEDULES.items()
     ],
 }
-"""Every catalogue by the name that ``fedaudit list`` takes."""
+"""All catalogues by their names in ``fedaudit list``."""
 
 
-def _sees(needs: Sees) -> str:
+def _describe_needs(needs: Sees) -> str:
     return ", ".join((part.name or "").lower() for part in needs) or "nothing"
 
 
@@ -307,58 +311,60 @@ def _sentence(text: str) -> str:
 
 
 def listing(kind: str = "") -> RenderableType:
-    """The entries of one catalogue as a table; of all of them for an empty name.
+    """Return the entries of a catalogue as a table; of all catalogues for an empty name.
 
     Raises:
-        BadInput: No catalogue of that name.
+        BadInput: There is no catalogue of that name.
     """
     if not kind:
-        return Group(*(_Catalogue(one) for one in CATALOGUES), *stray_groups(), _MORE)
-    # One entry of it may be meant, or all.
+        return Group(*(_Catalogue(name) for name in CATALOGUES), *stray_groups(), _HINT)
+    # Both the singular and the plural are accepted.
     kind = LISTED.get(kind, kind)
     if kind not in CATALOGUES:
         raise unknown_name("catalogue", kind, CATALOGUES)
-    return Group(_Catalogue(kind), _MORE)
+    return Group(_Catalogue(kind), _HINT)
 
 
 def explanation(name: str) -> str:
-    """All that is known of an entry: kind, meaning, place in its table, settings, source.
+    """Return the explanation of an entry: kind, meaning, facts, settings and source.
 
     Raises:
-        BadInput: No entry of that name in any catalogue.
+        BadInput: There is no entry of that name in any catalogue.
     """
-    entries = [entry for kind in CATALOGUES for entry in (*CATALOGUES[kind](), *_brought(kind))]
-    found = [entry for entry in entries if folded_name(entry.name) == folded_name(name)]
-    if not found:
-        known = {entry.name for entry in entries}
-        raise unknown_name("entry in any catalogue", name, known, listed="fedaudit list")
-    return "\n\n".join(_explained(entry) for entry in found)
+    entries = [
+        entry for kind in CATALOGUES for entry in (*CATALOGUES[kind](), *_installed_entries(kind))
+    ]
+    matches = [entry for entry in entries if folded_name(entry.name) == folded_name(name)]
+    if not matches:
+        names = {entry.name for entry in entries}
+        raise unknown_name("entry in any catalogue", name, names, listed="fedaudit list")
+    return "\n\n".join(_explain_entry(entry) for entry in matches)
 
 
 @dataclass(frozen=True)
 class _Catalogue:
-    """A catalogue in columns; on a narrow terminal facts stand below the text."""
+    """A catalogue as a table; on a narrow terminal, facts are below the description."""
 
     kind: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        entries = [*CATALOGUES[self.kind](), *_brought(self.kind)]
-        facts = [fact for fact in entries[0].facts if fact not in _LEFT_OUT]
-        wide = options.max_width >= _WIDE
+        entries = [*CATALOGUES[self.kind](), *_installed_entries(self.kind)]
+        facts = [fact for fact in entries[0].facts if fact not in _HIDDEN_FACTS]
+        wide = options.max_width >= _MIN_WIDE
         table = Table(title=self.kind, title_justify="left", title_style="bold", box=None)
         table.pad_edge = False
-        narrow = options.max_width < _NARROW
-        # Nothing is cut: what is read here is typed elsewhere.
+        narrow = options.max_width < _MIN_TWO_COLUMNS
+        # Names are not truncated, since users copy them.
         table.add_column("name", no_wrap=not narrow, overflow="fold")
         for column in (*(facts if wide else ()), *(() if narrow else ("what it is",))):
             table.add_column(column, overflow="fold")
         for entry in entries:
-            found = {fact: entry.facts.get(fact, "") for fact in facts}
+            values = {fact: entry.facts.get(fact, "") for fact in facts}
             if wide:
-                table.add_row(entry.name, *found.values(), _plain(entry.doc.first))
+                table.add_row(entry.name, *values.values(), _plain(entry.doc.first))
                 continue
-            said = "; ".join(f"{fact}: {text}" for fact, text in found.items() if text)
-            below = Text(f"\n{said}", style="dim") if said else ""
+            facts_text = "; ".join(f"{fact}: {text}" for fact, text in values.items() if text)
+            below = Text(f"\n{facts_text}", style="dim") if facts_text else ""
             text = Text.assemble(_plain(entry.doc.first), below)
             if narrow:
                 table.add_row(Group(Text(entry.name, style="bold"), Padding(text, (0, 0, 0, 2))))
@@ -368,27 +374,29 @@ class _Catalogue:
         yield table
 
 
-def _brought(kind: str) -> list[CatalogueEntry]:
-    """Entries that installed packages bring to a catalogue, listed without importing them."""
-    singular = next(one for one, plural in LISTED.items() if plural == kind)
+def _installed_entries(kind: str) -> list[CatalogueEntry]:
+    """Return the entries that installed packages register, without importing them."""
+    singular = next(name for name, plural in LISTED.items() if plural == kind)
     return [
-        CatalogueEntry(singular, name, _Doc(first=f"Of {package_of(one)}, as {one.value}."))
-        for name, one in installed(singular).items()
+        CatalogueEntry(
+            singular, name, _Doc(first=f"Of {package_of(entry_point)}, as {entry_point.value}.")
+        )
+        for name, entry_point in installed(singular).items()
     ]
 
 
-def _explained(entry: CatalogueEntry) -> str:
-    blocks = [f"{entry.name} ({entry.kind})", _filled(entry.doc.first)]
-    blocks += [_filled(text) for text in entry.doc.rest]
+def _explain_entry(entry: CatalogueEntry) -> str:
+    blocks = [f"{entry.name} ({entry.kind})", _fill(entry.doc.first)]
+    blocks += [_fill(text) for text in entry.doc.rest]
     if entry.facts:
         blocks.append("\n".join(_fact(label, text) for label, text in entry.facts.items() if text))
     if entry.settings:
         heading = "in Python:" if entry.kind == "draw" else "settings:"
-        blocks.append("\n".join([heading, *map(_line, entry.settings)]))
-    blocks += _sourced(entry.doc)
+        blocks.append("\n".join([heading, *map(_format_option, entry.settings)]))
+    blocks += _source_lines(entry.doc)
     for part in entry.parts:
-        blocks.append(_filled(f"The {part.kind} {part.name}: {part.doc.first}"))
-        blocks += [*(_filled(text) for text in part.doc.rest), *_sourced(part.doc)]
+        blocks.append(_fill(f"The {part.kind} {part.name}: {part.doc.first}"))
+        blocks += [*(_fill(text) for text in part.doc.rest), *_source_lines(part.doc)]
     return "\n\n".join(blocks)
 
 
@@ -396,7 +404,7 @@ def _plain(text: str) -> str:
     return text.replace("``", "")
 
 
-def _filled(text: str) -> str:
+def _fill(text: str) -> str:
     return textwrap.fill(_plain(text), _WIDTH)
 
 
@@ -404,13 +412,13 @@ def _fact(label: str, text: str) -> str:
     return textwrap.fill(f"{label + ':':14}{text}", _WIDTH, subsequent_indent=" " * 14)
 
 
-def _line(setting: Option) -> str:
-    default = f" = {setting.default}" if setting.default else " (must be given)"
+def _format_option(setting: Option) -> str:
+    default = f" = {setting.default}" if setting.default else " (required)"
     text = f"{setting.name}{default}" + (f": {setting.meaning}" if setting.meaning else "")
     return textwrap.fill(_plain(text), _WIDTH, initial_indent="  ", subsequent_indent="      ")
 
 
-def _sourced(doc: _Doc) -> list[str]:
+def _source_lines(doc: _Doc) -> list[str]:
     lines = {"Source": doc.source, "Differs": doc.differs}
-    said = [_filled(f"{label}: {text}") for label, text in lines.items() if text]
-    return ["\n".join(said)] if said else []
+    paragraphs = [_fill(f"{label}: {text}") for label, text in lines.items() if text]
+    return ["\n".join(paragraphs)] if paragraphs else []

@@ -1,4 +1,4 @@
-"""Errors that fedaudit raises; all derive from :class:`FedauditError` and from ``ValueError``."""
+"""Errors that fedaudit raises; subclasses of :class:`FedauditError` and ``ValueError``."""
 
 from fedaudit.core.errors import (
     BadArgument,

@@ -18,11 +18,11 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_LEAST_RATE = 1e-4
+_MIN_RATE = 1e-4
 
 
 class _Audited(Protocol):
-    """Whatever has a record: a run."""
+    """An object with a record, such as a run."""
 
     @property
     def record(self) -> "Record": ...
@@ -31,15 +31,15 @@ class _Audited(Protocol):
 def roc(
     audited: "_Audited | Record", *, contrast: str = "mixed", attacks: Sequence[str] = ()
 ) -> "Figure":
-    """Receiver operating characteristics of an audit's attacks, both axes logarithmic.
+    """Plot the receiver operating characteristics of an audit's attacks on logarithmic axes.
 
     Args:
         audited: A run, or its record.
-        contrast: Which non-members members are held against: "other_client", "unseen" or "mixed".
-        attacks: Those to draw; all if empty.
+        contrast: Non-members that members are compared with: "other_client", "unseen" or "mixed".
+        attacks: Attacks to plot; all if empty.
 
     Raises:
-        BadInput: There is nothing to draw.
+        BadInput: There is no such curve.
         Unsupported: matplotlib is not installed.
 
     Examples:
@@ -57,16 +57,16 @@ def roc(
         raise BadInput(f"the record has no curves of contrast {contrast!r} and these attacks")
     figure, axes = _figure("false-positive rate", "true-positive rate")
     for curve in curves:
-        whose = f"{curve.attack}, client {curve.target}, seed {curve.seed}"
-        axes.plot(curve.fpr, curve.tpr, drawstyle="steps-post", label=whose)
-    axes.plot([_LEAST_RATE, 1], [_LEAST_RATE, 1], ":", color="grey", label="guessing")
-    axes.set(xscale="log", yscale="log", xlim=(_LEAST_RATE, 1), ylim=(_LEAST_RATE, 1.05))
+        label = f"{curve.attack}, client {curve.target}, seed {curve.seed}"
+        axes.plot(curve.fpr, curve.tpr, drawstyle="steps-post", label=label)
+    axes.plot([_MIN_RATE, 1], [_MIN_RATE, 1], ":", color="grey", label="guessing")
+    axes.set(xscale="log", yscale="log", xlim=(_MIN_RATE, 1), ylim=(_MIN_RATE, 1.05))
     axes.legend(fontsize="small")
     return figure
 
 
 def accuracy(audited: "_Audited | Record") -> "Figure":
-    """Test accuracy of an audit's federations by round, a line for each seed.
+    """Plot the test accuracy of an audit's federations by round, with one line per seed.
 
     Args:
         audited: A run, or its record.
@@ -81,15 +81,15 @@ def accuracy(audited: "_Audited | Record") -> "Figure":
         >>> accuracy(run).savefig("accuracy.png")
     """
     figure, axes = _figure("round", "test accuracy")
-    for one in _record_of(audited).accuracies:
-        label = f"defense: {one.defense}, seed {one.seed}"
-        axes.plot(one.rounds, one.accuracy, marker="o", label=label)
+    for series in _record_of(audited).accuracies:
+        label = f"defense: {series.defense}, seed {series.seed}"
+        axes.plot(series.rounds, series.accuracy, marker="o", label=label)
     axes.legend(fontsize="small")
     return figure
 
 
-def _figure(across: str, up: str) -> "tuple[Figure, Axes]":
-    """A figure that belongs to no window, so that none stays open."""
+def _figure(x_label: str, y_label: str) -> "tuple[Figure, Axes]":
+    """Return a figure without a window, and its axes."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -98,7 +98,7 @@ def _figure(across: str, up: str) -> "tuple[Figure, Axes]":
         ) from error
     figure = Figure(layout="constrained")
     axes = figure.add_subplot()
-    axes.set(xlabel=across, ylabel=up)
+    axes.set(xlabel=x_label, ylabel=y_label)
     axes.grid(alpha=0.3)
     return figure, axes
 

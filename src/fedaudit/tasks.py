@@ -1,7 +1,7 @@
-"""Tasks, what clients train their models for: every one of ``fedaudit list tasks``, and one's own.
+"""Tasks that clients train their models for, those of ``fedaudit list tasks`` and custom ones.
 
-``next_token(padding=3)`` makes one with settings; :func:`of_loss` takes a loss of outputs and
-targets that gives one number a sample.
+``next_token(padding=3)`` is a task with settings. :func:`of_loss` takes a loss of outputs and
+targets that returns one number per sample.
 """
 
 from fedaudit.core.tasks import (

@@ -1,4 +1,4 @@
-"""Adversaries by what they see: every view of ``fedaudit list views``, and what one is made of."""
+"""Views of adversaries, those of ``fedaudit list views`` and custom ones."""
 
 from fedaudit.core.values import Sees
 from fedaudit.observe.views import VIEWS, View, seen_from, view_named

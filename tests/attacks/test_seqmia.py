@@ -198,7 +198,7 @@ def test_each_network_keeps_the_epoch_with_the_least_loss_on_what_it_holds_back(
     held = _parts(FEW, 3) == 0
     losses, states = [], []
     judge = _initial(x.shape[2], 50, 0)
-    epochs = SequenceReader()._epochs(x[~held], FEW[~held].long(), 3)
+    epochs = SequenceReader()._train_epochs(x[~held], FEW[~held].long(), 3)
     for _ in range(60):
         states.append({name: value.clone() for name, value in next(epochs).items()})
         judge.load_state_dict(states[-1])

@@ -113,10 +113,10 @@ def test_what_a_script_defines_travels_and_what_no_process_can_have_is_refused(
 
 
 def test_a_model_that_all_items_have_is_in_memory_once() -> None:
-    from fedaudit.engines.ray_tasks import packed_together
+    from fedaudit.engines.ray_tasks import pack_all
 
     model, own = torch.ones(1000), [torch.zeros(10), torch.zeros(10)]
-    parcels = packed_together([{"model": model, "own": one} for one in own], put=lambda part: part)
+    parcels = pack_all([{"model": model, "own": one} for one in own], put=lambda part: part)
     assert [array.size for array in parcels.common] == [1000]
     assert [[type(part) for part in one.arrays] for one in parcels.each] == [
         [int, type(parcels.common[0])]
@@ -129,10 +129,10 @@ def test_another_version_on_the_cluster_is_refused(
     from fedaudit.engines import ray_tasks
 
     # The workers import what is really installed.
-    monkeypatch.setattr(ray_tasks, "MADE", ray_tasks.MADE._replace(torch="1.0"))
+    monkeypatch.setattr(ray_tasks, "VERSIONS", ray_tasks.VERSIONS._replace(torch="1.0"))
     with (
         cluster.session(contract.product, 1) as run,
-        pytest.raises(Unsupported, match=r"other ones: .* instead of .* with 1\.0"),
+        pytest.raises(Unsupported, match=r"others: .* instead of .* with 1\.0"),
     ):
         list(run([1]))
 

@@ -21,8 +21,8 @@ import torch
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines import local
-from fedaudit.engines.base import SharedByKey, packed
-from fedaudit.engines.local import Workers, WorkResult, _Crew, _Worker, _worker, serve
+from fedaudit.engines.base import SharedByKey, pickled
+from fedaudit.engines.local import Workers, WorkResult, _prepare_work, _Worker, _WorkerPool, serve
 from tests.engines import contract
 from tests.engines.test_local_engines import Unreadable
 from tests.programs import heeding
@@ -35,7 +35,7 @@ def test_a_session_that_was_left_does_no_more_work() -> None:
         results = run(["b", "a", "b"])
         assert next(results).tolist() == [3, 3]
     for more in (results, run(["a"])):
-        with pytest.raises(RuntimeError, match="is over"):
+        with pytest.raises(RuntimeError, match="is closed"):
             next(more)
 
 
@@ -53,9 +53,9 @@ def test_what_is_shared_stays_with_the_workers_and_one_that_was_ended_is_told_of
         with Workers(1).session(size_or_signal, shared) as run:
             assert list(run([0])) == [len(shared)]
             kept, most = tracemalloc.get_traced_memory()
-            with pytest.raises(MemoryError, match=r"ended from outside.*fewer"):
+            with pytest.raises(MemoryError, match=r"worker process was killed.*fewer"):
                 list(run([signal.SIGKILL]))
-            with pytest.raises(RuntimeError, match="is over"):
+            with pytest.raises(RuntimeError, match="is closed"):
                 list(run([0]))
     finally:
         tracemalloc.stop()
@@ -83,7 +83,7 @@ def test_a_worker_that_was_ended_while_it_writes_is_told_of(tmp_path: Path) -> N
             time.sleep(0.05)
         time.sleep(0.5)  # it is in the midst of writing what nobody reads yet
         os.kill(int(told.read_text()), signal.SIGKILL)
-        with pytest.raises(MemoryError, match="ended from outside"):
+        with pytest.raises(MemoryError, match="worker process was killed"):
             next(results)
 
 
@@ -98,7 +98,7 @@ def test_a_worker_that_cannot_hold_what_it_is_sent_is_told_of(
 ) -> None:
     with Workers(1).session(hunger, 0) as run:
         list(run([b""]))
-        with pytest.raises(Unsupported, match=r"exit code 1.*said why above"):
+        with pytest.raises(Unsupported, match=r"exit code 1.*with a message"):
             list(run([bytes(200_000_000)]))
     assert "MemoryError" in capfd.readouterr().err
 
@@ -133,7 +133,7 @@ def test_a_worker_whose_process_nobody_knows_ends_with_its_pipe() -> None:
     for _ in range(2):
         worker.end()
         worker.wait()
-    assert theirs.poll(), "nobody tells its process that it is over"
+    assert theirs.poll(), "nobody tells its process that it is closed"
     theirs.close()
 
 
@@ -141,13 +141,13 @@ class Begun:
     """Workers who were told to begin, and their process numbers."""
 
     def __init__(self, count: int = 1) -> None:
-        self.crew = _Crew(packed((contract.product, 1)), count)
-        self.crew.take([packed(1)] * count)
+        self.crew = _WorkerPool(pickled((contract.product, 1)), count)
+        self.crew.take([pickled(1)] * count)
         self.pids = [worker.process.pid or 0 for worker in self.crew._workers]
 
     def more(self) -> object:
         """What one more item comes to."""
-        return self.crew.result(self.crew.take([packed(2)])[0])
+        return self.crew.result(self.crew.take([pickled(2)])[0])
 
 
 def once(interrupted: Callable[..., object]) -> Callable[..., object]:
@@ -191,7 +191,7 @@ def test_a_session_that_was_interrupted_in_mid_sentence_is_over(
     with pytest.raises(KeyboardInterrupt):
         begun.more()
     assert not alive(begun.pids)
-    with pytest.raises(RuntimeError, match="is over"):
+    with pytest.raises(RuntimeError, match="is closed"):
         begun.more()
 
 
@@ -311,7 +311,7 @@ def test_a_script_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path)
         [sys.executable, script], capture_output=True, timeout=300, check=False, text=True
     )
     assert ended.returncode == 1
-    assert "begins its own work under if __name__ == '__main__'" in ended.stderr
+    assert "must start its work under if __name__ == '__main__'" in ended.stderr
 
 
 ALWAYS_THE_SAME = ValueError("what else")
@@ -320,8 +320,8 @@ ALWAYS_THE_SAME = ValueError("what else")
 def outcomes(*sent: object) -> list[WorkResult]:
     came = SimpleQueue[bytes]()
     for one in sent:
-        came.put(packed(one))
-    outcome = _worker(came)
+        came.put(pickled(one))
+    outcome = _prepare_work(came)
     made = [pickle.loads(outcome()) for _ in sent[1:]]
     assert came.empty()
     return made
@@ -357,10 +357,10 @@ def test_a_worker_ends_in_silence_when_nobody_waits_for_its_answer(
             came.put(pipe.recv_bytes())
 
     monkeypatch.setattr(os, "_exit", sys.exit)
-    monkeypatch.setattr(local, "_listen", hear_two)
+    monkeypatch.setattr(local, "_receive_messages", hear_two)
     ours, theirs = get_context("spawn").Pipe()
     for sent in ((contract.product, 2), 3):
-        theirs.send_bytes(packed(sent))
+        theirs.send_bytes(pickled(sent))
     theirs.close()
     before = signal.getsignal(signal.SIGINT)
     try:

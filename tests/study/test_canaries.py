@@ -21,7 +21,7 @@ from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.tiles import tiles_of
+from fedaudit.report.first import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study

@@ -16,9 +16,9 @@ from fedaudit.extensions.canaries import CanaryRecords
 from fedaudit.fl.hooks import Guarantee, Workload
 from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.text.answers import measured_epsilon
+from fedaudit.report.clauses import measured_epsilon
+from fedaudit.report.first import tiles_of
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import tiles_of
 from fedaudit.report.wording import number
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.build import setup

@@ -15,8 +15,8 @@ from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.observe.round import Round
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.text.answers import measured_epsilon
-from fedaudit.report.tiles import tiles_of
+from fedaudit.report.clauses import measured_epsilon
+from fedaudit.report.first import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study

@@ -25,9 +25,8 @@ from fedaudit.pack.suppressing import suppressed
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.page import report_html
-from fedaudit.report.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import deletion, unlearning_section, unlearning_tile
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
@@ -337,8 +336,8 @@ def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: 
     assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))
     assert "test accuracy before" in tile.detail
     page = report_html(continued.record)
-    assert "AUC of forgotten against unseen samples" in page
-    assert "After less retrained" in page
+    assert "AUC of deleted against unseen samples" in page
+    assert "After minus retrained" in page
 
 
 def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Carried) -> None:

@@ -1,4 +1,4 @@
-"""Training on this machine: in this process, or in several with one thread each."""
+"""Engines on this machine: this process, or several processes with one thread each."""
 
 import atexit
 import itertools
@@ -24,7 +24,7 @@ from fedaudit.core.errors import BadInput, Unsupported, assignment
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import importing
 from fedaudit.engines import begin
-from fedaudit.engines.base import packed
+from fedaudit.engines.base import pickled
 
 if TYPE_CHECKING:
     from fedaudit.engines.ray_cluster import RayCluster
@@ -33,16 +33,16 @@ Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_BOTH = signal.SIGINT, signal.SIGTERM
+_SIGNALS = signal.SIGINT, signal.SIGTERM
 _KILLED = -int(getattr(signal, "SIGKILL", 9))
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread inside, as many as before afterwards.
+    """Inside, torch uses one thread.
 
-    Training bits change with the number of intra-op threads, and two threads on small batches
-    are slower than one; so results are made on one thread everywhere.
+    The last bits of results depend on the number of threads, and two threads on small batches are
+    slower than one. All results are therefore computed on one thread.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -54,17 +54,17 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Sequential:
-    """One client after another, in this process."""
+    """Works on one item after another in this process."""
 
     @contextmanager
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """See :class:`fedaudit.engines.base.Engine`."""
+        """Return a context with a function that does the work for each item."""
 
         def run(items: Iterable[Item]) -> Iterator[Result]:
             for item in items:
-                # Not around the yield: whoever takes the result has as many threads as before.
+                # Not around the yield, so that the caller has its own number of threads.
                 with one_thread():
                     result = work(shared, item)
                 yield result
@@ -75,40 +75,41 @@ class Sequential:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come after this; processes started inside never see them, not even
-    while they start: it is this program that ends, and they with it.
+    """Inside, defer Ctrl-C and SIGTERM, and start processes that never receive them.
+
+    This program handles the signals, and ends its processes.
     """
-    with _put_off(signal.SIGINT), _put_off(signal.SIGTERM), _blocked():
+    with _defer(signal.SIGINT), _defer(signal.SIGTERM), _blocking_signals():
         yield
 
 
 @contextmanager
-def _put_off(number: signal.Signals) -> Iterator[None]:
-    """Puts off this program's reaction to a signal until afterwards."""
-    # Blocking is not enough: any other thread hears the signal too, and this one then acts.
+def _defer(number: signal.Signals) -> Iterator[None]:
+    """Inside, defer this program's reaction to a signal."""
+    # Blocking does not suffice: another thread may receive the signal, and the main one handles it.
     handler = signal.getsignal(number)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    came = list[int]()
+    received = list[int]()
     try:
-        signal.signal(number, lambda number, frame: came.append(number))
+        signal.signal(number, lambda number, frame: received.append(number))
         yield
     finally:
         signal.signal(number, handler)
-        if came:
+        if received:
             handler(number, None)
 
 
 @contextmanager
-def _blocked() -> Iterator[None]:
-    """Processes that are started inside do not hear the signals."""
+def _blocking_signals() -> Iterator[None]:
+    """Inside, block signals, which processes that start inside inherit."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Python starts this with the first process, and lets the signals through again when it does.
+    # Python starts the tracker with the first process, and unblocks the signals when it does.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BOTH)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
@@ -123,85 +124,84 @@ class WorkResult(NamedTuple):
 
 
 def serve(pipe: Connection) -> NoReturn:
-    """Takes a job and then items from a pipe, and sends an outcome for each item.
+    """Receive a job and then items from a pipe, and send an outcome for each item.
 
-    Ends with the process at the other end, whatever the work is at.
+    The process ends when the process at the other end of the pipe does.
     """
-    # Ctrl-C is for the program, also where processes cannot be started with it blocked.
+    # Only the main process handles Ctrl-C, also on systems where it cannot be blocked.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    came = SimpleQueue[bytes]()
-    Thread(target=_listen, args=(pipe, came), daemon=True).start()
-    next_outcome = _worker(came)
+    messages = SimpleQueue[bytes]()
+    Thread(target=_receive_messages, args=(pipe, messages), daemon=True).start()
+    next_outcome = _prepare_work(messages)
     while True:
         outcome = next_outcome()
         try:
             pipe.send_bytes(outcome)
         except OSError:
             os._exit(1)
-        # It can be large, and the next item long in coming.
+        # Freed now, since it can be large and the next item may take long to arrive.
         del outcome
 
 
-def _listen(pipe: Connection, came: "SimpleQueue[bytes]") -> NoReturn:
-    """Passes on what is sent, and ends the process when there is nobody left to send anything."""
+def _receive_messages(pipe: Connection, messages: "SimpleQueue[bytes]") -> NoReturn:
+    """Queue all messages of a pipe, and end the process when the pipe is closed."""
     try:
         while True:
-            came.put(pipe.recv_bytes())
+            messages.put(pipe.recv_bytes())
     except (EOFError, OSError):
         pass
     except BaseException:
-        # Such as too little memory for what is sent; the work would wait for it for ever.
+        # Such as too little memory for a message, for which the work would wait forever.
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def _worker(came: "SimpleQueue[bytes]") -> Callable[[], bytes]:
-    """The function for the next item; one that cannot be unpacked here fails for each."""
+def _prepare_work(messages: "SimpleQueue[bytes]") -> Callable[[], bytes]:
+    """Return a function that works on the next item; it fails if the job cannot be unpickled."""
     try:
         with importing():
-            work, shared = pickle.loads(came.get())
+            work, shared = pickle.loads(messages.get())
     except Exception as error:
-        failed = _failure(error)
+        failed = _pickle_error(error)
 
         def fail() -> bytes:
-            came.get()
+            messages.get()
             return failed
 
         return fail
 
     def do() -> bytes:
         try:
-            item = pickle.loads(came.get())
+            item = pickle.loads(messages.get())
             with refusing_exits():
                 result = work(shared, item)
-            return packed(WorkResult(result))
+            return pickled(WorkResult(result))
         except Exception as error:
-            return _failure(error)
+            return _pickle_error(error)
 
     return do
 
 
-def _failure(error: Exception) -> bytes:
-    """An error as it was raised, if it is one that can be raised elsewhere."""
+def _pickle_error(error: Exception) -> bytes:
+    """Pickle an error, or a description of an error that cannot be pickled."""
     where = f"In a worker process:\n{''.join(traceback.format_exception(error))}"
     try:
-        # The note is for a copy: work may raise the same error again.
-        copy: Exception = pickle.loads(packed(error))
+        # The note is added to a copy, since work may raise the same object again.
+        copy: Exception = pickle.loads(pickled(error))
         copy.add_note(where)
-        return packed(WorkResult(error=copy))
+        return pickled(WorkResult(error=copy))
     except Exception:
-        return packed(WorkResult(error=RuntimeError(where)))
+        return pickled(WorkResult(error=RuntimeError(where)))
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Several processes with one thread each, every one taking whole clients.
+    """Works on items in several processes with one thread each.
 
-    Jobs travel as bytes between processes of this program only; nothing from outside is ever
-    unpickled. No worker outlives its session or this process, however either ends. A session
-    belongs to one thread at a time.
+    Jobs are pickled only for processes of this program. No worker outlives its session or this
+    process. A session must be used by one thread at a time.
 
     Attributes:
         count: Number of processes, at least 1.
@@ -220,28 +220,28 @@ class Workers:
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """See :class:`fedaudit.engines.base.Engine`.
+        """Return a context with a function that does the work for each item.
 
         Raises:
-            Unsupported: The work or the data cannot be sent to another process, or none starts.
-            MemoryError: A worker was ended from outside.
+            Unsupported: Work or data cannot be sent to another process, or no process starts.
+            MemoryError: A worker was killed.
         """
-        with closing(_Crew(_to_send((work, shared)), self.count)) as crew:
+        with closing(_WorkerPool(_pickle_for_workers((work, shared)), self.count)) as pool:
 
             def run(items: Iterable[Item]) -> Iterator[Result]:
-                numbers = crew.take(list(items))
+                numbers = pool.take(list(items))
                 try:
                     for number in numbers:
-                        yield cast(Result, crew.result(number))
+                        yield cast(Result, pool.result(number))
                 finally:
-                    crew.forget(numbers)
+                    pool.forget(numbers)
 
             yield run
 
 
-def _to_send(value: object) -> bytes:
+def _pickle_for_workers(value: object) -> bytes:
     try:
-        return packed(value)
+        return pickled(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Unsupported(
             f"this run cannot be sent to other processes ({error}); use importable functions "
@@ -256,152 +256,150 @@ class _Worker:
     item: int | None = None
 
     def end(self) -> None:
-        """Ends it if it has begun to start; can be said again."""
+        """End the process if it was started; may be called repeatedly."""
         if self.process.pid is not None:
             self.process.kill()
-        # One that was stopped in its start, so that nobody knows its number, ends by this.
+        # A process whose start was interrupted, so that its number is unknown, ends by this.
         self.pipe.close()
 
     def wait(self) -> None:
-        """Waits until it has ended."""
+        """Wait until the process has ended."""
         if self.process.pid is not None:
             self.process.join()
 
 
-class _Crew:
-    """Workers at one job, who are started when there is something to do."""
+class _WorkerPool:
+    """Worker processes for one job, which are started when there are items."""
 
-    def __init__(self, job: bytes, most: int) -> None:
-        self._job, self._most = job, most
+    def __init__(self, job: bytes, max_workers: int) -> None:
+        self._job, self._max_workers = job, max_workers
         self._workers = list[_Worker]()
         self._numbers = itertools.count()
-        self._wanted = set[int]()
-        # Each is packed when a worker is free for it: packed items of a thousand clients, of which
-        # every one holds the global model, are larger than what they send back.
-        self._waiting = deque[tuple[int, object]]()
-        self._done = dict[int, bytes]()
-        self._over = False
-        # A program that ends in the midst of a session may never leave it.
+        self._requested = set[int]()
+        # Items are pickled when a worker is free: the items of a thousand clients, each with the
+        # global model, take more memory than their results.
+        self._queue = deque[tuple[int, object]]()
+        self._results = dict[int, bytes]()
+        self._is_closed = False
+        # A program that ends during a session may never leave its context.
         atexit.register(self.close)
 
     def take(self, items: Sequence[object]) -> list[int]:
-        """Gives items to the workers, in their order; the numbers ask for the results."""
-        with self._talking():
-            self._engage(min(self._most, len(items)) - len(self._workers))
+        """Queue items for the workers, and return numbers by which to request the results."""
+        with self._closing_on_error():
+            self._start_workers(min(self._max_workers, len(items)) - len(self._workers))
             numbers = [next(self._numbers) for _ in items]
-            self._wanted.update(numbers)
-            self._waiting.extend(zip(numbers, items, strict=True))
-            self._hand_out()
+            self._requested.update(numbers)
+            self._queue.extend(zip(numbers, items, strict=True))
+            self._send_items()
         return numbers
 
     def result(self, number: int) -> object:
         """Wait for the result of an item, and return it or raise what the work raised."""
-        while number not in self._done:
-            with self._talking():
-                self._receive()
-        outcome: WorkResult = pickle.loads(self._done.pop(number))
+        while number not in self._results:
+            with self._closing_on_error():
+                self._receive_results()
+        outcome: WorkResult = pickle.loads(self._results.pop(number))
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
 
     def forget(self, numbers: Collection[int]) -> None:
-        """Gives up items: nobody will ask for them any more."""
-        self._wanted.difference_update(numbers)
-        self._waiting = deque(item for item in self._waiting if item[0] in self._wanted)
-        self._done = {number: self._done[number] for number in self._done.keys() & self._wanted}
+        """Discard items whose results will not be requested."""
+        self._requested.difference_update(numbers)
+        self._queue = deque(item for item in self._queue if item[0] in self._requested)
+        self._results = {
+            number: self._results[number] for number in self._results.keys() & self._requested
+        }
 
     def close(self) -> None:
-        """Ends the workers, whatever they are doing: it is of no use to anybody any more.
-
-        Can be called again, as when it was interrupted.
-        """
-        self._over = True
+        """End the workers; may be called again after an interruption."""
+        self._is_closed = True
         for worker in self._workers:
             worker.end()
         for worker in self._workers:
             worker.wait()
         self._workers.clear()
         self._job = b""
-        self.forget(list(self._wanted))
+        self.forget(list(self._requested))
         atexit.unregister(self.close)
 
     @contextmanager
-    def _talking(self) -> Iterator[None]:
-        """Inside, messages go to and fro; who is stopped there has said or heard half of one."""
-        if self._over:
-            raise RuntimeError("the session of these workers is over; open another one")
+    def _closing_on_error(self) -> Iterator[None]:
+        """Inside, messages are exchanged; close on an error, which may have cut off a message."""
+        if self._is_closed:
+            raise RuntimeError("the session of these workers is closed; open another one")
         try:
             yield
         except BaseException:
             self.close()
             raise
 
-    def _engage(self, more: int) -> None:
-        # All of them start before the first is told its job, which it only hears when it has.
-        new = [self._started() for _ in range(more)]
+    def _start_workers(self, count: int) -> None:
+        # All start before the first is sent its job, since sending waits until it has started.
+        new = [self._start_worker() for _ in range(count)]
         for worker in new:
-            with _told_of(worker):
+            with _explaining_exit(worker):
                 worker.pipe.send_bytes(self._job)
-        if len(self._workers) == self._most:
-            # The data of all clients, of no use any more.
+        if len(self._workers) == self._max_workers:
+            # The data of all clients, which are not needed any more.
             self._job = b""
 
-    def _started(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         # Forking after torch has used its own threads hangs or fails in backward passes.
         context = get_context("spawn")
         with uninterrupted():
             ours, theirs = context.Pipe()
             worker = _Worker(context.Process(target=begin, args=(theirs,)), ours)
-            # Before it starts, so that it is ended whatever comes in between.
+            # Added before it starts, so that it is ended even if the start is interrupted.
             self._workers.append(worker)
             worker.process.start()
-            # What the worker alone holds ends with it.
+            # Closed here, so that the pipe ends with the worker.
             theirs.close()
         return worker
 
-    def _hand_out(self) -> None:
+    def _send_items(self) -> None:
         for worker in self._workers:
-            while worker.item is None and self._waiting:
-                number, item = self._waiting.popleft()
+            while worker.item is None and self._queue:
+                number, item = self._queue.popleft()
                 try:
-                    content = _to_send(item)
+                    content = _pickle_for_workers(item)
                 except Unsupported as error:
-                    # Of this item alone, and raised to whoever asks for its result.
-                    self._done[number] = packed(WorkResult(error=error))
+                    # Raised when the result of this item is requested.
+                    self._results[number] = pickled(WorkResult(error=error))
                     continue
                 worker.item = number
-                with _told_of(worker):
+                with _explaining_exit(worker):
                     worker.pipe.send_bytes(content)
 
-    def _receive(self) -> None:
+    def _receive_results(self) -> None:
         working = {worker.pipe: worker for worker in self._workers if worker.item is not None}
         for pipe in wait(list(working)):
             worker = working[cast(Connection, pipe)]
-            with _told_of(worker):
+            with _explaining_exit(worker):
                 done = worker.pipe.recv_bytes()
-            if worker.item in self._wanted:
-                self._done[worker.item] = done
+            if worker.item in self._requested:
+                self._results[worker.item] = done
             worker.item = None
-        self._hand_out()
+        self._send_items()
 
 
 @contextmanager
-def _told_of(worker: _Worker) -> Iterator[None]:
+def _explaining_exit(worker: _Worker) -> Iterator[None]:
     """Explain why a worker process exited."""
     try:
         yield
     except (EOFError, OSError) as error:
-        # One that closed its end itself may never end.
+        # With a limit, since a process that closed its end of the pipe may never exit.
         worker.process.join(10)
         if worker.process.exitcode == _KILLED:
             raise MemoryError(
-                "a worker process was ended from outside, most often for want of memory; fewer "
-                "workers need less"
+                "a worker process was killed, most often since memory ran out; use fewer workers"
             ) from error
         raise Unsupported(
-            f"a worker process ended (exit code {worker.process.exitcode}), and said why above if "
-            "it could; a script that uses workers begins its own work under if __name__ == "
-            "'__main__', and one worker needs no other process"
+            f"a worker process ended (exit code {worker.process.exitcode}), with a message if "
+            "possible; a script that uses workers must start its work under if __name__ == "
+            "'__main__'; or use one worker, which needs no other process"
         ) from error
 
 
@@ -409,7 +407,7 @@ LOCAL = Sequential()
 
 
 def local_engine(workers: int) -> Sequential | Workers:
-    """The engine for a number of workers: this process for one, more processes otherwise."""
+    """Return the engine for a number of workers; a single worker is this process."""
     return LOCAL if workers == 1 else Workers(workers)
 
 
@@ -423,12 +421,12 @@ def refuse_unknown_engine(name: str) -> None:
 
 
 def engine_named(name: str, workers: int) -> "RayCluster | None":
-    """The engine that a command line names; None for this machine's own processes.
+    """Return the engine of a name; None for processes of this machine.
 
     Args:
-        name: "local", "ray" for Ray on this machine, and for a cluster "ray:auto",
-            "ray:host:6379" or "ray://host:10001".
-        workers: Items at work at once; 0 for one a core.
+        name: "local", "ray" for Ray on this machine, or "ray:auto", "ray:host:6379" or
+            "ray://host:10001" for a cluster.
+        workers: Number of items at once; 0 for one per core.
 
     Raises:
         BadInput: There is no engine of that name.
@@ -440,5 +438,5 @@ def engine_named(name: str, workers: int) -> "RayCluster | None":
     _, _, address = name.partition(":")
     from fedaudit.engines.ray_cluster import HERE, RayCluster
 
-    # Ray itself has the scheme for clients that are no part of the cluster.
+    # The scheme ray:// is Ray's, for clients outside the cluster.
     return RayCluster(name if address.startswith("//") else address or HERE, workers)

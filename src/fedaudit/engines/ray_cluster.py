@@ -1,6 +1,6 @@
-"""Training and measuring on a Ray cluster: this machine's processes, or many machines'.
+"""The engine for Ray clusters, of this machine or of several.
 
-Ray itself is imported when a session opens, since it takes a second and need not be installed.
+Ray is imported when a session opens, since this takes a second and Ray is optional.
 """
 
 import os
@@ -18,32 +18,31 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 HERE = "local"
-"""The address that stands for a cluster of this machine alone, started for this program."""
+"""Address of a cluster of this machine, which is started for this program."""
 
 _MISSING = (
-    "the Ray engine needs Ray, which is not there; install it with pip install 'fedaudit[ray]', or "
+    "the Ray engine needs Ray, which is not installed; pip install 'fedaudit[ray]', or "
     "use the local engine"
 )
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Items as stateless tasks on Ray, each on one core with one torch thread.
+    """Works on items as stateless Ray tasks, each on one core with one torch thread.
 
-    Data and models travel through Ray's object store, and the main process owns them: a worker
-    or machine that is lost takes nothing with it that is not there, and what it was doing is
-    done again elsewhere, to the same bits. Nothing is kept on workers from round to round.
+    The main process owns all data and models in Ray's object store. If a worker or machine is lost,
+    its tasks are repeated elsewhere, with the same results. Workers have no state.
 
-    A connection to Ray that the program has is used as it is; otherwise the first session makes
-    one, which lasts until :meth:`close` or the program's end.
+    An existing connection to Ray is used. Otherwise the first session connects, until :meth:`close`
+    or the end of the program.
 
     Attributes:
         address: "local" starts Ray on this machine; "auto", "host:6379" and "ray://host:10001"
-            are clusters that run already, with the same fedaudit, torch and Ray everywhere.
-        workers: Items at work at once; 0 for one a core of this machine or of the cluster.
+            are running clusters, with the same fedaudit, torch and Ray on every machine.
+        workers: Number of items at once; 0 for one per core of this machine or of the cluster.
 
     Raises:
-        BadInput: No address, or fewer than no workers.
+        BadInput: The address is empty, or the number of workers is negative.
         Unsupported: Ray is not installed.
     """
 
@@ -58,13 +57,13 @@ class RayCluster:
                 f'a cluster needs an address: "{HERE}" for this machine, or one such as '
                 '"auto", "host:6379" or "ray://host:10001"'
             )
-        # Said before anything else is begun.
+        # Checked before anything is started.
         if find_spec("ray") is None:
             raise Unsupported(_MISSING)
 
     @property
     def count(self) -> int:
-        """See :class:`fedaudit.engines.base.Counted`; a cluster is asked for its cores.
+        """Number of items at once, by default the cores of the cluster.
 
         Raises:
             BadInput: There is no cluster at the address.
@@ -77,17 +76,17 @@ class RayCluster:
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """See :class:`fedaudit.engines.base.Engine`.
+        """Return a context with a function that does the work for each item.
 
         Raises:
-            Unsupported: The work or data cannot be sent.
+            Unsupported: Work or data cannot be sent.
             BadInput: There is no cluster at the address.
         """
         with _tasks().session(self, work, shared) as run:
             yield run
 
     def close(self) -> None:
-        """Ends the connection, and a cluster that was started for this program with it."""
+        """End the connection, and a cluster that was started for this program."""
         _tasks().close()
 
 
@@ -96,8 +95,8 @@ def _cores() -> int:
 
 
 def _tasks() -> ModuleType:
-    """Import the part that needs Ray."""
-    # Both are read when Ray is imported: no report of use to its makers, and no warning.
+    """Import the module that needs Ray."""
+    # Ray reads these when it is imported: they disable usage reports and a warning.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

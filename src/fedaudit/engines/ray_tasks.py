@@ -1,9 +1,9 @@
-"""The loop of the main process over Ray's tasks, and what a task does.
+"""Sessions on Ray: the loop of the main process over tasks, and the tasks.
 
-Ray writes arrays to memory that all processes of a machine share, once, and hands them out as
-views that cannot be written to. Tensors are taken out of whatever is sent, travel as such arrays,
-and are copied where they arrive: what a worker trains on is its own, and lies in memory as it
-would in the main process, on which last bits can depend.
+Ray writes arrays once to memory that all processes of a machine share, and gives read-only views of
+them. Tensors are therefore sent as arrays, separately from the rest of a value, and copied on
+arrival. A worker trains on its own copies, whose memory layout is that of the main process, since
+the last bits of results can depend on it.
 """
 
 import io
@@ -38,12 +38,12 @@ Arrays: TypeAlias = tuple[np.ndarray, ...]
 
 
 class Parcel(NamedTuple):
-    """A value, taken apart.
+    """A value in the form that is sent.
 
     Attributes:
-        skeleton: All but the tensors and shards, pickled.
-        arrays: Its tensors; a number stands for one that several parcels share.
-        shards: For each of its shards a reference to a parcel, by key.
+        skeleton: The pickled value without tensors and shards.
+        arrays: Its tensors; a number refers to a tensor that several parcels share.
+        shards: References to the parcels of its shards, by key.
     """
 
     skeleton: bytes
@@ -52,61 +52,61 @@ class Parcel(NamedTuple):
 
 
 class Parcels(NamedTuple):
-    """Several values, taken apart together.
+    """Several values in the form that is sent.
 
     Attributes:
         each: Their parcels.
-        common: Tensors that more than one of them has, such as the global model's.
+        common: Tensors that several of them share, such as those of the global model.
     """
 
     each: list[Parcel]
     common: Arrays
 
 
-class _Apart(NamedTuple):
-    """A value's skeleton, and what was taken out of it, in the order of its numbers."""
+class _Parts(NamedTuple):
+    """A value's skeleton, and the tensors and shards that it refers to by number."""
 
     skeleton: bytes
     tensors: list[Tensor]
     shards: list[SharedByKey[object, object]]
 
 
-def packed(value: object, put: Callable[[object], ObjectRef]) -> Parcel:
-    """Return one value as a parcel; ``put`` writes a shard to the store."""
-    return packed_together([value], put).each[0]
+def pack(value: object, put: Callable[[object], ObjectRef]) -> Parcel:
+    """Pack a value; ``put`` writes a shard to the store."""
+    return pack_all([value], put).each[0]
 
 
-def packed_together(values: Sequence[object], put: Callable[[object], ObjectRef]) -> Parcels:
-    """Return several values as parcels; what they share is in memory once."""
-    parts = [_apart(value) for value in values]
-    seen = Counter(id(tensor) for part in parts for tensor in part.tensors)
-    several = {id(t): t for part in parts for t in part.tensors if seen[id(t)] > 1}
-    place = {name: number for number, name in enumerate(several)}
+def pack_all(values: Sequence[object], put: Callable[[object], ObjectRef]) -> Parcels:
+    """Pack several values, with shared tensors only once."""
+    skeletons = [_split(value) for value in values]
+    counts = Counter(id(tensor) for part in skeletons for tensor in part.tensors)
+    shared_tensors = {id(t): t for part in skeletons for t in part.tensors if counts[id(t)] > 1}
+    numbers = {name: number for number, name in enumerate(shared_tensors)}
     parcels = [
         Parcel(
             part.skeleton,
-            tuple(place.get(id(tensor), tensor.numpy()) for tensor in part.tensors),
-            tuple({k: put(packed(v, put)) for k, v in shard.items()} for shard in part.shards),
+            tuple(numbers.get(id(tensor), tensor.numpy()) for tensor in part.tensors),
+            tuple({k: put(pack(v, put)) for k, v in shard.items()} for shard in part.shards),
         )
-        for part in parts
+        for part in skeletons
     ]
-    return Parcels(parcels, tuple(tensor.numpy() for tensor in several.values()))
+    return Parcels(parcels, tuple(tensor.numpy() for tensor in shared_tensors.values()))
 
 
-def unpacked(parcel: Parcel, common: Arrays, get: Callable[[ObjectRef], Parcel]) -> object:
-    """Return the value of a parcel, with tensors of its own; ``get`` reads a shard from the store.
+def unpack(parcel: Parcel, common: Arrays, get: Callable[[ObjectRef], Parcel]) -> object:
+    """Unpack a parcel, with copies of its tensors; ``get`` reads a shard from the store.
 
-    Only parcels of this program's own cluster are ever opened: nothing from outside is unpickled.
+    Only parcels of this program's cluster are unpickled.
     """
-    arrays = [common[one] if isinstance(one, int) else one for one in parcel.arrays]
-    tensors = [_own(array) for array in arrays]
-    shards = [_Fetched(refs, get) for refs in parcel.shards]
-    value: object = _Opener(parcel.skeleton, {"tensor": tensors, "shards": shards}).load()
+    arrays = [common[item] if isinstance(item, int) else item for item in parcel.arrays]
+    tensors = [_copy_to_tensor(array) for array in arrays]
+    shards = [_LazyShards(refs, get) for refs in parcel.shards]
+    value: object = _Unpickler(parcel.skeleton, {"tensor": tensors, "shards": shards}).load()
     return value
 
 
-class _Opener(pickle.Unpickler):
-    """Puts what was taken out of a value into its place again."""
+class _Unpickler(pickle.Unpickler):
+    """Unpickles a skeleton, and inserts its tensors and shards."""
 
     def __init__(self, skeleton: bytes, parts: Mapping[str, Sequence[object]]) -> None:
         super().__init__(io.BytesIO(skeleton))
@@ -117,14 +117,14 @@ class _Opener(pickle.Unpickler):
         return self._parts[kind][number]
 
 
-class _Fetched(Mapping[Key, object]):
-    """Shards where they have arrived: each is fetched when it is asked for, and kept by nobody."""
+class _LazyShards(Mapping[Key, object]):
+    """Shards that are fetched at each access, and not stored."""
 
     def __init__(self, refs: Mapping[Key, ObjectRef], get: Callable[[ObjectRef], Parcel]) -> None:
         self._refs, self._get = refs, get
 
     def __getitem__(self, key: Key) -> object:
-        return unpacked(self._get(self._refs[key]), (), self._get)
+        return unpack(self._get(self._refs[key]), (), self._get)
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._refs)
@@ -133,18 +133,18 @@ class _Fetched(Mapping[Key, object]):
         return len(self._refs)
 
 
-def _own(array: np.ndarray) -> Tensor:
-    # Through torch's own memory, which is aligned alike everywhere.
-    own = torch.empty(array.shape, dtype=_torch_type(array))
-    own.numpy()[...] = array
-    return own
+def _copy_to_tensor(array: np.ndarray) -> Tensor:
+    # Copied to memory of torch, which has the same alignment on every machine.
+    tensor = torch.empty(array.shape, dtype=_torch_type(array))
+    tensor.numpy()[...] = array
+    return tensor
 
 
 def _torch_type(array: np.ndarray) -> torch.dtype:
     return torch.from_numpy(np.empty(0, array.dtype)).dtype
 
 
-def _apart(value: object) -> _Apart:
+def _split(value: object) -> _Parts:
     tensors, shards, numbers = list[Tensor](), list[SharedByKey[object, object]](), dict[int, int]()
 
     def name(part: object) -> tuple[str, int] | None:
@@ -159,11 +159,11 @@ def _apart(value: object) -> _Apart:
         return None
 
     file = io.BytesIO()
-    # Functions and classes of a script or notebook travel by value, all others by name.
+    # Functions and classes of a script or notebook are pickled by value, all others by name.
     pickler = cloudpickle.CloudPickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.persistent_id = name
     pickler.dump(value)
-    return _Apart(file.getvalue(), tensors, shards)
+    return _Parts(file.getvalue(), tensors, shards)
 
 
 Shared = TypeVar("Shared")
@@ -171,35 +171,35 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _Job: TypeAlias = tuple[Callable[[object, object], object], object]
-"""A session's work, and what all its items share."""
+"""A session's work, and the values that all its items share."""
 
 _TRIES = 3
-"""So often an item is begun, when workers are lost, before the cause is taken to be the item."""
+"""Number of lost workers after which an item is given up."""
 
 _SESSIONS = 3
-"""What so many sessions share stays on a worker: training and measurement take turns."""
+"""Number of jobs that a worker keeps, since training and measurement alternate."""
 
 _log = logging.getLogger("fedaudit")
 
 
-class _Made(NamedTuple):
+class _Versions(NamedTuple):
     fedaudit: str
     torch: str
 
 
 class _Result(NamedTuple):
-    """The result of a task, with level and text of what fedaudit logged on the way."""
+    """The result of a task, with levels and texts of its log."""
 
     value: Parcel
-    said: list[tuple[int, str]]
+    log: list[tuple[int, str]]
 
 
-class _Begun(NamedTuple):
+class _Running(NamedTuple):
     item: int
     ref: ObjectRef
 
 
-MADE = _Made(__version__, torch.__version__)
+VERSIONS = _Versions(__version__, torch.__version__)
 
 
 def connect(cluster: RayCluster) -> None:
@@ -221,19 +221,19 @@ def connect(cluster: RayCluster) -> None:
             "and for every 'ray start', with one token in ~/.ray/auth_token of all machines"
         ) from error
     finally:
-        # Ray puts a handler of its own there, which would end the program otherwise than we do.
+        # Ray replaces the handler, and would end the program in another way.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
 
 
 def cores(cluster: RayCluster) -> int:
-    """Processor cores of a cluster, at least 1."""
+    """Return the number of cores of a cluster, at least 1."""
     connect(cluster)
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def close() -> None:
-    """Ends this program's connection."""
+    """End this program's connection."""
     ray.shutdown()
 
 
@@ -241,140 +241,140 @@ def close() -> None:
 def session(
     cluster: RayCluster, work: Callable[[Shared, Item], Result], shared: Shared
 ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-    """See :meth:`fedaudit.engines.ray_cluster.RayCluster.session`."""
+    """Return the context of :meth:`fedaudit.engines.ray_cluster.RayCluster.session`."""
     connect(cluster)
     try:
-        # Owned by this process: what a worker owned would be lost with it.
-        job = ray.put(packed((work, shared), ray.put))
+        # Owned by this process, since objects of a worker are lost with it.
+        job = ray.put(pack((work, shared), ray.put))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Unsupported(
             f"this run cannot be sent to other processes ({error}); use functions and classes "
             "that can be pickled, or one worker of the local engine"
         ) from error
-    token, most, folders = uuid4().hex, cluster.count, looked_in()
+    token, max_running, folders = uuid4().hex, cluster.count, looked_in()
 
     def run(items: Iterable[Item]) -> Iterator[Result]:
-        together = packed_together(list(items), ray.put)
-        # Arrays inside a tuple are shared memory on arrival; a list of references is passed on.
-        common = ray.put(together.common)
+        parcels = pack_all(list(items), ray.put)
+        # Arrays in a tuple arrive as shared memory; references in a list are not resolved.
+        common = ray.put(parcels.common)
 
         def start(number: int) -> ObjectRef:
             begun: ObjectRef = _task().remote(
-                MADE, token, [job], folders, common, together.each[number]
+                VERSIONS, token, [job], folders, common, parcels.each[number]
             )
             return begun
 
-        yield from cast(Iterator[Result], _in_order(start, len(together.each), most))
+        yield from cast(Iterator[Result], _in_order(start, len(parcels.each), max_running))
 
     yield run
 
 
-def _in_order(start: Callable[[int], ObjectRef], count: int, most: int) -> Iterator[object]:
-    waiting, running = deque(range(count)), dict[Future[_Result], _Begun]()
-    done, lost = dict[int, object](), Counter[int]()
+def _in_order(start: Callable[[int], ObjectRef], count: int, max_running: int) -> Iterator[object]:
+    queue, running = deque(range(count)), dict[Future[_Result], _Running]()
+    results, losses = dict[int, object](), Counter[int]()
     try:
         for number in range(count):
-            while number not in done:
-                while waiting and len(running) < most:
-                    item = waiting.popleft()
+            while number not in results:
+                while queue and len(running) < max_running:
+                    item = queue.popleft()
                     ref = start(item)
-                    running[ref.future()] = _Begun(item, ref)
-                # Not ray.wait, which takes whatever a signal raises for Ctrl-C.
+                    running[ref.future()] = _Running(item, ref)
+                # Not ray.wait, which treats any exception of a signal handler as Ctrl-C.
                 ready = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
                 item = running.pop(ready).item
                 try:
-                    done[item] = _received(ready)
+                    results[item] = _result_of(ready)
                 except RayError as error:
-                    lost[item] += 1
-                    if lost[item] >= _TRIES:
+                    losses[item] += 1
+                    if losses[item] >= _TRIES:
                         raise MemoryError(
                             f"a Ray worker was lost {_TRIES} times at the same work "
-                            f"({type(error).__name__}), most often for want of memory; fewer "
-                            "workers need less"
+                            f"({type(error).__name__}), most often since memory ran out; use "
+                            "fewer workers"
                         ) from error
-                    _log.warning("a Ray worker was lost; what it was doing is done again")
-                    waiting.appendleft(item)
-            yield done.pop(number)
+                    _log.warning("a Ray worker was lost; its task is repeated")
+                    queue.appendleft(item)
+            yield results.pop(number)
     finally:
-        # What is still at work is of no use to anybody any more.
+        # Results of running tasks are not needed any more.
         for begun in running.values():
             ray.cancel(begun.ref, force=True)
 
 
-def _received(ready: Future[_Result]) -> object:
-    """A task's result, or what the work itself raised."""
+def _result_of(future: Future[_Result]) -> object:
+    """Return the result of a task, or raise the error of its work."""
     try:
-        result = ready.result()
+        result = future.result()
     except RayTaskError as error:
         if isinstance(error.cause, ModuleNotFoundError):
             raise Unsupported(
-                f"a machine of the cluster lacks what this one has ({error.cause}); install the "
-                "same there, or name it in Ray's runtime environment"
+                f"a machine of the cluster lacks a module of this one ({error.cause}); install it "
+                "there, or name it in Ray's runtime environment"
             ) from error
         raise error.cause from error
-    for level, text in result.said:
-        _say(level, text)
-    return unpacked(result.value, (), ray.get)
+    for level, text in result.log:
+        _log_once(level, text)
+    return unpack(result.value, (), ray.get)
 
 
 @cache
-def _say(level: int, text: str) -> None:
+def _log_once(level: int, text: str) -> None:
     _log.log(level, "%s", text)
 
 
 @cache
 def _task() -> RemoteFunction:
-    # Lost tasks are begun again by the loop above, which knows when to give up.
-    made: RemoteFunction = ray.remote(num_cpus=1, max_retries=0)(_do)
-    return made
+    # No retries by Ray, since _in_order repeats lost tasks.
+    task: RemoteFunction = ray.remote(num_cpus=1, max_retries=0)(_run_task)
+    return task
 
 
-def _do(
-    made: _Made,
+def _run_task(
+    versions: _Versions,
     token: str,
     job: list[ObjectRef],
     folders: tuple[str, ...],
     common: Arrays,
     item: Parcel,
 ) -> _Result:
-    if tuple(made) != tuple(MADE):
+    if tuple(versions) != tuple(VERSIONS):
         raise Unsupported(
-            f"results depend on versions, and a machine of the cluster has other ones: fedaudit "
-            f"{MADE.fedaudit} with torch {MADE.torch} instead of {made.fedaudit} with "
-            f"{made.torch}; install the same everywhere"
+            f"results depend on versions, and a machine of the cluster has others: fedaudit "
+            f"{VERSIONS.fedaudit} with torch {VERSIONS.torch} instead of {versions.fedaudit} with "
+            f"{versions.torch}; install the same versions everywhere"
         )
     torch.set_num_threads(1)
     look_in(folders)
-    work, shared = _shared(token, job)
-    with _listening() as said, refusing_exits():
-        result = work(shared, unpacked(item, common, ray.get))
-    return _Result(packed(result, ray.put), said)
+    work, shared = _job_of(token, job)
+    with _capturing_log() as log, refusing_exits():
+        result = work(shared, unpack(item, common, ray.get))
+    return _Result(pack(result, ray.put), log)
 
 
-_kept: OrderedDict[str, _Job] = OrderedDict()
+_jobs: OrderedDict[str, _Job] = OrderedDict()
 
 
-def _shared(token: str, job: Sequence[ObjectRef]) -> _Job:
-    """A session's work and what it shares, unpacked once for each worker."""
-    if token not in _kept:
-        while len(_kept) >= _SESSIONS:
-            _kept.popitem(last=False)
-        _kept[token] = cast(_Job, unpacked(ray.get(job[0]), (), ray.get))
-    return _kept[token]
+def _job_of(token: str, job: Sequence[ObjectRef]) -> _Job:
+    """Return a session's work and shared values, which each worker unpacks once."""
+    if token not in _jobs:
+        while len(_jobs) >= _SESSIONS:
+            _jobs.popitem(last=False)
+        _jobs[token] = cast(_Job, unpack(ray.get(job[0]), (), ray.get))
+    return _jobs[token]
 
 
 @contextmanager
-def _listening() -> Iterator[list[tuple[int, str]]]:
-    """Collects fedaudit's log inside, since a worker's own output is read by nobody."""
-    said = list[tuple[int, str]]()
+def _capturing_log() -> Iterator[list[tuple[int, str]]]:
+    """Inside, collect fedaudit's log, since the output of a worker is not shown."""
+    messages = list[tuple[int, str]]()
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append((record.levelno, record.getMessage()))
+            messages.append((record.levelno, record.getMessage()))
 
     listener = Listener()
     _log.addHandler(listener)
     try:
-        yield said
+        yield messages
     finally:
         _log.removeHandler(listener)

@@ -232,11 +232,11 @@ class View:
             names = ", ".join(part.name or "" for part in missing)
             if not missing & ~ADVERSARY_RESOURCES:
                 section = next(name for part, name in _TABLES.items() if part in missing)
-                # Naming an attack is enough for the sections shadow and references.
-                named = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
+                # Naming an attack in a study adds its tables of shadow or reference models.
+                advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
                 raise NotVisible(
-                    f"{what} needs {names}, and the adversary of the view {self.name!r} has none; "
-                    f"give {table(section)}{named}"
+                    f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
+                    f"have; give {table(section)}{advice}"
                 )
             suitable = [v.name for v in VIEWS.values() if v.can_offer(needs)]
             if self.name in suitable:

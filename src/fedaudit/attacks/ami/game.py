@@ -160,8 +160,8 @@ class Contest:
         clients, servers = self.pools
         if len(clients) <= batch or len(servers) < needed:
             raise BadInput(
-                f"games with batches of {batch} need more clients' records than that, and the "
-                f"server {needed} of its own (game.background and game.validation); there are "
+                f"games with batches of {batch} need more clients' records than that, and {needed} "
+                f"records of the server (game.background and game.validation); there are "
                 f"{len(clients)} and {len(servers)}; lower these or game.batch, or give more "
                 "records"
             )
@@ -230,7 +230,7 @@ class Contest:
 
     def made(self, targets: Sequence[int]) -> Made:
         """Return a trained and validated neuron for each target, with facts on its training."""
-        # One at a time, each from its own seed; no slower, as a neuron's data fit the cache.
+        # One at a time, each from its own seed, which is no slower: a neuron's data fit the cache.
         parts = [self._made(number) for number in targets]
         neurons, *others = zip(*parts, strict=True)
         return Made(Neurons.joined(neurons), *(torch.cat(part) for part in others))
@@ -312,7 +312,7 @@ class Contest:
         return Labelled(rows[None], is_target[None])
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Play a target's games: was it in, did the neuron fire for it, for how many others."""
+        """Return, by game, if the target was in, if it fired, and how many others fired."""
         drawn, noise = self.drawn(number, count), seeded(self._seed(number), "noise of games")
         was_in = drawn.was_in
         fired = torch.empty(drawn.records.shape, dtype=torch.bool)

@@ -15,7 +15,7 @@ from fedaudit.core.values import Model, Params, Samples, norm, weighted_sum
 from fedaudit.observe.round import Gradient, Upload
 
 _TRACE = 1e-6
-"""Of what honest units weigh, in the row of a neuron that is not to read them."""
+"""Weights from other units in a planted row, relative to their honest values."""
 
 
 class Distinct(NamedTuple):
@@ -199,9 +199,9 @@ def said_in(upload: Upload, place: Place) -> bool:
     """
     if not isinstance(upload, Gradient):
         raise Unsupported(
-            f"the verdict is read off a plain gradient, as FedSGD's clients send it; in an "
+            f"the verdict needs a plain gradient, as FedSGD's clients send it; in an "
             f"{type(upload).__name__} weight decay or momentum may have moved a neuron's row "
-            "without its firing"
+            "although it did not fire"
         )
     return bool((gradient_row(upload.values, place) != 0).any())
 
@@ -215,14 +215,14 @@ def first_two(module: nn.Module) -> tuple[str, str]:
     leaves = [(name, part) for name, part in module.named_modules() if not list(part.children())]
     layers = [(name, part) for name, part in leaves if not isinstance(part, nn.Flatten)]
     kinds = [type(part) for _, part in layers]
-    # Behind the planted neuron no further ReLU: where it is silent, gradients end.
+    # No further ReLU after the planted neuron: it would block the gradient.
     if kinds != [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear] or any(
         part.bias is None for _, part in layers[:4:2]
     ):
         raise Unsupported(
             "a neuron is planted in a model of three dense layers, the first two with biases and "
             f"each followed by a ReLU; this one is {', '.join(k.__name__ for k in kinds[:8])}; "
-            'take "mlp" with two hidden layers, such as hidden = "1000,10"'
+            'use "mlp" with two hidden layers, such as hidden = "1000,10"'
         )
     return layers[0][0], layers[2][0]
 
@@ -302,7 +302,7 @@ def _ratio(target: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
 
 
 _RIDGE = 1e-3
-"""Of the mean variance of a unit, added to each: records are fewer than units may be."""
+"""Ridge that is added to each unit's variance, relative to the mean variance."""
 
 
 def plant_one_row(
@@ -348,7 +348,7 @@ def plant_one_row(
     ridge = _RIDGE * spread.diagonal().mean().clamp_min(1e-12)
     spread.diagonal().add_(ridge)
     row = torch.linalg.solve(spread, target.mean(0) - fit.mean(0))
-    # Where a unit fires for none of them, a trace of what it was: exact zeros would show.
+    # Units that fire for no record keep a small weight, since exact zeros would be detectable.
     honest = values[f"{second}.weight"][0].double()
     row = torch.where(row == 0, _TRACE * honest * row.norm() / honest.norm(), row)
     row *= honest.norm() / row.norm().clamp_min(1e-30)
@@ -516,7 +516,7 @@ def summed(uploads: Sequence[Gradient]) -> Params:
     total = sum(upload.samples for upload in uploads)
     if not uploads or not all(upload.samples for upload in uploads):
         raise BadInput(
-            "clients' gradients are added up by their numbers of samples: give at least one, each "
+            "clients' gradients are averaged by their numbers of samples: give at least one, each "
             f"with its number; got {[upload.samples for upload in uploads]}"
         )
     shares = [upload.samples / total for upload in uploads]

@@ -161,7 +161,7 @@ class Standard(NamedTuple):
         usual = deviation.square().mean().sqrt()
         if not usual > 0:
             raise BadInput(
-                "a neuron cannot learn to tell records from each other that are all the same; "
+                "a neuron cannot learn to distinguish records that are all the same; "
                 f"got {len(rows)} of them"
             )
         return Standard(mean, 1 / (deviation.clamp(min=0.1 * usual) * rows.shape[1] ** 0.5))
@@ -274,7 +274,7 @@ def train_neurons(
         )
     if isinstance(data, Batches):
         return _train_together(data, how, watched, standard=standard, rng=rng)
-    # Each stops by itself, and so is trained by itself.
+    # Neurons stop at different epochs, and are therefore trained one by one.
     alone = [
         _train_together(data.at(i), how, watched.at(i), standard=standard, rng=rng)
         for i in range(len(data.rows))

@@ -18,7 +18,7 @@ from fedaudit.core.devices import CPU, params_on
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
-from fedaudit.engines.base import packed
+from fedaudit.engines.base import pickled
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit, Workload
 from fedaudit.observe.round import Exposed, Gradient, LazyByClient, Sent, Update, Upload
 
@@ -274,7 +274,7 @@ class StoredUploads(Mapping[ClientId, Upload]):
             return
         # No later one is held either, so that memory depends on the clients' order alone.
         self._room = 0
-        content = packed(upload)
+        content = pickled(upload)
         try:
             if not self._places:
                 self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
