@@ -393,7 +393,7 @@ def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
     assert set(theirs.tolist()) == {1}
     record = merged.record
     assert record.view.name == "merged"
-    assert "attacks clients 0, 2 as one" in record.view.description
+    assert "attacks clients 0, 2 through the weighted mean" in record.view.description
     (row,) = [
         f for f in record.findings
         if (f.attack, f.contrast, f.metric) == ("avg-cosine", "mixed", "auc")

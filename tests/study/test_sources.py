@@ -354,7 +354,7 @@ def test_fedmds_clients_may_have_nets_of_their_own() -> None:
     ("changes", "message"),
     [
         ({"data": {"name": "digits"}}, "set data.first_class to 10"),
-        ({"data": {"name": "digits", "classes": [10]}}, "each once: whole numbers from 0 to 9"),
+        ({"data": {"name": "digits", "classes": [10]}}, "whole numbers from 0 to 9, each once"),
         ({"algorithm": {"name": "fedmd"}}, "needs public"),
         ({"algorithm": {"name": "fedsg"}}, "fedsgd"),
         (
