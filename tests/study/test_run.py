@@ -383,7 +383,7 @@ def test_a_formal_guarantee_is_stated(tmp_path: Path) -> None:
     [
         ({"figures": {"permutations": 5}}, "permutations"),
         ({"figures": {"alpha": 1.0}}, "alpha"),
-        ({"audit": {"fair": 0, "extra_unseen": 9}}, "an audit would have no members"),
+        ({"audit": {"fair": 0, "extra_unseen": 9}}, "no audited sample would be a member"),
         ({"seeds": [True]}, "seeds"),
         ({"training": {"lr": 1e300}}, "lr"),
         ({"partition": {"clients": 10**24}}, "clients"),
