@@ -19,7 +19,10 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
     ("changes", "message"),
     [
         ({"audit": {"draw": "siaa"}}, "did you mean 'sia'"),
-        ({"audit": {"draw": "sia", "options": {"per_client": 0}}}, "per_client is 0; give"),
+        (
+            {"audit": {"draw": "sia", "options": {"per_client": 0}}},
+            "per_client is 0; give at least 1",
+        ),
         ({"audit": {"targets": [9]}}, "9"),
         ({"partition": {"clients": 4, "samples_per_client": 10**6}}, "samples"),
         ({"defense": COFEDMID}, "m_max is a number of classes from 1 to 10"),
@@ -34,7 +37,7 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
         ({"attacks": {"projres": {"layer": "9"}}}, "attack 'projres': there is no trained linear"),
     ],
 )
-def test_settings_that_do_not_fit_the_data_name_their_point(
+def test_what_does_not_go_with_the_data_is_refused_by_the_points_name(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=f"^wrong: .*{message}"):

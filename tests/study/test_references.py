@@ -220,7 +220,7 @@ def test_an_attack_that_one_of_several_runs_has_lost_the_means_of_is_run_on_none
     assert aucs(found, "blackbox-loss") == aucs(whole, "blackbox-loss")
     (row,) = (one for one in found.attacks if one.name == "rmia")
     assert row.status == "refused"
-    assert "which is not there" in row.note
+    assert "which does not exist" in row.note
 
 
 def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of_another() -> None:

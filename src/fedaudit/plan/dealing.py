@@ -238,10 +238,8 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
     group = minority_groups(len(clients), section.minority)
     groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
     if section.kind == ATTRIBUTE:
-        sides, rng = (
-            split_by_attribute(dataset, section.value),
-            seeded_numpy(seed, "places by attribute"),
-        )
+        sides = split_by_attribute(dataset, section.value)
+        rng = seeded_numpy(seed, "places by attribute")
         assigned = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
         unassigned = other_positions(len(dataset), assigned)
         place[unassigned] = assign_by_side(sides, group, unassigned, rng=rng)

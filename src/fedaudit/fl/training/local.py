@@ -210,8 +210,8 @@ class LocalTraining:
     Attributes:
         epochs: Local epochs: passes of a client over its samples in each of its rounds, at
             least 1.
-        batch_size: Samples of a training step, at least 1; more than the client has mean one step
-            an epoch.
+        batch_size: Samples per training step, at least 1. If a client has fewer, each of its epochs
+            is one step.
         lr: Learning rate of the first round, above 0; at most 1,000 in a study.
         momentum: Momentum of SGD, in [0, 1); 0 for none.
         weight_decay: Factor of the parameters that is added to their gradient (L2 penalty), at
