@@ -267,7 +267,7 @@ def test_a_loss_is_called_with_its_settings_or_refused() -> None:
         (functional.cross_entropy, "cross_entropy returns one number for all samples"),
         (functional.mse_loss, "give the task 'regression' instead"),
         (nn.CrossEntropyLoss, "CrossEntropyLoss is a class"),
-        (partial(functional.l1_loss, reduction="sum"), "give such a function"),
+        (partial(functional.l1_loss, reduction="sum"), "give one"),
     ],
 )
 def test_a_loss_of_torch_that_is_no_loss_per_sample_is_refused_at_once(

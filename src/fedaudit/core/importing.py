@@ -416,7 +416,6 @@ def code_key(kind: str, name: str) -> str:
 
 
 def _path(name: str, kind: str) -> str:
-    """Return ``module:object`` of a custom name, or of a name that a package registers."""
     entry = None if is_custom(name) else installed(kind).get(name)
     return entry.value if entry else name
 

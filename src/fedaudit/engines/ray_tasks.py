@@ -302,7 +302,6 @@ def _in_order(start: Callable[[int], ObjectRef], count: int, max_running: int) -
 
 
 def _result_of(future: Future[_Result]) -> object:
-    """Return the result of a task, or raise the error of its work."""
     try:
         result = future.result()
     except RayTaskError as error:
