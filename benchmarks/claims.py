@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from docs.claims.comparing import Found
+from docs.claims.comparing import Figure
 from docs.claims.data import Claim, Term, Test
-from docs.claims.judging import Decided, Judged, alone, corrected, together, verdict_of
+from docs.claims.judging import ClaimResult, PartResult, alone, corrected, together, verdict_of
 
 REGIMES = ("location30", "tiny-cnn", "tiny-alexnet", "mnist")
 MARGIN, ERROR, FAR = 0.02, 0.005, 0.1
@@ -64,7 +64,7 @@ DESIGNS = {
 TRUE = Design(2, "above", [[FAR]], frozenset())
 
 
-def drawn(design: Design, rng: np.random.Generator) -> Decided:
+def drawn(design: Design, rng: np.random.Generator) -> ClaimResult:
     """A claim's verdict by itself, from estimates with a normal error."""
     test = TESTS[design.direction]
     claim = Claim(id="x", says="", where="", theirs="", tier=design.tier, regimes=[*REGIMES])
@@ -73,11 +73,11 @@ def drawn(design: Design, rng: np.random.Generator) -> Decided:
         parts = []
         for value in rng.normal(differences, ERROR):
             half = 1.959963984540054 * ERROR
-            gap = Found(float(value), float(value - half), float(value + half), "", 3)
+            gap = Figure(float(value), float(value - half), float(value + half), "", 3)
             assert gap.low is not None
             assert gap.high is not None
             said = verdict_of(test, gap.low, gap.high)
-            parts.append(Judged(name, test, OTHER, said, gap, gap, gap))
+            parts.append(PartResult(name, test, OTHER, said, gap, gap, gap))
         held.append(together(parts, leaking=True))
     return alone(claim, held)
 
@@ -88,7 +88,7 @@ def wrong_families(
     each: int,
     true: int,
     seed: int,
-    correct: Callable[[Sequence[Decided]], Sequence[Decided]] = corrected,
+    correct: Callable[[Sequence[ClaimResult]], Sequence[ClaimResult]] = corrected,
 ) -> float:
     """Share of families of claims with at least one wrong decision.
 

@@ -59,7 +59,7 @@ def aucs(kind: str, seed: int) -> np.ndarray:
     truth = target_truth(run, 0)
     found = []
     for attack in run.attacks.values():
-        scores = attack.scores(cubes, 0).numpy()[truth.kept]
+        scores = attack.scores(cubes, 0).numpy()[truth.positions]
         for origin in (Origin.OTHER_CLIENT, Origin.UNSEEN):
             chosen = np.isin(truth.origin, [Origin.MEMBER, origin])
             auc = auc_interval(scores[chosen], truth.is_member[chosen])

@@ -1,13 +1,13 @@
-"""The page of claims, from claims and records: which of the papers' claims hold, and where.
+"""Generate the page of claims from claims and records.
 
-python docs/claims.py                     writes docs/claims.md anew
-python docs/claims.py --check             says whether the page is what claims and records give
-python docs/claims.py --pairs RUNS NAME   takes the paired differences of AUCs that claims name from
-                                          the folders of a study's runs into claims/pairs/NAME.json
-python docs/claims.py --again CLAIM       carries out what a claim's row rests on ("all": every row)
-                                          and compares every figure with the records
+python docs/claims.py                     write docs/claims.md
+python docs/claims.py --check             compare the page with claims and records
+python docs/claims.py --pairs RUNS NAME   compute the paired differences of AUCs that claims need
+                                          from the runs of a study, into claims/pairs/NAME.json
+python docs/claims.py --again CLAIM       repeat the runs of a claim ("all": of every claim) and
+                                          compare every figure with the records
 
-`claims/regimes.toml` names the regimes, `claims/PAPER.toml` the claims. Nobody writes a verdict by
+`claims/regimes.toml` names the regimes, `claims/PAPER.toml` the claims. No verdict is written by
 hand.
 """
 
@@ -26,7 +26,7 @@ from fedaudit.core.files import write_whole
 
 
 def main(words: Sequence[str]) -> int:
-    """What the command line asks for; the exit code."""
+    """Run the command and return its exit code."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true")
@@ -34,18 +34,18 @@ def main(words: Sequence[str]) -> int:
     what.add_argument("--again", metavar="CLAIM")
     parser.add_argument("--data-dir", default="", help="data sets, for --again")
     parser.add_argument("--out", type=Path, default=Path("runs/again"), help="runs, for --again")
-    asked = parser.parse_args(words)
-    if asked.pairs:
-        print(take_pairs(Path(asked.pairs[0]), asked.pairs[1]))
+    options = parser.parse_args(words)
+    if options.pairs:
+        print(take_pairs(Path(options.pairs[0]), options.pairs[1]))
         return 0
-    if asked.again:
-        return again(asked.again, data_dir=asked.data_dir, out=asked.out)
-    made = page()
-    if asked.check:
-        kept = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
-        print(difference(kept, made) or "the page is what claims and records give")
-        return 0 if kept == made else 1
-    write_whole(PAGE, made)
+    if options.again:
+        return again(options.again, data_dir=options.data_dir, out=options.out)
+    generated = page()
+    if options.check:
+        committed = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+        print(difference(committed, generated) or "the page equals what claims and records give")
+        return 0 if committed == generated else 1
+    write_whole(PAGE, generated)
     return 0
 
 
@@ -55,4 +55,4 @@ if __name__ == "__main__":
     except FedauditError as refusal:
         sys.exit(str(refusal))
     except KeyboardInterrupt:
-        sys.exit("stopped; start the same command again to go on")
+        sys.exit("stopped; run the same command again to resume")

@@ -1,10 +1,18 @@
-"""Builds the documentation: `make docs`. `docs/pages.py` makes four pages from the code first."""
+"""Sphinx configuration of the documentation (`make docs`).
 
+`docs/pages.py` first writes the pages that are generated from the code. The tutorials are notebooks
+in MyST Markdown, which MyST-NB executes: a cell that raises fails the build.
+"""
+
+import logging
+import os
 import re
 import runpy
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 from fedaudit import __version__
 
@@ -12,17 +20,30 @@ project = "fedaudit"
 copyright = "the fedaudit maintainers"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
+
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+nb_render_markdown_format = "myst"
+# Kernels inherit the environment: cells run `fedaudit` of this environment, in one thread.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+logging.getLogger("traitlets").setLevel(logging.WARNING)
+
 # Claims are rows of a table, whose anchors MyST does not know; a test follows every link.
 suppress_warnings = ["myst.xref_missing"]
 html_theme = "furo"
 html_title = "fedaudit"
 templates_path: list[str] = []
 html_static_path = ["_static"]
-html_css_files = ["claims.css"]
+html_css_files = ["claims.css", "notebooks.css"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
@@ -30,29 +51,38 @@ autodoc_class_signature = "separated"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 
 
-def _for_sphinx(
-    app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
+def _convert_sections(
+    app: Sphinx, what: str, name: str, documented: object, options: object, lines: list[str]
 ) -> None:
-    """Makes paragraphs of "Source: ..." and "Differs: ...", which Sphinx does not know."""
-    found: list[str] = []
-    inside = False
+    """Turn the sections "Source: ..." and "Differs: ..." into paragraphs that Sphinx can render."""
+    converted: list[str] = []
+    in_section = False
     for line in lines:
         label, colon, text = line.partition(": ")
-        starts = bool(colon) and label in ("Source", "Differs")
-        inside = starts or (inside and line.startswith("    "))
-        if starts:
-            found += ["", f"**{label}:** {text}"]
-        elif inside:
-            found[-1] += f" {line.strip()}"
+        starts_section = bool(colon) and label in ("Source", "Differs")
+        in_section = starts_section or (in_section and line.startswith("    "))
+        if starts_section:
+            converted += ["", f"**{label}:** {text}"]
+        elif in_section:
+            converted[-1] += f" {line.strip()}"
         else:
-            found.append(re.sub(r"``(\w+)``(\w)", r"``\1``\\ \2", line))
-    lines[:] = found
+            converted.append(re.sub(r"``(\w+)``(\w)", r"``\1``\\ \2", line))
+    lines[:] = converted
+
+
+def _outdated_notebooks(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Execute the tutorials in every build, since their results depend on the package's code."""
+    return [name for name in env.found_docs if name.startswith("tutorials/")]
 
 
 def setup(app: Sphinx) -> None:
-    """Makes the generated pages anew for every build."""
+    """Write the generated pages before every build."""
     # Before napoleon, which runs at the default priority of 500.
-    app.connect("autodoc-process-docstring", _for_sphinx, priority=400)
+    app.connect("autodoc-process-docstring", _convert_sections, priority=400)
+    app.connect("env-get-outdated", _outdated_notebooks)
     runpy.run_path(str(Path(app.srcdir) / "pages.py"), run_name="__main__")

@@ -1,7 +1,7 @@
-"""The page of the leak ladder, from its records: from where on there is something to find.
+"""Generate the page of the leak ladder from its records.
 
-python docs/ladder.py            writes docs/ladder.md, docs/ladder.svg and what reports use of it
-python docs/ladder.py --check    says whether they are what the records give
+python docs/ladder.py            write docs/ladder.md, docs/ladder.svg and the data that reports use
+python docs/ladder.py --check    compare them with the records
 """
 
 import json
@@ -61,9 +61,9 @@ SHAPES = {
     "ladder-check-fashion": ((1, 28, 28), 10),
     "ladder-check-tiny": ((3, 32, 32), 100),
 }
-"""Of one sample, and classes: what a model's number of parameters follows from."""
+"""Shape of a sample and number of classes, which determine the number of parameters."""
 WORRY = (0.6, 0.7, 0.8)
-"""AUCs from which on somebody who runs a federation should worry, more and more."""
+"""AUCs of increasing concern."""
 KINDS = {
     "epochs": "fewer local epochs",
     "rounds": "fewer rounds",
@@ -77,19 +77,19 @@ KINDS = {
 
 
 class Rung(NamedTuple):
-    """One federation: what it can know of itself, and what was found.
+    """Federation with what it can measure itself and what attacks found.
 
     Attributes:
         study: Folder of its record.
-        variant: Of the study; empty for the study itself.
-        record: Where the rest is read from.
-        loss_gap: In standard deviations: the axis.
-        gap: Of the last global model, in accuracy.
-        upload_gap: Of what clients sent in the last round, in accuracy.
-        nats: The gap in loss of what clients sent, as it is.
-        samples: Of a client under audit.
-        best: The strongest attack on uploads against mixed non-members.
-        final: Who has the final model only, against samples of nobody.
+        variant: Variant of the study; empty for the study itself.
+        record: Record.
+        loss_gap: Loss gap of the uploads in standard deviations: the axis.
+        gap: Accuracy gap of the last global model.
+        upload_gap: Accuracy gap of the uploads in the last round.
+        nats: Loss gap of the uploads.
+        samples: Samples of an audited client.
+        best: Strongest attack on uploads, against mixed non-members.
+        final: Attack on the final model, against held-out samples.
     """
 
     study: str
@@ -105,16 +105,16 @@ class Rung(NamedTuple):
 
     @property
     def train(self) -> float:
-        """Training accuracy of the last global model."""
-        return fmean(one.number for one in self.record.where(metric=TRAIN_ACCURACY))
+        """Return the training accuracy of the last global model."""
+        return fmean(e.number for e in self.record.where(metric=TRAIN_ACCURACY))
 
     @property
     def test(self) -> float:
-        """Test accuracy of the last global model."""
-        return fmean(one.number for one in self.record.where(metric=TEST_ACCURACY))
+        """Return the test accuracy of the last global model."""
+        return fmean(e.number for e in self.record.where(metric=TEST_ACCURACY))
 
     def of(self, *path: str) -> float:
-        """A number among the settings."""
+        """Return a numerical setting."""
         part: object = self.record.config
         for key in path:
             assert isinstance(part, dict)
@@ -124,19 +124,19 @@ class Rung(NamedTuple):
 
     @property
     def visits(self) -> float:
-        """How often a sample was trained on."""
+        """Return how often training used each sample."""
         return self.of("training", "rounds") * self.of("training", "epochs")
 
     @property
     def steps(self) -> float:
-        """Local steps a round."""
+        """Return the local steps of a round."""
         return math.ceil(self.samples / self.of("training", "batch_size")) * self.of(
             "training", "epochs"
         )
 
     @property
     def parameters(self) -> float:
-        """Of the model."""
+        """Return the number of parameters of the model."""
         shape, classes = SHAPES[self.study]
         model = self.record.config["model"]
         assert isinstance(model, dict)
@@ -145,20 +145,20 @@ class Rung(NamedTuple):
 
 
 def rungs(studies: Sequence[str]) -> list[Rung]:
-    """Every record of these studies, from the smallest gap to the largest."""
-    found = [
+    """Return all records of some studies, from the smallest gap to the largest."""
+    ladder = [
         _rung(study, path, read_record(path))
         for study in studies
         for path in sorted((unpacked() / study).glob("*.json"))
     ]
-    return sorted(found, key=lambda rung: (rung.loss_gap, rung.study, rung.variant))
+    return sorted(ladder, key=lambda rung: (rung.loss_gap, rung.study, rung.variant))
 
 
 def _rung(study: str, path: Path, record: Record) -> Rung:
     of_uploads, gap, samples = strongest(record), loss_gap(record), mean_client_samples(record)
     overall = generalisation_gap(record)
     (final,) = aucs(record, [FINAL_ATTACK], "unseen")
-    uploads = [one.number for one in record.where(metric=UPLOAD_GAP)]
+    uploads = [estimate.number for estimate in record.where(metric=UPLOAD_GAP)]
     assert of_uploads is not None
     assert None not in (gap, samples, overall)
     return Rung(
@@ -179,9 +179,9 @@ def _nats(record: Record) -> float:
     means = {
         origin: fmean(
             value
-            for one in record.trajectories
-            if (one.signal, one.origin) == ("loss", origin)
-            for value in one.mean
+            for line in record.trajectories
+            if (line.signal, line.origin) == ("loss", origin)
+            for value in line.mean
             if value is not None
         )
         for origin in ("member", "unseen")
@@ -190,11 +190,11 @@ def _nats(record: Record) -> float:
 
 
 class Axis(NamedTuple):
-    """Something that a federation can know of itself, to tell from how much attacks find.
+    """Quantity that a federation can measure itself, to predict the success of attacks.
 
     Attributes:
-        name: In words.
-        of: Its numbers; none for an axis that knows nothing.
+        name: Description.
+        of: Function that returns its values; an empty tuple for the constant axis.
     """
 
     name: str
@@ -206,106 +206,106 @@ def _log(value: float) -> float:
 
 
 AXES = (
-    Axis("nothing: the mean of the other data sets", lambda one: ()),
-    Axis("generalisation gap of the global model, in accuracy", lambda one: (one.gap,)),
-    Axis("training accuracy of the global model", lambda one: (one.train,)),
-    Axis("samples a client", lambda one: (_log(one.samples),)),
-    Axis("samples a parameter", lambda one: (_log(one.samples / one.parameters),)),
-    Axis("how often a sample is trained on", lambda one: (_log(one.visits),)),
-    Axis("local steps a round", lambda one: (_log(one.steps),)),
-    Axis("gap of uploads, in accuracy", lambda one: (one.upload_gap,)),
-    Axis("gap of uploads, in loss", lambda one: (one.nats,)),
-    Axis("**gap of uploads, in standard deviations of the loss**", lambda one: (one.loss_gap,)),
+    Axis("none (mean of the other data sets)", lambda rung: ()),
+    Axis("generalisation gap of the global model, in accuracy", lambda rung: (rung.gap,)),
+    Axis("training accuracy of the global model", lambda rung: (rung.train,)),
+    Axis("samples a client", lambda rung: (_log(rung.samples),)),
+    Axis("samples a parameter", lambda rung: (_log(rung.samples / rung.parameters),)),
+    Axis("uses of each sample", lambda rung: (_log(rung.visits),)),
+    Axis("local steps a round", lambda rung: (_log(rung.steps),)),
+    Axis("gap of uploads, in accuracy", lambda rung: (rung.upload_gap,)),
+    Axis("gap of uploads, in loss", lambda rung: (rung.nats,)),
+    Axis("**gap of uploads, in standard deviations of the loss**", lambda rung: (rung.loss_gap,)),
     Axis(
         "generalisation gap and samples a client",
-        lambda one: (one.gap, _log(one.samples)),
+        lambda rung: (rung.gap, _log(rung.samples)),
     ),
     Axis(
         "gap of uploads in accuracy, and samples a client",
-        lambda one: (one.upload_gap, _log(one.samples)),
+        lambda rung: (rung.upload_gap, _log(rung.samples)),
     ),
     Axis(
         "gap of uploads in standard deviations, and samples a client",
-        lambda one: (one.loss_gap, _log(one.samples)),
+        lambda rung: (rung.loss_gap, _log(rung.samples)),
     ),
 )
 RULE = AXES[9]
 FINAL_AXES = (
     AXES[0],
-    Axis("**generalisation gap of the global model**", lambda one: (one.gap,)),
-    Axis("training accuracy of the global model", lambda one: (one.train,)),
+    Axis("**generalisation gap of the global model**", lambda rung: (rung.gap,)),
+    Axis("training accuracy of the global model", lambda rung: (rung.train,)),
     AXES[9],
 )
 FINAL_RULE = FINAL_AXES[1]
 
-Found = Callable[[Rung], float]
+Measure = Callable[[Rung], float]
 
 
-def of_uploads(one: Rung) -> float:
-    """What the strongest attack on uploads finds."""
-    return one.best.value
+def of_uploads(rung: Rung) -> float:
+    """Return the AUC of the strongest attack on uploads."""
+    return rung.best.value
 
 
-def of_final(one: Rung) -> float:
-    """What somebody finds who has the final model."""
-    return one.final.value
+def of_final(rung: Rung) -> float:
+    """Return the AUC of the attack on the final model."""
+    return rung.final.value
 
 
-def fitted(axis: Axis, made_from: Sequence[Rung], found: Found) -> Callable[[Rung], float]:
-    """The nearest line through the AUCs' quantiles, by least squares."""
-    weights = _weights(axis, made_from, found)
-    return lambda one: NormalDist().cdf(float(np.dot(weights, (1.0, *axis.of(one)))))
+def fitted(axis: Axis, made_from: Sequence[Rung], measure: Measure) -> Callable[[Rung], float]:
+    """Fit a line through the normal quantiles of AUCs, by least squares."""
+    weights = _weights(axis, made_from, measure)
+    return lambda rung: NormalDist().cdf(float(np.dot(weights, (1.0, *axis.of(rung)))))
 
 
-def _weights(axis: Axis, made_from: Sequence[Rung], found: Found) -> np.ndarray:
-    rows = np.array([(1.0, *axis.of(one)) for one in made_from])
-    values = np.array([NormalDist().inv_cdf(min(found(one), 0.999)) for one in made_from])
+def _weights(axis: Axis, made_from: Sequence[Rung], measure: Measure) -> np.ndarray:
+    rows = np.array([(1.0, *axis.of(rung)) for rung in made_from])
+    values = np.array([NormalDist().inv_cdf(min(measure(rung), 0.999)) for rung in made_from])
     weights: np.ndarray = np.linalg.lstsq(rows, values, rcond=None)[0]
     return weights
 
 
-def left_out(axis: Axis, made_from: Sequence[Rung], found: Found) -> list[float]:
-    """Errors of AUCs on each data set, by what the others say."""
+def left_out(axis: Axis, made_from: Sequence[Rung], measure: Measure) -> list[float]:
+    """Return the errors of predicted AUCs on each data set from the others."""
     errors = []
-    for study in dict.fromkeys(one.study for one in made_from):
-        said = fitted(axis, [one for one in made_from if one.study != study], found)
-        errors += [found(one) - said(one) for one in made_from if one.study == study]
+    for study in dict.fromkeys(rung.study for rung in made_from):
+        predict = fitted(axis, [rung for rung in made_from if rung.study != study], measure)
+        errors += [measure(rung) - predict(rung) for rung in made_from if rung.study == study]
     return errors
 
 
 def errors_on(
-    axis: Axis, made_from: Sequence[Rung], checked_on: Sequence[Rung], found: Found
+    axis: Axis, made_from: Sequence[Rung], checked_on: Sequence[Rung], measure: Measure
 ) -> list[float]:
-    """Errors of AUCs on data that nothing was made from."""
-    said = fitted(axis, made_from, found)
-    return [found(one) - said(one) for one in checked_on]
+    """Return the errors of predicted AUCs on data sets for checking."""
+    predict = fitted(axis, made_from, measure)
+    return [measure(rung) - predict(rung) for rung in checked_on]
 
 
-def rule(axis: Axis, made_from: Sequence[Rung], found: Found) -> ProbitLine:
-    """The rule: its numbers, and how far a data set's rungs are from what the others say."""
-    intercept, slope = _weights(axis, made_from, found)
-    spread = np.quantile(np.abs(left_out(axis, made_from, found)), 0.9)
-    gaps = [axis.of(one)[0] for one in made_from]
+def rule(axis: Axis, made_from: Sequence[Rung], measure: Measure) -> ProbitLine:
+    """Return the rule with its error on data sets that were left out."""
+    intercept, slope = _weights(axis, made_from, measure)
+    spread = np.quantile(np.abs(left_out(axis, made_from, measure)), 0.9)
+    gaps = [axis.of(rung)[0] for rung in made_from]
     numbers = (intercept, slope, spread, min(gaps), max(gaps))
     # Adding 0 turns a rounded -0.0 into 0.0.
     return ProbitLine(*(round(float(number), 3) + 0.0 for number in numbers))
 
 
-def inside(said: ProbitLine, axis: Axis, checked_on: Sequence[Rung], found: Found) -> list[bool]:
-    """Which rungs are where a rule says, to within its spread."""
-    return [abs(found(one) - _said(said, axis, one)) <= said.spread for one in checked_on]
+def inside(line: ProbitLine, axis: Axis, ladder: Sequence[Rung], measure: Measure) -> list[bool]:
+    """Return which rungs lie within the spread of a rule."""
+    return [abs(measure(rung) - _predicted(line, axis, rung)) <= line.spread for rung in ladder]
 
 
-def _said(said: ProbitLine, axis: Axis, one: Rung) -> float:
-    (gap,) = axis.of(one)
-    return said.at(gap)
+def _predicted(line: ProbitLine, axis: Axis, rung: Rung) -> float:
+    (gap,) = axis.of(rung)
+    return line.at(gap)
 
 
 def picture(
     made_from: Sequence[Rung], checked_on: Sequence[Rung], uploads: ProbitLine, final: ProbitLine
 ) -> str:
-    """The ladder as an SVG picture: a mark a federation, the rule, what it was not made from."""
-    # Narrow, so that the lettering is legible on a telephone.
+    """Return the ladder as an SVG picture."""
+    # Narrow, to be legible on a phone.
     with mpl.rc_context({"svg.hashsalt": "ladder", "font.size": 11}):
         return _drawn(made_from, checked_on, uploads, final)
 
@@ -317,24 +317,24 @@ def _drawn(
     above, below = figure.subplots(2, 1)
     marks = dict(zip(NAMES, "osD^v", strict=True))
     for study, mark in marks.items():
-        own = [one for one in (*made_from, *checked_on) if one.study == study]
+        of_study = [rung for rung in (*made_from, *checked_on) if rung.study == study]
         label = NAMES[study] + (" (check)" if study in CHECKED_ON else "")
-        for axes, across, found in (
-            (above, [one.loss_gap for one in own], [one.best for one in own]),
-            (below, [100 * one.gap for one in own], [one.final for one in own]),
+        for axes, across, values in (
+            (above, [rung.loss_gap for rung in of_study], [rung.best for rung in of_study]),
+            (below, [100 * rung.gap for rung in of_study], [rung.final for rung in of_study]),
         ):
-            _marks(axes, across, found, mark, label, hollow=study in CHECKED_ON)
+            _marks(axes, across, values, mark, label, hollow=study in CHECKED_ON)
     everything = [*made_from, *checked_on]
-    line = np.linspace(0, 1.05 * max(one.loss_gap for one in everything), 60)
+    line = np.linspace(0, 1.05 * max(rung.loss_gap for rung in everything), 60)
     above.plot(line, [uploads.at(gap) for gap in line], "-", color="0.35")
-    points = np.linspace(0, 1.05 * max(one.gap for one in everything), 60)
+    points = np.linspace(0, 1.05 * max(rung.gap for rung in everything), 60)
     below.plot(100 * points, [final.at(gap) for gap in points], "-", color="0.35")
     above.set_xlabel("gap in loss of clients' uploads, in standard deviations")
     above.set_ylabel("AUC of the strongest attack")
     above.set_title("The server sees every upload", fontsize=12)
     below.set_xlabel("generalisation gap of the global model, in points")
     below.set_ylabel("AUC of the loss")
-    below.set_title("Somebody has the final model only", fontsize=12)
+    below.set_title("Adversary with the final model only", fontsize=12)
     for axes in (above, below):
         axes.axhline(0.5, color="0.7", linewidth=0.8)
         axes.set_ylim(0.45, 1.0)
@@ -345,15 +345,15 @@ def _drawn(
 
 
 def _marks(
-    axes: Axes, across: Sequence[float], found: Sequence[Auc], mark: str, label: str, hollow: bool
+    axes: Axes, across: Sequence[float], values: Sequence[Auc], mark: str, label: str, hollow: bool
 ) -> None:
-    if found:
+    if values:
         axes.errorbar(
             across,
-            [one.value for one in found],
+            [auc.value for auc in values],
             yerr=[
-                [max(one.value - one.low, 0.0) for one in found],
-                [max(one.high - one.value, 0.0) for one in found],
+                [max(auc.value - auc.low, 0.0) for auc in values],
+                [max(auc.high - auc.value, 0.0) for auc in values],
             ],
             fmt=mark,
             markersize=5,
@@ -363,101 +363,100 @@ def _marks(
         )
 
 
-def settings(one: Rung) -> dict[str, float | str]:
-    """What rungs of a study differ in."""
-    model, defense = one.record.config["model"], one.record.config.get("defense")
+def settings(rung: Rung) -> dict[str, float | str]:
+    """Return the settings in which rungs of a study differ."""
+    model, defense = rung.record.config["model"], rung.record.config.get("defense")
     assert isinstance(model, dict)
     named = defense.get("name", "none") if isinstance(defense, dict) else "none"
     options = defense.get("options", {}) if isinstance(defense, dict) else {}
     noise = options.get("noise_multiplier", 0.0)
     return {
-        "epochs": one.of("training", "epochs"),
-        "rounds": one.of("training", "rounds"),
-        "samples": one.of("partition", "samples_per_client"),
-        "lr": one.of("training", "lr"),
-        "decay": one.of("training", "weight_decay"),
+        "epochs": rung.of("training", "epochs"),
+        "rounds": rung.of("training", "rounds"),
+        "samples": rung.of("partition", "samples_per_client"),
+        "lr": rung.of("training", "lr"),
+        "decay": rung.of("training", "weight_decay"),
         "width": float(model["options"].get("hidden", 0)),
         "defense": "none" if named == "none" else "dp-sgd" if noise else "clipping",
     }
 
 
 def changes(made_from: Sequence[Rung]) -> list[Change]:
-    """For each data set and setting the two rungs that are furthest apart in it alone."""
-    found = []
+    """Return for each data set and setting the two rungs that differ most in it alone."""
+    largest: list[Change] = []
     for study in MADE_FROM:
-        own = [one for one in made_from if one.study == study]
+        of_study = [rung for rung in made_from if rung.study == study]
         best: dict[str, tuple[tuple[float, float], Change]] = {}
-        for before in own:
-            for after in own:
-                if (change := _change(before, after)) is not None:
-                    far, one = change
-                    if one.kind not in best or far > best[one.kind][0]:
-                        best[one.kind] = (far, one)
-        found += [change for _, change in best.values()]
-    return sorted(found, key=lambda one: list(KINDS).index(one.kind))
+        for before in of_study:
+            for after in of_study:
+                if (step := _change(before, after)) is not None:
+                    distance, change = step
+                    if change.kind not in best or distance > best[change.kind][0]:
+                        best[change.kind] = step
+        largest += [change for _, change in best.values()]
+    return sorted(largest, key=lambda change: list(KINDS).index(change.kind))
 
 
 def _change(before: Rung, after: Rung) -> tuple[tuple[float, float], Change] | None:
-    """One setting changed in the direction that should help, and how far; else None."""
+    """Return the change of a single setting that should help, and its size; None otherwise."""
     was, became = settings(before), settings(after)
     differ = [key for key in was if was[key] != became[key]]
     if len(differ) != 1:
         return None
     (key,) = differ
-    one, other = was[key], became[key]
-    if isinstance(one, str) or isinstance(other, str):
-        if one != "none":
+    first, second = was[key], became[key]
+    if isinstance(first, str) or isinstance(second, str):
+        if first != "none":
             return None
-        kind, far, shown = str(other), 1.0, ("none", "for everybody")
+        kind, distance, values = str(second), 1.0, ("none", "all clients")
     else:
-        # More samples and more decay help; less of all else.
-        helps = other > one if key in ("samples", "decay") else other < one
+        # More samples and more decay help; of everything else, less.
+        helps = second > first if key in ("samples", "decay") else second < first
         if not helps:
             return None
-        kind, far = key, abs(math.log((other or 1e-6) / (one or 1e-6)))
-        shown = (f"{one:g}", f"{other:g}")
+        kind, distance = key, abs(math.log((second or 1e-6) / (first or 1e-6)))
+        values = (f"{first:g}", f"{second:g}")
     change = Change(
         kind,
         NAMES[before.study],
-        *shown,
+        *values,
         auc=(round(before.best.value, 3), round(after.best.value, 3)),
         accuracy=(round(before.test, 3), round(after.test, 3)),
     )
-    return (far, before.best.value), change
+    return (distance, before.best.value), change
 
 
 def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
-    """The whole page."""
+    """Return the page."""
     uploads, final = rule(RULE, made_from, of_uploads), rule(FINAL_RULE, made_from, of_final)
     parts = [
         INTRODUCTION,
-        "![What the strongest attack finds, by the gap of clients' uploads; what the final model "
-        "gives away, by its generalisation gap](ladder.svg)",
-        "## From where on should I worry?",
+        "![AUC of the strongest attack by the loss gap of clients' uploads; AUC on the final model "
+        "by its generalisation gap](ladder.svg)",
+        "## When does a federation leak?",
         _answer(uploads, made_from, checked_on),
-        "## Which attack sees it first?",
+        "## Which attack detects a leak first?",
         _first_to_see(made_from),
-        "## Who has the final model only",
+        "## Adversary with the final model only",
         _final(final, made_from, checked_on),
-        "## What was tried as an axis",
-        "Errors of the expected AUC (the mean of their sizes): on each data set of the rule by "
-        "what "
-        "the others say, and on the data sets for checking. All are lines through the AUCs' normal "
-        "quantiles, by least squares; counts are taken as logarithms.",
+        "## Candidate axes",
+        "Mean absolute error of the predicted AUC: on each data set predicted from the others, and "
+        "on the data sets for checking. All rules are lines through the normal quantiles of AUCs, "
+        "by least squares. Counts are logarithms.",
         _axes(AXES, made_from, checked_on, of_uploads),
         AXES_SAY,
-        "## What one setting changes",
-        "For each data set the two federations that differ most in one setting alone. Fewer rounds "
-        "do not help against whoever sees uploads: these leak from the first round on. An AUC that "
-        "falls with the test accuracy is bought with the model's use.",
+        "## Effect of a single setting",
+        "For each data set, the two federations that differ most in one setting alone. Fewer "
+        "rounds do not help if uploads are visible: these leak from the first round on. If the "
+        "test accuracy decreases with the AUC, protection costs utility.",
         _changes(changes(made_from)),
         "## Source inference",
         _sources(made_from),
-        "## What it does not say",
+        "## Limits",
         CAVEATS,
         "## Rungs",
         _table(made_from, uploads),
-        "## Held against other data",
+        "## Data sets for checking",
         _table(checked_on, uploads),
     ]
     return "\n\n".join(parts) + "\n"
@@ -465,10 +464,11 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
 
 INTRODUCTION = """# The leak ladder
 
-From hardly trained to learned by heart: every mark is a federation of ten clients, audited by
-four attacks on what they send and one on the final model. `python docs/ladder.py` makes this
-page from the records (`results/ladder-*`), and a test holds it to them. To make a data set's
-rows again (ten minutes on one core for the first, D the folder of the data sets):
+Estimate from the loss gap of your clients how much their uploads leak. Every mark is a federation
+of ten clients, from barely trained to memorising, audited by four attacks on uploads and one on
+the final model. `python docs/ladder.py` generates this page from the records
+(`results/ladder-*`). To repeat the rows of a data set (ten minutes on one core for the first; D
+is the folder with data sets):
 
 ```
 fedaudit run studies/ladder-location30.toml --variant all --data-dir D --out runs/ladder-location30
@@ -476,14 +476,13 @@ python results/keep.py runs/ladder-location30 --rung
 python docs/ladder.py
 ```"""
 
-AXES_SAY = """Once that gap is known, the number of samples adds nothing: more samples a client
-narrow the gap, and help by that. A client can tell its gap by itself, without any attack, after any
-round; a record has it from the signals of its loss."""
+AXES_SAY = """If the gap is known, the number of samples adds no information: more samples narrow
+the gap. A client can measure its gap without an attack after any round; a record contains it."""
 
-CAVEATS = """The gap of uploads is measured on the samples that are attacked: it says what is there
-to be found, and is no forecast from settings alone. All clients have about as many samples and the
-same label distribution, and everybody takes part in every round: of others the ladder says
-nothing. AUCs are means over samples; who stands out is in a report."""
+CAVEATS = """The gap of uploads is measured on the attacked samples; it is not a forecast from
+settings alone. All clients have similar numbers of samples, the same label distribution, and take
+part in every round; the ladder does not cover other federations. AUCs are means over samples;
+reports list exposed ones."""
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -495,38 +494,38 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _answer(uploads: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
-    held = inside(uploads, RULE, checked_on, of_uploads)
+    within = inside(uploads, RULE, checked_on, of_uploads)
     by_data = ", ".join(
-        f"{sum(inside(uploads, RULE, own, of_uploads))} of {len(own)} on {NAMES[study]}"
+        f"{sum(inside(uploads, RULE, of_study, of_uploads))} of {len(of_study)} on {NAMES[study]}"
         for study in CHECKED_ON
-        if (own := [one for one in checked_on if one.study == study])
+        if (of_study := [rung for rung in checked_on if rung.study == study])
     )
     either = [
         near
-        or one.best.low - uploads.spread
-        <= _said(uploads, RULE, one)
-        <= one.best.high + uploads.spread
-        for near, one in zip(held, checked_on, strict=True)
+        or rung.best.low - uploads.spread
+        <= _predicted(uploads, RULE, rung)
+        <= rung.best.high + uploads.spread
+        for near, rung in zip(within, checked_on, strict=True)
     ]
     error = fmean(map(abs, errors_on(RULE, made_from, checked_on, of_uploads)))
     gaps = [uploads.from_gap(auc) for auc in WORRY]
-    said = ", ".join(f"{auc} from {gap:.2f} on" for auc, gap in zip(WORRY, gaps, strict=True))
-    young = [one for one in made_from if one.gap < 0.01]
+    thresholds = ", ".join(f"{auc} from {gap:.2f} on" for auc, gap in zip(WORRY, gaps, strict=True))
+    young = [rung for rung in made_from if rung.gap < 0.01]
+    studies = {rung.study for rung in made_from}
     return (
-        f"**From {gaps[0]:.1f} standard deviations on.** Take a client's model as it is sent: its "
-        "mean loss on fresh samples less that on the client's own, divided by the standard "
-        "deviation of the loss on the fresh ones. The AUC to be expected of the strongest attack "
-        "is then\n\n"
-        f"    Φ({uploads.intercept:.2f} + {uploads.slope:.2f} · gap)\n\n"
-        f"with Φ the normal distribution function: {said}. The rule is made from {len(made_from)} "
-        f"federations on {len({one.study for one in made_from})} data sets; nine of ten lie within "
-        f"{uploads.spread:.2f} of what the other data sets say. Of {len(held)} on data that it was "
-        f"not made from {sum(held)} do ({by_data}), {sum(either)} allowing for their own limits; "
-        f"its mean error there is {error:.3f}.\n\n"
-        "**The generalisation gap of the global model is no such axis** where a server sees "
+        f"**From a gap of {gaps[0]:.1f} standard deviations.** Take a client's upload: its mean "
+        "loss on held-out samples minus that on the client's samples, divided by the standard "
+        "deviation of the loss on held-out samples. The expected AUC of the strongest attack is"
+        f"\n\n    Φ({uploads.intercept:.2f} + {uploads.slope:.2f} · gap)\n\n"
+        f"with Φ the normal distribution function: {thresholds}. The rule comes from "
+        f"{len(made_from)} federations on {len(studies)} data sets; nine of ten lie within "
+        f"{uploads.spread:.2f} of the prediction from the other data sets. On other data, "
+        f"{sum(within)} of {len(within)} do ({by_data}), or {sum(either)} if their limits are "
+        f"added; the mean error there is {error:.3f}.\n\n"
+        "**The generalisation gap of the global model does not predict it** if a server sees "
         f"uploads: {len(young)} of these federations have one below 1 point, and AUCs of "
         f"{min(map(of_uploads, young)):.2f} to {max(map(of_uploads, young)):.2f}. Uploads of "
-        "few samples give them away from the first round on, before that model has learned "
+        "clients with few samples leak from the first round on, before that model has learned "
         "anything."
     )
 
@@ -535,102 +534,106 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     thirds = [[made_from[i] for i in part] for part in np.array_split(range(len(made_from)), 3)]
     means = [
         {
-            name: fmean(auc.value for one in own for auc in aucs(one.record, [name], "mixed"))
+            name: fmean(auc.value for rung in third for auc in aucs(rung.record, [name], "mixed"))
             for name in UPLOAD_ATTACKS
         }
-        for own in thirds
+        for third in thirds
     ]
     rows = [
         [
-            f"{own[0].loss_gap:.2f} to {own[-1].loss_gap:.2f}",
-            str(len(own)),
-            *(
-                f"{mean[name]:.3f}, strongest in {sum(one.best.attack == name for one in own)}"
-                for name in UPLOAD_ATTACKS
-            ),
+            f"{third[0].loss_gap:.2f} to {third[-1].loss_gap:.2f}",
+            str(len(third)),
+            *(f"{mean[name]:.3f}, strongest in {_wins(third, name)}" for name in UPLOAD_ATTACKS),
         ]
-        for own, mean in zip(thirds, means, strict=True)
+        for third, mean in zip(thirds, means, strict=True)
     ]
     first, last = (max(mean, key=lambda name: mean[name]) for mean in (means[0], means[-1]))
-    unseen = min(means[0], key=lambda name: means[0][name])
+    weakest = min(means[0], key=lambda name: means[0][name])
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
     return (
         f"`{first}`: in the lowest third of the ladder it has a mean AUC of {means[0][first]:.2f}, "
-        f"and `{unseen}` {means[0][unseen]:.2f}. In the highest `{last}` leads with "
+        f"and `{weakest}` {means[0][weakest]:.2f}. In the highest `{last}` leads with "
         f"{means[-1][last]:.2f}. Mean AUC of each attack:\n\n" + _grid(head, rows)
     )
 
 
+def _wins(ladder: Sequence[Rung], attack: str) -> int:
+    return sum(rung.best.attack == attack for rung in ladder)
+
+
 def _final(final: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
-    held = inside(final, FINAL_RULE, checked_on, of_final)
+    within = inside(final, FINAL_RULE, checked_on, of_final)
     points = [f"{100 * final.from_gap(auc):.0f} points for an AUC of {auc}" for auc in WORRY]
-    far = max(checked_on, key=lambda one: abs(one.final.value - _said(final, FINAL_RULE, one)))
+    far = max(
+        checked_on, key=lambda rung: abs(rung.final.value - _predicted(final, FINAL_RULE, rung))
+    )
     return (
-        "Here the generalisation gap of the global model does tell, roughly: the AUC of its loss "
-        f"(`{FINAL_ATTACK}`, against samples of nobody) is to be expected at "
+        "Here the generalisation gap of the global model predicts roughly: the expected AUC of its "
+        f"loss (`{FINAL_ATTACK}`, against held-out samples) is "
         f"Φ({final.intercept:.2f} + {final.slope:.2f} · gap), that is from a gap of "
-        f"{', '.join(points)} on. Nine of ten federations lie within {final.spread:.2f} of what "
-        f"the other data sets say, and {sum(held)} of {len(held)} on the data for checking. The "
-        f"furthest off there is {NAMES[far.study]} ({far.variant or 'as it is'}), with a gap of "
-        f"{100 * far.gap:.0f} points, a training accuracy of {100 * far.train:.0f}% and an AUC of "
-        f"{far.final.value:.2f}.\n\n" + _axes(FINAL_AXES, made_from, checked_on, of_final)
+        f"{', '.join(points)} on. Nine of ten federations lie within {final.spread:.2f} of the "
+        f"prediction from the other data sets, and {sum(within)} of {len(within)} on the data for "
+        f"checking. The largest error there is {NAMES[far.study]} ({far.variant or 'as it is'}), "
+        f"with a gap of {100 * far.gap:.0f} points, a training accuracy of {100 * far.train:.0f}% "
+        f"and an AUC of {far.final.value:.2f}.\n\n"
+        + _axes(FINAL_AXES, made_from, checked_on, of_final)
     )
 
 
 def _axes(
-    axes: Sequence[Axis], made_from: Sequence[Rung], checked_on: Sequence[Rung], found: Found
+    axes: Sequence[Axis], made_from: Sequence[Rung], checked_on: Sequence[Rung], measure: Measure
 ) -> str:
     rows = [
         [
             axis.name,
-            f"{fmean(map(abs, left_out(axis, made_from, found))):.3f}",
-            f"{fmean(map(abs, errors_on(axis, made_from, checked_on, found))):.3f}",
+            f"{fmean(map(abs, left_out(axis, made_from, measure))):.3f}",
+            f"{fmean(map(abs, errors_on(axis, made_from, checked_on, measure))):.3f}",
         ]
         for axis in axes
     ]
-    return _grid(["known of the federation", "a data set left out", "data for checking"], rows)
+    return _grid(["quantity", "a data set left out", "data for checking"], rows)
 
 
-def _changes(found: Sequence[Change]) -> str:
+def _changes(largest: Sequence[Change]) -> str:
     rows = [
         [
-            KINDS[one.kind],
-            one.data,
-            f"{one.before} → {one.after}",
-            f"{one.auc[0]:.3f} → {one.auc[1]:.3f}",
-            f"{100 * one.accuracy[0]:.1f} → {100 * one.accuracy[1]:.1f}%",
+            KINDS[change.kind],
+            change.data,
+            f"{change.before} → {change.after}",
+            f"{change.auc[0]:.3f} → {change.auc[1]:.3f}",
+            f"{100 * change.accuracy[0]:.1f} → {100 * change.accuracy[1]:.1f}%",
         ]
-        for one in found
+        for change in largest
     ]
     return _grid(["", "data", "setting", "strongest attack's AUC", "test accuracy"], rows)
 
 
 def _sources(made_from: Sequence[Rung]) -> str:
     rows = []
-    for one in made_from:
-        for figure in on_sources(one.record):
+    for rung in made_from:
+        for figure in on_sources(rung.record):
             over = figure.over_baseline
             if over is None:
                 continue
             limits = f" ({over.low:.2f} to {over.high:.2f})" if over.low is not None else ""
             rows.append(
                 [
-                    NAMES[one.study],
-                    one.variant or "as it is",
-                    f"{one.loss_gap:.2f}",
+                    NAMES[rung.study],
+                    rung.variant or "as it is",
+                    f"{rung.loss_gap:.2f}",
                     f"{figure.success.number:.2f}",
                     f"{over.number:.2f}{limits}",
                 ]
             )
     head = ["data", "run", "gap of uploads", "success (`sia-mean`)", "beyond label distributions"]
     return (
-        "Ten clients; a guess is right one time in ten. Beyond the labels: success less that of "
-        "naming the client of whose data the sample's class is the largest share.\n\n"
+        "Ten clients; a guess is right one time in ten. Beyond label distributions: success minus "
+        "that of naming the client with the largest share of the sample's class.\n\n"
         + _grid(head, rows)
     )
 
 
-def _table(rows: Sequence[Rung], said: ProbitLine) -> str:
+def _table(rows: Sequence[Rung], line: ProbitLine) -> str:
     head = [
         *("data", "run", "samples", "train", "test", "gap of uploads"),
         *("strongest attack", "AUC", "rule", "TPR at 1%", "at 0.1%", "final model"),
@@ -639,32 +642,32 @@ def _table(rows: Sequence[Rung], said: ProbitLine) -> str:
         head,
         [
             [
-                NAMES[one.study],
-                one.variant or "as it is",
-                f"{one.samples:.0f}",
-                f"{100 * one.train:.0f}%",
-                f"{100 * one.test:.0f}%",
-                f"{one.loss_gap:.2f}",
-                f"`{one.best.attack}`",
-                f"{one.best.value:.3f} ({one.best.low:.3f} to {one.best.high:.3f})",
-                f"{_said(said, RULE, one):.2f}",
-                _rate(one, "tpr@0.01"),
-                _rate(one, "tpr@0.001"),
-                f"{one.final.value:.3f}",
+                NAMES[rung.study],
+                rung.variant or "as it is",
+                f"{rung.samples:.0f}",
+                f"{100 * rung.train:.0f}%",
+                f"{100 * rung.test:.0f}%",
+                f"{rung.loss_gap:.2f}",
+                f"`{rung.best.attack}`",
+                f"{rung.best.value:.3f} ({rung.best.low:.3f} to {rung.best.high:.3f})",
+                f"{_predicted(line, RULE, rung):.2f}",
+                _rate(rung, "tpr@0.01"),
+                _rate(rung, "tpr@0.001"),
+                f"{rung.final.value:.3f}",
             ]
-            for one in rows
+            for rung in rows
         ],
     )
 
 
-def _rate(one: Rung, metric: str) -> str:
-    values = [figure.value for figure in over_seeds(one.record, one.best.attack, metric, "mixed")]
-    known = [value for value in values if value is not None]
-    return f"{100 * fmean(known):.1f}%" if known and len(known) == len(values) else "–"
+def _rate(rung: Rung, metric: str) -> str:
+    values = [figure.value for figure in over_seeds(rung.record, rung.best.attack, metric, "mixed")]
+    rates = [value for value in values if value is not None]
+    return f"{100 * fmean(rates):.1f}%" if rates and len(rates) == len(values) else "–"
 
 
-def made() -> dict[Path, str]:
-    """Every file that the records give, by its path."""
+def generated() -> dict[Path, str]:
+    """Return every generated file by its path."""
     made_from, checked_on = rungs(MADE_FROM), rungs(CHECKED_ON)
     uploads, final = rule(RULE, made_from, of_uploads), rule(FINAL_RULE, made_from, of_final)
     table = {
@@ -672,11 +675,14 @@ def made() -> dict[Path, str]:
         "final": final._asdict(),
         "rungs": [
             [
-                NAMES[one.study],
-                one.variant or "as it is",
-                *(round(x, 3) for x in (one.loss_gap, one.best.value, one.best.low, one.best.high)),
+                NAMES[rung.study],
+                rung.variant or "as it is",
+                *(
+                    round(x, 3)
+                    for x in (rung.loss_gap, rung.best.value, rung.best.low, rung.best.high)
+                ),
             ]
-            for one in made_from
+            for rung in made_from
         ],
         "changes": changes(made_from),
     }
@@ -688,15 +694,19 @@ def made() -> dict[Path, str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """What the command line asks for; the exit code."""
-    files = made()
+    """Run the command and return its exit code."""
+    files = generated()
     if list(words) == ["--check"]:
         stale = [
             path
             for path, text in files.items()
             if path != PICTURE and (not path.is_file() or path.read_text(encoding="utf-8") != text)
         ]
-        print(f"run python docs/ladder.py: {stale}" if stale else "they are what the records give")
+        print(
+            f"run python docs/ladder.py: {stale}"
+            if stale
+            else "the files equal what the records give"
+        )
         return 1 if stale else 0
     for path, text in files.items():
         write_whole(path, text)

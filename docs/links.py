@@ -1,6 +1,6 @@
-"""Finds dead links of the built documentation: ``python docs/links.py docs/_build``.
+"""Find dead links in the built documentation: ``python docs/links.py docs/_build``.
 
-Pages link to each other, to places within them and to files. Links to other sites are not followed.
+Links between pages, to anchors and to files are checked. Links to other sites are not followed.
 """
 
 import sys
@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class _Page(HTMLParser):
-    """The links and the anchors of a page."""
+    """The links and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class _Page(HTMLParser):
 
 
 def dead_links(folder: Path) -> Iterator[str]:
-    """Yield each dead link of the pages in a folder, with its page.
+    """Yield each dead link in a folder of pages, with its page.
 
-    Links to absolute paths and out of the folder are dead, whatever is there on this machine.
+    Absolute paths and links out of the folder are dead even if they exist on this machine.
 
     Args:
         folder: The built documentation.
@@ -44,24 +44,24 @@ def dead_links(folder: Path) -> Iterator[str]:
             parts = urlsplit(link)
             if (parts.scheme and parts.scheme != "file") or parts.netloc:
                 continue
-            named = unquote(parts.path)
-            target = (path.parent / named).resolve() if named else path
+            link_path = unquote(parts.path)
+            target = (path.parent / link_path).resolve() if link_path else path
             if target.is_dir():
                 target /= "index.html"
-            where = path.relative_to(folder)
-            if parts.scheme or named.startswith("/") or not target.is_relative_to(folder):
-                yield f"{where}: {link} leaves the documentation"
+            page_name = path.relative_to(folder)
+            if parts.scheme or link_path.startswith("/") or not target.is_relative_to(folder):
+                yield f"{page_name}: {link} leaves the documentation"
             elif not target.is_file():
-                yield f"{where}: {link} is not there"
+                yield f"{page_name}: {link} does not exist"
             elif target in pages and unquote(parts.fragment) not in pages[target].anchors:
-                yield f"{where}: {link} has no such place"
+                yield f"{page_name}: {link} has no such anchor"
 
 
 def main() -> int:
     """Print dead links; return 1 if there are any."""
-    found = list(dead_links(Path(sys.argv[1]).resolve()))
-    print("\n".join(found) or "no dead links", file=sys.stderr if found else sys.stdout)
-    return bool(found)
+    lines = list(dead_links(Path(sys.argv[1]).resolve()))
+    print("\n".join(lines) or "no dead links", file=sys.stderr if lines else sys.stdout)
+    return bool(lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The pages of results, from the records: a page a study, and a list of them.
+"""Generate the pages of results from the records: a list, and a page for each study.
 
 `python docs/results.py` writes docs/results.md and docs/results/, as does `make docs`. They are not
 committed.
@@ -26,23 +26,23 @@ from results.archives import unpacked
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
-NONMEMBERS = {"unseen": "samples that nobody trained on", "other_client": "other clients' samples"}
+NONMEMBERS = {"unseen": "held-out samples", "other_client": "other clients' samples"}
 METRICS = {"auc": "AUC", "tpr@0.001": "TPR at 0.1% FPR"}
 
 INTRODUCTION = """# Results
 
-What the records in `results/` say, a page a study; `python docs/results.py` makes these pages from
-them. What follows for the papers stands on the page of
-[claims](claims.md). In brackets 95% intervals: of one seed by DeLong's method (AUC;
-exact on disjoint pairs where few pairs are misordered) and by order statistics with Clopper and
-Pearson's (rates), of several seeds those of these runs
-together, not of further ones. Square brackets are Clopper and Pearson's alone: limits of the share
-of members above the threshold that was used, whose true false-positive rate may be another. Nothing
-follows from them for the rate at 0.1% FPR, and no size or verdict rests on them. **Bold** figures
-are above guessing by a test corrected over the study and, but for rates, by their own interval; the
-test of a rate is exact and rests on no limits. A dash stands for what
-was refused or not run; the record says why. Accuracy is that of the last global model, the mean of
-the seeds.
+Look up the figures of all committed records, one page for each study. `python docs/results.py`
+generates these pages from `results/`. The page of [claims](claims.md) draws the conclusions.
+
+- Round brackets are 95 % intervals: of one seed by DeLong's method (AUC; exact on disjoint pairs if
+  few pairs are misordered), by order statistics with Clopper and Pearson's limits (rates), and of
+  several seeds those for these runs.
+- Square brackets are Clopper and Pearson's limits at the threshold that was used, whose true
+  false-positive rate may differ. No size or verdict uses them.
+- **Bold** figures are above chance by a test corrected over the study and, except for rates, by
+  their own interval. The test of a rate is exact and does not use limits.
+- A dash means that the figure was refused or not run; the record gives the reason.
+- Accuracy is that of the last global model, as mean over seeds.
 """
 
 
@@ -55,13 +55,13 @@ results/*
 
 
 class Study(NamedTuple):
-    """A folder of records.
+    """Folder of records.
 
     Attributes:
-        name: Of the folder.
-        command: What makes the records; D stands for the folder with data sets.
-        note: A remark; may be empty.
-        records: By variant, the study itself ("as it is") first.
+        name: Name of the folder.
+        command: Command that makes the records; D is the folder with data sets.
+        note: Remark, or empty.
+        records: Records by variant; the study itself ("as it is") comes first.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Study(NamedTuple):
 
 
 class Games(NamedTuple):
-    """A folder with the record of a study of security games; see :class:`Study`."""
+    """Folder with the record of a study of security games."""
 
     name: str
     command: str
@@ -80,12 +80,12 @@ class Games(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What it is about, in a sentence."""
+        """Return what it is about in one sentence."""
         return str(self.record.config.get("about", ""))
 
 
 class Panel(NamedTuple):
-    """What one table shows."""
+    """Columns of one table."""
 
     target: int
     contrast: str
@@ -93,9 +93,11 @@ class Panel(NamedTuple):
 
 
 def studies() -> list[Study | Games]:
-    """All folders that `results/made.toml` names, in its order."""
-    made = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
-    return [_study(name, one["command"], one.get("note", "")) for name, one in made.items()]
+    """Return all folders of `results/made.toml` in its order."""
+    entries = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
+    return [
+        _study(name, entry["command"], entry.get("note", "")) for name, entry in entries.items()
+    ]
 
 
 def _study(name: str, command: str, note: str) -> Study | Games:
@@ -106,12 +108,12 @@ def _study(name: str, command: str, note: str) -> Study | Games:
 
 
 def _records(folder: Path, name: str) -> dict[str, Record]:
-    found = {
+    columns = {
         path.stem.removeprefix(name).removeprefix("-") or "as it is": read_record(path)
         for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.stem), path.stem))
     }
     order = list(_variants(name))
-    return dict(sorted(found.items(), key=lambda item: _place(item[0], order)))
+    return dict(sorted(columns.items(), key=lambda item: _place(item[0], order)))
 
 
 def _variants(name: str) -> Iterable[str]:
@@ -127,12 +129,12 @@ def _place(variant: str, order: Sequence[str]) -> int:
 
 
 def pages(all_studies: Sequence[Study | Games]) -> dict[Path, str]:
-    """Every page by its path: the list of studies, and a page for each."""
-    found = {PAGE: _list(all_studies)}
+    """Return every page by path: the list of studies, and a page for each."""
+    pages = {PAGE: _list(all_studies)}
     for study in all_studies:
         text = _games(study) if isinstance(study, Games) else _section(study)
-        found[FOLDER / f"{study.name}.md"] = text + "\n"
-    return found
+        pages[FOLDER / f"{study.name}.md"] = text + "\n"
+    return pages
 
 
 def _list(all_studies: Sequence[Study | Games]) -> str:
@@ -151,19 +153,23 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
 
 
 def _learned(record: Record) -> str:
-    """Utility of the study as it is, so that a reader sees where there is nothing to leak."""
-    found = [record.where(topic="utility", metric=one) for one in (TRAIN_ACCURACY, TEST_ACCURACY)]
-    if all(found):
-        return " / ".join(f"{100 * fmean(one.number for one in runs):.0f}%" for runs in found)
+    """Return the utility of the study itself, which shows whether anything can leak."""
+    accuracies = [
+        record.where(topic="utility", metric=metric) for metric in (TRAIN_ACCURACY, TEST_ACCURACY)
+    ]
+    if all(accuracies):
+        return " / ".join(
+            f"{100 * fmean(metric.number for metric in runs):.0f}%" for runs in accuracies
+        )
     other = [_of_task(record, part) for part in ("train", "test")]
     return " / ".join(other) if all(other) else "–"
 
 
 def _of_task(record: Record, part: str) -> str:
-    """Mean of the measure of a task that counts no right answers, with its name."""
+    """Return the mean utility of a task without accuracy, with its name."""
     runs = [o for o in record.where(topic="utility") if o.metric.startswith(f"{part} ")]
     name = runs[0].metric.removeprefix(f"{part} ") if runs else ""
-    return f"{fmean(one.number for one in runs):.2f} {name}" if runs else ""
+    return f"{fmean(estimate.number for estimate in runs):.2f} {name}" if runs else ""
 
 
 def _section(study: Study) -> str:
@@ -184,7 +190,7 @@ def _section(study: Study) -> str:
 
 
 def _games(study: Games) -> str:
-    """Security games: the tables of points, as the report has them."""
+    """Return the tables of points of security games, as in the report."""
     tables = [points_table(study.record, in_rounds=in_rounds) for in_rounds in (False, True)]
     parts = (
         f"# {study.name}",
@@ -213,7 +219,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _controls(study: Study) -> str:
-    """How many controls passed, and which did not."""
+    """Count the controls that passed, and name the others."""
     done = [
         (name, control)
         for name, record in study.records.items()
@@ -231,28 +237,28 @@ def _controls(study: Study) -> str:
 
 
 def _unknown_commits(study: Study) -> str:
-    """Says how many records do not know which commit made them, or were made with changes to it."""
+    """Count the records without a commit, or with uncommitted changes."""
     commits = [record.environment.commit for record in study.records.values()]
     unknown = sum(not commit for commit in commits)
     changed = sum(commit.endswith("+") for commit in commits)
-    said = f" {unknown} of them do not say by which commit." if unknown else ""
-    return said + (f" {changed} were made with uncommitted changes." if changed else "")
+    without_commit = f" {unknown} of them do not say by which commit." if unknown else ""
+    return without_commit + (f" {changed} were made with uncommitted changes." if changed else "")
 
 
 def _near_guessing(study: Study) -> str:
-    """Names the rows of whose models nothing follows about attacks or defenses."""
+    """Name the rows whose models allow no conclusion about attacks or defenses."""
     rows = [
-        f"{name} ({100 * one.train_accuracy:.1f}%, guessing {100 * one.guess:.1f}%)"
+        f"{name} ({100 * row.train_accuracy:.1f}%, guessing {100 * row.guess:.1f}%)"
         for name, record in study.records.items()
-        for one in near_guessing(record)
+        for row in near_guessing(record)
     ]
     return f"**Training accuracy near guessing**: {', '.join(rows)}." if rows else ""
 
 
 def _panels(study: Study) -> list[Panel]:
-    shown = [figure for record in study.records.values() for figure in _shown(record)]
-    targets = sorted({figure.target for figure in shown if figure.target is not None})
-    contrasts = [name for name in NONMEMBERS if any(f.contrast == name for f in shown)]
+    figures = [figure for record in study.records.values() for figure in _shown(record)]
+    targets = sorted({figure.target for figure in figures if figure.target is not None})
+    contrasts = [name for name in NONMEMBERS if any(f.contrast == name for f in figures)]
     return [
         Panel(target, contrast, metric)
         for target in targets
@@ -263,7 +269,7 @@ def _panels(study: Study) -> list[Panel]:
 
 
 def _shown(record: Record) -> list[Estimate]:
-    """Figures over all seeds, which for a single seed are its own."""
+    """Return the figures over all seeds, or those of a single seed."""
     alone = len(record.seeds) == 1
     return [f for f in record.findings if f.seed is None or alone]
 
@@ -284,20 +290,20 @@ def _table(study: Study, panel: Panel) -> str:
     head = ["", "accuracy", *attacks]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
-        shown = _shown(record)
-        cells = [_cell(shown, panel, attack) for attack in attacks]
+        figures = _shown(record)
+        cells = [_cell(figures, panel, attack) for attack in attacks]
         lines.append(_row([name, _accuracy(record), *cells]))
     return f"{title}\n\n" + "\n".join(lines)
 
 
 def _sources(study: Study) -> str:
-    """Source inference: what is said of owners, beside what classes alone say."""
+    """Return the table of source inference with the level of label distributions."""
     attacks = list(dict.fromkeys(run.attack for r in study.records.values() for run in r.sources))
-    levels_made = [one for r in study.records.values() for one in on_sources(r)]
+    levels_made = [source for r in study.records.values() for source in on_sources(r)]
     older = (
         " (of records of an earlier version what is right when owners are shuffled within "
         "classes, which may be too high, and what is beyond it too low)"
-    ) * any(one.older_level for one in levels_made)
+    ) * any(source.older_level for source in levels_made)
     title = (
         "Share of samples whose owner is named. Label distributions alone: of the answers of "
         "the first attack, what would be right if a sample's owner depended on its class alone"
@@ -319,23 +325,23 @@ def _sources(study: Study) -> str:
     head = ["", "accuracy", *attacks, *levels_named]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
-        found = {one.success.attack: one for one in on_sources(record)}
-        if not found:
+        figures = {source.success.attack: source for source in on_sources(record)}
+        if not figures:
             continue
-        first = found[attacks[0]]
+        first = figures[attacks[0]]
         runs = [run for run in record.sources if run.attack == first.success.attack]
         alone = [
-            one
-            for one in record.on_sources
-            if one.attack == first.success.attack and not one.against
+            source
+            for source in record.on_sources
+            if source.attack == first.success.attack and not source.against
         ]
-        success = {(one.defense, one.view, one.seed): one.number for one in alone}
+        success = {(source.defense, source.view, source.seed): source.number for source in alone}
         best = fmean(
             max(run.by_round or [success[run.defense, run.view, run.seed]]) for run in runs
         )
         baseline = None if first.over_baseline is None else first.over_baseline.level
         levels = (first.mixes, baseline, best, first.chance)
-        cells = [_named_share(found[attack]) if attack in found else "–" for attack in attacks]
+        cells = [_named_share(figures[attack]) if attack in figures else "–" for attack in attacks]
         shares = ["–" if level is None else f"{100 * level:.1f}%" for level in levels]
         gaps = [abs(gap) for run in runs for gap in run.overfitting]
         overfitting = f"{100 * fmean(gaps):.1f}" if gaps else "–"
@@ -343,16 +349,16 @@ def _sources(study: Study) -> str:
     return f"{title}\n\n" + "\n".join(lines)
 
 
-def _named_share(one: Named) -> str:
-    value = f"{100 * one.success.number:.1f}%"
-    strong = f"**{value}**" if one.above_mixes else value
-    if one.success.low is None or one.success.high is None:
+def _named_share(named: Named) -> str:
+    value = f"{100 * named.success.number:.1f}%"
+    strong = f"**{value}**" if named.above_mixes else value
+    if named.success.low is None or named.success.high is None:
         return strong
-    return f"{strong} ({100 * one.success.low:.1f}–{100 * one.success.high:.1f})"
+    return f"{strong} ({100 * named.success.low:.1f}–{100 * named.success.high:.1f})"
 
 
 class ClusterColumn(NamedTuple):
-    """A figure of clustered learning, and how it is printed."""
+    """Figure of clustered learning and its format."""
 
     head: str
     figure: str
@@ -379,7 +385,7 @@ CLUSTERS = (
 
 
 def _clusters(study: Study) -> str:
-    """Clustered learning: IFCA-MIR's Tables 1 and 2, and what its figures show."""
+    """Return the tables of clustered learning: IFCA-MIR's Tables 1 and 2, and its figures."""
     clients = {len(run.clients) for r in study.records.values() for run in r.clusters}
     title = (
         "Clustered learning, means over seeds. Risk: balanced accuracy of membership inference on "
@@ -401,8 +407,13 @@ def _cluster_cell(record: Record, column: ClusterColumn) -> str:
     def shown(value: float) -> str:
         return f"{100 * value:.1f}%" if column.share else f"{value:.3g}"
 
-    at = {"topic": "clusters", "metric": column.figure, "group": column.group, "seed": None}
-    for mean in record.where(**at)[:1]:
+    coordinates = {
+        "topic": "clusters",
+        "metric": column.figure,
+        "group": column.group,
+        "seed": None,
+    }
+    for mean in record.where(**coordinates)[:1]:
         if mean.low is None or mean.high is None:
             return shown(mean.number)
         return f"{shown(mean.number)} ({shown(mean.low)}–{shown(mean.high)})"
@@ -414,12 +425,12 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _accuracy(record: Record) -> str:
-    known = [one.number for one in record.where(topic="utility", metric=TEST_ACCURACY)]
-    return f"{100 * sum(known) / len(known):.1f}%" if known else _of_task(record, "test") or "–"
+    values = [estimate.number for estimate in record.where(topic="utility", metric=TEST_ACCURACY)]
+    return f"{100 * sum(values) / len(values):.1f}%" if values else _of_task(record, "test") or "–"
 
 
-def _cell(shown: Sequence[Estimate], panel: Panel, attack: str) -> str:
-    for figure in shown:
+def _cell(figures: Sequence[Estimate], panel: Panel, attack: str) -> str:
+    for figure in figures:
         key = Panel(-1 if figure.target is None else figure.target, figure.contrast, figure.metric)
         if key == panel and figure.attack == attack and figure.value is not None:
             return _figure(figure)
@@ -432,8 +443,8 @@ def _figure(figure: Estimate) -> str:
 
     value = shown(figure.value or 0.0)
     strong = f"**{value}**" if above_chance(figure) else value
-    at = figure.at_threshold
-    used = (at.low, at.high) if at else (None, None)
+    limits = figure.at_threshold
+    used = (limits.low, limits.high) if limits else (None, None)
     if figure.high is not None:
         least = f"{shown(figure.low)}–" if figure.low is not None else "≤ "
         return f"{strong} ({least}{shown(figure.high)})"
@@ -443,14 +454,16 @@ def _figure(figure: Estimate) -> str:
 
 
 def main() -> int:
-    """Writes the pages, and says which archives have no command in `results/made.toml`."""
-    told = studies()
+    """Write the pages, and name the archives without a command in `results/made.toml`."""
+    listed = studies()
     FOLDER.mkdir(exist_ok=True)
     for left in FOLDER.glob("*.md"):
         left.unlink()
-    for path, text in pages(told).items():
+    for path, text in pages(listed).items():
         path.write_text(text, encoding="utf-8")
-    untold = {path.parent.name for path in unpacked().rglob("*.json")} ^ {one.name for one in told}
+    untold = {path.parent.name for path in unpacked().rglob("*.json")} ^ {
+        study.name for study in listed
+    }
     for name in sorted(untold):
         print(f"results/made.toml and the archives differ in {name}")
     return 1 if untold else 0

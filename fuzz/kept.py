@@ -25,7 +25,7 @@ from fedaudit.models import architecture
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.observe.usage import USAGE_FILE, counted, keeping_usage, read_usage, unused
+from fedaudit.observe.usage import USAGE_FILE, add_round, empty_usage, read_usage, record_usage
 from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.read import read_record
@@ -87,7 +87,7 @@ def usage(content: bytes) -> None:
     study = SimpleNamespace(defense=SimpleNamespace(label="none"), audit=audit)
     list(usage_rows(cast("Setup", SimpleNamespace(study=study, seed=1, defenses={})), found))
     if 0 in found.clients:
-        counted(found, Round(**{**vars(_round()), "index": found.rounds + 1}))
+        add_round(found, Round(**{**vars(_round()), "index": found.rounds + 1}))
 
 
 def usage_seeds() -> list[bytes]:
@@ -95,8 +95,8 @@ def usage_seeds() -> list[bytes]:
     place.mkdir(exist_ok=True)
     facts: Params = {"used": DATA.ids, "extra_bytes": torch.tensor([7])}
     round = Round(**{**vars(_round()), "facts": {0: facts}, "seconds": {0: 0.5}})
-    list(keeping_usage([round], {0: DATA, 2: DATA}, place, RUN))
-    assert unused({0: DATA}).rounds == 0
+    list(record_usage([round], {0: DATA, 2: DATA}, place, RUN))
+    assert empty_usage({0: DATA}).rounds == 0
     return [without_hash(place / USAGE_FILE)]
 
 

@@ -33,17 +33,17 @@ def site(tmp_path: Path) -> Path:
         "mailto:a@example.org",
     ],
 )
-def test_a_link_that_leads_somewhere_is_passed_over(link: str, site: Path) -> None:
+def test_a_working_link_is_accepted(link: str, site: Path) -> None:
     (site / "a.html").write_text(f'<p id="here"><a href="{link}">x</a><img src="picture.svg"></p>')
     assert list(dead_links(site)) == []
 
 
 @pytest.mark.parametrize(
-    ("link", "said"),
+    ("link", "message"),
     [
-        ("#../src/fedaudit", "has no such place"),
-        ("inner/#nowhere", "has no such place"),
-        ("b.html", "is not there"),
+        ("#../src/fedaudit", "has no such anchor"),
+        ("inner/#nowhere", "has no such anchor"),
+        ("b.html", "does not exist"),
         ("inner/../../outside.md", "leaves the documentation"),
         ("%2e%2e/outside.md", "leaves the documentation"),
         ("/etc/passwd", "leaves the documentation"),
@@ -51,14 +51,14 @@ def test_a_link_that_leads_somewhere_is_passed_over(link: str, site: Path) -> No
         ("link.md", "leaves the documentation"),
     ],
 )
-def test_a_dead_link_is_named_with_its_page(link: str, said: str, site: Path) -> None:
+def test_a_dead_link_is_named_with_its_page(link: str, message: str, site: Path) -> None:
     (site / "a.html").write_text(f'<a href="{link}">x</a>')
-    assert list(dead_links(site)) == [f"a.html: {link} {said}"]
+    assert list(dead_links(site)) == [f"a.html: {link} {message}"]
 
 
 def test_a_missing_picture_is_a_dead_link(site: Path) -> None:
     (site / "a.html").write_text('<img src="gone.png">')
-    assert list(dead_links(site)) == ["a.html: gone.png is not there"]
+    assert list(dead_links(site)) == ["a.html: gone.png does not exist"]
 
 
 def test_an_absolute_link_into_the_folder_itself_is_dead(site: Path) -> None:

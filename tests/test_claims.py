@@ -12,9 +12,9 @@ from scipy import stats
 
 from benchmarks.claims import wrong_families
 from docs.claims import again, comparing, data, figures, judging, page, pairs, routes, titles
-from docs.claims.comparing import Found
+from docs.claims.comparing import Figure
 from docs.claims.data import ROOT, Claim, Term
-from docs.claims.judging import Decided, Judged
+from docs.claims.judging import ClaimResult, PartResult
 from fedaudit.core.errors import BadInput
 from fedaudit.results.aggregate import Value
 from fedaudit.results.games import Spread
@@ -33,17 +33,19 @@ def made(direction: str = "above", margin: float = 0.0, figure: str = "auc") -> 
     return data.Test.model_validate(one)
 
 
-def part(low: float, high: float, *, regime: str = "location30", margin: float = 0.02) -> Judged:
+def part(
+    low: float, high: float, *, regime: str = "location30", margin: float = 0.02
+) -> PartResult:
     """A comparison with an interval around its middle."""
     test = made(margin=margin)
-    gap = Found((low + high) / 2, low, high, "", 3)
-    return Judged(regime, test, Term(), judging.verdict_of(test, low, high), gap, gap, gap)
+    gap = Figure((low + high) / 2, low, high, "", 3)
+    return PartResult(regime, test, Term(), judging.verdict_of(test, low, high), gap, gap, gap)
 
 
 HOLDS, NOT, LEVEL, NEITHER = (0.05, 0.07), (-0.07, -0.05), (-0.01, 0.01), (0.0, 0.04)
 
 
-def verdict(found: Sequence[tuple[float, float]], *, tier: int = 1) -> Decided:
+def verdict(found: Sequence[tuple[float, float]], *, tier: int = 1) -> ClaimResult:
     """Of a claim with one comparison in each of some regimes."""
     claim = Claim.model_validate(
         {"id": "x", "says": "", "where": "", "theirs": "", "tier": tier, "regimes": TIER_1}
@@ -75,9 +77,9 @@ def test_verdicts_follow_from_interval_and_margin_and_their_p_values_from_the_sa
     direction: str, margin: float, low: float, high: float, said: str
 ) -> None:
     test = made(direction, margin)
-    gap = Found(0.4 * low + 0.6 * high, low, high, "", 3)
+    gap = Figure(0.4 * low + 0.6 * high, low, high, "", 3)
     found = judging.verdict_of(test, low, high)
-    judged = Judged("r", test, Term(), found, gap, gap, gap)
+    judged = PartResult("r", test, Term(), found, gap, gap, gap)
     assert found == said
     assert (judged.p_value < 1) == (said != "open")
     # A limit that lies on the margin is 1.96 standard errors away from it.
@@ -135,7 +137,7 @@ def test_the_p_value_of_some_regimes_is_simes_over_the_largest() -> None:
     assert judging.partial([0.6], 4, 1) == 1.0
 
 
-def why(one: Decided, *, tested: int = 1) -> str:
+def why(one: ClaimResult, *, tested: int = 1) -> str:
     return routes.why(one, judging.ERROR, tested)
 
 
@@ -237,9 +239,11 @@ def test_further_runs_are_judged_by_their_own_limits_and_by_students_t() -> None
 
 def test_a_limit_that_is_the_figure_itself_makes_no_verdict_certain() -> None:
     # All of two targets: the upper limit of the share is the share.
-    gap = Found(1.0, 0.158, 1.0, "Clopper-Pearson 95%", 1)
+    gap = Figure(1.0, 0.158, 1.0, "Clopper-Pearson 95%", 1)
     test = made("near", 0.05)
-    judged = Judged("ami-tiny", test, Term(), judging.verdict_of(test, 0.158, 1.0), gap, gap, gap)
+    judged = PartResult(
+        "ami-tiny", test, Term(), judging.verdict_of(test, 0.158, 1.0), gap, gap, gap
+    )
     assert judged.verdict == "contradicted"
     assert 0.01 < judged.p_value < 0.05
 
@@ -261,9 +265,9 @@ def test_rates_so_near_zero_that_students_limits_leave_their_range_have_none_for
 def test_games_are_about_further_targets_only_where_each_has_its_own() -> None:
     test = made(figure="adv")
     regime = data.regimes()["ami-cifar10-plain"]
-    own = comparing.found_of(regime, test, Term())
-    shared = comparing.found_of(regime, test, Term(attack="hidden=5,games=1000,targets=100"))
-    epochs = comparing.found_of(regime, made(figure="epochs"), Term())
+    own = comparing.figure_of(regime, test, Term())
+    shared = comparing.figure_of(regime, test, Term(attack="hidden=5,games=1000,targets=100"))
+    epochs = comparing.figure_of(regime, made(figure="epochs"), Term())
     assert own is not None
     assert shared is not None
     assert epochs is not None
@@ -327,7 +331,7 @@ def test_one_comparison_against_is_enough_unless_chance_among_several_explains_i
 
 
 def test_a_regime_that_lacks_a_record_decides_only_against() -> None:
-    missing = Judged("location30", made(), Term(), "not run", lacking="`x` was not run")
+    missing = PartResult("location30", made(), Term(), "not run", lacking="`x` was not run")
     assert not judging.together([part(*HOLDS), missing], leaking=True).counts
     assert judging.together([part(*NOT), missing], leaking=True).verdict == "contradicted"
 
@@ -339,11 +343,11 @@ def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     both = judging.corrected([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
     assert both[0].verdict == "open"
     assert routes.why(both[0], routes.share_of_error(both), 2) == (
-        "holds in `location30`; confirmed by itself (p = 0.04), but not after correction over 2 "
+        "holds in `location30`; confirmed alone (p = 0.04), but not after correction over 2 "
         "claims; to settle it: some 4 seeds of `location30` (3 so far) (then confirmed; less than "
         "0.1 core hours)"
     )
-    not_tested = Decided(both[0].claim, "not run", ())
+    not_tested = ClaimResult(both[0].claim, "not run", ())
     alone = judging.corrected([verdict([barely], tier=2), not_tested])
     assert alone[0].verdict == "confirmed"
 
@@ -382,8 +386,8 @@ def test_wrong_decisions_at_the_margin_are_as_rare_as_promised() -> None:
 def test_an_open_comparison_says_how_much_more_would_settle_it(
     figure: str, low: float, high: float, margin: float, wanted: str
 ) -> None:
-    gap = Found((low + high) / 2, low, high, "", 3)
-    judged = Judged("location30", made("above", margin, figure), Term(), "open", gap, gap, gap)
+    gap = Figure((low + high) / 2, low, high, "", 3)
+    judged = PartResult("location30", made("above", margin, figure), Term(), "open", gap, gap, gap)
     times = min(routes.times_to(judged, verdict, judging.ERROR) for verdict in routes.FIRST)
     assert routes.more_of(judged, times) == wanted
 
@@ -506,7 +510,7 @@ def test_convergence_is_by_the_last_change_of_each_groups_model() -> None:
 def test_the_hypervolume_is_that_of_all_strengths_and_of_no_defense(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    auc = figures.Asked("auc", "fedmia-2", "mixed", 0)
+    auc = figures.FigureName("auc", "fedmia-2", "mixed", 0)
     points = {"": (0.8, 0.8), "weak": (0.6, 0.6), "strong": (0.5, 0.1), "another": (0.5, 1.0)}
     (tmp_path / "study").mkdir()
     for variant in points:
@@ -517,7 +521,7 @@ def test_the_hypervolume_is_that_of_all_strengths_and_of_no_defense(
     known = {
         variant: {
             auc: {1: {None: Value.without_limits(area)}},
-            figures.Asked("test_accuracy"): {1: {None: Value.without_limits(right)}},
+            figures.FigureName("test_accuracy"): {1: {None: Value.without_limits(right)}},
         }
         for variant, (area, right) in points.items()
     }
@@ -622,7 +626,7 @@ def test_records_are_made_again_past_a_failure_and_not_twice(
             write_record(moved, made)
         return 3 if does == "fail" else 0
 
-    assert again.carry_out(units, run) == 1
+    assert again.run_units(units, run) == 1
     said = capsys.readouterr().out
     assert called == ["one", "broken", "silent", "two"]
     assert said.count("  train_accuracy: 1 equal to the digit\n") == 1
@@ -632,11 +636,11 @@ def test_records_are_made_again_past_a_failure_and_not_twice(
     assert "failed: silent: exit code 0" in said
     # What was made is not made again; what failed is tried again.
     called.clear()
-    assert again.carry_out([units[0], units[3]], run) == 0
+    assert again.run_units([units[0], units[3]], run) == 0
     assert called == []
     units[1].made.parent.mkdir(parents=True)
     units[1].made.write_text("{", encoding="utf-8")
-    assert again.carry_out([units[1]], run) == 1
+    assert again.run_units([units[1]], run) == 1
 
 
 NUMBERS = {"seven": 7, "eight": 8, "nine": 9, "two": 2}

@@ -158,7 +158,7 @@ KINDS = {
         ("verify run", "run is the folder of a run and not a pack"),
         (
             "verify study.toml",
-            "study.toml is a study and not a pack; `fedaudit run` carries it out",
+            "study.toml is a study and not a pack; `fedaudit run` runs it",
         ),
         ("gate record.json --policy policy.toml", "record.json is a record of version None"),
         ("report pipe", "pipe is no regular file"),
@@ -317,7 +317,7 @@ def test_one_command_carries_out_studies_of_games_too(
     of_games = tmp_path / "games.toml"
     of_games.write_text(GAMES)
     assert exit_code("run", of_games, "--variant", "all") == 2
-    assert "--variant is of studies that train" in one_sentence(capsys)
+    assert "--variant applies to studies that train" in one_sentence(capsys)
     played: list[tuple[object, ...]] = []
     monkeypatch.setattr(running, "_play", lambda *given: played.append(given))
     assert exit_code("run", of_games, "--game.games=10") == 0

@@ -42,5 +42,5 @@ def test_the_demo_replaces_no_other_study_file(
     theirs = tmp_path / "study.toml"
     theirs.write_text("name = 'mine'", encoding="utf-8")
     assert exit_code("demo", "--out", tmp_path) == 2
-    assert "is not the demo's" in capsys.readouterr().err
+    assert "is not the study of the demo" in capsys.readouterr().err
     assert theirs.read_text(encoding="utf-8") == "name = 'mine'"

@@ -41,8 +41,8 @@ fair = 150
     ("error", "said", "code"),
     [
         (BadInput("no such file; check the path"), "no such file", 2),
-        (OSError("disk full"), "could not do it (disk full)", 2),
-        (MemoryError(), "could not do it (out of memory)", 2),
+        (OSError("disk full"), "operating system refused (disk full)", 2),
+        (MemoryError(), "operating system refused (out of memory)", 2),
         (RuntimeError("DefaultCPUAllocator: can't allocate"), "out of memory; choose", 2),
         (KeyboardInterrupt(), "start the same command again", 130),
         (Terminated(), "start the same command again", 143),
@@ -54,8 +54,8 @@ def test_what_a_user_can_mend_ends_with_a_sentence_and_a_code(
 ) -> None:
     end = end_of(error)
     assert end is not None
-    assert said in end.said
-    assert "\n" not in end.said
+    assert said in end.message
+    assert "\n" not in end.message
     assert end.code == code
 
 
@@ -125,7 +125,7 @@ def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
     (os.killpg if whole_group else os.kill)(program.pid, signal.SIGTERM)
     _, said = program.communicate(timeout=60)
     assert program.returncode == 143
-    assert "fedaudit: stopped; start the same command again to go on" in said
+    assert "fedaudit: stopped; start the same command again to resume" in said
     assert "Traceback" not in said
     assert children
     deadline = time.monotonic() + 30
@@ -162,7 +162,7 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
         said = capsys.readouterr().err
         assert "Traceback" in said
         assert "\x1b" not in said
-        assert "says nothing about what it was given" in said
+        assert "and not of its input" in said
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
@@ -280,7 +280,7 @@ def test_what_is_printed_and_lost_is_refused_where_it_is_no_verdict(
             opened.callback(suppressed_close, printed)
         assert exit_code("gate", "--print-policy") == 2
     said = capsys.readouterr().err
-    assert said.startswith("fedaudit: standard output did not take what was printed")
+    assert said.startswith("fedaudit: standard output could not be written")
     assert why in said
 
 
@@ -309,8 +309,8 @@ def test_a_file_gets_no_number_of_a_stream_that_the_program_was_started_without(
     tmp_path: Path,
 ) -> None:
     code = (
-        "import os, sys\nfrom fedaudit.cli.application import printing_anyway\n"
-        "with printing_anyway(), open(sys.argv[1], 'w') as file:\n"
+        "import os, sys\nfrom fedaudit.cli.application import robust_printing\n"
+        "with robust_printing(), open(sys.argv[1], 'w') as file:\n"
         "    assert file.fileno() > 2\n    os.write(2, b'of a library')\n    print('x')\n"
     )
     told = tmp_path / "told"

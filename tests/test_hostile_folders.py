@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.observe.tensors import read_notes, write_tensors
-from fedaudit.observe.usage import MOST_USES, counted, unused
+from fedaudit.observe.usage import MOST_USES, add_round, empty_usage
 from fedaudit.plan.values import study_from
 from fedaudit.study.running.pretraining import _refuse_other
 from fuzz import kept
@@ -71,7 +71,7 @@ CASES: list[
         "is not a record of usage",
     ),
     (kept.scores, kept.scores_seeds, {"9" * 5000 + "/0/ids": torch.arange(4)}, {}, "no scores"),
-    (kept.scores, kept.scores_seeds, {"1/0/ids": torch.rand(4)}, {}, "does not say where"),
+    (kept.scores, kept.scores_seeds, {"1/0/ids": torch.rand(4)}, {}, "has no origins of"),
     (
         kept.scores,
         kept.scores_seeds,
@@ -160,16 +160,16 @@ def test_what_no_run_keeps_is_refused_with_the_file(
 
 @pytest.mark.parametrize("where", ["x" * 20_000, "a\0b", "../" * 3000])
 def test_a_path_of_a_run_that_no_folder_can_have_is_refused(where: str) -> None:
-    with pytest.raises(FedauditError, match=r"has a path|which is not there"):
+    with pytest.raises(FedauditError, match=r"has a path|which does not exist"):
         kept.places(json.dumps({"1": where}).encode())
 
 
 def test_uses_of_a_sample_are_counted_up_to_what_is_read_back() -> None:
     round = kept._round()
     many = {0: {"used": kept.DATA.ids.repeat(3), "recycled": kept.DATA.ids}}
-    usage = unused({0: kept.DATA})
+    usage = empty_usage({0: kept.DATA})
     usage.used[0].fill_(MOST_USES - 1)
-    found = counted(usage, type(round)(**{**vars(round), "facts": many}))
+    found = add_round(usage, type(round)(**{**vars(round), "facts": many}))
     assert found.used[0].tolist() == [MOST_USES] * 6
 
 
@@ -181,5 +181,5 @@ def test_a_pretrained_file_whose_settings_nest_without_end_is_of_another_study(
     )
     path = tmp_path / "x.safetensors"
     write_tensors({"a": torch.zeros(1)}, path, {"settings": DEEP})
-    with pytest.raises(FedauditError, match="was not made by the"):
+    with pytest.raises(FedauditError, match="was not written by the"):
         _refuse_other(path, study)

@@ -1,4 +1,4 @@
-"""Every link from a page of the documentation to another, or to the source, leads somewhere."""
+"""Links between documentation pages, and to the source, lead to existing files and anchors."""
 
 import re
 import tomllib
@@ -11,21 +11,21 @@ DOCS = ROOT / "docs"
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
 PAGES = [path for path in PAGES if path.parent.name != "results" and path.name != "results.md"]
-MADE = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
-BUILT = {DOCS / "results.md", *(DOCS / "results" / f"{name}.md" for name in MADE)}
-"""Pages that are built from the archives of results, and not kept."""
+ARCHIVES = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
+BUILT = {DOCS / "results.md", *(DOCS / "results" / f"{name}.md" for name in ARCHIVES)}
+"""Pages that are built from the archives of results and are not committed."""
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]+)(?:#([\w-]+))?\)")
 
 
 def anchors(page: str) -> set[str]:
-    """Anchors of a page: those written out, and those of its headings."""
+    """Return the anchors of a page: explicit ones and those of its headings."""
     headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
-    made = {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings}
-    return made | set(re.findall(r"id=['\"]([\w-]+)['\"]", page))
+    slugs = {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
+    return slugs | set(re.findall(r"id=['\"]([\w-]+)['\"]", page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
-def test_every_link_to_another_page_leads_somewhere(page: Path) -> None:
+def test_links_to_other_pages_exist(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         path = (page.parent / target).resolve()
         assert path.exists() or path in BUILT, f"{page.name} links to {target}"
@@ -36,12 +36,12 @@ def test_every_link_to_another_page_leads_somewhere(page: Path) -> None:
 PLACE = re.compile(
     r"`((?:src|studies|docs(?!/_build)|tests|examples|benchmarks|claims)/[\w./-]*\w)/?`"
 )
-"""A path of the repository in backticks: no pattern, no part of a command, and nothing built."""
+"""A path of the repository in backticks that is not a pattern, part of a command or built."""
 
 
 @pytest.mark.parametrize(
     "page", [*PAGES, README, CONTRIBUTING], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_every_path_of_the_repository_that_a_page_names_is_there(page: Path) -> None:
-    named = set(PLACE.findall(page.read_text(encoding="utf-8")))
-    assert not [path for path in sorted(named) if not (ROOT / path).exists()]
+def test_paths_of_the_repository_on_a_page_exist(page: Path) -> None:
+    paths = set(PLACE.findall(page.read_text(encoding="utf-8")))
+    assert not [path for path in sorted(paths) if not (ROOT / path).exists()]

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedaudit.cli.application import log, printing_anyway
+from fedaudit.cli.application import log, robust_printing
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml, print_verdict
@@ -96,7 +96,7 @@ def test_colons_and_hashes_within_a_line_stay(word: str) -> None:
 def test_what_the_program_prints_is_no_command(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with printing_anyway():
+    with robust_printing():
         print(command)
         print("", command, sep="\n", file=sys.stderr)
         print(" ", end="")
@@ -147,7 +147,7 @@ def test_a_verdict_on_a_strangers_record_is_no_command(
     text = junit_xml(verdict)
     assert not commands_in(text)
     ElementTree.fromstring(text)
-    with printing_anyway():
+    with robust_printing():
         print_verdict(verdict, Console(width=width))
     printed = capsys.readouterr().out
     assert not commands_in(printed)
@@ -168,7 +168,7 @@ def test_the_screen_of_a_strangers_record_is_no_command(
     path = tmp_path / "record.json"
     path.write_text(json.dumps(given))
     record = read_record(path)
-    with printing_anyway():
+    with robust_printing():
         print_record(record)
         print_comparison(compared([record, record]), [record, record])
     assert not commands_in(capsys.readouterr().out)

@@ -21,8 +21,8 @@ from fedaudit.core import errors
 from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import Clients, NamedPart
 from fedaudit.datasets.catalog import SOURCES
+from fedaudit.datasets.dataset import DataSource
 from fedaudit.datasets.partitions.schemes import PARTITIONS
-from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.plan.sections import TrainingSection

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.claims import again, comparing, data, figures, judging, page, routes
-from docs.claims.judging import Decided
+from docs.claims.judging import ClaimResult
 from docs.claims.titles import scale_of
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson
@@ -51,13 +51,13 @@ def test_the_page_of_claims_is_what_claims_and_records_give() -> None:
 
 
 @pytest.fixture(scope="module")
-def all_decided() -> list[Decided]:
+def all_decided() -> list[ClaimResult]:
     return [one for paper in data.papers() for one in judging.decided(paper)]
 
 
 @pytest.mark.slow
 def test_no_verdict_about_an_attack_rests_on_a_regime_that_does_not_leak(
-    all_decided: list[Decided],
+    all_decided: list[ClaimResult],
 ) -> None:
     for one in all_decided:
         counted = [held for held in one.held if held.counts]
@@ -68,7 +68,7 @@ def test_no_verdict_about_an_attack_rests_on_a_regime_that_does_not_leak(
 
 @pytest.mark.slow
 def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
-    all_decided: list[Decided],
+    all_decided: list[ClaimResult],
 ) -> None:
     for one in all_decided:
         said = routes.why(one, judging.ERROR, len(all_decided))
@@ -78,7 +78,7 @@ def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
 
 @pytest.mark.slow
 def test_no_paper_is_contradicted_by_a_regime_that_is_smaller_and_the_scale_is_said(
-    all_decided: list[Decided],
+    all_decided: list[ClaimResult],
 ) -> None:
     scales = {claim.id: paper.scale for paper in data.papers() for claim in paper.claim}
     for one in all_decided:
@@ -91,7 +91,7 @@ def test_no_paper_is_contradicted_by_a_regime_that_is_smaller_and_the_scale_is_s
 
 
 @pytest.mark.slow
-def test_at_most_a_fifth_of_the_claims_was_not_run(all_decided: list[Decided]) -> None:
+def test_at_most_a_fifth_of_the_claims_was_not_run(all_decided: list[ClaimResult]) -> None:
     missing = [one for one in all_decided if one.verdict == "not run"]
     assert 5 * len(missing) <= len(all_decided)
 
@@ -107,7 +107,7 @@ def test_claims_beyond_the_label_distributions_of_older_records_say_that_these_a
     noted = {
         re.findall("<a id='([^']+)'", line)[0]
         for line in (ROOT / "docs" / "claims.md").read_text(encoding="utf-8").splitlines()
-        if "an earlier version, whose level of label distributions may be too high" in line
+        if "an earlier version. Their level of label distributions may be too high" in line
     }
     assert "sia-class-mixes" in noted
     assert noted <= asked
@@ -132,7 +132,7 @@ def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
     for variant in ("redraw", ""):
         known = figures.rows("fedmia-tiny-alexnet", variant)
         assert known is not None
-        by_seed = known[figures.Asked("tpr@0.001", "fedmia-2", "mixed", 0)]
+        by_seed = known[figures.FigureName("tpr@0.001", "fedmia-2", "mixed", 0)]
         shares.append(100 * by_seed[None][None].value)
     drawn_anew, aligned = shares
     assert f"finds {drawn_anew:.0f} % of the members at 0.1 % false positives" in readme

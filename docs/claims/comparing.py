@@ -1,4 +1,4 @@
-"""What the comparisons of a claim give in a regime, and whether there is anything to find there."""
+"""Comparisons of a claim in a regime, and whether the regime leaks."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from docs.claims.data import Regime, Term, Test, regimes, variant_of
-from docs.claims.figures import Asked, counted, hypervolumes, rows
+from docs.claims.figures import FigureName, counted, hypervolumes, rows
 from docs.claims.pairs import Pair, pairs, sides
 from fedaudit.metrics import Limited, averaged
 from fedaudit.results.aggregate import Values, difference, further_runs_interval, mean_difference
@@ -21,29 +21,29 @@ LEAST = {
     "clusters": (0.6, 0.55),
     "games": (0.7, 0.65),
 }
-"""From which figure and lower limit on a regime leaks, by what an adversary asks there."""
+"""Figure and lower limit from which a regime leaks, by the question of its adversary."""
 GROUPS = ("majority", "minority", "everybody")
-"""Of clients; the last where there are no others."""
+"""Groups of clients; the last one if a federation has no groups."""
 BY_STUDENT = "Student's t over runs"
 
 
 SIGNED = ("excess", "over_label_baseline", "loss_gap", "last change", "error of")
-"""How figures begin that can lie below 0."""
+"""Prefixes of figures that can be below 0."""
 OVER_TARGETS = ("epochs", "uncertified", "held_out", "detector_auc")
-"""Figures of games whose limits are for further targets, or further models."""
+"""Figures of games whose limits refer to further targets or models."""
 
 
-class Found(NamedTuple):
-    """A figure, or a difference of two, with its interval for these runs and for further ones.
+class Figure(NamedTuple):
+    """Figure, or difference of two, with its intervals for these runs and for further runs.
 
     Attributes:
-        value: The figure.
-        low: Lower limit for these runs; None if there is none.
-        high: Upper limit for these runs.
-        method: How these limits were made.
-        seeds: Runs behind it; 0 for a number.
-        further: Limits for further runs by Student's t, from five seeds on; of games those for
-            further targets. None if not known.
+        value: Value.
+        low: Lower limit for these runs, if known.
+        high: Upper limit for these runs, if known.
+        method: Method of these limits.
+        seeds: Number of runs; 0 for a constant.
+        further: Limits for further runs by Student's t, from five seeds on; for games those for
+            further targets. None if unknown.
     """
 
     value: float
@@ -54,51 +54,51 @@ class Found(NamedTuple):
     further: tuple[float, float] | None = None
 
 
-def found_of(regime: Regime, test: Test, term: Term) -> Found | None:
-    """A figure over the runs of its record; None where there is none."""
+def figure_of(regime: Regime, test: Test, term: Term) -> Figure | None:
+    """Return a figure over the runs of its record, if the record has it."""
     if term.value is not None:
-        return Found(term.value, term.value, term.value, "", 0)
+        return Figure(term.value, term.value, term.value, "", 0)
     values = _values(regime, test, term)
     if values is None:
         return None
-    found = over_runs(values)
+    figure = over_runs(values)
     if regime.kind == "games" and _is_over_targets(regime, test, term):
-        return found._replace(further=_both(found.low, found.high))
-    return found
+        return figure._replace(further=_both(figure.low, figure.high))
+    return figure
 
 
 def _is_over_targets(regime: Regime, test: Test, term: Term) -> bool:
-    """Whether limits of a figure of games hold for further targets, and not for these alone."""
+    """Return whether limits of a figure of games hold for further targets."""
     if (term.figure or test.figure) in OVER_TARGETS:
         return True
-    known = rows(term.study or regime.study, "") or {}
-    played, targets = (known.get(Asked(name, term.attack)) for name in ("games", "targets"))
+    figures = rows(term.study or regime.study, "") or {}
+    played, targets = (figures.get(FigureName(name, term.attack)) for name in ("games", "targets"))
     if played is None or targets is None:
         return False
     return targets[None][None].value >= played[None][None].value
 
 
-def gap_of(regime: Regime, test: Test, other: Term) -> Found | None:
-    """One less other: paired by sample where the runs were, else by seed, else by their limits."""
-    found = _gap_of(regime, test, other)
-    if found is None or found.low is None or found.high is None or found.further is None:
-        return found
-    # What is not known of these runs is not known of further ones either.
-    low, high = found.further
-    return found._replace(further=(min(low, found.low), max(high, found.high)))
+def gap_of(regime: Regime, test: Test, other: Term) -> Figure | None:
+    """Return the difference to another term: paired by sample, by seed, or from separate limits."""
+    gap = _gap_of(regime, test, other)
+    if gap is None or gap.low is None or gap.high is None or gap.further is None:
+        return gap
+    # Further runs cannot be known better than these.
+    low, high = gap.further
+    return gap._replace(further=(min(low, gap.low), max(high, gap.high)))
 
 
-def _gap_of(regime: Regime, test: Test, other: Term) -> Found | None:
+def _gap_of(regime: Regime, test: Test, other: Term) -> Figure | None:
     if other.value is not None:
-        found = found_of(regime, test, test.one)
-        if found is None:
+        result = figure_of(regime, test, test.one)
+        if result is None:
             return None
         values = _values(regime, test, test.one)
         if values is not None and not _fits(test.figure, values):
-            found = found._replace(further=None)
-            if found.method == BY_STUDENT:
-                found = found._replace(low=None, high=None)
-        return _shifted(found, other.value)
+            result = result._replace(further=None)
+            if result.method == BY_STUDENT:
+                result = result._replace(low=None, high=None)
+        return _shifted(result, other.value)
     paired = _paired(regime, test, other)
     one, against = _values(regime, test, test.one), _values(regime, test, other)
     if one is None or against is None:
@@ -106,16 +106,16 @@ def _gap_of(regime: Regime, test: Test, other: Term) -> Found | None:
     gap = None
     if all(set(side) != {None} for side in (one, against)):
         gap = difference(one, against)
-    sides_ = [found_of(regime, test, term) for term in (test.one, other)]
-    found = _as_found(gap) if gap is not None else None
-    if found is not None and not all(_fits(test.figure, side) for side in (one, against)):
-        found = found._replace(further=None)
+    sides_ = [figure_of(regime, test, term) for term in (test.one, other)]
+    result = _as_found(gap) if gap is not None else None
+    if result is not None and not all(_fits(test.figure, side) for side in (one, against)):
+        result = result._replace(further=None)
     if paired is not None:
-        # Attacks that are averaged have no limits for further runs of their own.
-        wider = paired.further or (found.further if found else None)
+        # Averages over attacks have no separate limits for further runs.
+        wider = paired.further or (result.further if result else None)
         return paired._replace(further=wider)
-    if found is not None and (found.low is not None or found.further is not None):
-        return _settled(found)
+    if result is not None and (result.low is not None or result.further is not None):
+        return _settled(result)
     first, second = sides_
     assert first is not None
     assert second is not None
@@ -123,12 +123,12 @@ def _gap_of(regime: Regime, test: Test, other: Term) -> Found | None:
 
 
 def _fits(figure: str, values: Values) -> bool:
-    """Whether Student's t suits a figure over seeds: its limits are ones that the figure can have.
+    """Return whether limits by Student's t lie within the range of the figure.
 
-    Of rates and counts near 0 the limits for further runs would hold in three quarters of cases
-    (docs/decisions/0015-two-regimes-and-one-error.md); those that stay above 0 hold as promised.
+    For rates and counts near 0, limits outside the range would be right in three quarters of cases
+    (docs/decisions/0015-two-regimes-and-one-error.md); those within it hold at their level.
     """
-    by_seed = [by[None].value for seed, by in values.items() if seed is not None]
+    by_seed = [by_target[None].value for seed, by_target in values.items() if seed is not None]
     limits = further_runs_interval(by_seed)
     if limits.low is None or limits.high is None:
         return True
@@ -136,15 +136,17 @@ def _fits(figure: str, values: Values) -> bool:
     return (limits.low >= 0 or figure.startswith(SIGNED)) and (limits.high <= 1 or not is_share)
 
 
-def over_runs(values: Values) -> Found:
-    """A figure over runs, with the limits of the record itself where it has them."""
-    by_seed = {seed: by[None] for seed, by in values.items() if seed is not None}
-    whole = values[None][None] if None in values else None
-    if len(by_seed) == 1 or (whole and (whole.low is not None or not by_seed)):
-        one = whole or next(iter(by_seed.values()))
+def over_runs(values: Values) -> Figure:
+    """Return a figure over runs, with the limits of the record if it has them."""
+    by_seed = {seed: by_target[None] for seed, by_target in values.items() if seed is not None}
+    over_all = values[None][None] if None in values else None
+    if len(by_seed) == 1 or (over_all and (over_all.low is not None or not by_seed)):
+        overall = over_all or next(iter(by_seed.values()))
         limits = further_runs_interval([value.value for value in by_seed.values()])
         wide = _both(limits.low, limits.high)
-        return Found(one.value, one.low, one.high, one.method, max(len(by_seed), 1), wide)
+        return Figure(
+            overall.value, overall.low, overall.high, overall.method, max(len(by_seed), 1), wide
+        )
     mean = mean_difference(list(by_seed.values()))
     assert mean is not None
     return _settled(_as_found(mean))
@@ -158,34 +160,36 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
         if target is None:
             return None
         return hypervolumes(study, term.variant or "none", term.attack, test.contrast, target)
-    known = rows(study, variant_of(regime, term))
-    if known is None:
+    figures = rows(study, variant_of(regime, term))
+    if figures is None:
         return None
     member = figure == "auc" or "@" in figure or figure == "balanced_accuracy"
-    target = (term.target if term.target is not None else _first_target(known)) if member else None
+    target = (
+        (term.target if term.target is not None else _first_target(figures)) if member else None
+    )
     contrast = test.contrast if member else ""
-    # Attacks that the undefended record does not have count as little as those that find nothing.
+    # Attacks that the undefended record lacks do not enter, like those that find nothing.
     signs = counts(regime, test, term) if term.attacks else {}
     parts = {
-        attack: known.get(Asked(figure, attack, contrast, target, term.group))
+        attack: figures.get(FigureName(figure, attack, contrast, target, term.group))
         for attack in (signs if term.attacks else [term.attack])
     }
-    there = {attack: part for attack, part in parts.items() if part is not None}
-    if len(there) < len(parts):
+    present = {attack: part for attack, part in parts.items() if part is not None}
+    if len(present) < len(parts):
         return None
     if not term.attacks:
-        return there[term.attack]
-    # A committed figure is of one target, which stands under None there.
+        return present[term.attack]
+    # A committed figure is of one target, which has the key None.
     directions: dict[str, Mapping[int | None, Direction]] = {
         attack: {None: sign} for attack, sign in signs.items()
     }
-    return average(there, directions).values or None
+    return average(present, directions).values or None
 
 
 def counts(regime: Regime, test: Test, term: Term) -> dict[str, Direction]:
-    """Return the attacks of a term that count in its average, each with its direction.
+    """Return the attacks that enter the average of a term, with their directions.
 
-    The regime's undefended record decides, whatever the term is of.
+    The undefended record of the regime decides.
     """
     base = rows(regime.study, regime.base)
     target = term.target if base is None or term.target is not None else _first_target(base)
@@ -193,86 +197,88 @@ def counts(regime: Regime, test: Test, term: Term) -> dict[str, Direction]:
     return counted((regime.study, regime.base), term.attacks, test.contrast, figure, target)
 
 
-def _first_target(known: Mapping[Asked, Values]) -> int | None:
-    targets = [asked.target for asked in known if asked.target is not None]
+def _first_target(figures: Mapping[FigureName, Values]) -> int | None:
+    targets = [key.target for key in figures if key.target is not None]
     return min(targets) if targets else None
 
 
-def _as_found(gap: Difference) -> Found:
+def _as_found(gap: Difference) -> Figure:
     wide = _both(gap.further.low, gap.further.high) if gap.further else None
-    return Found(gap.value, gap.low, gap.high, gap.method, gap.runs or 1, wide)
+    return Figure(gap.value, gap.low, gap.high, gap.method, gap.runs or 1, wide)
 
 
 def _both(low: float | None, high: float | None) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _settled(found: Found) -> Found:
-    """With the limits for further runs where nothing makes any for these: counts of clients."""
-    if found.low is not None or found.further is None:
-        return found
-    low, high = found.further
-    return found._replace(low=low, high=high, method=BY_STUDENT)
+def _settled(figure: Figure) -> Figure:
+    """Use the limits for further runs if there are none for these, as for counts of clients."""
+    if figure.low is not None or figure.further is None:
+        return figure
+    low, high = figure.further
+    return figure._replace(low=low, high=high, method=BY_STUDENT)
 
 
-def _shifted(found: Found, number: float) -> Found:
-    low = None if found.low is None else found.low - number
-    high = None if found.high is None else found.high - number
-    further = found.further and (found.further[0] - number, found.further[1] - number)
-    return found._replace(value=found.value - number, low=low, high=high, further=further)
+def _shifted(figure: Figure, number: float) -> Figure:
+    low = None if figure.low is None else figure.low - number
+    high = None if figure.high is None else figure.high - number
+    further = figure.further and (figure.further[0] - number, figure.further[1] - number)
+    return figure._replace(value=figure.value - number, low=low, high=high, further=further)
 
 
-def _apart(one: Found, other: Found) -> Found:
-    gap, seeds = one.value - other.value, min(one.seeds, other.seeds)
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return Found(gap, None, None, "", seeds)
-    low, high = _combined(gap, one.value, (one.low, one.high), other.value, (other.low, other.high))
+def _apart(first: Figure, other: Figure) -> Figure:
+    gap, seeds = first.value - other.value, min(first.seeds, other.seeds)
+    if first.low is None or first.high is None or other.low is None or other.high is None:
+        return Figure(gap, None, None, "", seeds)
+    low, high = _combined(
+        gap, first.value, (first.low, first.high), other.value, (other.low, other.high)
+    )
     wide = None
-    if one.further and other.further:
-        wide = _combined(gap, one.value, one.further, other.value, other.further)
-    return Found(gap, low, high, "separate limits combined", seeds, wide)
+    if first.further and other.further:
+        wide = _combined(gap, first.value, first.further, other.value, other.further)
+    return Figure(gap, low, high, "separate limits combined", seeds, wide)
 
 
 def _combined(
     gap: float,
-    one: float,
+    first: float,
     its: tuple[float, float],
     other: float,
     theirs: tuple[float, float],
 ) -> tuple[float, float]:
-    """Limits of a difference of two independent figures."""
-    low = gap - math.hypot(one - its[0], theirs[1] - other)
-    return low, gap + math.hypot(its[1] - one, other - theirs[0])
+    """Return limits of the difference of two independent figures."""
+    low = gap - math.hypot(first - its[0], theirs[1] - other)
+    return low, gap + math.hypot(its[1] - first, other - theirs[0])
 
 
-def _paired(regime: Regime, test: Test, other: Term) -> Found | None:
+def _paired(regime: Regime, test: Test, other: Term) -> Figure | None:
     if test.figure != "auc" or test.one.study or other.study:
         return None
-    asked = sides(regime, test.one, other)
+    wanted = sides(regime, test.one, other)
     by_sides = {
         (pair.one, pair.other): pair
-        # Of several targets the first of the study, where none is named.
+        # The first target of the study if none is named.
         for pair in sorted(pairs(regime.study), key=lambda pair: -pair.target)
         if pair.contrast == test.contrast and test.one.target in (None, pair.target)
     }
-    found = [by_sides[both] for both in asked if both in by_sides]
-    if not found or len(found) < len(asked):
+    matching = [by_sides[both] for both in wanted if both in by_sides]
+    if not matching or len(matching) < len(wanted):
         return None
     if test.one.attacks:
         signs = counts(regime, test, test.one)
         limits = [
-            _signed(pair, signs[pair.one.attack]) for pair in found if pair.one.attack in signs
+            _signed(pair, signs[pair.one.attack]) for pair in matching if pair.one.attack in signs
         ]
         if not limits:
             return None
-        # Attacks of one run rest on the same samples.
+        # Attacks of one run use the same samples.
         low, high = averaged(limits)
         value = fmean(one.value for one in limits)
-        method = f"{found[0].method}, limits of {len(limits)} attacks averaged"
-        return Found(value, low, high, method, len(found[0].seeds))
-    (pair,) = found
+        method = f"{matching[0].method}, limits of {len(limits)} attacks averaged"
+        return Figure(value, low, high, method, len(matching[0].seeds))
+    (pair,) = matching
     wide = _both(pair.further_low, pair.further_high)
-    return Found(pair.value, pair.low, pair.high, pair.method, len(pair.seeds), wide)
+    return Figure(pair.value, pair.low, pair.high, pair.method, len(pair.seeds), wide)
 
 
 def _signed(pair: Pair, direction: Direction) -> Limited[float]:
@@ -283,18 +289,18 @@ def _signed(pair: Pair, direction: Direction) -> Limited[float]:
 
 @cache
 def leaks(name: str) -> bool:
-    """Whether an undefended attack named beforehand finds enough in a regime."""
-    found, (value, low) = leak_of(name), LEAST[regimes()[name].kind]
-    return found is not None and found.value >= value and (found.low or 0.0) >= low
+    """Return whether the regime leaks, by the undefended attack that was chosen in advance."""
+    figure, (value, low) = leak_of(name), LEAST[regimes()[name].kind]
+    return figure is not None and figure.value >= value and (figure.low or 0.0) >= low
 
 
-def leak_of(name: str) -> Found | None:
-    """What that attack finds; of models of clustered learning the riskiest's real risk."""
+def leak_of(name: str) -> Figure | None:
+    """Return the figure of that attack; for clustered learning the risk of the riskiest model."""
     regime = regimes()[name]
     if regime.kind == "clusters":
         test = Test(figure=MODEL_RISK, one=Term(), others=[])
-        groups = [found_of(regime, test, Term(group=group)) for group in GROUPS]
+        groups = [figure_of(regime, test, Term(group=group)) for group in GROUPS]
         return max((one for one in groups if one), key=lambda one: one.low or 0.0, default=None)
     figure = {"sources": "over_label_baseline", "games": "adv"}.get(regime.kind, "auc")
     test = Test(figure=figure, contrast=regime.against, one=Term(), others=[])
-    return found_of(regime, test, Term(attack=regime.leak))
+    return figure_of(regime, test, Term(attack=regime.leak))

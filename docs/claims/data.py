@@ -1,4 +1,4 @@
-"""Claims and regimes, as `claims/*.toml` state them."""
+"""Claims and regimes of `claims/*.toml`."""
 
 import tomllib
 from collections import Counter
@@ -17,22 +17,22 @@ Stated = TypeVar("Stated")
 
 
 class Part(BaseModel):
-    """A table of a claims file: no unknown key."""
+    """Table of a claims file; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Scale(Part):
-    """Sizes by which a regime is compared with a paper; None where there is none.
+    """Sizes by which a regime is compared with a paper; None if not applicable.
 
     Attributes:
-        clients: Of the federation.
-        samples: Of each client.
-        rounds: Of training.
-        records: Of all clients together.
-        copies: Of games: noisy copies of the target that the server trains on.
-        others: Of games: other records that it trains on.
-        test_accuracy: Of the undefended model, in [0, 1]; named, and not compared.
+        clients: Number of clients.
+        samples: Samples of each client.
+        rounds: Rounds of training.
+        records: Samples of all clients together.
+        copies: In games, noisy copies of the target on which the server trains.
+        others: In games, other records on which it trains.
+        test_accuracy: Accuracy of the undefended model, in [0, 1]; shown, not compared.
     """
 
     clients: int | None = None
@@ -44,7 +44,7 @@ class Scale(Part):
     test_accuracy: float | None = None
 
     def smaller_than(self, other: "Scale") -> bool:
-        """Whether a size is below the other's, of those that both have."""
+        """Return whether any size that both have is below the other's."""
         both = [(getattr(self, name), getattr(other, name)) for name in SIZES]
         return any(mine < theirs for mine, theirs in both if None not in (mine, theirs))
 
@@ -55,8 +55,8 @@ class Scale(Part):
         if "clients" in has or "samples" in has:
             each = f" x {self.samples:,} samples" if "samples" in has else ""
             parts.append(f"{self.clients} clients{each}")
-        rest = ("rounds", "records", "copies", "others")
-        parts += [f"{getattr(self, name):,} {SIZES[name]}" for name in rest if name in has]
+        others = ("rounds", "records", "copies", "others")
+        parts += [f"{getattr(self, name):,} {SIZES[name]}" for name in others if name in has]
         if self.test_accuracy is not None:
             parts.append(f"test accuracy {100 * self.test_accuracy:.3g} %")
         return ", ".join(parts)
@@ -73,21 +73,21 @@ SIZES = {
 
 
 class Regime(Part):
-    """Where claims are tested.
+    """Data set, network and training in which claims are tested.
 
     Attributes:
         study: Folder of records.
-        title: Data, network and sizes, for the table; sizes stand in braces, by the names of
-            settings or by those of :mod:`docs.claims.titles`, which fills them in.
-        kind: What an adversary asks: decides what it means that the regime leaks.
-        leak: The undefended attack, named beforehand, by which it is judged whether it leaks.
-        against: Non-members among whom it has to find members; "unseen" where the one model that is
-            seen is of all clients' samples.
-        base: Variant that is the regime undefended; empty for the study itself.
-        hours: Planned for all records that claims ask of the study, before they were made; None
-            for a regime of a study whose hours stand with an earlier one.
-        contrast: Whether it is there to show what is found where hardly anything leaks.
-        called: Other names of variants: as claims have them, and as this study does.
+        title: Data, network and sizes for the table. Names in braces are settings, or names that
+            :mod:`docs.claims.titles` fills in.
+        kind: Question of the adversary, which determines when the regime leaks.
+        leak: Undefended attack, chosen in advance, that decides whether the regime leaks.
+        against: Non-members for this attack; "unseen" if the visible model was trained on all
+            clients' samples.
+        base: Undefended variant; empty for the study itself.
+        hours: Planned hours for all records of the study; None if an earlier regime of the same
+            study has them.
+        contrast: Whether the regime serves as an example without a leak.
+        called: Names of variants in the claims, with their names in this study.
     """
 
     study: str
@@ -102,18 +102,18 @@ class Regime(Part):
 
 
 class Term(Part):
-    """One side of a comparison: a figure of a variant, or a number.
+    """Side of a comparison: a figure of a variant, or a number.
 
     Attributes:
-        study: Folder of records, where that is not the regime's.
-        variant: Of the regime's study; None for its base; of hypervolumes a defense.
-        attack: Whose figure it is, where it is an attack's; of games a point's label, or a sign
-            of the detector.
-        attacks: Instead, several whose mean it is.
-        target: Audited client; the first of the study's if left out.
-        group: Of clients, for figures of clustered learning; the server that a detector met.
-        figure: The figure, where it is another than the test's.
-        value: A number instead of a figure.
+        study: Folder of records, if not the regime's.
+        variant: Variant of the regime's study; None for its base; for hypervolumes a defense.
+        attack: Attack of the figure, if any; for games the label of a point, or a sign of the
+            detector.
+        attacks: Several attacks whose mean is meant, instead of one.
+        target: Audited client; the first of the study by default.
+        group: Group of clients for figures of clustered learning; for a detector, the server.
+        figure: Figure, if not that of the test.
+        value: Number instead of a figure.
     """
 
     study: str = ""
@@ -127,15 +127,15 @@ class Term(Part):
 
 
 class Test(Part):
-    """One comparison: one less other, held against a margin.
+    """Comparison: the difference of two terms, compared with a margin.
 
     Attributes:
-        figure: A figure of a record; :mod:`docs.claims.figures` has all of them.
-        contrast: Of figures about membership.
-        one: The figure that the claim is about.
-        others: What it is held against, each by itself.
-        direction: Where the claim says that one lies.
-        margin: How far, in the figure's own unit; for "near", how far apart at most.
+        figure: Figure of a record; :mod:`docs.claims.figures` lists all.
+        contrast: Contrast of figures about membership.
+        one: Term that the claim is about.
+        others: Terms with which it is compared, one at a time.
+        direction: Claimed position of ``one``.
+        margin: Least claimed difference in the unit of the figure; for "near" the largest.
     """
 
     figure: str = "auc"
@@ -147,23 +147,23 @@ class Test(Part):
 
 
 class Claim(Part):
-    """What a paper says, and the test of it.
+    """Claim of a paper and its tests.
 
     Attributes:
-        id: For links and commands.
-        says: In our words.
+        id: Name for links and commands.
+        says: The claim in our words.
         where: Table, figure or section.
-        theirs: The paper's own figures.
-        regimes: Where it is tested, by name.
-        tests: All of which must hold.
-        leaks: Whether it is about attacks or defenses against them, and can only be judged where
-            there is something to leak; not so of accuracy, cost, convergence.
-        tier: 1 for what needs two regimes, 2 for what one settles: ablations, and sentences about
-            one data set or one form of a method.
-        not_run: Why there is no test of it.
-        note: What to bear in mind.
-        scale: The paper's scale for this claim, where it is another than that of the paper's main
-            tables; an empty one where the sentence does not depend on a scale.
+        theirs: Figures of the paper.
+        regimes: Names of the regimes in which it is tested.
+        tests: Comparisons that must all hold.
+        leaks: Whether it needs a regime that leaks: claims about attacks or defenses against
+            them, not about accuracy, cost or convergence.
+        tier: 1 if it needs two regimes; 2 if one suffices: ablations, and claims about one data
+            set or one form of a method.
+        not_run: Reason why it has no test.
+        note: Remark.
+        scale: Scale of the paper for this claim, if it differs from the main tables; an empty one
+            if the claim does not depend on scale.
     """
 
     id: str
@@ -180,13 +180,13 @@ class Claim(Part):
 
 
 class Paper(Part):
-    """The claims of one paper.
+    """Claims of one paper.
 
     Attributes:
-        name: For the page.
-        title: The paper's own.
-        scale: Of its main tables.
-        claim: Its claims.
+        name: Short name.
+        title: Title of the paper.
+        scale: Scale of its main tables.
+        claim: Claims.
     """
 
     name: str
@@ -195,14 +195,14 @@ class Paper(Part):
     claim: list[Claim]
 
 
-def read_toml(path: Path, of: type[Stated]) -> Stated:
-    """What a file of claims or regimes states.
+def read_toml(path: Path, kind: type[Stated]) -> Stated:
+    """Read a file of claims or regimes.
 
     Raises:
-        BadInput: It is no TOML, or has an unknown or a missing key, or a value of another kind.
+        BadInput: The file is not TOML, or has an unknown key, a missing key or a wrong type.
     """
     try:
-        return TypeAdapter(of).validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
+        return TypeAdapter(kind).validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -213,40 +213,40 @@ def read_toml(path: Path, of: type[Stated]) -> Stated:
 
 @cache
 def regimes() -> dict[str, Regime]:
-    """All regimes by name."""
+    """Return all regimes by name."""
     return read_toml(CLAIMS / "regimes.toml", dict[str, Regime])
 
 
 @cache
 def papers() -> list[Paper]:
-    """All papers in the order of their files' names, with their claims.
+    """Return all papers in the order of their file names.
 
     Raises:
         BadInput: Two claims have the same name.
     """
-    found = [
+    all_papers = [
         read_toml(path, Paper)
         for path in sorted(CLAIMS.glob("*.toml"))
         if path.name != "regimes.toml"
     ]
-    ids = Counter(claim.id for paper in found for claim in paper.claim)
+    ids = Counter(claim.id for paper in all_papers for claim in paper.claim)
     twice = [name for name, times in ids.items() if times > 1]
     if twice:
-        raise BadInput(f"two claims are called {twice[0]!r}; give each a name of its own")
-    return found
+        raise BadInput(f"two claims are called {twice[0]!r}; rename one of them")
+    return all_papers
 
 
 def named(study: str, variant: str) -> str:
-    """What a variant of a study is called, as its folder and its record are."""
+    """Return the name of a variant's folder and record."""
     return f"{study}-{variant}" if variant else study
 
 
 def variant_of(regime: Regime, term: Term) -> str:
-    """The variant that a side of a comparison is of, as the regime's study calls it."""
+    """Return the variant of a term by its name in the regime's study."""
     name = regime.base if term.variant is None else term.variant
     return name if term.study else regime.called.get(name, name)
 
 
 def is_of_games(study: str) -> bool:
-    """Whether a folder's record is of security games."""
-    return any(one.study == study and one.kind == "games" for one in regimes().values())
+    """Return whether the record of a folder is of security games."""
+    return any(regime.study == study and regime.kind == "games" for regime in regimes().values())

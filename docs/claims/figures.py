@@ -1,4 +1,4 @@
-"""The figures of records: all that the page of claims asks of one goes through `rows`."""
+"""Figures of records for the page of claims; :func:`rows` returns them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -40,21 +40,21 @@ from fedaudit.results.runs import (
 from fedaudit.results.tradeoffs import AttackKey, Direction, Directions, directions_of
 
 LATE = (0.6, 1.0)
-"""Shares of the rounds at which the gap of loss is a figure."""
+"""Shares of the rounds at which the loss gap is a figure."""
 CERTAIN = 1e-8
-"""The probability of failure that AMI's certificates are given for."""
+"""Probability of failure of AMI's certificates."""
 MEMBERSHIP_FIRST = 0.1
-"""The false-positive rate of an attacker who tells members from others before naming owners."""
+"""False-positive rate of an adversary that decides on membership before naming owners."""
 SHARES = "Clopper-Pearson 95%"
 
 
-class Asked(NamedTuple):
-    """What names a figure of a record.
+class FigureName(NamedTuple):
+    """Name of a figure of a record.
 
     Attributes:
         figure: "auc", "tpr@0.001", "test_accuracy", "train_accuracy", "generalisation_gap";
-            "loss_gap@0.6", the mean loss of non-members less members' when so many of the rounds
-            are over; of clients with a defense, held against those without one in the same run,
+            "loss_gap@0.6", the mean loss of non-members minus that of members after this share of
+            the rounds; for clients with a defense, compared with the others of the same run,
             "seconds_ratio" (of training) and "uses_ratio" (of the median sample); of sources
             "success", "excess", "over_label_baseline", "best_round", "least_round",
             "overfitting", "named_after_membership" (of all samples, those that an attack calls
@@ -64,10 +64,10 @@ class Asked(NamedTuple):
             (share of targets whose printed certificate fails with more than 1e-8), "games" and
             "targets" of a point, and "detector_auc"; "seconds" that a record took. Of several
             records together "hypervolume" (`hypervolumes`).
-        attack: Of the catalogue; a point of games, or a sign of the detector.
-        contrast: Of figures about membership.
-        target: Likewise.
-        group: Of clients; the server that a detector met.
+        attack: Attack of the catalogue; a point of games, or a sign of the detector.
+        contrast: Contrast of figures about membership.
+        target: Their audited client.
+        group: Group of clients; for a detector, the server.
     """
 
     figure: str
@@ -77,38 +77,38 @@ class Asked(NamedTuple):
     group: str = "everybody"
 
 
-SECONDS = Asked("seconds")
+SECONDS = FigureName("seconds")
 OF_A_MACHINE = ("seconds", "seconds_ratio")
-"""Figures that are others whenever they are measured again."""
+"""Figures that differ in every measurement."""
 
 
 def path_of(study: str, variant: str) -> Path:
-    """Where a committed record lies."""
+    """Return the path of a committed record."""
     return RECORDS / study / f"{named(study, variant)}.json"
 
 
 @cache
-def rows(study: str, variant: str) -> Mapping[Asked, Values] | None:
-    """All figures of a committed record by seed; None where there is no such record."""
+def rows(study: str, variant: str) -> Mapping[FigureName, Values] | None:
+    """Return all figures of a committed record by seed; None without such a record."""
     path = path_of(study, variant)
     return rows_at(path) if path.is_file() else None
 
 
 @cache
 def has_older_levels(study: str, variant: str) -> bool:
-    """Whether a committed record has the level of label distributions of an earlier version."""
+    """Return whether a record has the label-distribution level of an earlier version."""
     path = path_of(study, variant)
-    found = read_record(path).on_sources if path.is_file() else ()
-    return any(one.against == LABELS and has_older_level(one) for one in found)
+    sources = read_record(path).on_sources if path.is_file() else ()
+    return any(source.against == LABELS and has_older_level(source) for source in sources)
 
 
-def rows_at(path: Path) -> Mapping[Asked, Values]:
-    """All figures of a record by seed, under None what it says over its runs."""
-    found: dict[Asked, dict[int | None, Value]] = {}
+def rows_at(path: Path) -> Mapping[FigureName, Values]:
+    """Return all figures of a record by seed; None is the key of figures over its runs."""
+    found: dict[FigureName, dict[int | None, Value]] = {}
     record = read_record(path)
-    for asked, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
-        found.setdefault(asked, {})[seed] = value
-    return {asked: {s: {None: v} for s, v in by.items()} for asked, by in found.items()}
+    for key, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
+        found.setdefault(key, {})[seed] = value
+    return {key: {s: {None: v} for s, v in by.items()} for key, by in found.items()}
 
 
 @cache
@@ -126,7 +126,7 @@ def directions(study: str, variant: str) -> Directions:
 def counted(
     base: tuple[str, str], attacks: Sequence[str], contrast: str, metric: str, target: int | None
 ) -> dict[str, Direction]:
-    """Return those of some attacks that count in an average, with the direction of each.
+    """Return the attacks that enter an average, with their directions.
 
     Args:
         base: Study and variant of the undefended record that decides.
@@ -135,14 +135,16 @@ def counted(
         metric: Likewise.
         target: Likewise.
     """
-    known = directions(*base)
-    found = {a: known.get(AttackKey(a, contrast, metric), {}).get(target, 0) for a in attacks}
-    return {attack: direction for attack, direction in found.items() if direction}
+    all_directions = directions(*base)
+    selected = {
+        a: all_directions.get(AttackKey(a, contrast, metric), {}).get(target, 0) for a in attacks
+    }
+    return {attack: direction for attack, direction in selected.items() if direction}
 
 
 @cache
 def hypervolumes(study: str, family: str, attack: str, contrast: str, target: int) -> Values | None:
-    """What all strengths of a defense offer of privacy and accuracy, by seed: their hypervolume.
+    """Return the hypervolume over all strengths of a defense, by seed.
 
     Args:
         study: Folder of records, of which each has another strength; that of no defense counts too.
@@ -160,8 +162,12 @@ def hypervolumes(study: str, family: str, attack: str, contrast: str, target: in
         by_defense.setdefault(defenses_of(path), []).append(variant)
     if family not in by_defense:
         return None
-    asked = Asked("auc", attack, contrast, target)
-    points = [_points(study, one, asked) for name in ("none", family) for one in by_defense[name]]
+    key = FigureName("auc", attack, contrast, target)
+    points = [
+        _points(study, variant_name, key)
+        for name in ("none", family)
+        for variant_name in by_defense[name]
+    ]
     seeds = [seed for seed in points[0] if all(seed in by_seed for by_seed in points)]
     areas = {seed: hypervolume(np.array([by_seed[seed] for by_seed in points])) for seed in seeds}
     return {seed: {None: Value.without_limits(area)} for seed, area in areas.items()}
@@ -169,33 +175,33 @@ def hypervolumes(study: str, family: str, attack: str, contrast: str, target: in
 
 @cache
 def defenses_of(path: Path) -> str:
-    """The defense of a committed record, with what is chained to it."""
+    """Return the defense of a committed record, with chained ones."""
     defense = DefenseSection.model_validate(read_record(path).config["defense"])
     return "+".join([defense.name, *(part.name for part in defense.chain)])
 
 
-def _points(study: str, variant: str, asked: Asked) -> dict[int, tuple[float, float]]:
-    """Membership advantage and error of each seed."""
-    known = rows(study, variant)
-    assert known is not None
-    errors = known[Asked("test_accuracy")]
+def _points(study: str, variant: str, key: FigureName) -> dict[int, tuple[float, float]]:
+    """Return membership advantage and error of each seed."""
+    figures = rows(study, variant)
+    assert figures is not None
+    errors = figures[FigureName("test_accuracy")]
     return {
-        seed: (advantage(by[None].value), 1 - errors[seed][None].value)
-        for seed, by in known.get(asked, {}).items()
+        seed: (advantage(by_target[None].value), 1 - errors[seed][None].value)
+        for seed, by_target in figures.get(key, {}).items()
         if seed is not None
     }
 
 
-def _of_games(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
-    """Points by their label, in the place of attacks."""
+def _of_games(record: Record) -> Iterator[tuple[FigureName, int | None, Value]]:
+    """Yield the figures of games, with points in place of attacks."""
     yield SECONDS, None, Value.without_limits(record.environment.seconds or 0.0)
     for point in record.games:
         for figure, value in _of_point(point):
-            yield Asked(figure, point.label), None, value
-    for (server, sign), found in record.detection.signs.items() if record.detection else ():
-        one = found[SIGN_AUC]
-        asked = Asked("detector_auc", sign, group=server)
-        yield asked, None, Value(one.value or 0.0, one.low, one.high, one.method)
+            yield FigureName(figure, point.label), None, value
+    for (server, sign), figures in record.detection.signs.items() if record.detection else ():
+        auc = figures[SIGN_AUC]
+        key = FigureName("detector_auc", sign, group=server)
+        yield key, None, Value(auc.value or 0.0, auc.low, auc.high, auc.method)
 
 
 _OF_POINTS = {
@@ -211,85 +217,87 @@ _OF_POINTS = {
 def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
     yield "targets", Value.without_limits(point.targets)
     yield "games", Value.without_limits(point.adv.total)
-    for one in point.estimates:
-        if one.metric in _OF_POINTS and one.value is not None:
-            method = SHARES if one.metric in (TRUE_POSITIVES, TRUE_NEGATIVES) else one.method
-            yield _OF_POINTS[one.metric], Value(one.value, one.low, one.high, method)
+    for entry in point.estimates:
+        if entry.metric in _OF_POINTS and entry.value is not None:
+            method = SHARES if entry.metric in (TRUE_POSITIVES, TRUE_NEGATIVES) else entry.method
+            yield _OF_POINTS[entry.metric], Value(entry.value, entry.low, entry.high, method)
     if point.spread is not None:
         yield "spread_auc", apart(point.spread)
     if point.certificates:
-        failing = sum(one.delta_sample > CERTAIN for one in point.certificates)
+        failing = sum(entry.delta_sample > CERTAIN for entry in point.certificates)
         limits = clopper_pearson(failing, len(point.certificates))
         yield "uncertified", Value(failing / len(point.certificates), *limits, SHARES)
 
 
 def apart(spread: Spread) -> Value:
-    """How well a neuron's values tell the target's copies from other records: AUC of the bins."""
+    """Return the AUC of a neuron's binned values for the target's copies and other records."""
     bins = np.arange(len(spread.of_target))
     of_target, of_others = (np.repeat(bins, n) for n in (spread.of_target, spread.of_others))
-    found = auc_interval(
+    interval = auc_interval(
         np.concatenate([of_target, of_others]),
         np.arange(len(of_target) + len(of_others)) < len(of_target),
     )
-    return Value(found.value, found.low, found.high, found.method)
+    return Value(interval.value, interval.low, interval.high, interval.method)
 
 
-def _of_record(record: Record) -> Iterator[tuple[Asked, int | None, Value]]:
-    # Of runs that were attacked again at least their training.
+def _of_record(record: Record) -> Iterator[tuple[FigureName, int | None, Value]]:
+    # Runs that were attacked again took at least their training.
     spent = max(record.environment.seconds or 0.0, sum(row.seconds for row in record.usage))
     yield SECONDS, None, Value.without_limits(spent)
     for f in record.findings:
         if f.value is not None and f.attack:
-            asked = Asked(f.metric, f.attack, f.contrast, f.target)
+            key = FigureName(f.metric, f.attack, f.contrast, f.target)
             # A rate with too few non-members for a lower limit above 0 has that one.
             low = 0.0 if f.low is None and f.high is not None else f.low
-            yield asked, f.seed, Value(f.value, low, f.high, f.method, f.metric == "auc")
+            yield key, f.seed, Value(f.value, low, f.high, f.method, f.metric == "auc")
     for u in record.where(topic="utility"):
-        yield Asked(u.metric), u.seed, Value(u.number, u.low, u.high, u.method)
+        yield FigureName(u.metric), u.seed, Value(u.number, u.low, u.high, u.method)
     for seed in record.seeds:
         usage = [row for row in record.usage if row.seed == seed]
-        yield from ((Asked(name), seed, value) for name, value in of_usage(usage))
+        yield from ((FigureName(name), seed, value) for name, value in of_usage(usage))
         lines = [line for line in record.trajectories if (line.signal, line.seed) == ("loss", seed)]
-        yield from ((asked, seed, value) for asked, value in of_loss(lines))
+        yield from ((key, seed, value) for key, value in of_loss(lines))
     for run in record.sources:
-        at = (run.attack, run.defense, run.view, run.seed)
+        place = (run.attack, run.defense, run.view, run.seed)
         figures = {
-            one.against: one
-            for one in record.on_sources
-            if (one.attack, one.defense, one.view, one.seed) == at
+            entry.against: entry
+            for entry in record.on_sources
+            if (entry.attack, entry.defense, entry.view, entry.seed) == place
         }
-        for name, of in _of_sources(run, figures):
-            yield Asked(name, run.attack), run.seed, of
+        for name, share in _of_sources(run, figures):
+            yield FigureName(name, run.attack), run.seed, share
     for result in record.clusters:
-        yield from ((asked, result.seed, value) for asked, value in of_convergence(result))
+        yield from ((key, result.seed, value) for key, value in of_convergence(result))
     on_clusters = record.where(topic="clusters")
     for mean in on_clusters:
         if mean.seed is None:
-            asked = Asked(mean.metric, group=mean.group)
-            yield asked, None, Value(mean.number, mean.low, mean.high, mean.method)
+            key = FigureName(mean.metric, group=mean.group)
+            yield key, None, Value(mean.number, mean.low, mean.high, mean.method)
             same = (mean.defense, mean.metric, mean.group)
-            runs = [one for one in on_clusters if (one.defense, one.metric, one.group) == same]
+            runs = [
+                entry for entry in on_clusters if (entry.defense, entry.metric, entry.group) == same
+            ]
             if len(runs) > 2 or mean.low is None:
                 yield from (
-                    (asked, one.seed, Value.without_limits(one.number))
-                    for one in runs
-                    if one is not mean
+                    (key, entry.seed, Value.without_limits(entry.number))
+                    for entry in runs
+                    if entry is not mean
                 )
 
 
-def of_convergence(result: ClusterResult) -> Iterator[tuple[Asked, Value]]:
-    """By how much each group's model got more accurate between the last two measured rounds."""
+def of_convergence(result: ClusterResult) -> Iterator[tuple[FigureName, Value]]:
+    """Yield each group's gain of accuracy between the last two measured rounds."""
     last = result.rounds[-2:]
     for group, model in models_of_groups(result).items():
-        there = [] if model is None else [state.models[model].accuracy for state in last]
-        known = [accuracy for accuracy in there if accuracy is not None]
-        if len(known) > 1:
-            asked = Asked("last change of accuracy", group=result.group_names[group])
-            yield asked, Value.without_limits(known[1] - known[0])
+        accuracies = [] if model is None else [state.models[model].accuracy for state in last]
+        measured = [accuracy for accuracy in accuracies if accuracy is not None]
+        if len(measured) > 1:
+            key = FigureName("last change of accuracy", group=result.group_names[group])
+            yield key, Value.without_limits(measured[1] - measured[0])
 
 
 def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
-    """What a defense costs its clients beside those of the same run that have none."""
+    """Yield the cost of a defense relative to undefended clients of the same run."""
     with_it, without = ([row for row in usage if row.defended is on] for on in (True, False))
     if with_it and without:
         seconds = [fmean(row.seconds for row in side) for side in (with_it, without)]
@@ -304,34 +312,34 @@ def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
             # Distribution-free limits of a median: so many lie below it as heads fall.
             low, high = (int(binom.ppf(share, len(uses), 0.5)) for share in (0.025, 0.975))
             middle, below, above = (
-                float(of) / usual for of in (np.median(uses), uses[low - 1], uses[high])
+                float(number) / usual for number in (np.median(uses), uses[low - 1], uses[high])
             )
             yield "uses_ratio", Value(middle, below, above, "order statistics 95%")
 
 
-def of_loss(lines: list[Trajectory]) -> Iterator[tuple[Asked, Value]]:
-    """How far non-members' mean loss lies above members', late in training.
+def of_loss(lines: list[Trajectory]) -> Iterator[tuple[FigureName, Value]]:
+    """Yield the mean loss of non-members minus that of members, late in training.
 
-    The signal is minus the loss, since larger ones are likelier members'.
+    The signal is minus the loss, because members have higher scores.
     """
     for target in sorted({line.target for line in lines}):
-        of = {line.origin: line for line in lines if line.target == target}
+        by_origin = {line.origin: line for line in lines if line.target == target}
         for share in LATE:
-            at = round(share * len(of["member"].rounds)) - 1
-            member = of["member"].mean[at]
-            others = [line.mean[at] for name, line in of.items() if name != "member"]
-            known = [loss for loss in others if loss is not None]
-            if member is not None and known and len(known) == len(others):
-                asked = Asked(f"loss_gap@{share:g}", "", "mixed", target)
-                yield asked, Value.without_limits(member - fmean(known))
+            place = round(share * len(by_origin["member"].rounds)) - 1
+            member = by_origin["member"].mean[place]
+            others = [line.mean[place] for name, line in by_origin.items() if name != "member"]
+            losses = [loss for loss in others if loss is not None]
+            if member is not None and losses and len(losses) == len(others):
+                key = FigureName(f"loss_gap@{share:g}", "", "mixed", target)
+                yield key, Value.without_limits(member - fmean(losses))
 
 
 def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[tuple[str, Value]]:
-    """What a source attack found in one run, and what of it is beyond label distributions."""
+    """Yield the figures of a source attack in one run."""
 
-    def share(of: float) -> Value:
-        limits = clopper_pearson(round(of * run.samples), run.samples)
-        return Value(of, *limits, SHARES, cancels=True)
+    def share(rate: float) -> Value:
+        limits = clopper_pearson(round(rate * run.samples), run.samples)
+        return Value(rate, *limits, SHARES, cancels=True)
 
     success = share(figures[""].number)
     yield "success", success
@@ -339,7 +347,7 @@ def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[
     yield "excess", Value(beyond.number, beyond.low, beyond.high, beyond.method, cancels=True)
     baseline = figures[LABEL_BASELINE].level if LABEL_BASELINE in figures else None
     if baseline is not None:
-        # On the same samples, which are rather named together than apart: wide enough.
+        # Successes on the same samples correlate positively, so separate limits are wide enough.
         yield "over_label_baseline", subtract_figures(success, share(baseline))
     if run.by_round:
         yield "best_round", share(max(run.by_round))

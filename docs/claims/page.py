@@ -1,18 +1,18 @@
-"""The page of claims as Markdown."""
+"""Markdown page of the claims."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import ndiff
 
-from docs.claims.comparing import BY_STUDENT, Found, counts, leak_of, leaks, over_runs
+from docs.claims.comparing import BY_STUDENT, Figure, counts, leak_of, leaks, over_runs
 from docs.claims.data import ROOT, Paper, Regime, Term, papers, regimes, variant_of
-from docs.claims.figures import Asked, has_older_levels, rows
+from docs.claims.figures import FigureName, has_older_levels, rows
 from docs.claims.judging import (
     UNDECIDED,
     VERDICTS,
-    Decided,
-    Held,
-    Judged,
+    ClaimResult,
+    PartResult,
+    RegimeResult,
     Verdict,
     decided,
     needed_regimes,
@@ -24,80 +24,79 @@ from docs.claims.titles import title_of
 PAGE = ROOT / "docs" / "claims.md"
 
 _OUT_OF_REACH = 50
-"""Times the runs that there are."""
+"""Times the existing runs."""
 _MOST_SHOWN = 12
-"""Lines that differ; and how long each may be."""
+"""Largest number of differing lines, and the length of each."""
 _LONGEST = 160
 
-INTRODUCTION = """# The papers' claims
+INTRODUCTION = """# Claims of the papers
 
-Read here what five papers say about membership and source inference in federated learning, and what
-the records of this project say about each sentence. `python docs/claims.py` makes this page,
-verdicts included, from the claims (`claims/*.toml`) and the records of runs (`results/`); a test
-compares it with them.
+Look up which claims of five papers about membership and source inference hold in our records, and
+where. `python docs/claims.py` generates this page and all verdicts from the claims
+(`claims/*.toml`) and the records (`results/`). A test compares them.
 
-- **confirmed**: the 95% interval of the difference lies on the claimed side of the claim's margin
-  in at least two regimes that count (one for ablations), and no regime decides otherwise.
-- **no difference**: it lies within the margin, on either side, in as many.
-- **contradicted**: it lies on the other side in as many, and the claim holds in no regime.
-- **not found at this scale**: the same, in regimes that are smaller than the paper's. Their scale
-  is next to the verdict.
-- **depends on the regime**: the claim holds in one regime and does not in another.
-- **open**: none of these, with the cheapest way to settle it.
-- **not run**: with the reason.
+- **confirmed**: the 95 % interval of the difference lies on the claimed side of the margin in at
+  least two regimes that count (one for ablations), and no regime decides otherwise.
+- **no difference**: the interval lies within the margin in as many regimes.
+- **contradicted**: the interval lies on the other side in as many regimes, and the claim holds in
+  none.
+- **not found at this scale**: as contradicted, in regimes that are smaller than the paper's. The
+  scale is given.
+- **depends on the regime**: the claim holds in one regime and fails in another.
+- **open**: none of these. The cheapest way to settle it is given.
+- **not run**: the reason is given.
 
-A *regime* is data, network and training. It counts if it was run with two seeds or more. Claims
-about attacks and defenses are judged only in one that *leaks*: where an undefended attack, named
-beforehand, has an AUC of 0.7 or more (lower limit 0.65); for source inference, where it names the
-owner ten points more often than the label distribution allows; for clustered learning, where a
-model's real risk is 60 % or more; for active membership inference, where the server is right in
-70 % of games if nothing is randomised. The [leak ladder](ladder.md) shows from where on a
-federation leaks, and which attack sees it first.
+A *regime* is a data set, a network and a training. It counts with two seeds or more. Claims about
+attacks and defenses need a regime that *leaks*:
 
-A mean of several attacks is over those that count: attacks that are above chance in the regime's
-undefended record, by the figure that is averaged. An attack whose AUC is below .5 there beyond
-chance counts too, and is read as 1 - AUC in every record of the regime. Where none counts there is
-no mean. [What the figures mean](figures.md#averages-over-attacks) has the rule and its reasons.
+- membership: an undefended attack, chosen in advance, has an AUC of 0.7 or more (lower limit
+  0.65);
+- source inference: it names the owner ten points more often than label distributions explain;
+- clustered learning: the measured risk of a model is 60 % or more;
+- active membership inference: the server is right in 70 % of games without randomisation.
 
-Every verdict is about the models that were trained. Each difference has two intervals:
+The [leak ladder](ladder.md) shows where federations begin to leak. A mean of several attacks is
+over those that are above chance without a defense ([rule](figures.md#averages-over-attacks)).
 
-- *these runs*: what the trained models leak. Differences of AUCs are paired by sample within a run
-  (DeLong, or exact limits where few pairs are misordered), others by seed or by separate limits.
-- *further runs*: what another seed would give, by Student's t over seeds, from five seeds on.
-  Rates and counts so close to 0 that these limits would lie below it have none.
+Each difference has two intervals. *These runs* refers to the trained models: AUCs are paired by
+sample within a run (DeLong, or exact limits if few pairs are misordered), other figures by seed
+or with separate limits. *Further runs* refers to other seeds: Student's t, from five seeds on,
+except for rates and counts close to 0. A decided claim is marked **these runs only** if the
+second interval does not decide it alike. Limits of games refer to the targets that were played,
+and to further targets if each game has a separate target.
 
-A decided claim is marked **these runs only** where the second reading does not decide it alike. The
-limits of games are for the targets that were played. They are for further targets too where each
-game has a target of its own. Next to a single comparison is what its own interval says; all tested
-claims of a paper share an error of 5 % (Holm) within each reading.
-[Two regimes and one error](decisions/0015-two-regimes-and-one-error.md) has the rules, and how
-often they err.
+All tested claims of a paper share an error of 5 % (Holm) within each reading; a single comparison
+shows its own interval. [Two regimes and one error](decisions/0015-two-regimes-and-one-error.md)
+describes the rules and how often they err. The price of an open claim assumes that figures stay
+the same and limits shrink with the square root of the number of runs or samples. It includes the
+correction. Refuting a conjunction takes one of its parts and can be cheaper than confirming it.
 
-The price of an open claim assumes that every figure stays what it is and that limits shrink with
-the root of what they rest on. It includes the correction. A conjunction falls by one of its parts,
-so that showing it not to hold can be cheaper than confirming it.
-
-`python docs/claims.py --again CLAIM --data-dir D` runs again what a row rests on, and compares
-every figure with the records: `--again ami-weights` takes half a minute of one core and needs no
-data, `--again fedmia-fig5-rounds` (Location-30) a minute and a half. `--again all` runs every row
-again, past failures and from where it was stopped; [regimes](#regimes) has the hours.
+`python docs/claims.py --again CLAIM --data-dir D` repeats the runs of a row and compares every
+figure with the records: `--again ami-weights` takes half a minute of one core and no data,
+`--again fedmia-fig5-rounds` (Location-30) a minute and a half. `--again all` repeats every row
+and can be interrupted; [regimes](#regimes) has the hours.
 """
 
 
 def page() -> str:
-    """The whole page."""
-    found = [(paper, decided(paper)) for paper in papers()]
-    parts = [INTRODUCTION.rstrip(), _tally(found), _readings(found), _prices(found)]
-    parts += [_section(paper, claims) for paper, claims in found]
+    """Return the page."""
+    judged_papers = [(paper, decided(paper)) for paper in papers()]
+    parts = [
+        INTRODUCTION.rstrip(),
+        _tally(judged_papers),
+        _readings(judged_papers),
+        _prices(judged_papers),
+    ]
+    parts += [_section(paper, claims) for paper, claims in judged_papers]
     parts.append(_regimes_table())
     return "\n\n".join(parts) + "\n"
 
 
-def _tally(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
+def _tally(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
     lines = [_row(["paper", "claims", *VERDICTS]), _row(["---"] * (2 + len(VERDICTS)))]
     total = Counter[Verdict]()
-    for paper, claims in found:
-        counts = Counter(one.verdict for one in claims)
+    for paper, claims in judged_papers:
+        counts = Counter(result.verdict for result in claims)
         total += counts
         link = f"[{paper.name}](#{paper.name.lower()})"
         lines.append(_row([link, str(len(claims)), *(str(counts[v]) for v in VERDICTS)]))
@@ -105,14 +104,20 @@ def _tally(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
     return "\n".join(lines)
 
 
-def _readings(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
-    """How many decided claims hold for further runs too, and why others do not."""
-    claims = [one for _, claims in found for one in claims if one.verdict not in UNDECIDED]
-    said = Counter(reading_of(one) for one in claims)
+def _readings(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
+    """Count the decided claims that hold for further runs, and the reasons of the others."""
+    claims = [
+        result
+        for _, claims in judged_papers
+        for result in claims
+        if result.verdict not in UNDECIDED
+    ]
+    readings = Counter(reading_of(result) for result in claims)
     return (
-        f"Of the {len(claims)} decided claims {said['']} are decided alike for further runs. "
-        f"{said[OPEN_FURTHER]} are open there; for {said[TOO_FEW_SEEDS]} too few regimes have five "
-        f"seeds, and for {said[TARGETS_PLAYED]} the limits are for the targets that were played."
+        f"Of the {len(claims)} decided claims {readings['']} are decided alike for further runs. "
+        f"{readings[OPEN_FURTHER]} are open there; for {readings[TOO_FEW_SEEDS]} too few regimes "
+        f"have five seeds, and for {readings[TARGETS_PLAYED]} the limits are for the targets that "
+        "were played."
     )
 
 
@@ -121,47 +126,52 @@ TOO_FEW_SEEDS = "too few seeds for further ones"
 TARGETS_PLAYED = "for the targets played"
 
 
-def reading_of(one: Decided) -> str:
-    """Why a decided claim is one about these runs only; empty if it holds for further ones too."""
-    further = one.further
-    if further is not None and further.verdict == one.verdict:
+def reading_of(result: ClaimResult) -> str:
+    """Return why a decided claim is about these runs only; empty if it holds for further runs."""
+    further = result.further
+    if further is not None and further.verdict == result.verdict:
         return ""
-    if further is not None and len(further.counted) >= needed_regimes(one.claim):
+    if further is not None and len(further.counted) >= needed_regimes(result.claim):
         return OPEN_FURTHER
-    is_of_games = any(regimes()[name].kind == "games" for name in one.claim.regimes)
+    is_of_games = any(regimes()[name].kind == "games" for name in result.claim.regimes)
     return TARGETS_PLAYED if is_of_games else TOO_FEW_SEEDS
 
 
-def _prices(found: Sequence[tuple[Paper, Sequence[Decided]]]) -> str:
-    """How many open claims more runs would settle, and for how much."""
+def _prices(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
+    """Count the open claims that more runs would settle."""
     claims = [
-        (one, share_of_error(all_)) for _, all_ in found for one in all_ if one.verdict == "open"
+        (result, share_of_error(all_))
+        for _, all_ in judged_papers
+        for result in all_
+        if result.verdict == "open"
     ]
-    routes = [cheapest(one, share) for one, share in claims]
+    routes = [cheapest(result, share) for result, share in claims]
     times = [route.times for route in routes if route is not None]
-    few, more, most = (sum(of <= limit for of in times) for limit in (3, 10, _OUT_OF_REACH))
+    few, some, many = (sum(factor <= limit for factor in times) for limit in (3, 10, _OUT_OF_REACH))
     return (
         f"Of the {len(claims)} open claims {few} would be settled by at most 3 times the runs, or "
-        f"samples, that there are, {more} by at most 10 times and {most} by at most "
-        f"{_OUT_OF_REACH} times. {len(times) - most} would take more: their figures lie almost on "
+        f"samples, that there are, {some} by at most 10 times and {many} by at most "
+        f"{_OUT_OF_REACH} times. {len(times) - many} would take more: their figures lie almost on "
         f"the margin. {len(claims) - len(times)} need another regime, or limits that no record has."
     )
 
 
-def difference(kept: str, made: str) -> str:
-    """The first rows in which a page is not what claims and records give; empty where it is."""
-    if kept == made:
+def difference(committed: str, generated: str) -> str:
+    """Return the first lines in which a page differs from claims and records; empty if none."""
+    if committed == generated:
         return ""
-    lines = [one for one in ndiff(kept.splitlines(), made.splitlines()) if one[0] in "-+"]
-    shown = [_cut(one) for one in lines[:_MOST_SHOWN]]
-    more = len(lines) - len(shown)
+    lines = [
+        line for line in ndiff(committed.splitlines(), generated.splitlines()) if line[0] in "-+"
+    ]
+    first_lines = [_cut(line) for line in lines[:_MOST_SHOWN]]
+    hidden = len(lines) - len(first_lines)
     return "\n".join(
         [
-            f"{len(lines)} lines of the page (-) are not what claims and records give (+):",
-            *shown,
-            *([f"and {more} more"] if more else []),
-            "A record that was removed or changed by mistake belongs back; else run "
-            "python docs/claims.py, which writes the page anew.",
+            f"{len(lines)} lines of the page (-) differ from what claims and records give (+):",
+            *first_lines,
+            *([f"and {hidden} more"] if hidden else []),
+            "Restore a record that was removed or changed by mistake; otherwise run "
+            "python docs/claims.py, which writes the page.",
         ]
     )
 
@@ -188,7 +198,7 @@ def _regimes_table() -> str:
     for name, regime in regimes().items():
         is_there = rows(regime.study, regime.base) is not None
         link = f"[`{name}`](results/{regime.study}.md)" if is_there else f"`{name}`"
-        hours = "with the above"
+        hours = "see above"
         if regime.study not in told:
             told.add(regime.study)
             took = hours_spent(regime.study)
@@ -202,11 +212,13 @@ def _regimes_table() -> str:
 
 
 def _regime_cells(name: str, regime: Regime) -> list[str]:
-    known = rows(regime.study, regime.base)
-    if known is None:
+    figures = rows(regime.study, regime.base)
+    if figures is None:
         return ["not run", "–", "–"]
-    accuracies = [known.get(Asked(figure)) for figure in ("train_accuracy", "test_accuracy")]
-    both = " / ".join(f"{100 * over_runs(one).value:.0f}%" for one in accuracies if one)
+    accuracies = [figures.get(FigureName(figure)) for figure in ("train_accuracy", "test_accuracy")]
+    both = " / ".join(
+        f"{100 * over_runs(accuracy).value:.0f}%" for accuracy in accuracies if accuracy
+    )
     seeds = len([seed for seed in accuracies[1] or () if seed is not None])
     return [_leak_words(name, regime), both or "–", str(seeds or "–")]
 
@@ -218,7 +230,7 @@ def _leak_words(name: str, regime: Regime) -> str:
     figure = {
         "membership": f"{regime.leak} AUC",
         "sources": f"{regime.leak} over the label distribution",
-        "clusters": "real risk of the riskiest model",
+        "clusters": "measured risk of the riskiest model",
         "games": "right without randomisation",
     }[regime.kind]
     contrast = ", for contrast" if regime.contrast else ""
@@ -228,104 +240,104 @@ def _leak_words(name: str, regime: Regime) -> str:
 # The claims.
 
 
-def _section(paper: Paper, claims: Sequence[Decided]) -> str:
+def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
     lines = [f"## {paper.name}", "", f"*{paper.title}*", ""]
     head = ["verdict", "the paper says", "its figures", "here"]
     lines += [_row(head), _row(["---"] * len(head))]
-    share, tested = share_of_error(claims), sum(one.p_value is not None for one in claims)
-    for one in claims:
-        note = f"<br>*{one.claim.note}*" if one.claim.note else ""
-        verdict = "<br>".join(filter(None, _verdict_cell(one, paper, share, tested)))
-        older = f"<br>*{_OLDER_LEVELS}*" if _rests_on_older_levels(one) else ""
-        says = f"<a id='{one.claim.id}'></a>{one.claim.says}{note}{older}"
-        theirs = f"{one.claim.where}: {one.claim.theirs}"
-        here = "<br>".join(_here(held) for held in one.held) or "–"
-        lines.append(_row([verdict, says, theirs, here]))
+    share, tested = share_of_error(claims), sum(result.p_value is not None for result in claims)
+    for result in claims:
+        note = f"<br>*{result.claim.note}*" if result.claim.note else ""
+        verdict = "<br>".join(filter(None, _verdict_cell(result, paper, share, tested)))
+        older = f"<br>*{_OLDER_LEVELS}*" if _rests_on_older_levels(result) else ""
+        says = f"<a id='{result.claim.id}'></a>{result.claim.says}{note}{older}"
+        theirs = f"{result.claim.where}: {result.claim.theirs}"
+        cell = "<br>".join(_here(regime_result) for regime_result in result.held) or "–"
+        lines.append(_row([verdict, says, theirs, cell]))
     return "\n".join(lines)
 
 
 _OLDER_LEVELS = (
-    "The records are of an earlier version, whose level of label distributions may be too high, "
-    "and what is beyond it too low."
+    "The records are of an earlier version. Their level of label distributions may be too high, "
+    "and the success beyond it too low."
 )
 
 
-def _rests_on_older_levels(one: Decided) -> bool:
-    """Whether a comparison is of what is beyond label distributions in records of earlier ones."""
+def _rests_on_older_levels(result: ClaimResult) -> bool:
+    """Return whether a comparison uses records with the earlier level of label distributions."""
     return any(
         has_older_levels(term.study or regimes()[part.regime].study, variant)
-        for held in one.held
-        for part in held.parts
+        for regime_result in result.held
+        for part in regime_result.parts
         for term in (part.test.one, part.other)
         if term.value is None and (term.figure or part.test.figure) == "excess"
         for variant in [variant_of(regimes()[part.regime], term)]
     )
 
 
-def _verdict_cell(one: Decided, paper: Paper, share: float, tested: int) -> Iterator[str]:
-    yield f"**{one.verdict}**"
-    yield why(one, share, tested, scale_words(one, paper.scale))
-    if one.verdict not in UNDECIDED:
-        reading = reading_of(one)
+def _verdict_cell(result: ClaimResult, paper: Paper, share: float, tested: int) -> Iterator[str]:
+    yield f"**{result.verdict}**"
+    yield why(result, share, tested, scale_words(result, paper.scale))
+    if result.verdict not in UNDECIDED:
+        reading = reading_of(result)
         yield f"*these runs only*: {reading}" if reading else "*further runs too*"
 
 
-def _here(held: Held) -> str:
-    """A line a test: all that it was held against, the hardest first."""
-    if all(part.verdict == "not run" for part in held.parts):
-        return f"`{held.regime}`: not run"
-    leaking = held.wanting != "leak"
-    groups: dict[int, list[Judged]] = {}
-    for part in held.parts:
+def _here(regime_result: RegimeResult) -> str:
+    """Return a line for each test, with the hardest comparison first."""
+    if all(part.verdict == "not run" for part in regime_result.parts):
+        return f"`{regime_result.regime}`: not run"
+    leaking = regime_result.wanting != "leak"
+    groups: dict[int, list[PartResult]] = {}
+    for part in regime_result.parts:
         groups.setdefault(id(part.test), []).append(part)
-    where = f"`{held.regime}`"
+    where = f"`{regime_result.regime}`"
     if not leaking:
-        unknown = leak_of(held.regime) is None
+        unknown = leak_of(regime_result.regime) is None
         where += " (whether it leaks is not known)" if unknown else " (nothing leaks)"
-    elif held.wanting == "seeds":
+    elif regime_result.wanting == "seeds":
         where += " (one seed, does not count)"
     lines = [_line(group, leaking) for group in groups.values()]
     return f"{where}: {'<br>'.join(lines) if leaking else '; '.join(lines)}"
 
 
-def _line(group: Sequence[Judged], leaking: bool) -> str:
+def _line(group: Sequence[PartResult], leaking: bool) -> str:
     first = group[0]
-    there = [part for part in group if part.gap is not None]
-    if not there or first.one is None:
+    compared = [part for part in group if part.gap is not None]
+    if not compared or first.one is None:
         return "not run"
-    hardest, *rest = sorted(there, key=_ease)
+    hardest, *others_parts = sorted(compared, key=_ease)
     head = f"{_side(first, first.test.one)} ".lstrip()
     if hardest.other.value is not None:
         return f"{head}{_both(first.one)}{_mark(hardest, leaking)}"
     assert hardest.gap is not None
     others = [
-        f"{_side(p, p.other)} {_plain(p.held_against)}{_mark(p, leaking)}".lstrip() for p in rest
+        f"{_side(p, p.other)} {_plain(p.reference)}{_mark(p, leaking)}".lstrip()
+        for p in others_parts
     ]
-    more = f"; {'; '.join(others)}" if others else ""
-    against = f"{_side(hardest, hardest.other)} {_plain(hardest.held_against)}".lstrip()
-    return (
-        f"{head}{_plain(first.one)}; {against}: {_both(hardest.gap)}{_mark(hardest, leaking)}{more}"
-    )
+    further = f"; {'; '.join(others)}" if others else ""
+    against = f"{_side(hardest, hardest.other)} {_plain(hardest.reference)}".lstrip()
+    gap = f"{_both(hardest.gap)}{_mark(hardest, leaking)}"
+    return f"{head}{_plain(first.one)}; {against}: {gap}{further}"
 
 
-def _ease(part: Judged) -> float:
-    """How far a difference lies on the claimed side."""
+def _ease(part: PartResult) -> float:
+    """Return how far a difference lies on the claimed side."""
     assert part.gap is not None
     if part.test.direction == "near":
         return -abs(part.gap.value)
     return -part.gap.value if part.test.direction == "below" else part.gap.value
 
 
-def _mark(part: Judged, leaking: bool) -> str:
+def _mark(part: PartResult, leaking: bool) -> str:
     return f", {part.verdict}" if leaking else ""
 
 
-def _side(part: Judged, term: Term) -> str:
+def _side(part: PartResult, term: Term) -> str:
     several = ""
     if term.attacks:
         count = len(counts(regimes()[part.regime], part.test, term))
-        of = "" if count == len(term.attacks) else f" of {len(term.attacks)}"
-        several = f"mean of {count}{of} attacks"
+        total = "" if count == len(term.attacks) else f" of {len(term.attacks)}"
+        several = f"mean of {count}{total} attacks"
     # Labels of games are settings, which may be long.
     attack = term.attack.replace(",", ", ").replace("_", " ") + (":" if "=" in term.attack else "")
     named_by = [attack, several, term.variant or "", term.figure, term.group]
@@ -333,25 +345,25 @@ def _side(part: Judged, term: Term) -> str:
     return " ".join(words) if term.value is None else ""
 
 
-def _both(found: Found) -> str:
-    """A figure with both of its intervals."""
-    said = _shown(found)
-    if found.further is None or found.method == BY_STUDENT:
-        return said
-    low, high = (_number(limit) for limit in found.further)
-    if (found.low, found.high) == found.further:
-        return said
-    return f"{said[:-1]}; further runs {low} to {high})" if found.low is not None else said
+def _both(figure: Figure) -> str:
+    """Return a figure with both intervals."""
+    text = _shown(figure)
+    if figure.further is None or figure.method == BY_STUDENT:
+        return text
+    low, high = (_number(limit) for limit in figure.further)
+    if (figure.low, figure.high) == figure.further:
+        return text
+    return f"{text[:-1]}; further runs {low} to {high})" if figure.low is not None else text
 
 
-def _plain(found: Found | None) -> str:
-    return "" if found is None else _number(found.value)
+def _plain(figure: Figure | None) -> str:
+    return "" if figure is None else _number(figure.value)
 
 
-def _shown(found: Found) -> str:
-    if found.low is None or found.high is None:
-        return _number(found.value)
-    return f"{_number(found.value)} ({_number(found.low)} to {_number(found.high)})"
+def _shown(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return _number(figure.value)
+    return f"{_number(figure.value)} ({_number(figure.low)} to {_number(figure.high)})"
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Paired differences of AUCs, from the folders of runs: records hold no scores."""
+"""Paired differences of AUCs, from the folders of runs, because records have no scores."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -16,25 +16,25 @@ TAKEN = CLAIMS / "pairs"
 
 
 class Side(Part):
-    """One side of a paired difference: a variant's folder and an attack."""
+    """Side of a paired difference: the folder of a variant and an attack."""
 
     variant: str
     attack: str
 
 
 class Pair(Part):
-    """A paired difference of AUCs: what claims rest on, since records have no scores.
+    """Paired difference of AUCs.
 
     Attributes:
-        one: Whose AUC it is.
-        other: Whose is subtracted, on the same samples.
-        target: The audited client of both.
-        seeds: Runs that were paired.
+        one: First side.
+        other: Side that is subtracted, on the same samples.
+        target: Audited client of both.
+        seeds: Paired runs.
         value: The mean difference over these runs.
         low: Lower limit for these runs.
         high: Upper limit.
-        further_low: What further runs would give, from five seeds on.
-        further_high: Its upper limit.
+        further_low: Lower limit for further runs, from five seeds on.
+        further_high: Upper limit for further runs.
     """
 
     one: Side
@@ -55,19 +55,19 @@ PAIRS = TypeAdapter(list[Pair])
 
 @cache
 def pairs(study: str) -> Sequence[Pair]:
-    """The paired differences that were taken from a study's runs."""
+    """Return the paired differences of a study."""
     path = TAKEN / f"{study}.json"
     return PAIRS.validate_json(path.read_bytes()) if path.is_file() else ()
 
 
-def sides(regime: Regime, one: Term, other: Term) -> list[tuple[Side, Side]]:
-    """The pairs of attacks that a difference of AUCs is made of: one, or attack by attack.
+def sides(regime: Regime, left: Term, other: Term) -> list[tuple[Side, Side]]:
+    """Return the pairs of attacks of a difference of AUCs.
 
     Raises:
         BadInput: The two sides are means over different numbers of attacks.
     """
-    variants = variant_of(regime, one), variant_of(regime, other)
-    attacks = [term.attacks or [term.attack] for term in (one, other)]
+    variants = variant_of(regime, left), variant_of(regime, other)
+    attacks = [term.attacks or [term.attack] for term in (left, other)]
     if len(attacks[0]) != len(attacks[1]):
         raise BadInput(f"means over {len(attacks[0])} and {len(attacks[1])} attacks make no pairs")
     return [
@@ -77,17 +77,17 @@ def sides(regime: Regime, one: Term, other: Term) -> list[tuple[Side, Side]]:
 
 
 def wanted_pairs(study: str) -> list[tuple[Side, Side, str, int | None]]:
-    """The differences of AUCs that claims ask of a study's runs."""
-    found = {}
+    """Return the differences of AUCs that claims need from a study."""
+    wanted = {}
     for paper in papers():
         for claim in paper.claim:
             for regime in (regimes()[name] for name in claim.regimes):
                 if regime.study == study:
-                    for one, other, test in _of_attacks(claim.tests):
-                        for both in sides(regime, one, other):
-                            of = (*both, test.contrast, one.target)
-                            found[repr(of)] = of
-    return list(found.values())
+                    for first, other, test in _of_attacks(claim.tests):
+                        for both in sides(regime, first, other):
+                            key = (*both, test.contrast, first.target)
+                            wanted[repr(key)] = key
+    return list(wanted.values())
 
 
 def _of_attacks(tests: Sequence[Test]) -> Iterator[tuple[Term, Term, Test]]:
@@ -99,48 +99,54 @@ def _of_attacks(tests: Sequence[Test]) -> Iterator[tuple[Term, Term, Test]]:
 
 
 def take_pairs(runs: Path, study: str) -> int:
-    """Writes the paired differences that claims ask of a study; how many there are.
+    """Write the paired differences that claims need from a study, and return their number.
 
     Args:
-        runs: The folder that holds a folder for each variant.
-        study: Its name, that of the folder of records.
+        runs: Folder with a folder for each variant.
+        study: Name of the study.
 
     Raises:
-        BadInput: There are no runs with scores, or no claim asks for pairs of them.
+        BadInput: No run has scores, or no claim needs pairs of them.
     """
     scores = {path.parent.name: read_scores(path) for path in sorted(runs.glob(f"*/{SCORES_FILE}"))}
-    wanted = wanted_pairs(study)
-    if not scores or not wanted:
+    differences = wanted_pairs(study)
+    if not scores or not differences:
         lacking = f"{SCORES_FILE} below {runs}" if not scores else f"claim about pairs of {study}"
         raise BadInput(f"there is no {lacking}; give the folder of the study's runs, and its name")
-    found = []
-    for one, other, contrast, target in wanted:
-        here = [scores.get(named(study, side.variant)) for side in (one, other)]
-        if here[0] is None or here[1] is None:
-            print(f"no runs yet for {one} and {other}")
+    pairs_found = []
+    for first, other, contrast, target in differences:
+        scores_of = [scores.get(named(study, side.variant)) for side in (first, other)]
+        if scores_of[0] is None or scores_of[1] is None:
+            print(f"no runs yet for {first} and {other}")
             continue
-        least = min(client for _, client in here[0])
+        least = min(client for _, client in scores_of[0])
         whose = least if target is None else target
-        seeds = sorted(s for s, client in here[0] if client == whose and (s, whose) in here[1])
+        seeds = sorted(
+            s for s, client in scores_of[0] if client == whose and (s, whose) in scores_of[1]
+        )
         try:
-            taken = [
+            seeds_taken = [
                 paired_auc(
-                    here[0][seed, whose], one.attack, here[1][seed, whose], other.attack, contrast
+                    scores_of[0][seed, whose],
+                    first.attack,
+                    scores_of[1][seed, whose],
+                    other.attack,
+                    contrast,
                 )
                 for seed in seeds
             ]
         except BadInput as error:
-            # Other clients, samples or label distributions: the records' figures are compared.
-            print(f"not paired, {one.variant or study} and {other.variant or study}: {error}")
+            # Clients, samples or label distributions differ: the records are compared.
+            print(f"not paired, {first.variant or study} and {other.variant or study}: {error}")
             continue
         gap = mean_difference(
-            [Value(d.value, d.low, d.high, d.method, cancels=True) for d in taken]
+            [Value(d.value, d.low, d.high, d.method, cancels=True) for d in seeds_taken]
         )
         if gap is None or gap.low is None or gap.high is None:
             continue
-        found.append(
+        pairs_found.append(
             Pair(
-                one=one,
+                one=first,
                 other=other,
                 contrast=contrast,
                 target=whose,
@@ -148,11 +154,11 @@ def take_pairs(runs: Path, study: str) -> int:
                 value=gap.value,
                 low=gap.low,
                 high=gap.high,
-                method=taken[0].method if len(taken) == 1 else gap.method,
+                method=seeds_taken[0].method if len(seeds_taken) == 1 else gap.method,
                 further_low=gap.further.low if gap.further else None,
                 further_high=gap.further.high if gap.further else None,
             )
         )
     TAKEN.mkdir(exist_ok=True)
-    write_whole(TAKEN / f"{study}.json", PAIRS.dump_json(found, indent=0).decode() + "\n")
-    return len(found)
+    write_whole(TAKEN / f"{study}.json", PAIRS.dump_json(pairs_found, indent=0).decode() + "\n")
+    return len(pairs_found)

@@ -1,4 +1,4 @@
-"""What would settle an open claim, and for how many core hours: the cheapest way."""
+"""Cheapest way to settle an open claim, and its core hours."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from docs.claims.judging import (
     ERROR,
     FEWEST_SEEDS,
     LIMIT,
-    Decided,
-    Held,
-    Judged,
+    ClaimResult,
+    PartResult,
+    RegimeResult,
     Verdict,
     beyond,
     needed_regimes,
@@ -25,8 +25,7 @@ from docs.claims.judging import (
 from fedaudit.metrics.intervals import FEWEST_RUNS
 
 MANY = 1000
-"""From so many seeds on, or so many times the samples, a difference counts as level with its
-margin."""
+"""Seeds, or factor of samples, from which a difference counts as equal to its margin."""
 FIRST: tuple[Verdict, ...] = ("confirmed", "contradicted", "no difference")
 _VERDICTS: dict[str, str] = {
     "confirmed": "confirmed",
@@ -42,27 +41,27 @@ SAID: dict[str, str] = {
 
 
 class Step(NamedTuple):
-    """More runs or samples of one regime, up to a verdict there.
+    """Additional runs or samples of one regime that give a verdict there.
 
     Attributes:
-        regime: Its name.
-        part: The comparison that takes most; None if nothing is needed.
-        times: How many times what there is.
-        hours: Core hours beyond those that were spent.
+        regime: Name of the regime.
+        part: Comparison that needs most; None if nothing is needed.
+        times: Factor of the existing runs or samples.
+        hours: Additional core hours.
     """
 
     regime: str
-    part: Judged | None
+    part: PartResult | None
     times: float
     hours: float
 
 
 class Route(NamedTuple):
-    """Steps that lead to a verdict, if every figure stays what it is.
+    """Steps to a verdict if all figures stay the same.
 
     Attributes:
-        verdict: The claim's.
-        steps: In every regime that takes part, also those in which nothing is needed.
+        verdict: Verdict of the claim.
+        steps: Step in each regime that takes part.
     """
 
     verdict: Verdict
@@ -70,41 +69,41 @@ class Route(NamedTuple):
 
     @property
     def hours(self) -> float:
-        """Core hours of all steps."""
+        """Return the core hours of all steps."""
         return sum(step.hours for step in self.steps)
 
     @property
     def times(self) -> float:
-        """The largest factor of all steps."""
+        """Return the largest factor of all steps."""
         return max(step.times for step in self.steps)
 
 
-def share_of_error(claims: Sequence[Decided]) -> float:
+def share_of_error(claims: Sequence[ClaimResult]) -> float:
     """Return the p-value below which Holm's procedure decides a paper's next claim."""
-    tested = [one for one in claims if one.p_value is not None]
-    open_ = sum(one.verdict == "open" for one in tested)
+    tested = [result for result in claims if result.p_value is not None]
+    open_ = sum(result.verdict == "open" for result in tested)
     return ERROR / max(open_, 1)
 
 
 # Prices.
 
 
-def cheapest(one: Decided, share: float) -> Route | None:
-    """Return the route with the fewest core hours to any verdict; None if there is none."""
-    found = list(_routes(one, share))
-    return min(found, key=lambda route: (route.hours, route.times), default=None)
+def cheapest(result: ClaimResult, share: float) -> Route | None:
+    """Return the route with the fewest core hours to any verdict, if one exists."""
+    routes = list(_routes(result, share))
+    return min(routes, key=lambda route: (route.hours, route.times), default=None)
 
 
-def _routes(one: Decided, share: float) -> Iterator[Route]:
-    counted = one.counted
-    among, needed = len(counted), needed_regimes(one.claim)
-    said = {here.verdict for here in counted} - {"open"}
+def _routes(result: ClaimResult, share: float) -> Iterator[Route]:
+    counted = result.counted
+    among, needed = len(counted), needed_regimes(result.claim)
+    verdicts = {regime_result.verdict for regime_result in counted} - {"open"}
     for verdict in FIRST:
         allowed = {verdict, "no difference"} if verdict == "contradicted" else {verdict}
-        if said <= allowed:
-            rest = among - needed + 1
-            for place in range(1, rest + 1):
-                steps = _cheapest_of(counted, verdict, share * place / rest)
+        if verdicts <= allowed:
+            tested = among - needed + 1
+            for place in range(1, tested + 1):
+                steps = _cheapest_of(counted, verdict, share * place / tested)
                 if len(steps) >= needed - 1 + place:
                     yield Route(verdict, steps[: needed - 1 + place])
     if among > 1:
@@ -115,16 +114,16 @@ def _routes(one: Decided, share: float) -> Iterator[Route]:
                     yield Route("depends on the regime", [hold, against])
 
 
-def _cheapest_of(counted: Sequence[Held], verdict: Verdict, p_value: float) -> list[Step]:
-    steps = [step_to(here, verdict, p_value) for here in counted]
+def _cheapest_of(counted: Sequence[RegimeResult], verdict: Verdict, p_value: float) -> list[Step]:
+    steps = [step_to(regime_result, verdict, p_value) for regime_result in counted]
     return sorted((step for step in steps if step), key=lambda step: (step.hours, step.times))
 
 
-def step_to(one: Held, verdict: Verdict, p_value: float) -> Step | None:
+def step_to(result: RegimeResult, verdict: Verdict, p_value: float) -> Step | None:
     """Return what a verdict in a regime takes at a p-value; None if no number of runs gives it."""
-    parts = [part for part in one.parts if part.gap is not None]
+    parts = [part for part in result.parts if part.gap is not None]
     if verdict == "contradicted":
-        # One comparison is enough against a claim; whoever picks it shares the error.
+        # One comparison refutes a claim; choosing it among several shares the error.
         prices = [(part, times_to(part, verdict, p_value / len(parts))) for part in parts]
         part, times = min(prices, key=lambda price: price[1])
         needs = {part.other.model_dump_json(): (part, times)}
@@ -135,27 +134,28 @@ def step_to(one: Held, verdict: Verdict, p_value: float) -> Step | None:
         ]
         part, times = max(prices, key=lambda price: price[1])
         needs = {str(place): price for place, price in enumerate(prices)}
-    if not math.isfinite(times) or len(parts) < len(one.parts):
+    if not math.isfinite(times) or len(parts) < len(result.parts):
         return None
     if times <= 1:
-        return Step(one.regime, None, 1.0, 0.0)
+        return Step(result.regime, None, 1.0, 0.0)
     records: dict[tuple[str, str, str], float] = {}
     for needing, factor in needs.values():
         for record in _records(needing):
             records[record] = max(records.get(record, 1.0), factor)
     hours = sum((factor - 1) * _hours(*record) for record, factor in records.items())
-    return Step(one.regime, part, times, hours)
+    return Step(result.regime, part, times, hours)
 
 
-def times_to(part: Judged, verdict: Verdict, p_value: float) -> float:
-    """How many times the runs, or samples, would give a verdict, were the figure what it seems.
+def times_to(part: PartResult, verdict: Verdict, p_value: float) -> float:
+    """Return the factor of runs or samples that would give a verdict if the figure stays the same.
 
-    Limits shrink by the root of what they rest on. Infinite if the figure lies on another side.
+    Limits shrink with the square root of the factor. It is infinite if the figure lies on another
+    side.
     """
     gap = part.gap
     assert gap is not None
     if gap.low is None or gap.high is None:
-        # Which verdict these limits will give is not known.
+        # The verdict of missing limits is unknown.
         return math.inf if _lacks_limits(part) else FEWEST_RUNS / seeds_of(part)
     widths = beyond(part, verdict)
     if widths <= 0:
@@ -170,8 +170,8 @@ def times_to(part: Judged, verdict: Verdict, p_value: float) -> float:
     return max(1.0, float(reach / widths) ** 2)
 
 
-def _records(part: Judged) -> Iterator[tuple[str, str, str]]:
-    """Records, and points of games, that a comparison rests on."""
+def _records(part: PartResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the records, and points of games, of a comparison."""
     regime = regimes()[part.regime]
     for term in (part.test.one, part.other):
         if term.value is None:
@@ -189,19 +189,19 @@ def _hours(study: str, variant: str, point: str) -> float:
         return hours_spent(study)
     points = 1
     if is_of_games(study):
-        points = sum(asked.figure == "games" for asked in rows(study, "") or {})
+        points = sum(key.figure == "games" for key in rows(study, "") or {})
     return seconds_of(study, variant) / 3600 / points
 
 
 def hours_spent(study: str) -> float:
-    """What all records of a study took, in hours."""
+    """Return the hours that all records of a study took."""
     paths = (RECORDS / study).glob(f"{study}*.json")
     variants = [path.stem.removeprefix(study).removeprefix("-") for path in paths]
     return sum(seconds_of(study, variant) for variant in variants) / 3600
 
 
-def _lacks_limits(part: Judged) -> bool:
-    """Whether a figure has no limits, and more seeds would not give any."""
+def _lacks_limits(part: PartResult) -> bool:
+    """Return whether a figure lacks limits that more seeds would not give."""
     gap = part.gap
     is_of_games = regimes()[part.regime].kind == "games"
     return gap is not None and gap.low is None and (is_of_games or gap.seeds >= FEWEST_RUNS)
@@ -210,121 +210,135 @@ def _lacks_limits(part: Judged) -> bool:
 # In words.
 
 
-def why(one: Decided, share: float, tested: int, scale: str = "") -> str:
-    """Say where a claim is decided, and of an open one what would settle it.
+def why(result: ClaimResult, share: float, tested: int, scale: str = "") -> str:
+    """Describe where a claim is decided, or what would settle an open one.
 
     Args:
-        one: The claim.
+        result: The claim.
         share: The p-value below which it would be decided.
-        tested: Claims of its paper that were tested.
-        scale: The scale of regimes that are smaller than the paper.
+        tested: Number of tested claims of its paper.
+        scale: Scale of regimes that are smaller than the paper.
     """
-    claim, counted = one.claim, one.counted
+    claim, counted = result.claim, result.counted
     if claim.not_run:
         return claim.not_run
-    if one.verdict == "not run":
-        return "; ".join(_not_run(here) for here in one.held)
-    if one.verdict == "depends on the regime":
+    if result.verdict == "not run":
+        return "; ".join(_not_run(states) for states in result.held)
+    if result.verdict == "depends on the regime":
         return "; ".join(f"{SAID[h.verdict]} `{h.regime}`" for h in counted if h.verdict in SAID)
-    if one.verdict != "open":
-        return "; ".join(filter(None, [_where(one), scale]))
-    here = [_state(held) for held in one.held if held.verdict in SAID or held.wanting]
-    if one.by_itself != "open" and one.p_value is not None:
-        here.append(
-            f"{one.by_itself} by itself (p = {one.p_value:.2g}), but not after correction over "
+    if result.verdict != "open":
+        return "; ".join(filter(None, [_where(result), scale]))
+    states = [
+        _state(regime_result)
+        for regime_result in result.held
+        if regime_result.verdict in SAID or regime_result.wanting
+    ]
+    if result.by_itself != "open" and result.p_value is not None:
+        states.append(
+            f"{result.by_itself} alone (p = {result.p_value:.2g}), but not after correction over "
             f"{tested} claims"
         )
-    return "; ".join([*here, f"to settle it: {_settling(one, share)}"])
+    return "; ".join([*states, f"to settle it: {_settling(result, share)}"])
 
 
-def _where(one: Decided) -> str:
-    alike = SAID if one.verdict in ("contradicted", "not found at this scale") else {}
-    verdict = "contradicted" if alike else one.verdict
-    there, among = sum(held.verdict == verdict for held in one.counted), len(one.counted)
+def _where(result: ClaimResult) -> str:
+    alike = SAID if result.verdict in ("contradicted", "not found at this scale") else {}
+    verdict = "contradicted" if alike else result.verdict
+    agreeing, among = (
+        sum(regime_result.verdict == verdict for regime_result in result.counted),
+        len(result.counted),
+    )
     if among == 1:
         return "in one regime"
-    return "" if there == among else f"in {there} of {among} regimes, open in the others"
+    return "" if agreeing == among else f"in {agreeing} of {among} regimes, open in the others"
 
 
-def _state(one: Held) -> str:
-    if one.wanting == "leak":
-        return _no_leak(one.regime)
-    if one.wanting == "seeds":
-        return f"`{one.regime}` does not count with one seed"
-    return f"{SAID[one.verdict]} `{one.regime}`"
+def _state(result: RegimeResult) -> str:
+    if result.wanting == "leak":
+        return _no_leak(result.regime)
+    if result.wanting == "seeds":
+        return f"`{result.regime}` does not count with one seed"
+    return f"{SAID[result.verdict]} `{result.regime}`"
 
 
-def _settling(one: Decided, share: float) -> str:
-    route = cheapest(one, share)
+def _settling(result: ClaimResult, share: float) -> str:
+    route = cheapest(result, share)
     if route is not None:
-        taken = [(step.part, step.times) for step in route.steps if step.part is not None]
-        said = "; ".join(more_of(part, times) for part, times in taken)
-        if any(is_level(part, times) for part, times in taken):
-            return said
-        if said:
+        needed = [(step.part, step.times) for step in route.steps if step.part is not None]
+        text = "; ".join(more_of(part, times) for part, times in needed)
+        if any(is_level(part, times) for part, times in needed):
+            return text
+        if text:
             hours = f"about {route.hours:.1f}" if route.hours >= 0.05 else "less than 0.1"
-            return f"{said} (then {_VERDICTS[route.verdict]}; {hours} core hours)"
-    more = [*_one_seed(one), *(_not_run(here) for here in one.held if here.verdict == "not run")]
-    more += [
+            return f"{text} (then {_VERDICTS[route.verdict]}; {hours} core hours)"
+    options = [
+        *_one_seed(result),
+        *(
+            _not_run(regime_result)
+            for regime_result in result.held
+            if regime_result.verdict == "not run"
+        ),
+    ]
+    options += [
         f"a record of `{part.regime}` with limits of {part.test.one.figure or part.test.figure}"
-        for here in one.counted
-        for part in here.parts
+        for regime_result in result.counted
+        for part in regime_result.parts
         if _lacks_limits(part)
     ][:1]
-    if len(one.counted) < needed_regimes(one.claim):
-        if more:
-            return "; or ".join(more)
-        another = "a second regime" if one.counted else "a regime"
-        return f"{another} {_that_counts(one.claim)}"
-    return "; or ".join(more) or (
+    if len(result.counted) < needed_regimes(result.claim):
+        if options:
+            return "; or ".join(options)
+        another = "a second regime" if result.counted else "a regime"
+        return f"{another} {_that_counts(result.claim)}"
+    return "; or ".join(options) or (
         "another margin or a narrower sentence, as more of the same runs would not do"
     )
 
 
-def _one_seed(one: Decided) -> list[str]:
+def _one_seed(result: ClaimResult) -> list[str]:
     return [
-        f"{FEWEST_SEEDS} seeds of `{here.regime}` or more (1 so far)"
-        for here in one.held
-        if here.wanting == "seeds"
+        f"{FEWEST_SEEDS} seeds of `{regime_result.regime}` or more (1 so far)"
+        for regime_result in result.held
+        if regime_result.wanting == "seeds"
     ]
 
 
 def _that_counts(claim: Claim) -> str:
     if not claim.leaks:
         return "with another data set or network"
-    asked = {
+    requirement = {
         "membership": "an undefended attack with an AUC of 0.7",
         "sources": "an undefended attack that names the owner ten points more often than the label "
         "distribution allows",
-        "clusters": "a model whose real risk is 60 %",
-        "games": "a server that is right in 70 % of games where nothing is randomised",
+        "clusters": "a model with a measured risk of 60 %",
+        "games": "a server that is right in 70 % of games without randomisation",
     }[regimes()[claim.regimes[0]].kind]
-    return f"that leaks ({asked})"
+    return f"that leaks ({requirement})"
 
 
 def _no_leak(name: str) -> str:
     if leak_of(name) is None:
-        return f"whether `{name}` leaks is not known, its base was not run"
+        return f"whether `{name}` leaks is unknown, because its base was not run"
     return f"nothing leaks in `{name}`"
 
 
-def _not_run(one: Held) -> str:
-    lacking = list(dict.fromkeys(part.lacking for part in one.parts if part.lacking))
-    regime = regimes()[one.regime]
+def _not_run(result: RegimeResult) -> str:
+    lacking = list(dict.fromkeys(part.lacking for part in result.parts if part.lacking))
+    regime = regimes()[result.regime]
     if rows(regime.study, regime.base) is None:
         hours = f" ({regime.hours:.1f} h planned)" if regime.hours else ""
-        return f"`{one.regime}` was not run{hours}"
-    more = f", nor {len(lacking) - 1} more" if len(lacking) > 1 else ""
-    return f"{lacking[0]}{more}"
+        return f"`{result.regime}` was not run{hours}"
+    further = f", nor {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    return f"{lacking[0]}{further}"
 
 
-def is_level(part: Judged, times: float) -> bool:
-    """Whether a figure counts as level with its margin: more than a thousand seeds or times."""
+def is_level(part: PartResult, times: float) -> bool:
+    """Return whether a figure is too close to its margin for any feasible number of runs."""
     return times * (seeds_of(part) if _rests_on(part) == "seeds" else 1) > MANY
 
 
-def more_of(part: Judged, times: float) -> str:
-    """So many times of what an interval rests on, in words."""
+def more_of(part: PartResult, times: float) -> str:
+    """Describe the additional runs or samples that a comparison needs."""
     assert part.gap is not None
     name, seeds = f"`{part.regime}`", seeds_of(part)
     if part.gap.low is None:
@@ -335,21 +349,21 @@ def more_of(part: Judged, times: float) -> str:
     if rests == "seeds":
         count = max(math.ceil(times * seeds), seeds + 1)
         return f"some {count:,} seeds of {name} ({seeds} so far)"
-    said = f"some {_round_up(times)} times the {rests} of {name}"
-    return f"{said}, or accuracies paired by sample" if rests == "test samples" else said
+    text = f"some {_round_up(times)} times the {rests} of {name}"
+    return f"{text}, or accuracies paired by sample" if rests == "test samples" else text
 
 
 def _round_up(times: float) -> str:
     return f"{math.ceil(times):,}" if times > 10 else f"{math.ceil(10 * times) / 10:g}"
 
 
-def _rests_on(part: Judged) -> str:
-    """What there must be more of for a narrower interval."""
+def _rests_on(part: PartResult) -> str:
+    """Return the unit of which more would narrow the interval."""
     figure = part.test.one.figure or part.test.figure
     if regimes()[part.regime].kind == "games":
         games = {"epochs": "targets", "uncertified": "targets", "spread_auc": "copies"}
-        rest = "detector's runs" if figure == "detector_auc" else "games, with these targets,"
-        return games.get(figure, rest)
+        unit = "detector's runs" if figure == "detector_auc" else "games, with these targets,"
+        return games.get(figure, unit)
     assert part.gap is not None
     if part.gap.method == BY_STUDENT:
         return "seeds"

@@ -1,4 +1,4 @@
-"""What a regime is, in words and sizes that are read from the configuration of its record."""
+"""Titles of regimes with sizes from the configuration of their records."""
 
 import json
 import re
@@ -40,7 +40,7 @@ _PLACE = re.compile(r"\{([^}]*)\}")
 
 
 def title_of(name: str) -> str:
-    """Return a regime's title, with every size as its record, or else its study, has it."""
+    """Return a regime's title with the sizes of its record or study."""
     regime = regimes()[name]
     if not _PLACE.search(regime.title):
         return regime.title
@@ -61,7 +61,7 @@ def config_of(study: str, variant: str) -> Mapping[str, Any]:
     if is_of_games(study):
         return tomllib.loads((STUDIES / "games" / f"{study}.toml").read_text(encoding="utf-8"))
     base, *variants = read_studies(STUDIES / f"{study}.toml")
-    named_so = [one for one in variants if one.name == f"{study}-{variant}"]
+    named_so = [candidate for candidate in variants if candidate.name == f"{study}-{variant}"]
     return (named_so[0] if variant else base).model_dump(mode="json")
 
 
@@ -94,16 +94,17 @@ def _smallest_client(regime: Regime) -> int | None:
 
 
 def _apart(regime: Regime) -> str:
-    """Return in how many seeds each group of clients ends with a model of its own."""
+    """Count the seeds in which each group of clients ends with a separate model."""
     runs = read_record(path_of(regime.study, regime.base)).clusters
     apart = sum(_is_apart(run) for run in runs)
-    return f"groups apart in {apart} of {plural(len(runs), 'seed')}"
+    return f"groups separated in {apart} of {plural(len(runs), 'seed')}"
 
 
 def _is_apart(run: ClusterResult) -> bool:
     used = choices(run)
     return all(
-        len({used[at] for at in clients_in(run, group)}) == 1 for group in models_of_groups(run)
+        len({used[client] for client in clients_in(run, group)}) == 1
+        for group in models_of_groups(run)
     )
 
 
@@ -176,4 +177,4 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "shift": _shift,
     "games": _games,
 }
-"""What stands in braces in a title, but for settings by their dotted name."""
+"""Functions for the names in braces of a title that are not dotted settings."""

@@ -14,9 +14,9 @@ from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID, Dirichlet
 from fedaudit.datasets.partitions.shifts import (
     BySide,
-    dealt_by_side,
-    like_their_side,
-    sides_of,
+    assign_by_side,
+    deal_by_side,
+    split_by_attribute,
 )
 
 GROUP = (0, 0, 0, 0, 1, 1)
@@ -43,9 +43,9 @@ def people() -> Dataset:
 )
 def test_each_client_has_people_of_its_side_under_their_own_labels(scheme: object) -> None:
     data = people()
-    sides = sides_of(data, "c")
+    sides = split_by_attribute(data, "c")
     assert isinstance(scheme, IID | Dirichlet)
-    deal = dealt_by_side(
+    deal = deal_by_side(
         data,
         sides,
         partial(draw, clients=6, partition=BySide(scheme, GROUP), n_fair=30, seed=2),
@@ -64,15 +64,15 @@ def test_each_client_has_people_of_its_side_under_their_own_labels(scheme: objec
 def test_the_rarest_value_is_the_minority_unless_another_is_named() -> None:
     data = people()
     assert data.group is not None
-    assert sides_of(data).value == "b"
-    assert torch.equal(sides_of(data).minority, data.group == 1)
-    assert sides_of(data, "a").value == "a"
+    assert split_by_attribute(data).value == "b"
+    assert torch.equal(split_by_attribute(data).minority, data.group == 1)
+    assert split_by_attribute(data, "a").value == "a"
 
 
 def test_samples_of_nobody_go_to_clients_of_their_side_in_turn() -> None:
-    sides = sides_of(people(), "c")
+    sides = split_by_attribute(people(), "c")
     ids = np.arange(600, 700)
-    place = like_their_side(sides, np.array(GROUP), ids, rng=seeded_numpy(1, "turns"))
+    place = assign_by_side(sides, np.array(GROUP), ids, rng=seeded_numpy(1, "turns"))
     for side in (0, 1):
         mine = place[sides.minority.numpy()[ids] == bool(side)]
         counts = np.bincount(mine, minlength=6)[np.array(GROUP) == side]
@@ -83,9 +83,9 @@ def test_samples_of_nobody_go_to_clients_of_their_side_in_turn() -> None:
 def test_what_has_no_such_attribute_is_refused() -> None:
     data = people()
     with pytest.raises(BadInput, match="no attribute"):
-        sides_of(replace(data, group=None, group_names=()))
+        split_by_attribute(replace(data, group=None, group_names=()))
     with pytest.raises(BadInput, match="'d'"):
-        sides_of(data, "d")
+        split_by_attribute(data, "d")
     alone = replace(data, group=torch.zeros(700).long())
     with pytest.raises(BadInput, match="600 of the 600"):
-        sides_of(alone, "a")
+        split_by_attribute(alone, "a")

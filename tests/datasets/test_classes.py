@@ -2,18 +2,18 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.datasets.dataset import some_classes
+from fedaudit.datasets.dataset import select_classes
 from tests.datasets.by_id import by_id
 
 DATA = by_id(12, 6, classes=3)
 
 
 def test_without_a_choice_it_is_the_data_set_itself() -> None:
-    assert some_classes(DATA, ()) is DATA
+    assert select_classes(DATA, ()) is DATA
 
 
 def test_kept_classes_are_numbered_in_the_order_given() -> None:
-    found = some_classes(DATA, (2, 0))
+    found = select_classes(DATA, (2, 0))
     assert found.classes == 2
     assert found.train.features[:, 0].tolist() == [0, 2, 3, 5, 6, 8, 9, 11]
     assert found.train.labels.tolist() == [1, 0, 1, 0, 1, 0, 1, 0]
@@ -22,14 +22,14 @@ def test_kept_classes_are_numbered_in_the_order_given() -> None:
 
 
 def test_numbers_may_begin_after_the_classes_of_another_set() -> None:
-    found = some_classes(DATA, (1,), first=10)
+    found = select_classes(DATA, (1,), first=10)
     assert found.classes == 11
     assert set(found.train.labels.tolist()) == {10}
-    assert some_classes(DATA, (), first=3).train.labels.tolist() == [3, 4, 5] * 4
+    assert select_classes(DATA, (), first=3).train.labels.tolist() == [3, 4, 5] * 4
 
 
 def test_groups_stay_with_their_samples() -> None:
-    found = some_classes(DATA, (1, 2))
+    found = select_classes(DATA, (1, 2))
     assert found.group is not None
     features = torch.cat([found.train.features, found.test.features])[:, 0]
     assert found.group.tolist() == (features.long() % 2).tolist()
@@ -37,11 +37,11 @@ def test_groups_stay_with_their_samples() -> None:
 
 @pytest.mark.parametrize("kept", [(0, 3), (-1, 0), (1, 1)])
 def test_classes_that_are_not_there_or_twice_are_refused(kept: tuple[int, ...]) -> None:
-    with pytest.raises(BadInput, match=r"each once: whole numbers from 0 to 2"):
-        some_classes(DATA, kept)
+    with pytest.raises(BadInput, match=r"whole numbers from 0 to 2, each once"):
+        select_classes(DATA, kept)
 
 
 def test_one_class_alone_is_refused_unless_others_come_before_it() -> None:
-    with pytest.raises(BadInput, match=r"keeps \[1\] alone"):
-        some_classes(DATA, (1,))
-    assert some_classes(DATA, (1,), first=3).classes == 4
+    with pytest.raises(BadInput, match=r"is \[1\]; give at least two classes"):
+        select_classes(DATA, (1,))
+    assert select_classes(DATA, (1,), first=3).classes == 4

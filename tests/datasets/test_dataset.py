@@ -7,9 +7,8 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
-from fedaudit.datasets.arrays import Arrays, from_arrays, split
+from fedaudit.datasets.arrays import Arrays, from_arrays, of_samples, split
 from fedaudit.datasets.dataset import Dataset, numbered, of_task
-from fedaudit.datasets.in_memory import of_samples
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -42,7 +41,10 @@ TWO = (torch.tensor([0, 1]), ("a", "b"))
     ("made", "said"),
     [
         (lambda: small().samples(torch.tensor([3, 8])), "run from 0 to 7, got 3 to 8"),
-        (lambda: Dataset("d", small().train, small().test, 3, "", *TWO), "give one code a sample"),
+        (
+            lambda: Dataset("d", small().train, small().test, 3, "", *TWO),
+            "one code for each sample",
+        ),
         (lambda: Dataset("d", PART, PART, 3, ""), "must count from 0"),
         (lambda: Dataset("d", PART, PART.take(slice(0)), 2, ""), "in 0 to 1, got 0 to 2"),
     ],
@@ -61,8 +63,8 @@ def test_ids_groups_and_labels_that_do_not_fit_are_refused(
         (Arrays(X, Y, np.ones((2, 3)), TEST[1]), "give both parts the same shape"),
         (Arrays(np.where(X == 3, np.nan, X), Y, *TEST), "1 of 6 samples .* NaN or infinity"),
         (Arrays(np.where(X > 9, np.inf, X), Y, *TEST), "1 of 6 samples .* NaN or infinity"),
-        (Arrays(X, Y.astype(float), *TEST), "whole number a sample, got .* float64"),
-        (Arrays(X, Y[:, None], *TEST), "whole number a sample, got shape"),
+        (Arrays(X, Y.astype(float), *TEST), "whole number for each sample, got .* float64"),
+        (Arrays(X, Y[:, None], *TEST), "whole number for each sample, got shape"),
         (Arrays(X, Y - 1, *TEST), "every class from 0 up"),
         (Arrays(X, Y + 1, *TEST), "set first_label"),
         (Arrays(X, Y * 2, *TEST), "3 classes between 0 and 4"),

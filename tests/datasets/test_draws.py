@@ -184,8 +184,8 @@ class TestFairDraw:
             ({"targets": (5,)}, "target 5 is no client; clients are numbered 0 to 4"),
             ({"targets": ()}, "at least one client"),
             ({"targets": (1, 1)}, "each once"),
-            ({"n_fair": -3}, "give 0 or more"),
-            ({"n_fair": 0}, "nothing would be audited"),
+            ({"n_fair": -3}, "samples, 0 or more"),
+            ({"n_fair": 0}, "no sample would be audited"),
             ({"clients": 4000}, "4000 clients cannot share 3000 samples"),
             ({"background": 0, "n_fair": 1}, r"client 0 .*\(audit\.background\) is 0"),
         ],
@@ -225,14 +225,14 @@ class TestPublishedDraws:
     @pytest.mark.parametrize(
         ("name", "settings", "said"),
         [
-            ("fedmia_code", {}, r"the test part has 500 \(500 short\)"),
-            ("cofedmid", {"n_unseen": 10}, r"they have 2400 \(6600 short\)"),
+            ("fedmia_code", {}, r"the test part has 500 samples \(500 short\)"),
+            ("cofedmid", {"n_unseen": 10}, r"clients have 2400 samples \(6600 short\)"),
             ("fedmia_paper", {"targets": (0, 1)}, "audits one target, got 2"),
             ("fedmia_code", {"targets": (0, 1)}, "audits one target, got 2"),
             ("cofedmid", {"targets": (0, 1)}, "audits one target, got 2"),
-            ("fedmia_paper", {"share": 0.0}, r"share must lie in \(0, 1\]"),
-            ("fedmia_paper", {"share": 1.5}, r"share must lie in \(0, 1\]"),
-            ("sia", {"per_client": 0}, "per_client is at least 1, got 0"),
+            ("fedmia_paper", {"share": 0.0}, r"give a share in \(0, 1\]"),
+            ("fedmia_paper", {"share": 1.5}, r"give a share in \(0, 1\]"),
+            ("sia", {"per_client": 0}, "per_client is 0; give at least 1"),
         ],
     )
     def test_what_no_published_draw_can_have_is_refused_with_what_is_missing(
@@ -331,7 +331,7 @@ class TestCanaries:
         assert set(kept.flatten().tolist()) <= set(values.flatten().tolist())
 
     def test_another_kind_and_a_task_without_classes_are_refused(self) -> None:
-        with pytest.raises(BadInput, match="'mislabelled' or 'noise', got 'blank'"):
+        with pytest.raises(BadInput, match="'blank'; give 'mislabelled' or 'noise'"):
             self.drawn(kind="blank")
         with pytest.raises(BadInput, match=r"at least 2 \(audit\.options\.count\)"):
             self.drawn(count=0)

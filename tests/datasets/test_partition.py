@@ -14,9 +14,9 @@ from fedaudit.datasets.partitions.schemes import (
     Shards,
     SIAClass0Size,
     WholeClasses,
-    apportioned,
+    apportion,
     deal,
-    within,
+    limit_quotas,
 )
 
 COUNTS = np.array([30, 50, 20, 60])
@@ -138,9 +138,9 @@ def test_a_whole_class_is_one_clients_and_sizes_are_as_even_as_classes_allow() -
 
 
 def test_more_clients_than_whole_classes_or_samples_are_refused() -> None:
-    with pytest.raises(BadInput, match="of 2 classes dealt whole to 3 clients one gets 0 samples"):
+    with pytest.raises(BadInput, match="with 2 whole classes for 3 clients, one gets 0"):
         WholeClasses().quotas(np.array([5, 5]), 3, rng=rng())
-    with pytest.raises(BadInput, match="one gets 2 samples, and 3 are asked for"):
+    with pytest.raises(BadInput, match="one gets 2 of the needed 3 samples"):
         WholeClasses(samples_per_client=3).quotas(np.array([8, 2]), 2, rng=rng())
 
 
@@ -178,9 +178,9 @@ def test_no_shards_or_too_many_are_refused() -> None:
 
 
 def test_the_largest_remainders_are_rounded_up() -> None:
-    assert apportioned(10, np.array([1, 1, 1])).tolist() == [4, 3, 3]
-    assert apportioned(5, np.array([0.5, 0.3, 0.2])).tolist() == [3, 1, 1]
-    assert apportioned(4, np.array([0, 0])).tolist() == [2, 2]
+    assert apportion(10, np.array([1, 1, 1])).tolist() == [4, 3, 3]
+    assert apportion(5, np.array([0.5, 0.3, 0.2])).tolist() == [3, 1, 1]
+    assert apportion(4, np.array([0, 0])).tolist() == [2, 2]
 
 
 @given(
@@ -192,7 +192,7 @@ def test_apportioning_adds_up_and_stays_within_one_of_exact(
     total: int, shares: list[float]
 ) -> None:
     weights = np.array(shares)
-    parts = apportioned(total, weights)
+    parts = apportion(total, weights)
     assert parts.sum() == total
     assert parts.min() >= 0
     if weights.sum() > 0:
@@ -201,7 +201,7 @@ def test_apportioning_adds_up_and_stays_within_one_of_exact(
 
 def test_demand_is_cut_to_what_there_is_and_nowhere_else() -> None:
     wanted = np.array([[5, 1], [5, 2], [0, 3]])
-    served = within(wanted, np.array([6, 10]), rng=rng())
+    served = limit_quotas(wanted, np.array([6, 10]), rng=rng())
     assert served.sum(axis=0).tolist() == [6, 6]
     assert (served <= wanted).all()
     assert served[:, 1].tolist() == [1, 2, 3]

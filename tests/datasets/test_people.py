@@ -12,12 +12,11 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY
+from fedaudit.datasets.arrays import samples
 from fedaudit.datasets.catalog import load
-from fedaudit.datasets.dataset import Dataset, some_classes
-from fedaudit.datasets.draws.audit_set import Deal
+from fedaudit.datasets.dataset import Dataset, select_classes
+from fedaudit.datasets.draws.audit_set import Deal, shadow_deal
 from fedaudit.datasets.draws.fair import draw
-from fedaudit.datasets.draws.shadow import shadow_deal
-from fedaudit.datasets.in_memory import samples
 from fedaudit.datasets.partitions.schemes import IID
 
 DATA = load("synthetic", seed=1, samples=4000, people=200, dimensions=5, classes=3)
@@ -119,8 +118,8 @@ def test_several_targets_have_people_of_their_own() -> None:
     [
         ({"people": 3}, "at least 4"),
         ({"people": 999}, r"999 people are audited .* has samples of 200; lower"),
-        ({"each": 5}, "from 1 to 4"),
-        ({"each": 0}, "from 1 to 4"),
+        ({"each": 5}, "give 1 to 4"),
+        ({"each": 0}, "give 1 to 4"),
     ],
 )
 def test_draws_of_people_that_there_are_not_are_refused(changes: dict[str, int], told: str) -> None:
@@ -165,7 +164,7 @@ def test_a_shadow_federation_draws_people_from_what_is_left() -> None:
 
 
 def test_people_stay_with_their_samples_where_classes_are_left_out() -> None:
-    fewer = some_classes(DATA, [2, 0])
+    fewer = select_classes(DATA, [2, 0])
     assert fewer.subject is not None
     kept = np.isin(torch.cat([DATA.train.labels, DATA.test.labels]).numpy(), [0, 2])
     assert np.array_equal(fewer.subject.numpy(), SUBJECT[kept])

@@ -17,11 +17,11 @@ from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.datasets.partitions.shifts import (
     Shift,
+    apply_shift,
     brightened,
-    of_clients,
-    places,
+    minority_groups,
     rotated,
-    shifted,
+    shift_clients,
 )
 
 CLIENTS = 8
@@ -88,12 +88,12 @@ def test_brightness_of_standardised_pixels_is_refused() -> None:
 
 @pytest.mark.parametrize(("share", "size"), [(0.25, 2), (0.01, 1), (0.99, 7), (0.5, 4)])
 def test_the_minority_are_the_first_clients_and_never_all_or_none(share: float, size: int) -> None:
-    group = of_clients(CLIENTS, share)
+    group = minority_groups(CLIENTS, share)
     assert group.tolist() == [1] * size + [0] * (CLIENTS - size)
 
 
 def test_clients_draw_from_their_groups_range() -> None:
-    group = of_clients(1000, 0.25)
+    group = minority_groups(1000, 0.25)
     amounts = SHIFT.amounts(group, seed=1)
     assert 0.2 <= amounts[group == 1].min() < 0.21
     assert 0.39 < amounts[group == 1].max() <= 0.4
@@ -104,7 +104,7 @@ def test_clients_draw_from_their_groups_range() -> None:
 
 def test_samples_are_shifted_as_their_owner_and_others_by_turns() -> None:
     world, hands = dataset(), deal(dataset())
-    place = places(world, hands, (0, 5), seed=1)
+    place = shift_clients(world, hands, (0, 5), seed=1)
     for client, samples in hands.clients.items():
         assert set(place[samples.ids.numpy()].tolist()) == {client}
     nobodys = hands.audit.samples.ids.numpy()[hands.audit.owner < 0]
@@ -115,9 +115,9 @@ def test_samples_are_shifted_as_their_owner_and_others_by_turns() -> None:
 
 def test_every_sample_everywhere_has_the_amount_of_its_place() -> None:
     world, hands = dataset(), deal(dataset())
-    place = places(world, hands, (0,), seed=1)
-    amounts = SHIFT.amounts(of_clients(CLIENTS, 0.25), seed=1)
-    new, dealt = shifted(world, hands, SHIFT, place, seed=1)
+    place = shift_clients(world, hands, (0,), seed=1)
+    amounts = SHIFT.amounts(minority_groups(CLIENTS, 0.25), seed=1)
+    new, dealt = apply_shift(world, hands, SHIFT, place, seed=1)
     for before, after in (
         (world.train, new.train),
         (world.test, new.test),
@@ -139,7 +139,7 @@ def test_a_table_cannot_be_rotated() -> None:
         test=replace(flat.test, features=flat.test.features.flatten(1)),
     )
     with pytest.raises(BadInput, match="is of images"):
-        shifted(flat, deal(flat), SHIFT, places(flat, deal(flat), (0,), seed=1), seed=1)
+        apply_shift(flat, deal(flat), SHIFT, shift_clients(flat, deal(flat), (0,), seed=1), seed=1)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import MLP
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import MeasuredRound
-from fedaudit.observe.round import Gradient, LazyByClient, Round, Update, chosen
+from fedaudit.observe.round import Gradient, LazyByClient, Round, Update, select_clients
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
@@ -191,7 +191,7 @@ def test_lazy_values_are_made_when_asked_for_and_not_kept() -> None:
 
     lazy = LazyByClient([3, 1, 2], make)
     assert (list(lazy), len(lazy), 1 in lazy, 5 in lazy) == ([3, 1, 2], 3, True, False)
-    some = chosen(lazy, [2, 3])
+    some = select_clients(lazy, [2, 3])
     assert not asked
     assert dict(some) == {2: 4, 3: 9}
     assert [lazy[2], lazy[2]] == [4, 4]
@@ -200,7 +200,7 @@ def test_lazy_values_are_made_when_asked_for_and_not_kept() -> None:
         lazy[5]
     with pytest.raises(KeyError):
         some[1]
-    assert chosen({1: "a", 2: "b"}, [2]) == {2: "b"}
+    assert select_clients({1: "a", 2: "b"}, [2]) == {2: "b"}
 
 
 def test_a_weighted_sum_takes_parts_one_after_another() -> None:

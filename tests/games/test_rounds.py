@@ -197,7 +197,7 @@ def test_the_sum_of_one_model_is_what_the_sum_view_shows_and_that_of_several_it_
         torch.testing.assert_close(update[name], -0.5 * value)
     _, _, liar = federation(0)
     (lied,) = simulate(algorithm, data, rounds=1, seed=1, server=liar)
-    with pytest.raises(NotVisible, match="sent different models"):
+    with pytest.raises(NotVisible, match="received different models"):
         list(VIEWS["sum"].of([lied]))
 
 

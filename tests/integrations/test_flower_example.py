@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.integrations.federation import StubGrid
 
 FOLDER = Path(__file__).parents[2] / "examples" / "flower"
-PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 PAIRS = {"quickstart": "audited", "lora": "lora-audited"}
 """Projects that are audited, by the same ones without."""
 FILES = [
@@ -61,7 +61,7 @@ def test_every_line_that_the_audit_adds_is_marked(plain: str, file: str) -> None
 
 def test_the_page_shows_every_file_that_differs_and_no_copy_of_it() -> None:
     page = PAGE.read_text()
-    shown = re.findall(r"literalinclude\} \.\./(\S+)\n:diff: \.\./(\S+)\n", page)
+    shown = re.findall(r"literalinclude\} \.\./(\S+/flower/\S+)\n:diff: \.\./(\S+)\n", page)
     assert set(shown) == {
         (f"examples/flower/{PAIRS[plain]}/{file}", f"examples/flower/{plain}/{file}")
         for plain, file in FILES

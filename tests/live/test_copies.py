@@ -12,7 +12,7 @@ from torch import Tensor
 import fedaudit
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NOBODY, Samples
-from fedaudit.datasets.copies import number_rows
+from fedaudit.datasets.dataset import number_rows
 
 RNG = torch.Generator().manual_seed(0)
 

@@ -190,7 +190,7 @@ def test_an_accuracy_is_an_alarm_only_if_neither_its_share_nor_its_percentage_fi
     assert control.passed is expected
     if expected is None:
         assert "reported 0.85, measured 0.03" in control.note
-        assert "share or in percent is not known" in control.note
+        assert "share or a percentage" in control.note
 
 
 @pytest.mark.slow

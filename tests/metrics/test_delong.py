@@ -11,9 +11,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics import auc, auc_interval, clustered_auc, compare_auc
 from fedaudit.metrics.delong import (
     _covariance,
-    _placements,
-    interval_between,
     interval_of_ranks,
+    placements_of,
 )
 from fedaudit.metrics.roc import SplitScores, ranked, sides
 
@@ -36,7 +35,7 @@ def test_the_fast_variance_is_the_one_over_all_pairs(
 ) -> None:
     scores = np.array(members + nonmembers, dtype=float)
     truth = np.arange(len(scores)) < len(members)
-    placed = _placements(ranked(sides(scores, truth)))
+    placed = placements_of(ranked(sides(scores, truth)))
     assert placed.auc == pytest.approx(auc(scores, truth))
     assert _covariance(placed, placed) == pytest.approx(slow_variance(scores, truth), abs=1e-12)
 
@@ -144,7 +143,7 @@ def test_ranks_give_the_interval_of_their_scores_to_the_last_bit(
 ) -> None:
     n = data.draw(st.integers(1, len(scores) - 1))
     values, ranks = np.array(scores, dtype=float), rankdata(scores)
-    of_scores = interval_between(SplitScores(values[:n], values[n:]), 0.95)
+    of_scores = auc_interval(values, np.arange(len(values)) < n)
     assert interval_of_ranks(SplitScores(ranks[:n], ranks[n:]), 0.95) == of_scores
 
 

@@ -3,7 +3,7 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
-from fedaudit.observe.round import EVERYBODY
+from fedaudit.observe.round import ALL_CLIENTS
 
 nan = float("nan")
 
@@ -77,7 +77,7 @@ def test_a_merged_client_is_found_in_the_group_that_it_was_in_that_round() -> No
 
 
 def test_a_model_of_everybody_speaks_of_every_client_and_leaves_no_peers() -> None:
-    m = stacked([measured(1, {EVERYBODY: 1.0}), measured(2, {EVERYBODY: 2.0})])["loss"]
+    m = stacked([measured(1, {ALL_CLIENTS: 1.0}), measured(2, {ALL_CLIENTS: 2.0})])["loss"]
     assert rows(m.of(17)) == [1.0, 2.0]
     assert peers(m, 17) == [[], []]
 
@@ -87,10 +87,10 @@ def test_rounds_that_say_nothing_about_the_targets_are_left_out() -> None:
         measured(1, {0: 1.0, 1: 2.0}),
         measured(2, {2: 3.0, 3: 4.0}),
         measured(3, {3: 5.0}, stands_for={3: 3, 0: 3}),
-        measured(4, {EVERYBODY: 6.0}),
+        measured(4, {ALL_CLIENTS: 6.0}),
     ]
     m = stacked(rounds, about=[0])["loss"]
-    assert (m.rounds, m.clients) == ((1, 3, 4), (EVERYBODY, 0, 1, 3))
+    assert (m.rounds, m.clients) == ((1, 3, 4), (ALL_CLIENTS, 0, 1, 3))
     assert rows(m.of(0)) == rows(stacked(rounds)["loss"].of(0)[[0, 2, 3]])
     assert stacked(rounds[:2], about=[7])["loss"].rounds == (1, 2)
 

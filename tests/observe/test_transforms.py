@@ -8,12 +8,12 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.values import Architecture, ClientId, Model, Sees
-from fedaudit.observe.round import EVERYBODY, Exposed, Round, Update
+from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, Update
 from fedaudit.observe.views import (
     VIEWS,
     between_globals,
     every,
-    grouped,
+    group_models,
     merged,
     only_after,
     seen_from,
@@ -56,7 +56,7 @@ def test_every_keeps_multiples_and_so_leaves_the_first_round_out() -> None:
     rounds = [replace(ROUND, index=index) for index in range(1, 10)]
     assert [round.index for round in every(rounds, 3)] == [3, 6, 9]
     assert [round.index for round in every(rounds, 1)] == list(range(1, 10))
-    with pytest.raises(BadInput, match="every 0"):
+    with pytest.raises(BadInput, match="got 0"):
         every(rounds, 0)
 
 
@@ -122,22 +122,22 @@ def test_scales_out_of_proportion_leave_none() -> None:
 
 def test_clients_that_were_sent_different_models_cannot_be_merged() -> None:
     apart = {0: client(1.0, 0.1), 1: client(2.0, 0.1)}
-    with pytest.raises(NotVisible, match="sent different models"):
+    with pytest.raises(NotVisible, match="received different models"):
         list(merged([made(apart, {0: 0.5, 1: 0.5})], {0, 1}))
 
 
 def test_equal_models_are_one_group_whoever_holds_the_copy() -> None:
     models = [model(1.0), model(2.0), model(1.0), model(1.0, mean=1.0)]
-    assert grouped(models).numbers == [0, 1, 0, 2]
+    assert group_models(models).numbers == [0, 1, 0, 2]
     other = Architecture("another net with the same weights", lambda: nn.BatchNorm1d(1))
-    assert grouped([model(1.0), replace(model(1.0), architecture=other)]).numbers == [0, 1]
+    assert group_models([model(1.0), replace(model(1.0), architecture=other)]).numbers == [0, 1]
 
 
 def test_a_participant_sees_one_global_model_and_the_next() -> None:
     (round,) = between_globals([ROUND])
-    assert list(round.exposed) == [EVERYBODY]
+    assert list(round.exposed) == [ALL_CLIENTS]
     assert round.uploads == {}
-    seen = round.exposed[EVERYBODY]
+    seen = round.exposed[ALL_CLIENTS]
     assert seen.base is not None
     assert seen.local is not None
     assert weight(seen.base.params) == 1.0
@@ -148,7 +148,7 @@ def test_a_participant_sees_one_global_model_and_the_next() -> None:
 
 def test_the_finished_model_is_all_that_the_last_view_shows() -> None:
     (round,) = only_after([replace(ROUND, sent={})])
-    assert round.exposed == {EVERYBODY: Exposed(local=ROUND.after["global"])}
+    assert round.exposed == {ALL_CLIENTS: Exposed(local=ROUND.after["global"])}
     assert round.sent == {}
     assert round.uploads == {}
 
@@ -166,7 +166,7 @@ def test_views_of_the_global_model_refuse_runs_with_none_or_several(
 
 def test_a_participant_is_refused_where_the_models_sent_are_hidden() -> None:
     hidden = {0: Exposed(local=model(1.0))}
-    with pytest.raises(NotVisible, match="was sent is hidden"):
+    with pytest.raises(NotVisible, match="clients receive is hidden"):
         list(between_globals([made(hidden, {0: 1.0})]))
 
 

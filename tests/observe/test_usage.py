@@ -11,7 +11,7 @@ from fedaudit.core.errors import Damaged
 from fedaudit.core.values import Samples
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
-from fedaudit.observe.usage import USAGE_FILE, counted, keeping_usage, read_usage, unused
+from fedaudit.observe.usage import USAGE_FILE, add_round, empty_usage, read_usage, record_usage
 
 
 def samples(*ids: int) -> Samples:
@@ -39,7 +39,7 @@ def told(index: int) -> Round:
 
 
 def test_every_use_of_a_sample_is_counted_and_strange_samples_are_not() -> None:
-    usage = counted(unused(CLIENTS), told(1))
+    usage = add_round(empty_usage(CLIENTS), told(1))
     assert usage.ids[0].tolist() == [3, 7, 9]
     assert usage.used[0].tolist() == [0, 1, 2]
     assert usage.recycled[0].tolist() == [0, 0, 1]
@@ -50,14 +50,14 @@ def test_every_use_of_a_sample_is_counted_and_strange_samples_are_not() -> None:
 
 
 def test_rounds_add_up_and_a_round_that_comes_again_does_not() -> None:
-    usage = counted(counted(unused(CLIENTS), told(1)), told(2))
+    usage = add_round(add_round(empty_usage(CLIENTS), told(1)), told(2))
     assert usage.used[0].tolist() == [0, 2, 4]
     assert usage.rounds == 2
-    assert counted(usage, told(2)) is usage
+    assert add_round(usage, told(2)) is usage
 
 
 def test_a_client_that_was_not_asked_used_nothing() -> None:
-    usage = counted(unused(CLIENTS), replace(told(1), facts={}, seconds={}))
+    usage = add_round(empty_usage(CLIENTS), replace(told(1), facts={}, seconds={}))
     assert usage.used[0].tolist() == [0, 0, 0]
     assert usage.seconds.tolist() == [[0.0, 0.0]]
 
@@ -68,21 +68,21 @@ def filtered(index: int, *cosines: float) -> Round:
 
 
 def test_a_filters_cosine_is_kept_round_by_round_and_that_of_several_is_their_mean() -> None:
-    usage = unused(CLIENTS)
+    usage = empty_usage(CLIENTS)
     for round in (filtered(1, 0.5), filtered(2, 0.25, 0.75), filtered(3)):
-        usage = counted(usage, round)
+        usage = add_round(usage, round)
     assert usage.filter_cosine[:2, 1].tolist() == [0.5, 0.5]
     assert usage.filter_cosine[:, 0].isnan().all()
     assert usage.filter_cosine[2].isnan().all()
 
 
 def test_a_file_from_before_cosines_were_kept_is_read_and_goes_on(tmp_path: Path) -> None:
-    for _ in keeping_usage([told(1)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
         pass
     tensors, notes = read_tensors(tmp_path / USAGE_FILE)
     del tensors["filter_cosine"]
     write_tensors(tensors, tmp_path / USAGE_FILE, notes)
-    for _ in keeping_usage([filtered(2, 0.5)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([filtered(2, 0.5)], CLIENTS, tmp_path, "ours"):
         pass
     usage = read_usage(tmp_path, "ours")
     assert usage is not None
@@ -93,7 +93,7 @@ def test_a_file_from_before_cosines_were_kept_is_read_and_goes_on(tmp_path: Path
 def test_a_file_with_tensors_of_each_client_as_older_versions_wrote_it_is_read(
     tmp_path: Path,
 ) -> None:
-    for _ in keeping_usage([told(1)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
         pass
     now = read_usage(tmp_path, "ours")
     assert now is not None
@@ -117,7 +117,7 @@ def test_usage_takes_as_many_tensors_however_many_clients_there_are(
 ) -> None:
     monkeypatch.setattr("fedaudit.core.pretrained.MAX_TENSORS", 20)
     many = {client: samples(client, client + 1) for client in range(400)}
-    for _ in keeping_usage([replace(told(1), facts={}, seconds={})], many, tmp_path, "ours"):
+    for _ in record_usage([replace(told(1), facts={}, seconds={})], many, tmp_path, "ours"):
         pass
     usage = read_usage(tmp_path, "ours")
     assert usage is not None
@@ -133,7 +133,7 @@ def test_whether_a_defense_or_a_risk_changed_anything_is_kept_round_by_round(
         replace(told(index), facts={4: {name: torch.tensor(steps)}} if steps else {})
         for index, steps in ((1, [0, 1, 0]), (2, [0, 0]), (3, []))
     ]
-    for _ in keeping_usage(rounds, CLIENTS, tmp_path, "ours"):
+    for _ in record_usage(rounds, CLIENTS, tmp_path, "ours"):
         pass
     usage = read_usage(tmp_path, "ours")
     assert usage is not None
@@ -146,7 +146,7 @@ def test_whether_a_defense_or_a_risk_changed_anything_is_kept_round_by_round(
 def test_a_file_without_these_counts_is_read_and_one_with_others_is_refused(
     tmp_path: Path,
 ) -> None:
-    for _ in keeping_usage([told(1)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
         pass
     tensors, notes = read_tensors(tmp_path / USAGE_FILE)
     older = {name: value for name, value in tensors.items() if name != "acted"}
@@ -178,12 +178,12 @@ def test_usage_that_is_no_regular_file_is_refused_and_not_taken_for_absent(
 
 def test_a_missing_round_is_refused() -> None:
     with pytest.raises(Damaged, match="the next round is 2"):
-        counted(unused(CLIENTS), told(2))
+        add_round(empty_usage(CLIENTS), told(2))
 
 
 def test_what_is_kept_goes_on_after_a_stop_and_no_adversary_is_told(tmp_path: Path) -> None:
     for rounds in ([told(1), told(2)], [told(2), told(3)]):
-        for round in keeping_usage(rounds, CLIENTS, tmp_path, "ours"):
+        for round in record_usage(rounds, CLIENTS, tmp_path, "ours"):
             assert round.facts == {}
             assert round.seconds == {}
     usage = read_usage(tmp_path, "ours")
@@ -196,7 +196,7 @@ def test_what_is_kept_goes_on_after_a_stop_and_no_adversary_is_told(tmp_path: Pa
 
 @pytest.mark.parametrize("part", ["distinct", "extra_bytes", "seconds", "used", "recycled"])
 def test_counts_that_cannot_be_are_refused(tmp_path: Path, part: str) -> None:
-    for _ in keeping_usage([told(1)], CLIENTS, tmp_path, "ours"):
+    for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
         pass
     tensors, notes = read_tensors(tmp_path / "usage.safetensors")
     write_tensors({**tensors, part: tensors[part] - 100}, tmp_path / "usage.safetensors", notes)

@@ -491,7 +491,7 @@ def test_a_signed_pack_is_held_and_a_resigned_or_unsigned_one_is_not(
     words = ("pack", source / "record.json", "--policy", source / "policy.toml")
     assert exit_code(*words, "--out", out, "--sign", mine) == 0
     assert exit_code("verify", out, "--signer", public) == 0
-    assert "held: the manifest is signed by the key of" in capsys.readouterr().out
+    assert "verified: the manifest is signed by the key of" in capsys.readouterr().out
     check = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(public), "-rawin"]
     files = ["-in", str(out / "manifest.json"), "-sigfile", str(out / "manifest.sig")]
     subprocess.run([*check, *files], check=True, capture_output=True)

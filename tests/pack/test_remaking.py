@@ -48,7 +48,7 @@ def test_a_packed_record_has_the_hash_of_what_its_run_measured(
 ) -> None:
     before = sorted(path.name for path in run.iterdir())
     assert verified(pack, "--recording", run) == 0
-    assert "held: every figure, control and count of the record" in capsys.readouterr().out
+    assert "verified: every figure, control and count of the record" in capsys.readouterr().out
     assert sorted(path.name for path in run.iterdir()) == before
     assert verified(pack) == 0
     assert "not checked: whether every figure, control and count" in capsys.readouterr().out

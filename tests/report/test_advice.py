@@ -40,9 +40,9 @@ def test_a_report_names_the_rung_what_is_expected_there_and_what_was_found() -> 
     usual = federation()
     there = federation(auc=expected(usual))
     found = must(advice(there))
-    assert f"{loss_gap(there):.3f} standard deviations" in found.stands
-    assert f"Here it is {expected(usual):.3f}" in found.stands
-    assert found.stands.endswith("as expected.")
+    assert f"{loss_gap(there):.3f} standard deviations" in found.place
+    assert f"Here it is {expected(usual):.3f}" in found.place
+    assert found.place.endswith("as expected.")
     text = report_html(there)
     assert "On the leak ladder" in text
 
@@ -53,10 +53,10 @@ def test_what_lies_off_the_rule_is_said_to() -> None:
     above, below = (
         must(advice(federation(auc=usual + far))) for far in (1.5 * spread, -1.5 * spread)
     )
-    assert "more than nine of ten" in above.stands
-    assert below.stands.endswith("less than expected.")
+    assert "more than in nine of ten" in above.place
+    assert below.place.endswith("less than expected.")
     with_one = must(advice(federation(auc=usual - 1.5 * spread, defense="cofedmid")))
-    assert "less than expected, with cofedmid" in with_one.stands
+    assert "less than expected, with cofedmid" in with_one.place
 
 
 def test_what_lowered_it_has_figures_and_names_no_defense_where_one_is_in_force() -> None:
@@ -102,8 +102,8 @@ def test_only_loss_or_only_cosine_is_not_the_strongest_of_four() -> None:
 def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> None:
     view = changed(record().view, name="final")
     found = must(advice(federation(view=view, auc=0.6)))
-    assert "The final model is 11.0% better" in found.stands
-    assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} is to be" in found.stands
+    assert "The final model is 11.0% better" in found.place
+    assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} at this gap" in found.place
 
 
 def test_what_to_do_next_begins_with_what_lowered_such_a_leak_at_little_cost() -> None:

@@ -10,16 +10,23 @@ from fedaudit.core.metric_names import (
     CLIENT_EPSILON_IF_GAUSSIAN,
     FORMAL_EPSILON,
 )
-from fedaudit.report.clauses import CAVEAT, ROWS, UNCHECKED, clause_summary, clauses_json
+from fedaudit.report import clauses as answers
+from fedaudit.report.clauses import (
+    CAVEAT,
+    ROWS,
+    UNCHECKED,
+    Answer,
+    clause_summary,
+    clauses_json,
+    predictive_value,
+)
 from fedaudit.report.comparison.tables import epsilon_comparison
 from fedaudit.report.deciding.epsilons import shown_bounds
+from fedaudit.report.first import tiles_of
 from fedaudit.report.page import report_html
 from fedaudit.report.summary import summary_markdown
-from fedaudit.report.text import answers
-from fedaudit.report.text.answers import Answer, predictive_value
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import tiles_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
@@ -59,7 +66,7 @@ def test_the_chance_is_made_of_the_largest_upper_limit_and_rounded_up() -> None:
     assert answers.flagged(two).text == (
         "At most 95.3% at a prior of 50% and 16.9% at a prior of 1%"
     )
-    assert "(20%: fedmia-2 v. unseen)" in answers.flagged(two).more
+    assert "(20.0%: fedmia-2 v. unseen)" in answers.flagged(two).more
     odd = rate(0.3, attack="odd", method="lowest and highest")
     assert answers.flagged(found(rate(0.2), odd)).more.endswith(
         "an assumption. Without such a limit, in part or whole: odd."
@@ -83,7 +90,7 @@ def test_a_rate_refused_for_want_of_samples_is_inconclusive_with_its_own_reason(
     ]
     said = answers.flagged(found(auc(0.4, 0.6), *refused))
     assert said.kind == "inconclusive"
-    assert said.more == "TPR at 1% FPR: 2 figures not given. It needs more non-members."
+    assert said.more == "TPR at 1% FPR: 2 figures not given. More non-members are needed."
 
 
 def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited() -> None:
@@ -95,7 +102,7 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
         "model. A policy’s verdict is in a pack’s verdict.json."
     )
     games = played(point(right=60))
-    assert answers.conclusion(games).text.startswith(game_verdict(games).headline)
+    assert answers.conclusion(games).text.startswith(game_verdict(games).first.headline)
     assert ROWS[0].question == "What does this audit conclude?"
 
 
@@ -147,7 +154,7 @@ def test_a_mean_alone_is_not_called_the_worst_of_its_models() -> None:
 def test_checks_are_counted_by_kind_and_those_not_run_are_named() -> None:
     ran = [control("permuted members"), control("permuted members"), control("untrained model")]
     said = answers.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
-    assert said.text == "3 of 4 controls hold, 1 cannot tell"
+    assert said.text == "3 of 4 controls hold, 1 without a result"
     assert said.more == (
         "Run: permuted members and untrained model. Not run: blind classifier and planted leak."
     )
@@ -215,13 +222,13 @@ def test_a_defense_is_compared_only_where_the_record_has_both() -> None:
 def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
     given = epsilon(FORMAL_EPSILON, 8.0, note="unit: one sample, in 20 steps")
     said = answers.claimed_epsilon(found(auc(0.4, 0.6), given))
-    assert said.text == "ε 8.000 (proven; against whoever sees every upload)"
+    assert said.text == "ε 8.000 (proven; against an adversary that sees every upload)"
     assert said.more == (
-        "Proven: unit: one sample, in 20 steps; adjacency: one unit there or not; Renyi "
+        "Proven: unit: one sample, in 20 steps; adjacency: one unit added or removed; Renyi "
         "accountant, delta 1e-05."
     )
     local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
-    assert "adjacency: as the unit says" in answers.claimed_epsilon(found(local)).more
+    assert "adjacency: as the unit states" in answers.claimed_epsilon(found(local)).more
     whole = epsilon(FORMAL_EPSILON, 8.0, note="unit: a client's whole contribution to each upload")
     assert (
         "whether a client takes part is not covered" in answers.claimed_epsilon(found(whole)).more
@@ -253,7 +260,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
         f"{measured:.3f} for one client's whole contribution, {observer}"
     )
     assert ends in said.more
-    assert said.more.endswith("A lower bound certifies nothing.")
+    assert said.more.endswith("A lower bound does not certify privacy.")
     assert answers.claimed_epsilon(of).text == (
         f"ε 2.000 (claimed, with canary clients, as audited; {observer})"
     )
@@ -303,7 +310,7 @@ def test_what_is_in_no_record_is_not_stated_and_not_made_up() -> None:
     samples = sum(row.samples for row in plain.clients)
     assert answers.parameters(plain).kind == "not stated"
     assert f"{samples:,} training samples" in answers.parameters(plain).more
-    assert answers.tester(plain).text == ("When: 2026-11-21; by whom, in which role: not stated")
+    assert answers.tester(plain).text == ("Date: 2026-11-21; tester and role: not stated")
 
 
 def test_parameters_stand_beside_the_training_samples() -> None:
@@ -326,19 +333,20 @@ def test_a_measured_epsilon_of_people_says_so() -> None:
 def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
     said = answers.residual(found(auc(0.4, 0.6), rate(0.2)))
     assert said.text == (
-        "A member stands out in at most 60% of pairs (fedmia-2 v. unseen; guessing: 50%); at 1% "
-        "false alarms at most 20% of members are found (fedmia-2 v. unseen)"
+        "An attack ranks a member above a non-member in at most 60.0% of pairs (fedmia-2 v. "
+        "unseen; guessing: 50%); at 1% false alarms at most 20.0% of members are found (fedmia-2 "
+        "v. unseen)"
     )
 
 
 def test_a_limit_that_bounds_nothing_is_not_stated() -> None:
     certain = found(auc(0.4, 1.0), rate(0.2))
-    assert answers.residual(certain).text.startswith("At 1% false alarms at most 20% of members")
+    assert answers.residual(certain).text.startswith("At 1% false alarms at most 20.0% of members")
     games = played(NONE, point(right=60), point("ome", right=100))
     assert answers.residual(games).text == "No upper limit of a risk is known"
     assert "upper limit" not in summary_markdown(games)
     fewer = answers.residual(played(NONE, point(right=60))).text
-    assert fewer == "A server that tampers is right in at most 71% of games (behind bitrand, ε 3)"
+    assert fewer == "A server that tampers is right in at most 71.0% of games (behind bitrand, ε 3)"
 
 
 @pytest.mark.parametrize("kind", ["planted leak", "blind classifier"])
@@ -369,11 +377,11 @@ def test_a_record_of_a_flaw_answers_no_question_about_leakage() -> None:
 def test_every_question_has_an_answer_in_every_record(of: Record) -> None:
     said = [row.answer(of) for row in ROWS]
     assert all(answer.text for answer in said)
-    summary = clause_summary(of)
+    introduction, kinds = clause_summary(of)
     page = report_html(of)
-    assert summary.said in page.replace("&#39;", "'")
+    assert introduction in page.replace("&#39;", "'")
     for row, answer in zip(ROWS, said, strict=True):
-        listed = any(row.topic in topics for _, topics in summary.kinds)
+        listed = any(row.topic in topics for _, topics in kinds)
         assert listed is (answer.kind not in ("figure", "stated")), row.topic
 
 
@@ -479,9 +487,8 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
     assert said.text.startswith("Unlearning by retrain: forgotten (")
     assert "adversary with both models 0.87" in said.text
     assert ": not forgotten (" in asked("deletion", there).text
-    assert (
-        "That is before deletion; after it: forgotten (largest AUC 0.507, 0.480–0.533; of an "
-        "adversary with the models before and after 0.87" in verdict(gone).headline
+    assert verdict(gone).headline.endswith(
+        "This is before deletion; verdict after deletion: forgotten"
     )
     assert answers.caveats(gone).startswith("Figures are of the model before deletion.")
 
@@ -491,7 +498,7 @@ def test_a_malicious_client_is_named_with_what_it_does() -> None:
     said = asked("malicious client", one)
     assert said.kind == "figure"
     assert "0.700" in said.text
-    assert "a client that poisons what it sends" in said.more
+    assert "a client that poisons its updates" in said.more
     looks_on = changed(one, config={"attacker": {"kind": "none"}})
     assert asked("malicious client", looks_on).kind == "not tested"
 

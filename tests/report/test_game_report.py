@@ -13,8 +13,8 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import games_picture
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.tables.games import points_table
-from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.tables.games import certificates_table, points_table
+from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import epsilon, game_tiles, provable, shown_points
 from fedaudit.report.wording import interval, percent
 from fedaudit.results.games import (
@@ -30,6 +30,7 @@ from tests.report.games import (
     NONE,
     REFUTED,
     SPREAD,
+    certificate,
     played,
     point,
     shared,
@@ -75,12 +76,12 @@ def test_budgets_are_short(value: float, said: str) -> None:
 
 def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
     said = game_verdict(ALL)
-    assert (said.status, said.look) == ("claim contradicted", "strong leak")
-    assert said.headline == "Success contradicts the claimed epsilon: ome, ε 1"
+    assert (said.first.status, said.first.look) == ("claim contradicted", "strong leak")
+    assert said.first.headline == "Success contradicts the claimed epsilon: ome, ε 1"
     (alarm,) = said.contradictions
     assert alarm.endswith("proves an epsilon of at least 2.06; 1 is claimed.")
     document = report_html(ALL)
-    assert document.index(said.headline) < document.index('class="glance')
+    assert document.index(said.first.headline) < document.index('class="glance')
     assert document.index('class="notice alarm" role="alert"') < document.index(
         '<section id="asked">'
     )
@@ -94,16 +95,16 @@ def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
 def test_a_contradiction_is_grave_however_small_the_success() -> None:
     small = point("ome", 0.1, 35_342.3, right=60, games=4000)
     said = game_verdict(played(small))
-    assert (said.status, said.look) == ("claim contradicted", "strong leak")
-    assert game_verdict(played(point("ome", 3.0, right=60, games=4000))).look == "clear leak"
+    assert (said.first.status, said.first.look) == ("claim contradicted", "strong leak")
+    assert game_verdict(played(point("ome", 3.0, right=60, games=4000))).first.look == "clear leak"
 
 
 def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
     wrong = point("bitwise-rr", 1.0, 1.0, right=95)
     said = game_verdict(played(wrong))
-    assert "does not do what it says" in said.contradictions[0]
+    assert "is not what it claims to be" in said.contradictions[0]
     below_its_claim = played(point("bitwise-rr", 9.0, 1.0, right=95))
-    headline = game_verdict(below_its_claim).headline
+    headline = game_verdict(below_its_claim).first.headline
     assert headline == "Success contradicts the actual epsilon: bitwise-rr, ε 9"
     assert not [tile for tile in game_tiles(below_its_claim) if "contradicted" in tile.label]
     (cell,) = cells(points_table(played(wrong)), "Lower bound")
@@ -127,11 +128,11 @@ def test_a_actual_epsilon_far_above_the_named_one_is_said_with_its_factor() -> N
 
 def test_the_headline_says_how_surely_the_server_tells_and_behind_what() -> None:
     best = point("ldp-laplace", 500.0, 500.0, right=92)
-    assert game_verdict(played(NONE, HONEST, best)).headline == (
+    assert game_verdict(played(NONE, HONEST, best)).first.headline == (
         "With ldp-laplace, ε 500 the server is right in 92.0% of games, with bitwise-rr, ε 7 in "
         "49.0%; guessing is right in 50%"
     )
-    assert game_verdict(played(NONE)).headline == (
+    assert game_verdict(played(NONE)).first.headline == (
         "The server is right in 99.0% of games without a mechanism; guessing is right in 50%"
     )
 
@@ -140,7 +141,7 @@ def test_mechanisms_are_compared_where_the_server_does_best_behind_each() -> Non
     points = (point(right=60), point(named=5.0, right=90), HONEST)
     loud = point("bitwise-rr", 9.0, 9.0, right=70)
     said = game_verdict(played(NONE, *points, loud))
-    assert said.headline == (
+    assert said.first.headline == (
         "With bitrand, ε 5 the server is right in 90.0% of games, with bitwise-rr, ε 9 in 70.0%; "
         "guessing is right in 50%"
     )
@@ -156,7 +157,7 @@ def test_status_headline_and_first_tile_are_of_one_point_chosen_by_its_lower_lim
     sure, lucky = point("bitrand", 5.0, right=96, games=2000), point("ome", 5.0, right=99, games=20)
     given = played(NONE, lucky, sure)
     assert sure.adv.low > lucky.adv.low
-    assert "bitrand" in game_verdict(given).headline.split(",")[0]
+    assert "bitrand" in game_verdict(given).first.headline.split(",")[0]
     assert game_tiles(given)[0].value == percent(sure.adv.value)
 
 
@@ -166,7 +167,7 @@ def test_status_headline_and_first_tile_are_of_one_point_chosen_by_its_lower_lim
 )
 def test_the_status_is_that_of_what_a_mechanism_leaves(right: int, games: int, status: str) -> None:
     behind = point("bitwise-rr", 50.0, 50.0, right=right, games=games)
-    assert game_verdict(played(NONE, behind)).status == status
+    assert game_verdict(played(NONE, behind)).first.status == status
 
 
 def test_what_a_perfect_server_would_prove_agrees_with_the_metric() -> None:
@@ -183,7 +184,7 @@ def test_epsilons_that_so_few_games_could_never_contradict_are_counted() -> None
 
 
 def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_times() -> None:
-    several = "for these targets: each was asked about in several games"
+    several = "for these targets: each was used in several games"
     assert several in game_verdict(ALL).limits[-1]
     each = played(point(targets=200))
     assert several not in game_verdict(each).limits[-1]
@@ -276,12 +277,12 @@ def test_the_first_picture_of_many_mechanisms_has_the_best_point_of_each() -> No
 def test_no_claim_is_said_to_be_contradicted_where_none_is() -> None:
     calm = played(NONE, HONEST)
     assert not [tile for tile in game_tiles(calm) if "contradicted" in tile.label]
-    first = first_of_games(calm, game_verdict(calm))
+    first = game_verdict(calm).first
     assert first.controls == "No claimed ε contradicted by games (1 point)"
     far = played(NONE, point())
-    assert "contradicted" not in first_of_games(far, game_verdict(far)).controls
+    assert "contradicted" not in game_verdict(far).first.controls
     bare = played(NONE)
-    nothing = first_of_games(bare, game_verdict(bare))
+    nothing = game_verdict(bare).first
     assert (nothing.controls, nothing.sign) == ("No claim to check", "?")
 
 
@@ -451,3 +452,20 @@ def test_mechanisms_are_compared_at_one_epsilon_or_each_where_it_protects_least(
     assert least.value == rate
     alone = game_tiles(played(point(named=1.0, right=60), point(named=3.0, right=90)))
     assert not any("strongest" in tile.label for tile in alone)
+
+
+def test_certificates_of_a_point_have_a_row_with_their_limits() -> None:
+    (row,) = must(certificates_table(ALL)).rows
+    assert [cell.text for cell in row] == [
+        "bitrand, ε 5",
+        "2",
+        "55.0%",
+        "70.0%",
+        "60.0%",
+        "0.200",
+        "1.00e−08",
+    ]
+    near = certificate(low=0.5, high=0.52)
+    (row,) = must(certificates_table(played(point(certificates=[near])))).rows
+    assert (row[-1].tone, row[-1].detail) == ("alarm", "yet near guessing")
+    assert certificates_table(played(NONE)) is None

@@ -9,7 +9,7 @@ from fedaudit.report.page import report_html
 from fedaudit.report.pictures import games_picture
 from fedaudit.report.summary import summary_markdown
 from fedaudit.report.tables.games import points_table
-from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, game_tiles, shown_points
 from fedaudit.report.wording import percent
 from fedaudit.results.estimate import Estimate
@@ -119,7 +119,7 @@ def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
     assert [one.name for one in bare] == ["no defense"]
     assert len(behind) == 5
     said = game_verdict(ONLY)
-    assert said.headline.endswith("guessing is right in 50%")
+    assert said.first.headline.endswith("guessing is right in 50%")
     assert [tile.label for tile in game_tiles(ONLY)][::2] == [
         "Server right, weakest defense",
         "Server right, no defense",
@@ -131,23 +131,21 @@ def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
 def test_games_in_rounds_have_no_actual_epsilon_to_rely_on() -> None:
     for right in (50, 55, 95):
         said = game_verdict(played(rounds(2.0, right=right)))
-        assert "actual ε" not in " ".join((*said.next, said.meaning))
-    assert "actual ε" in " ".join(game_verdict(played(NONE, point("ome", 3.0, 3.0))).next)
+        assert "actual ε" not in " ".join((*said.first.next, said.meaning))
+    assert "actual ε" in " ".join(game_verdict(played(NONE, point("ome", 3.0, 3.0))).first.next)
 
 
 def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
     wrong = played(rounds(8.0, right=95))
     said = game_verdict(wrong)
-    assert said.status == "claim contradicted"
+    assert said.first.status == "claim contradicted"
     assert "more than the 55.0% that its noise allows any server" in said.contradictions[0]
-    assert said.headline.startswith("Success contradicts the bound of the noise: dp-sgd")
+    assert said.first.headline.startswith("Success contradicts the bound of the noise: dp-sgd")
     table = must(points_table(wrong, in_rounds=True))
     assert table.rows[0][1].tone == "alarm"
-    first = first_of_games(wrong, said)
+    first = said.first
     assert first.controls == "Noise bound contradicted by games at 1 of 1 point"
-    assert first_of_games(ONLY, game_verdict(ONLY)).controls == (
-        "No noise bound contradicted by games (4 points)"
-    )
+    assert game_verdict(ONLY).first.controls == ("No noise bound contradicted by games (4 points)")
 
 
 def test_the_summary_names_defenses_in_rounds_as_protection() -> None:

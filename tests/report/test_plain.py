@@ -1,19 +1,21 @@
 import pytest
 
-from fedaudit.report.first import first_screen
+from fedaudit.report.first import first_screen, tiles_of
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.verdict import PlainVerdict, verdict
-from fedaudit.report.tiles import tiles_of
+from fedaudit.report.wording import interval, span
 from fedaudit.results import estimate as estimates
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, Record
+from fedaudit.results.runs import Coverage
 from tests.estimates import changed, estimate
 from tests.gate.parts import control
 from tests.report.records import CONTROLS, record
 from tests.report.seen import tiles, words
 
 NOTHING = (0.02, 0.03, 0.0)
+ATTACK_ROWS = record(details=False).attacks[:3]
 UNDEFENDED = (("none", 1.0),)
 
 
@@ -46,7 +48,7 @@ def test_a_strong_leak_has_the_rate_at_few_false_alarms_with_its_limits() -> Non
     assert (tile.value, tile.tone) == ("56.8%", "strong")
     assert tile.detail.startswith("a strong leak · ")
     assert "fedmia-2" in tile.detail
-    assert "10 clients holding 400 to 625 samples each" in said.audited
+    assert "10 clients with 400 to 625 samples each" in said.audited
     assert "client 0" in said.audited
     assert any("ami was refused" in point for point in said.open)
 
@@ -71,7 +73,7 @@ def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
     said = verdict(none_found(size=30))
     assert said.status == "inconclusive"
     assert "not a sign of safety" in said.meaning
-    assert "TPR at 0.1% FPR: 9 figures not given. It needs more non-members." in said.open
+    assert "TPR at 0.1% FPR: 9 figures not given. More non-members are needed." in said.open
     assert "needs 970 more" in words(report_html(none_found(size=30)))
 
 
@@ -179,7 +181,7 @@ def test_no_leak_shown_says_what_may_still_be_hidden() -> None:
     assert (
         "What could still be hidden: AUC up to 0.520 and TPR at 1% FPR up to 2.0%" in said.meaning
     )
-    assert "This audit says nothing about TPR below 1% FPR." in said.meaning
+    assert "This audit did not measure TPR below 1% FPR." in said.meaning
 
 
 def test_a_mean_without_an_interval_is_held_down_by_its_runs() -> None:
@@ -197,7 +199,7 @@ def test_refused_figures_of_one_metric_make_one_point_that_names_the_contrasts()
 
     given = [refused("unseen", 852), refused("mixed", 1701), refused("other_client", 849)]
     points = said_of(*given, *given).open
-    assert points[0] == "TPR at 0.1% FPR: 6 figures not given. It needs more non-members."
+    assert points[0] == "TPR at 0.1% FPR: 6 figures not given. More non-members are needed."
     page = words(report_html(only(*given)))
     assert all(f"needs {more} more" in page for more in ("852", "1,701", "849"))
 
@@ -209,7 +211,7 @@ def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
         return estimate(where, value=None, note=f"{note}{more} more non-members")
 
     points = said_of(refused(0, 746), refused(1, 637)).open
-    assert points[0] == "TPR at 0.1% FPR: 2 figures not given. It needs more non-members."
+    assert points[0] == "TPR at 0.1% FPR: 2 figures not given. More non-members are needed."
     page = words(report_html(only(refused(0, 746), refused(1, 637))))
     assert "needs 746 more" in page
     assert "needs 637 more" in page
@@ -272,3 +274,26 @@ def test_an_interval_above_guessing_that_the_correction_takes_back_says_so() -> 
     ]
     assert details[0].startswith("not shown above guessing after correction for multiple testing")
     assert details[1].startswith("not shown above guessing · ")
+
+
+def test_missing_rounds_are_the_reason_of_an_inconclusive_verdict() -> None:
+    coverage = Coverage(rounds=4, measured=2, last_measured=4, n_missing_rounds=2)
+    missing = changed(none_found(), coverage=coverage)
+    said = verdict(missing)
+    assert said.headline.startswith("Inconclusive: not every round and upload was measured.")
+    assert "Not measured: 2 rounds" in said.headline
+    assert "too wide" not in said.meaning
+    assert first_screen(missing, said).next[0].startswith("Measure the rounds and uploads")
+
+
+def test_attacks_are_called_by_name_and_code_and_unnamed_refusals_share_a_line() -> None:
+    rows = [changed(row, status="refused", note="needs REFERENCE_MODELS") for row in ATTACK_ROWS]
+    page = words(report_html(changed(record(details=False), attacks=rows)))
+    assert "FedMIA, gradients (fedmia-2)" in page
+    assert page.count("needs reference models") == 1
+
+
+def test_limits_are_rounded_outwards() -> None:
+    assert interval(0.9184, 0.9441, "auc") == "0.918–0.945"
+    assert interval(0.3812, 0.4441, "tpr@0.01") == "38.1–44.5%"
+    assert span(-0.0123, 0.0101, "auc") == "−0.013 to +0.011"

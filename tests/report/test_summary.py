@@ -57,18 +57,18 @@ TITLES = (
 KINDS = {
     "cofedmid-location30/cofedmid-location30-cofedmid-half": (
         "training data of clients 0 and 9",
-        "10 clients holding 143 to 168 samples each (5 seeds)",
+        "10 clients with 143 to 168 samples each (5 seeds)",
         "**STRONG LEAK** · **Client 0, defended: clear leakage",
         "Client 9, undefended: strong leak",
-        "| 0.859 | a strong leak · 0.846–0.870 · seqmia · v. unseen",
+        "| 0.859 | a strong leak · 0.845–0.871 · Sequence model (seqmia) · v. unseen",
         "cofedmid (clients = [0, 1, 2, 3, 4], m_max = 15",
         "200 of 200 controls hold",
     ),
     "canaries-mnist/canaries-mnist-count-100": (
         "whether a given canary sample was in the training data of client 0?",
-        "epsilon at least 1.193",
-        "One canary sample, epsilon at least | 1.193 | 10.9 proven is not refuted",
-        "at most 1.193 could be found",
+        "epsilon at least 1.192",
+        "One canary sample, epsilon at least | 1.192 | 10.9 proven is not refuted",
+        "at most 1.192 could be found",
         "Ordinary samples, which leak less",
     ),
     "client-dp-mnist/client-dp-mnist-canaries-20": (
@@ -78,14 +78,13 @@ KINDS = {
     ),
     "secure-sum-mnist/secure-sum-mnist-clients-20-noise-1": (
         "How well does the sum of one round hide the update of one client?",
-        "One client's update in one round's sum, epsilon at least | 0.000 |",
+        "One client's update in one round's sum, epsilon at least | 0.767 | if the noise is normal",
         "the server sees only the sum of the clients' uploads, under secure aggregation",
     ),
     "unlearning-location30/unlearning-location30-ascent-far": (
         "After samples were deleted from the model: does it still reveal them?",
-        "after it: not forgotten (largest AUC 0.571, ",
-        "of an adversary with the models before and after 0.830, ",
-        "not forgotten | rmia, AUC before 0.846 (",
+        "This is before deletion; verdict after deletion: not forgotten.**",
+        "not forgotten | Relative likelihood (rmia), AUC before 0.846 (",
     ),
     "sia-location30-defenses/sia-location30-defenses-alpha-1-dp-sgd": (
         "Can the adversary find out which client a training sample is from?",
@@ -93,20 +92,20 @@ KINDS = {
         "Whether a sample was in any client's data: only whose it was.",
     ),
     "ifca-mir-letters-leak/ifca-mir-letters-leak-continued": (
-        "Riskiest model | 66.3% | a clear leak · 95% interval 64.7–67.7%",
+        "Riskiest model | 66.3% | a clear leak · 95% interval 64.7–67.8%",
         "11.8 of 20 clients (0.3 by chance) use a model riskier than they accept",
     ),
     "people-kjv/people-kjv": (
         "whether a given person's data were in the training data of client 0?",
-        "| 0.958 | a strong leak · 0.912–0.975",
+        "| 0.958 | a strong leak · 0.911–0.975",
         "people as members",
     ),
     "ami-digits/ami-digits": (
         "A server that plants a neuron in the model",
         "71.0% | bitrand",
-        "95% interval 59.7–80.7%; guessing 50%",
-        "Games have no controls but their own bounds.",
-        "Servers that send the model as it is",
+        "95% interval 59.6–80.7%; guessing 50%",
+        "Games have no controls apart from their own bounds.",
+        "Servers that send the model unchanged",
     ),
     "attacker-mnist/attacker-mnist-mislabel": (
         "trains on the audited samples with wrong labels",
@@ -165,7 +164,7 @@ def test_the_strongest_figure_is_the_records_own_in_the_usual_format() -> None:
     row = section(made, "The answer").table
     assert row is not None
     assert row.rows[0][:2] == ("Strongest attack, AUC", "0.750")
-    assert "0.700–0.800 · fedmia-2" in row.rows[0][2]
+    assert "0.700–0.800 · FedMIA, gradients (fedmia-2)" in row.rows[0][2]
 
 
 def test_a_failed_control_takes_figures_residual_risk_and_kept_rules_back() -> None:
@@ -278,7 +277,7 @@ def test_attacks_that_were_refused_and_parts_not_measured_are_listed() -> None:
     made = kept("fedmia-mnist-redraw/nobody")
     untested = section(made, "What was not tested")
     assert set(made.untested) <= set(untested.items)
-    assert any("seqmia was refused" in one for one in untested.remarks)
+    assert any("(seqmia) was refused" in one for one in untested.remarks)
 
 
 def test_a_recording_says_what_is_not_known(tmp_path: Path) -> None:
@@ -296,7 +295,7 @@ def test_the_date_until_which_it_is_valid_is_printed_or_refused() -> None:
     made = found(auc(0.48, 0.52))
     assert summary_of(made).valid_until.endswith("No date was set.")
     assert summary_of(made, valid_until="2027-06-30").valid_until.startswith("2027-06-30, or the")
-    with pytest.raises(BadInput, match=r"'soon', which is no date; write it as year-month-day"):
+    with pytest.raises(BadInput, match=r"'soon', which is not a date; write it as year-month-day"):
         summary_of(made, valid_until="soon")
     with pytest.raises(BadInput, match="give a later date"):
         summary_of(made, valid_until="2020-01-01")
@@ -420,7 +419,7 @@ def test_the_command_writes_html_beside_the_record_and_markdown_to_the_terminal(
         (("--out", "notes.md"), "notes.md is there and is no summary"),
         (("--out", "record.json", "--format", "markdown"), "give a name that ends in .md"),
         (("--out", "no/page.html"), "no is no folder"),
-        (("--valid-until", "soon"), "which is no date"),
+        (("--valid-until", "soon"), "which is not a date"),
         (("--policy", "record.json"), "is the record of a run and not a policy"),
         (("--format", "pdf"), "Choose from"),
     ],
@@ -470,7 +469,7 @@ def test_a_run_gives_the_page_in_python(tmp_path: Path) -> None:
     assert run.summary(policy) == summary_markdown(run.record, outcome(run.record))
     page = run.save_summary(policy=str(policy), valid_until="2027-06-30").read_text()
     assert page == summary_html(run.record, outcome(run.record), "2027-06-30")
-    with pytest.raises(BadInput, match="no date"):
+    with pytest.raises(BadInput, match="not a date"):
         run.summary(valid_until="soon")
 
 

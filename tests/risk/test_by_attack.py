@@ -73,7 +73,7 @@ def test_an_update_goes_from_where_training_started() -> None:
 def test_an_attack_on_updates_is_told_where_training_started_or_refuses() -> None:
     measure = ByAttack(ATTACKS["grad-cosine"])
     decide = Decision(measure, AtLeast(0.0), start=START)
-    with pytest.raises(NotVisible, match="has not moved"):
+    with pytest.raises(NotVisible, match="needs a model that has changed"):
         decide(START, DATA)
     assert torch.equal(
         decide(START, DATA, start=moved()),
@@ -125,7 +125,7 @@ def test_the_catalogue_has_every_attack_that_looks_at_one_model_and_no_other() -
         ("fta-l", "several rounds"),
         ("seqmia", "several rounds"),
         ("loss-series-aware", "several rounds"),
-        ("sia", "whose a sample is"),
+        ("sia", "source of a sample"),
     ],
 )
 def test_an_attack_that_cannot_measure_is_refused_by_name_with_the_reason(

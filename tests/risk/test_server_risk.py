@@ -58,7 +58,9 @@ def predicted(seen: tuple[torch.Tensor, torch.Tensor], tried: torch.Tensor) -> n
 @pytest.mark.parametrize("measure", [TrainMia(), LOSS])
 def test_a_cluster_of_memorisers_has_the_higher_risk(measure: Measure) -> None:
     model = MLP.initial(1)
-    few, many = risk(measure, epochs=8).judged([Cluster(model, 20), Cluster(model, 10_000)], seed=3)
+    few, many = risk(measure, epochs=8).estimate(
+        [Cluster(model, 20), Cluster(model, 10_000)], seed=3
+    )
     assert few is not None
     assert many is not None
     assert few.value > 0.75
@@ -76,7 +78,7 @@ def test_shadows_that_repeat_the_training_tell_the_risk_of_a_model_that_learned_
     found = {}
     for way in ("repeated", "continued"):
         server = ServerRisk(data.take(slice(60, 400)), ShadowTraining(how, 3, way, rounds=20))
-        (judged,) = server.judged([cluster], seed=3)
+        (judged,) = server.estimate([cluster], seed=3)
         assert judged is not None
         caught, let_go = (judged.decide(cluster.model, part) for part in (members, others))
         real = counted_balanced_accuracy(int(caught.sum()), 60, int((~let_go).sum()), 1000).value
@@ -91,7 +93,7 @@ def test_shadows_that_repeat_the_training_tell_the_risk_of_a_model_that_learned_
 def test_shadows_that_learn_nothing_give_nothing_away(measure: Measure) -> None:
     idle = risk(measure, epochs=1, lr=1e-9)
     for seed in range(3):
-        (found,) = idle.judged([Cluster(MLP.initial(1), 200)], seed=seed)
+        (found,) = idle.estimate([Cluster(MLP.initial(1), 200)], seed=seed)
         assert found is not None
         assert found.low <= 0.5 <= found.high
         assert abs(found.value - 0.5) < 0.06
@@ -118,7 +120,7 @@ def test_the_estimate_is_the_share_that_is_right_on_shadows_never_learned_from()
         known = (torch.cat([one[0] for one in others]), torch.cat([one[1] for one in others]))
         right += float(np.mean(predicted(known, inside)))
         right += 1 - float(np.mean(predicted(known, outside)))
-    (found,) = server.judged([cluster], seed=3)
+    (found,) = server.estimate([cluster], seed=3)
     assert found is not None
     assert found.value == pytest.approx(right / 6, abs=1e-12)
     assert found.low < found.value < found.high
@@ -129,7 +131,7 @@ def test_the_decision_is_fitted_on_all_shadows() -> None:
     server = risk(LOSS, epochs=10)
     cluster = Cluster(MLP.initial(1), 30)
     (shadows,) = shadow_models([cluster], server.samples, server.shadows, seed=3)
-    (found,) = server.judged([cluster], seed=3)
+    (found,) = server.estimate([cluster], seed=3)
     assert found is not None
     losses = [
         [
@@ -157,7 +159,7 @@ def test_the_decision_is_fitted_on_all_shadows() -> None:
 
 def test_one_shadow_is_tried_half_by_half() -> None:
     server = risk(LOSS, count=1)
-    (found,) = server.judged([Cluster(MLP.initial(1), 21)], seed=3)
+    (found,) = server.estimate([Cluster(MLP.initial(1), 21)], seed=3)
     assert found is not None
     assert found.value > 0.7
     # 21 members and 21 others: counted in halves of 10 and 11, all of them once.
@@ -172,7 +174,7 @@ def test_a_cluster_of_one_sample_can_be_judged() -> None:
 
 def test_what_nobody_trains_has_the_risk_of_a_guess() -> None:
     server, model = risk(LOSS, epochs=1), MLP.initial(1)
-    empty, _ = server.judged([Cluster(model, 0), Cluster(model, 30)], seed=3)
+    empty, _ = server.estimate([Cluster(model, 0), Cluster(model, 30)], seed=3)
     assert empty is None
     assert server([Cluster(model, 0)], seed=3) == [0.5]
 

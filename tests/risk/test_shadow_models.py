@@ -218,5 +218,5 @@ def test_shadows_in_an_unknown_way_are_refused(given: dict[str, str]) -> None:
 @pytest.mark.parametrize("way", ["repeated", "continued"])
 def test_a_shadow_that_diverges_is_named(way: str) -> None:
     wild = ShadowTraining(replace(TRAINING, lr=1e30), 1, way, epochs=3)
-    with pytest.raises(BadInput, match="shadow 0 of model 0 diverged"):
+    with pytest.raises(BadInput, match="shadow model 0 of model 0 diverged"):
         shadow_models(clusters(8), samples(20), wild, seed=3)

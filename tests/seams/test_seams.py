@@ -69,7 +69,7 @@ def test_clients_that_chose_another_model_are_no_peers() -> None:
 
 @pytest.mark.parametrize("name", ["several models", "a server that tampers"])
 def test_of_models_that_are_not_the_same_no_sum_is_seen(name: str) -> None:
-    with pytest.raises(NotVisible, match="sent different models"):
+    with pytest.raises(NotVisible, match="received different models"):
         list(seen_from(trained(name), VIEWS["sum"]))
 
 

@@ -121,7 +121,7 @@ def test_gradients_in_blocks_are_those_written_out_at_once(
     whole = torch.einsum("nto,ntd->nod", b, a)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "BLOCK_BYTES", 1)  # the narrowest blocks
-        (blocks,) = kernels.packed_blocks(u, (clients, outputs, inner), u)
+        (blocks,) = kernels.update_blocks(u, (clients, outputs, inner), u)
         share = kernels.blocked(a, b.transpose(1, 2), blocks, norms=True)
     expected = torch.einsum("nod,kod->nk", whole, u)
     torch.testing.assert_close(share.dots, expected, rtol=1e-4, atol=1e-4)

@@ -106,5 +106,5 @@ def test_without_one_global_model_its_snapshot_is_refused() -> None:
         torch.linspace(-2, 2, 15).reshape(5, 3), torch.tensor([0, 1, 2, 0, 1]), torch.arange(5)
     )
     several = a_round(1.0, after={"one": echo(1.0), "two": echo(2.0)})
-    with pytest.raises(NotVisible, match="one global model, but 2 are to be seen"):
+    with pytest.raises(NotVisible, match="single global model, but this round has 2"):
         measured(Loss("global"), several, samples)

@@ -171,11 +171,11 @@ def test_blocks_measured_elsewhere_and_clients_that_agree_have_the_same_bits() -
 
 def test_what_has_no_trained_linear_layer_is_refused_with_what_to_take() -> None:
     net = Architecture("pooled", partial(nn.Sequential, nn.Conv2d(1, 2, 3), nn.Flatten()))
-    with pytest.raises(Unsupported, match=r"no linear layer that clients train.*fedmia-1"):
+    with pytest.raises(Unsupported, match=r"no trained linear layer.*fedmia-1"):
         SIGNAL.refuse_misfit(net.initial(0))
     with pytest.raises(BadInput, match=r"no trained linear layer named '2'.*known: 1, 3"):
         ProjectionResidual(layer="2").refuse_misfit(WIDE.initial(0))
-    with pytest.raises(BadInput, match=r"in \(0, 1\), got 0"):
+    with pytest.raises(BadInput, match=r"ridge is 0.*in \(0, 1\)"):
         ProjectionResidual(ridge=0.0)
 
 
@@ -195,7 +195,7 @@ class Transposed(nn.Module):
 def test_a_layer_that_is_not_given_a_row_a_sample_is_refused() -> None:
     net = Architecture("transposed", Transposed)
     samples = random_samples(seeded(10), 7, 40, classes=4)
-    with pytest.raises(Unsupported, match=r"'mix'.*not called with a row a sample"):
+    with pytest.raises(Unsupported, match=r"'mix'.*not called with one row for each sample"):
         residuals(changed(net, {}), samples, ProjectionResidual(layer="mix"))
 
 

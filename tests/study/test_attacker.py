@@ -95,7 +95,7 @@ def test_each_poison_and_the_last_round_before_the_next_are_measured(tmp_path: P
     study = attacker_study(attacker={"first": 2, "every": 3, "strength": 4.0})
     record = run_study(study, tmp_path)
     measured = [one.measured.index for one in read_measured(tmp_path / "seed-1")]
-    # Poisoned in round 2 alone, as that of round 5 would be recovered from in round 7.
+    # Only round 2 is poisoned, as honest rounds after round 5 would last until round 7.
     assert measured == [2, 3, 4, 6]
     (own,) = setup(study, 1, None).extensions
     assert isinstance(own, Attacker)
@@ -155,12 +155,16 @@ def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "refusal", "says"),
     [
-        ({"audit": {"view": "uploads"}}, NotVisible, "sees what a participant sees"),
-        ({"audit": {"view": "final"}}, NotVisible, "sees what a participant sees"),
+        ({"audit": {"view": "uploads"}}, NotVisible, "has the view of a participant"),
+        ({"audit": {"view": "final"}}, NotVisible, "has the view of a participant"),
         ({"attacker": {"client": 0}}, BadInput, "attacker.client is 0"),
         ({"attacker": {"client": 4}}, BadInput, "attacker.client is 4"),
-        ({"attacker": {"first": 6}}, BadInput, "recovered from in round 7 of 6"),
-        ({"training": {"rounds": 6, "participation": 0.5}}, Unsupported, "would not be asked"),
+        ({"attacker": {"first": 6}}, BadInput, "until round 7, and training has 6 rounds"),
+        (
+            {"training": {"rounds": 6, "participation": 0.5}},
+            Unsupported,
+            "must participate in each round",
+        ),
         (
             {"algorithm": {"name": "fedsgd"}, "training": {"rounds": 6, "epochs": 1}},
             Unsupported,
@@ -170,7 +174,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> Non
         (
             {"defense": {"name": "mixup", "options": {"alpha": 0.2}}},
             Unsupported,
-            "more than its own upload",
+            "more than its update",
         ),
         ({"canaries": {"count": 20, "length": 1.0}}, Unsupported, r"leave out \[canaries\]"),
         (
@@ -189,7 +193,7 @@ def test_what_cannot_work_is_refused_before_anything_is_trained(
 
 
 def test_the_attack_is_refused_where_no_client_is_malicious() -> None:
-    with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*\[attacker\] table"):
+    with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*give \[attacker\]"):
         setup(attacker_study(attacker=None), 1, None)
 
 

@@ -9,7 +9,7 @@ from docs.claims import comparing as claims_comparing
 from docs.claims.comparing import counts
 from docs.claims.data import Term, regimes
 from docs.claims.data import Test as ClaimTest
-from docs.claims.figures import Asked
+from docs.claims.figures import FigureName
 from fedaudit.results.aggregate import Value, Values, average_figures, mean_over_seeds
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
@@ -266,15 +266,15 @@ def test_claims_have_no_average_of_attacks_without_a_common_run(
 ) -> None:
     value = Value(0.6, 0.5, 0.7, "DeLong 95%", True)
     at: dict[int | None, Value] = {None: value}
-    asked = {attack: Asked("auc", attack, "mixed", 0) for attack in ("a", "b")}
-    known: dict[Asked, Values] = {asked["a"]: {1: at}, asked["b"]: {2: at, None: at}}
+    asked = {attack: FigureName("auc", attack, "mixed", 0) for attack in ("a", "b")}
+    known: dict[FigureName, Values] = {asked["a"]: {1: at}, asked["b"]: {2: at, None: at}}
     monkeypatch.setattr(claims_comparing, "rows", lambda study, variant: known)
     monkeypatch.setattr(claims_comparing, "counts", lambda *_: {"a": 1, "b": 1})
     regime = regimes()["cofedmid-letters"]
     test = ClaimTest(one=Term(attacks=["a", "b"]), others=[], contrast="mixed")
-    assert claims_comparing.found_of(regime, test, test.one) is None
+    assert claims_comparing.figure_of(regime, test, test.one) is None
     known[asked["b"]] = {1: at, 2: at, None: at}
-    found = claims_comparing.found_of(regime, test, test.one)
+    found = claims_comparing.figure_of(regime, test, test.one)
     assert found is not None
     assert (found.value, found.seeds) == (0.6, 1)
 

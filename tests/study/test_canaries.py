@@ -21,7 +21,7 @@ from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.tiles import tiles_of
+from fedaudit.report.first import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
@@ -220,7 +220,7 @@ def test_a_study_without_canaries_is_what_it_was() -> None:
         (
             {"canaries": {"count": 60, "length": 0.2}},
             BadInput,
-            "says nothing of what an update may",
+            "shorter updates do not show",
         ),
         ({"defense": {}}, BadInput, "canaries.length"),
         (
@@ -248,7 +248,7 @@ def test_a_study_without_canaries_is_what_it_was() -> None:
         (
             {"training": {"participation": 0.02}, "audit": {"view": "final"}},
             BadInput,
-            "only canary clients would take part",
+            "only canary clients would participate",
         ),
     ],
 )

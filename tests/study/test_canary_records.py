@@ -16,9 +16,9 @@ from fedaudit.extensions.canaries import CanaryRecords
 from fedaudit.fl.hooks import Guarantee, Workload
 from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.text.answers import measured_epsilon
+from fedaudit.report.clauses import measured_epsilon
+from fedaudit.report.first import tiles_of
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import tiles_of
 from fedaudit.report.wording import number
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.build import setup
@@ -152,4 +152,4 @@ def test_a_task_without_classes_has_no_wrong_labels() -> None:
 
 
 def replace_draw(study: Study) -> object:
-    return study.audit.model_copy(update={"draw": "fair", "options": {}, "fair": 60})
+    return study.audit.model_copy(update={"draw": "fair", "options": {}, "samples": 60})

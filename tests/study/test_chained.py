@@ -99,7 +99,7 @@ def test_without_samples_of_nobody_there_is_no_such_audit() -> None:
     made = setup(small_study(audit={"draw": "sia", "fair": 1}), 1, None)
     samples = source_queries(made)
     assert samples is not None
-    right = np.ones(len(samples.kept), dtype=np.bool_)
+    right = np.ones(len(samples.positions), dtype=np.bool_)
     assert chained(made, attack_named("sia"), {}, right, samples) == []
 
 

@@ -194,7 +194,7 @@ def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
         )
         for name, model in last.after.items()
     ]
-    judged = risk.judged(clusters, seed=seed_for(1, "risk of real members", 4))
+    judged = risk.estimate(clusters, seed=seed_for(1, "risk of real members", 4))
     state_of_round = ClusterRound.model_validate_json(cluster_notes(run, last)[STATE])
     place = run.groups.place[run.dataset.test.ids.numpy()]
     for judge, state, (name, model) in zip(
@@ -298,8 +298,8 @@ def test_federated_averaging_has_no_clusters() -> None:
     [
         ({"audit": {"fair": 60, "view": "sum"}}, NotVisible, "train different models"),
         ({"audit": {"fair": 60, "merge": (1, 2)}, "shift": None}, NotVisible, "different models"),
-        ({"audit": {"fair": 60, "merge": (1, 2)}}, Unsupported, "pass for membership"),
-        ({"audit": {"fair": 60, "targets": (0, 5)}}, Unsupported, "pass for membership"),
+        ({"audit": {"fair": 60, "merge": (1, 2)}}, Unsupported, "mistake for membership"),
+        ({"audit": {"fair": 60, "targets": (0, 5)}}, Unsupported, "mistake for membership"),
         ({"risk": {"shadows": 101}}, BadInput, "100"),
         ({"risk": {"samples": 5000}}, BadInput, "risk.samples"),
         ({"risk": {"samples": 10}}, BadInput, "at least 100"),
@@ -355,7 +355,7 @@ def test_notes_that_cannot_be_are_damage() -> None:
     run, rounds = made()
     notes = cluster_notes(run, rounds[-1])
     for broken in ({}, notes | {END: "{}"}, notes | {"clusters": '{"round": 4}'}):
-        with pytest.raises(Damaged, match="missing or cannot be"):
+        with pytest.raises(Damaged, match="missing or impossible"):
             cluster_result(run, [noted(broken)])
 
 

@@ -144,3 +144,14 @@ def test_a_section_that_is_left_out_is_an_empty_one(plan: type[Section]) -> None
         empty = type(one).model_validate({})
         assert (one, one.model_fields_set) == (empty, empty.model_fields_set)
         assert one.model_dump() == empty.model_dump()
+
+
+@pytest.mark.parametrize("name", ["samples", "fair", "people"])
+def test_an_override_replaces_the_number_of_samples_under_any_of_its_names(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text('name = "x"\n[audit]\nfair = 50\n', encoding="utf-8")
+    (study,) = read_studies(path, {f"audit.{name}": 60})
+    assert study.audit.samples == 60
+    assert study.model_dump()["audit"]["fair"] == 60

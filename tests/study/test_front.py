@@ -342,7 +342,9 @@ def test_everything_in_a_federation_can_be_the_callers_own(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
+def test_a_run_gives_its_scores_tables_plots_and_views(
+    run: fa.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scored = run.scores("fedmia-2", target=0, seed=2)
     assert scored.ids.shape == scored.scores.shape == scored.origin.shape
     auc = fa.evaluate(scored.scores, scored.origin)[0]
@@ -374,6 +376,9 @@ def test_what_was_found_is_at_hand(run: fa.Run, tmp_path: Path) -> None:
         run.scores("fedmia-2")
     with pytest.raises(BadInput, match=r"several attacks; give attack= one of .*, fedmia-2"):
         run.scores(seed=1)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a Jupyter kernel
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert "\x1b" not in repr(run)
     first, verdict = repr(run).splitlines()[:2]
     assert first.startswith("<fedaudit.Run ")
     assert ": " in verdict

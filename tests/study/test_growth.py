@@ -16,7 +16,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.page import write_report_beside
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.study.running.folder import Growth, growth_from, growth_of, more
+from fedaudit.study.running.folder import Growth, growth_from, growth_of, total_growth
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study
 
@@ -153,7 +153,7 @@ def test_a_study_that_is_stopped_while_it_grows_goes_on(
     larger = quick_study(seeds=[1, 2])
     with pytest.raises(Stop):
         run_study(larger, folder, progress=stopping("seed 2: training rounds"))
-    with pytest.raises(BadInput, match=r"holds this study with more \(the seed 2\)"):
+    with pytest.raises(BadInput, match=r"holds a larger version of this study \(with the seed 2\)"):
         run(quick_study(), folder)
     grown = run(larger, folder)
     assert 0 < len(run.phases) < 4
@@ -185,7 +185,9 @@ def test_a_study_that_was_stopped_in_its_first_run_grows(run: Trained, tmp_path:
 def test_fewer_than_the_folder_holds_are_refused_with_advice(
     changes: dict[str, object], folder: Path
 ) -> None:
-    with pytest.raises(BadInput, match=r"holds this study with more.*name them too, or choose"):
+    with pytest.raises(
+        BadInput, match=r"holds a larger version of this study.*name these too, or choose"
+    ):
         run_study(quick_study(**changes), folder)
 
 
@@ -282,7 +284,9 @@ def test_a_record_without_its_studys_file_is_that_of_a_first_look(
     (folder / "study.json").unlink()
     assert told_of(run(quick_study(figures={"most_exposed": 12}), folder))
     (folder / "study.json").unlink()
-    with pytest.raises(BadInput, match=r"had grown, and no study\.json, which says by what"):
+    with pytest.raises(
+        BadInput, match=r"was extended, and no study\.json, which lists what was added"
+    ):
         run(quick_study(figures={"most_exposed": 12}), folder)
 
 
@@ -306,15 +310,15 @@ def test_growth_that_is_not_as_the_program_writes_it_is_refused(
 ) -> None:
     path = folder / "study.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "growth": growth}))
-    with pytest.raises(Damaged, match=r"study\.json does not say what was added to the study"):
+    with pytest.raises(Damaged, match=r"study\.json of what was added to the study is damaged"):
         run_study(quick_study(), folder)
 
 
 def test_names_of_any_form_are_kept_so_that_they_can_be_read_again() -> None:
     added = Growth(["2"], ["own\x1b[2J:\u2028attack" + "x" * 600], [])
-    kept = more(Growth([], [], []), added)
+    kept = total_growth(Growth([], [], []), added)
     assert growth_from(json.loads(json.dumps(kept._asdict())), "study.json") == kept
-    assert more(kept, added) == kept
+    assert total_growth(kept, added) == kept
 
 
 def test_the_file_of_a_study_that_grew_is_a_study(folder: Path, run: Trained) -> None:
@@ -334,7 +338,9 @@ def test_a_record_of_a_study_that_another_process_made_larger_is_not_written(
         if text == "seed 1: controls":
             made.append(run(larger, out))
 
-    with pytest.raises(BadInput, match=r"holds this study with more \(the setting figures"):
+    with pytest.raises(
+        BadInput, match=r"holds a larger version of this study \(with the setting figures"
+    ):
         run_study(quick_study(), out, log=log)
     assert read_record(out / "record.json") == made[0]
     assert told_of(made[0]) == []

@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees
-from fedaudit.datasets.draws.shadow import Known
+from fedaudit.datasets.draws.audit_set import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
 from fedaudit.extensions.examples import (
     Examples,
@@ -70,7 +70,7 @@ def shadow_of(run: Setup) -> Setup:
     return found.runs[0]
 
 
-def known_of(run: Setup) -> Known:
+def known_of(run: Setup) -> KnownMembers:
     (found,) = run.extensions
     assert isinstance(found, KnownSplit)
     return found.known
@@ -134,13 +134,13 @@ def test_each_audited_client_learns_from_one_with_its_own_defense() -> None:
     run = setup(learning_study(defense=defense, audit=audit), 1, None)
     found = run.extension(Shadow)
     assert found is not None
-    assert found.plan.alike == {0: 0, 1: 1, 2: 0}
+    assert found.plan.representative == {0: 0, 1: 1, 2: 0}
     assert found.runs[0].study.audit.targets == (0, 1)
     assert found.runs[0].defenses.keys() == {0, 2}
     # Without a defense one client of the shadow stands for all, and no further data is taken.
     plain = setup(learning_study(audit=audit), 1, None).extension(Shadow)
     assert plain is not None
-    assert plain.plan.alike == dict.fromkeys((0, 1, 2), 0)
+    assert plain.plan.representative == dict.fromkeys((0, 1, 2), 0)
     assert plain.runs[0].study.audit.targets == (0,)
 
 
@@ -196,8 +196,8 @@ def test_a_known_client_is_one_with_the_audited_clients_defense() -> None:
     assert known_of(run).client == 1
     other = setup(learning_study(shadow={**KNOWN, "client": 3}, defense=defense), 1, None)
     (found,) = other.extensions
-    assert "client 3, which defends itself in another way" in found.untested()
-    with pytest.raises(BadInput, match="a known split trains none"):
+    assert "client 3, which has another defense" in found.untested()
+    with pytest.raises(BadInput, match="trains no shadow federation"):
         learning_study(shadow={**KNOWN, "defense": "none"})
 
 
@@ -221,7 +221,7 @@ def test_attacks_that_learn_run_where_named_or_where_there_is_a_shadow_table() -
     unnamed = small_study(partition={"samples_per_client": 120})
     run = setup(unnamed, 1, None)
     assert run.extension(LearnedFrom) is None
-    assert "a [shadow] table, or name the attack" in run.refused["seqmia"]
+    assert "give [shadow], or name the attack" in run.refused["seqmia"]
     assert Sees.AUXILIARY_DATA not in run.view.offers
     given = setup(unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None)
     assert "seqmia" in given.attacks
@@ -245,7 +245,7 @@ def test_a_study_of_older_days_keeps_its_identity() -> None:
 
 def test_too_little_data_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(
-        BadInput, match=r"a federation of the adversary.s own needs .*partition\.samples_per_client"
+        BadInput, match=r"a shadow federation needs .*partition\.samples_per_client"
     ):
         run_study(learning_study(partition={"samples_per_client": 300}), tmp_path)
     assert not (tmp_path / "seed-1").exists()
@@ -261,7 +261,7 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
         partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
     )
     run_study(kept, tmp_path / "run")
-    with pytest.raises(BadInput, match=r"no federation beside .* or with the \[shadow\] table"):
+    with pytest.raises(BadInput, match=r"no federation of the adversary.* or with \[shadow\]"):
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 

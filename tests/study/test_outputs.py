@@ -102,11 +102,11 @@ def test_a_record_that_cannot_be_read_and_a_page_that_is_none_are_left_alone(
     study: Study = quick_study()
     refuse_other_record(tmp_path / "nothing there yet", study)
     (tmp_path / "record.json").write_text("{}")
-    with pytest.raises(BadInput, match=r"not of this study as far as can be read.*out="):
+    with pytest.raises(BadInput, match=r"cannot be read as a record of this study.*out="):
         refuse_other_record(tmp_path, study)
     (tmp_path / "record.json").unlink()
     (tmp_path / "report.html").write_text("my notes")
-    with pytest.raises(BadInput, match=r"report.html is there and is no HTML file"):
+    with pytest.raises(BadInput, match=r"report.html exists and is no HTML file"):
         refuse_other_record(tmp_path, study)
 
 
@@ -157,7 +157,7 @@ def test_a_missing_folder_is_named_as_it_was_given(
     refused("report", one, "--out", target)
     refused("compare", one, other, "--out", target)
     said = capsys.readouterr().err
-    assert said.count("nowhere is no folder; make it first") == 2
+    assert said.count("nowhere is no folder; create it") == 2
     assert "partial" not in said
 
 
@@ -265,7 +265,7 @@ def test_new_signals_are_not_measured_on_updates_of_other_rounds_or_clients(
         client.unlink()
     else:
         shutil.copy(client, client.with_name("client-000077.safetensors"))
-    with pytest.raises(Damaged, match="are not of the rounds and clients that were measured"):
+    with pytest.raises(Damaged, match="are of other rounds or clients than those measured"):
         reattack(tmp_path / "own", ["grad-norm"], tmp_path / "again")
 
 
@@ -290,17 +290,17 @@ def test_a_page_that_is_of_no_record_is_not_replaced(
 ) -> None:
     (tmp_path / "report.html").write_text(PAGE)
     refused("attack", recording, "--out", tmp_path)
-    assert "is there without a record.json" in capsys.readouterr().err
-    with pytest.raises(BadInput, match=r"report\.html is there without a record"):
+    assert "exists without a record.json" in capsys.readouterr().err
+    with pytest.raises(BadInput, match=r"report\.html exists without a record"):
         run_study(quick_study(), tmp_path)
     game = tmp_path / "game.toml"
     shutil.copy(Path(__file__).parents[2] / "studies" / "games" / "ami-digits.toml", game)
     refused("run", game, "--out", tmp_path)
-    assert "is there without a record.json" in capsys.readouterr().err
+    assert "exists without a record.json" in capsys.readouterr().err
     pair = records(tmp_path, "a", "b")
     (tmp_path / "comparison.html").write_text(PAGE)
     refused("compare", *pair, "--out", tmp_path / "comparison.html")
-    assert "is there without a comparison.json" in capsys.readouterr().err
+    assert "exists without a comparison.json" in capsys.readouterr().err
     assert {p.name for p in tmp_path.iterdir() if p.is_file()} >= {"report.html", "comparison.html"}
     assert (tmp_path / "report.html").read_text() == PAGE
     assert (tmp_path / "comparison.html").read_text() == PAGE

@@ -93,7 +93,7 @@ def test_a_number_that_is_given_is_kept_whatever_the_draw() -> None:
 
 
 def test_a_published_draw_takes_no_further_samples() -> None:
-    with pytest.raises(BadInput, match=r"leave audit\.sources out"):
+    with pytest.raises(BadInput, match=r"audit\.sources is 5; leave it out"):
         skewed_study(audit={"draw": "sia", "sources": 5})
 
 

@@ -142,7 +142,7 @@ def test_a_persons_score_is_the_mean_over_all_of_their_samples(carried: Carried)
         owners = set(audit.owner[audit.subject == person].tolist())
         expected = Origin.MEMBER if 0 in owners else Origin.UNSEEN
         assert origin == (Origin.OTHER_CLIENT if owners & {1, 2, 3} else expected)
-    scores = np.arange(len(truth.kept), dtype=np.float64)
+    scores = np.arange(len(truth.positions), dtype=np.float64)
     scores[3] = np.inf
     found = truth.of_units(scores)
     finite = np.where(np.isinf(scores), scores[np.isfinite(scores)].max(), scores)
@@ -280,5 +280,5 @@ def test_people_and_samples_are_not_compared(carried: Carried) -> None:
             ]
         }
     )
-    with pytest.raises(BadInput, match="audits of people and others of single samples"):
+    with pytest.raises(BadInput, match="audit people and others single samples"):
         compared([record, samples])

@@ -15,7 +15,7 @@ from fedaudit.core.inputs import packed
 from fedaudit.core.tasks import signal_share
 from fedaudit.core.values import Architecture, Model
 from fedaudit.pack.packing import write_pack
-from fedaudit.study.running.pictures import drawn
+from fedaudit.study.running.pictures import generate
 
 SHAPE, CONCEPTS, COUNT = (3, 4, 4), 4, 160
 PIXELS = torch.rand(COUNT, *SHAPE, generator=torch.Generator().manual_seed(3)) * 2 - 1
@@ -46,7 +46,7 @@ def test_a_denoiser_that_knows_the_image_draws_it_whatever_the_noise() -> None:
     model = Model(architecture, {"concepts.weight": images})
     for seed in (1, 2):
         rng = torch.Generator().manual_seed(seed)
-        found = drawn(model, torch.tensor([2, 0]), low=-1.0, high=1.0, rng=rng)
+        found = generate(model, torch.tensor([2, 0]), low=-1.0, high=1.0, rng=rng)
         torch.testing.assert_close(found, PIXELS[[2, 0]], atol=0.02, rtol=0)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.evaluation.controls import _GENTLY, _gently
+from fedaudit.evaluation.controls import _TWIN_TRAINING, _twin_training
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import setup
@@ -20,7 +20,7 @@ from fedaudit.study.running.preflight import (
     _planned_rounds,
     check_grid,
     check_run,
-    smallest_leaks,
+    detectable_leaks,
 )
 from fedaudit.study.running.run import run_study
 from tests.programs import exit_code
@@ -73,7 +73,7 @@ def test_a_last_batch_of_one_is_refused_by_the_clients_name_with_a_size_that_wor
     size = run.deal.sizes[0]
     with pytest.raises(
         BadInput,
-        match=rf"seed 1, client 0.*: of {size} samples in batches of {size - 1}, one batch",
+        match=rf"seed 1, client 0.*: with {size} samples in batches of {size - 1}, one batch",
     ) as refused:
         run_study(study, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -201,7 +201,7 @@ def test_every_seed_and_every_federation_of_the_adversary_is_checked(
 
 def test_checks_leave_random_streams_and_models_as_they_are() -> None:
     sizes = setup(quick_study(), 1, None).deal.sizes.values()
-    batch = _gently(list(sizes)).batch_size
+    batch = _twin_training(list(sizes)).batch_size
     run = setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None)
     torch.manual_seed(4)
     np.random.seed(4)  # noqa: NPY002
@@ -217,9 +217,9 @@ def test_checks_leave_random_streams_and_models_as_they_are() -> None:
 
 
 def test_the_planted_leaks_twin_has_no_batch_of_one() -> None:
-    assert _gently([500, 100, 100]) == _GENTLY
-    assert _gently([165, 33, 33]).batch_size == 17
-    assert all(size % _gently([33, 35, 69]).batch_size != 1 for size in (33, 35, 69))
+    assert _twin_training([500, 100, 100]) == _TWIN_TRAINING
+    assert _twin_training([165, 33, 33]).batch_size == 17
+    assert all(size % _twin_training([33, 35, 69]).batch_size != 1 for size in (33, 35, 69))
 
 
 def grid_of(tmp_path: Path, rows: str) -> tuple[Path, Path]:
@@ -344,7 +344,7 @@ def test_the_smallest_leak_is_stated_before_training_for_the_tests_that_are_made
 ) -> None:
     study = quick_study(audit={"targets": [0, 1], "extra_unseen": 60}, figures={"fprs": [0.05]})
     run, said = setup(study, 1, None), list[str]()
-    (line,) = smallest_leaks(run)
+    (line,) = detectable_leaks(run)
     record = run_study(study, tmp_path / "one", log=said.append)
     assert said.index(line) < next(n for n, text in enumerate(said) if text.startswith("seed 1"))
     tested = [one for one in record.findings if one.tests]
@@ -366,7 +366,7 @@ def test_clients_that_are_judged_together_count_as_tests_too(tmp_path: Path) -> 
     study = quick_study(
         audit={"targets": [0, 1]}, partition=skewed, seeds=[1, 2], training={"rounds": 2}
     )
-    (line,) = smallest_leaks(setup(study, 1, None))
+    (line,) = detectable_leaks(setup(study, 1, None))
     record = run_study(study, tmp_path)
     means = [one for one in record.findings if one.seed is None and one.tests]
     assert f"2 attacks on 2 seeds, {len(means)} tests" in line
@@ -374,8 +374,8 @@ def test_clients_that_are_judged_together_count_as_tests_too(tmp_path: Path) -> 
 
 
 def test_a_study_too_small_to_find_anything_says_so() -> None:
-    (line,) = smallest_leaks(setup(small_study(audit={"fair": 4}), 2, None))
-    assert line.startswith("no leak is large enough to be found by a study of this size")
+    (line,) = detectable_leaks(setup(small_study(audit={"fair": 4}), 2, None))
+    assert line.startswith("a study of this size can detect no leak at all")
 
 
 def test_a_defense_is_tried_with_what_it_keeps_of_its_data(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class _Stopped(Exception):
 def test_a_pretraining_that_is_stopped_goes_on_and_ends_alike(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretraining, "_KEPT_EVERY", 4)
+    monkeypatch.setattr(pretraining, "_CHECKPOINT_EVERY", 4)
     seen: list[int] = []
 
     def stopping(phase: str, done: int, total: int) -> None:
@@ -156,7 +156,7 @@ def test_a_file_of_other_settings_under_the_name_is_refused() -> None:
     settings = study().model_dump()["pretraining"]
     other = completed(study(pretraining={**settings, "epochs": 1}))
     file.rename(pretrained_file(other.pretrained_name))
-    with pytest.raises(BadInput, match=r"was not made by the \[pretraining\]"):
+    with pytest.raises(BadInput, match=r"was not written by the \[pretraining\]"):
         pretrained_for(resolve(other))
 
 
@@ -165,7 +165,7 @@ def test_a_half_that_is_damaged_is_told_of(monkeypatch: pytest.MonkeyPatch) -> N
     part = file.with_suffix("") / "training.safetensors"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"\x08" + bytes(30))
-    with pytest.raises(Damaged, match="not the half of this pretraining that was done"):
+    with pytest.raises(Damaged, match="is no checkpoint of this pretraining"):
         pretrained_for(resolve(study()))
 
 

@@ -115,7 +115,7 @@ def test_a_view_without_uploads_has_references_by_default_and_one_with_them_wher
     uploads = small_study(partition={"samples_per_client": 120})
     run = setup(uploads, 1, None)
     assert not run.own_federations
-    assert "a [references] table, or name the attack" in run.refused["rmia"]
+    assert "give [references], or name the attack" in run.refused["rmia"]
     assert Sees.REFERENCE_MODELS not in run.view.offers
     named = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
     assert len(named.own_federations) == 4
@@ -167,11 +167,11 @@ def test_workers_a_stop_and_a_second_start_change_no_bit(final: Carried, tmp_pat
 def test_variants_with_one_pool_train_undefended_references_once(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(final_study(), tmp_path / "plain", pool=pool, log=said.append)
-    assert any("reference federations: 2 a run" in line for line in said)
+    assert any("reference federations: 2 per run" in line for line in said)
     said.clear()
     noisy = final_study(defense=NOISE, references={**TWO, "defense": "none"})
     record = run_study(noisy, tmp_path / "noise", pool=pool, log=said.append)
-    assert any("undefended reference federations: 2 a run" in line for line in said)
+    assert any("undefended reference federations: 2 per run" in line for line in said)
     ways = {row.name: row.over_clients for row in record.attacks}
     assert ways["rmia"] == ways["lira"] == "against undefended reference models"
     assert ways["blackbox-loss"] == "target only"
@@ -187,7 +187,7 @@ def test_a_recording_is_attacked_again_where_it_has_references(
     assert aucs(again, "rmia") == aucs(final.record, "rmia") != []
     bare = final_study(attacks={"blackbox-loss": {}}, audit={"view": "final", "keep": "signals"})
     run_study(bare, tmp_path / "bare")
-    with pytest.raises(BadInput, match=r"with the \[references\] table"):
+    with pytest.raises(BadInput, match=r"with \[references\]"):
         reattack(tmp_path / "bare", ["rmia"], tmp_path / "bare-again")
 
 
@@ -228,7 +228,7 @@ def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of
     with pytest.raises(BadInput, match=r"no reference federation .*partition\.samples_per_client"):
         setup(final_study(partition=large), 1, None)
     run = setup(final_study(partition=large, references=None), 1, None)
-    assert "no reference federation can be dealt" in run.refused["rmia"]
+    assert "no reference federation is possible" in run.refused["rmia"]
     assert "blackbox-loss" in run.attacks
     with pytest.raises(NotVisible, match="ROUNDS"):
         setup(final_study(attacks={"rmia-series": {}}), 1, None)
@@ -247,7 +247,7 @@ def test_each_audited_client_is_compared_with_one_that_has_its_own_defense() -> 
     run = setup(study, 1, None)
     found = run.extension(References)
     assert found is not None
-    assert found.plan.alike == {0: 0, 1: 1, 2: 0}
+    assert found.plan.representative == {0: 0, 1: 1, 2: 0}
     (one,) = found.runs
     assert one.defenses == run.defenses
     assert one.study.audit.targets == (0, 1)
@@ -259,7 +259,9 @@ def test_each_audited_client_is_compared_with_one_that_has_its_own_defense() -> 
 
     none = torch.zeros((1, 1), dtype=torch.bool)
     attack = replace(run.attacks["rmia"]).with_settings({"offline": 1.0})
-    attack = attack.with_references([{"loss": measured([-1.0, -5.0])}], 0, none, found.plan.alike)
+    attack = attack.with_references(
+        [{"loss": measured([-1.0, -5.0])}], 0, none, found.plan.representative
+    )
     scores = [float(attack.scores({"loss": measured([0.0, 0.0, 0.0])}, c)) for c in (0, 1, 2)]
     # A slope of 1 takes the reference's own probability: log(1) less minus its loss.
     assert scores == pytest.approx([1.0, 5.0, 1.0])

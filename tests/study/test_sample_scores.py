@@ -29,7 +29,7 @@ def test_every_auc_of_the_record_comes_again_from_the_scores(small: Carried) -> 
         assert made.value == pytest.approx(figure.value, abs=1e-12)
 
 
-def test_attacks_are_held_against_each_other_on_the_same_samples(small: Carried) -> None:
+def test_the_difference_of_two_attacks_changes_sign_if_they_are_exchanged(small: Carried) -> None:
     one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
     first, second, *_ = one.by_attack
     gap = paired_auc(one, first, one, second, "mixed")
@@ -38,19 +38,19 @@ def test_attacks_are_held_against_each_other_on_the_same_samples(small: Carried)
     assert paired_auc(one, first, one, first, "mixed").value == 0
 
 
-def test_runs_with_other_samples_make_no_pairs(small: Carried) -> None:
+def test_runs_with_different_samples_are_not_compared(small: Carried) -> None:
     one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
     first = next(iter(one.by_attack))
-    with pytest.raises(BadInput, match="other samples"):
+    with pytest.raises(BadInput, match="different audited samples"):
         paired_auc(one, first, one._replace(ids=one.ids + 1), first, "mixed")
     moved = np.where(np.arange(len(one.ids)) % 5 == 0, Origin.UNSEEN.value, one.origin)
-    with pytest.raises(BadInput, match="come from the same clients"):
+    with pytest.raises(BadInput, match="have the same origin"):
         paired_auc(one, first, one._replace(origin=moved), first, "mixed")
     with pytest.raises(BadInput, match="no scores of 'nobody'"):
         paired_auc(one, first, one, "nobody", "mixed")
 
 
-def test_samples_that_one_run_kept_out_of_training_are_left_out_of_both(small: Carried) -> None:
+def test_samples_that_one_run_holds_out_are_left_out_of_both(small: Carried) -> None:
     one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
     first, second, *_ = one.by_attack
     member = int(np.flatnonzero(one.origin == Origin.MEMBER)[0])

@@ -15,8 +15,8 @@ from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.observe.round import Round
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.text.answers import measured_epsilon
-from fedaudit.report.tiles import tiles_of
+from fedaudit.report.clauses import measured_epsilon
+from fedaudit.report.first import tiles_of
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
@@ -63,7 +63,7 @@ def test_a_few_clients_hide_nothing_and_noise_hides_as_much_as_it_claims(tmp_pat
     ceiling = next(one.ceiling for one in plain.where(metric="secure_sum_epsilon"))
     assert found == {"secure_sum_epsilon": ceiling}
     (refused,) = plain.where(metric="secure_sum_epsilon_if_gaussian")
-    assert "need not be normal" in refused.note
+    assert "may not be normally distributed" in refused.note
     (tile,) = tiles_of(plain)["epsilon"]
     assert "in one round's sum" in tile.label
 

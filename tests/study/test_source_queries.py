@@ -38,7 +38,7 @@ def test_as_many_samples_of_every_client_are_asked_about() -> None:
     assert samples is not None
     assert np.bincount(samples.owner).tolist() == [6] * 4
     owner = np.array(samples.clients)[samples.owner]
-    assert owner.tolist() == RUN.deal.audit.owner[samples.kept].tolist()
+    assert owner.tolist() == RUN.deal.audit.owner[samples.positions].tolist()
 
 
 @pytest.mark.parametrize("name", ["sia", "sia-mean", "sia-product", "sia-likelihood"])

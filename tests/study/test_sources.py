@@ -14,7 +14,7 @@ from fedaudit.attacks import DEFAULT_SET, attack_set
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.evaluation.accuracy import evaluation_split
 from fedaudit.evaluation.source import source_queries, source_results
-from fedaudit.observe.views import OF_ITS_OWN
+from fedaudit.observe.views import ADVERSARY_RESOURCES
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
@@ -227,7 +227,7 @@ def test_clients_that_are_attacked_as_one_cannot_be_told_apart() -> None:
 
 
 def test_where_nobody_is_a_member_owners_are_not_asked_for() -> None:
-    with pytest.raises(NotVisible, match="whose a sample is"):
+    with pytest.raises(NotVisible, match="infers the client of a sample"):
         refuse_misfits([source_study(figures={"nobody_is_a_member": True})])
 
 
@@ -260,7 +260,9 @@ ALGORITHMS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_study_of_any_algorithm_is_whole(name: str, tmp_path: Path) -> None:
     found = run_study(quick_study(attacks={}, **ALGORITHMS[name]), tmp_path)
-    of_its_own = {name for name, a in attack_set(DEFAULT_SET).items() if a.needs & OF_ITS_OWN}
+    of_its_own = {
+        name for name, a in attack_set(DEFAULT_SET).items() if a.needs & ADVERSARY_RESOURCES
+    }
     assert {row.name for row in found.attacks if row.status == "refused"} == of_its_own
     assert not [row for row in found.attacks if row.status == "failed"]
     assert found.where(metric="test_accuracy")[0].number > 0.3 or name == "fedsgd"

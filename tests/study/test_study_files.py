@@ -11,7 +11,7 @@ import torch
 
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import NOBODY
-from fedaudit.datasets.dataset import Dataset, numbered, of_task, some_classes
+from fedaudit.datasets.dataset import Dataset, numbered, of_task, select_classes
 from fedaudit.datasets.partitions.shifts import SHIFTS
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.extensions.examples import KnownSplit
@@ -126,7 +126,7 @@ def _blank(
     /,
     **options: object,
 ) -> Dataset:
-    whole = some_classes(blank(name, str(options.get("group", ""))), classes, first=first)
+    whole = select_classes(blank(name, str(options.get("group", ""))), classes, first=first)
     if options.get("people"):
         people = torch.arange(len(whole)) // 7 % int(str(options["people"]))
         whole = replace(whole, subject=people)

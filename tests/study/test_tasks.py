@@ -186,7 +186,7 @@ def test_the_default_set_leaves_out_what_a_task_does_not_have_and_says_why(tmp_p
         (lambda f: f.update(algorithm=fa.algorithms.IFCA(rounds=2)), "'ifca' needs .*classes"),
         (lambda f: f.update(task="next-token"), "whole numbers"),
         (lambda f: f.update(task="regresion"), "'regression'"),
-        (lambda f: f.update(task=3), "a task is a catalogue's name.*got an int"),
+        (lambda f: f.update(task=3), "a task is a catalogue name.*got an int"),
     ],
 )
 def test_what_a_task_cannot_carry_is_refused_by_name_before_training(

@@ -13,8 +13,8 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Model, difference, norm
 from fedaudit.extensions.unlearning import (
     Unlearning,
-    _begun,
     _judged,
+    _start_unlearning,
     unlearning_controls,
 )
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -25,9 +25,8 @@ from fedaudit.pack.suppressing import suppressed
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.page import report_html
-from fedaudit.report.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import deletion, unlearning_section, unlearning_tile
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
@@ -78,7 +77,7 @@ def beside(run: Setup) -> tuple[Setup, Setup]:
 
 def begun(run: Setup, folder: Path) -> Setup:
     """What is trained after a run, with the model that it begins with."""
-    return _begun(run, beside(run)[0], folder)
+    return _start_unlearning(run, beside(run)[0], folder)
 
 
 def test_what_is_forgotten_are_the_targets_audited_members_and_nothing_else() -> None:
@@ -140,7 +139,7 @@ def test_forgotten_samples_that_leave_a_batch_of_one_are_refused_before_training
     batch = last_of_one(trained, [forgotten])
     with pytest.raises(
         BadInput,
-        match=rf"seed 1, client 0: of {forgotten} samples to be forgotten in batches of {batch}, "
+        match=rf"seed 1, client 0: of {forgotten} forgotten samples in batches of {batch}, "
         "one batch has 1, .* step of ascent",
     ):
         run_study(normalised_study(batch, "ascent"), tmp_path / "out")
@@ -273,7 +272,7 @@ def test_samples_that_a_model_has_by_heart_are_not_forgotten_by_nothing(tmp_path
     assert control.passed
 
 
-@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "cannot be told")])
+@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "undecided")])
 def test_an_auc_too_extreme_for_a_test_is_judged_by_limits_apart(low: float, said: str) -> None:
     # Without a p-value that says anything: of two AUCs apart it is 1.
     excess = estimate.Estimate(
@@ -337,8 +336,8 @@ def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: 
     assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))
     assert "test accuracy before" in tile.detail
     page = report_html(continued.record)
-    assert "AUC of forgotten against unseen samples" in page
-    assert "After less retrained" in page
+    assert "AUC of deleted against unseen samples" in page
+    assert "After minus retrained" in page
 
 
 def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Carried) -> None:

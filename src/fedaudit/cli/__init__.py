@@ -1,4 +1,4 @@
-"""The command line. Heavy imports stand inside the commands, so that help answers at once."""
+"""The command line. Commands import heavy modules themselves, so that help appears at once."""
 
 from fedaudit.cli.application import app, main
 from fedaudit.cli.releasing import check_dp, gate, pack, verify

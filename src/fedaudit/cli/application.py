@@ -1,4 +1,4 @@
-"""The program: shared options, kinds of file that commands take, and how it ends."""
+"""The command-line program: shared options, kinds of input files, and exit codes."""
 
 import os
 import re
@@ -25,33 +25,33 @@ _LONGEST_TRACE = 8000
 
 app = App(
     name="fedaudit",
-    help="Measure what a federated-learning run gives away about who was in it.",
+    help="Measure how much a federated-learning run leaks about its training data.",
     version=__version__,
     suppress_keyboard_interrupt=False,
 )
 
-Folder = Annotated[Path, Parameter(help="Folder to write to; made if it is not there.")]
+Folder = Annotated[Path, Parameter(help="Folder to write to; created if missing.")]
 DataDir = Annotated[
     Path | None,
-    Parameter(name="--data-dir", help="Folder with data sets; by default $FEDAUDIT_DATA."),
+    Parameter(name="--data-dir", help="Folder of data sets; by default $FEDAUDIT_DATA."),
 ]
 Pool = Annotated[
     Path | None,
     Parameter(
-        help="Folder of trained runs that studies share; runs/pool unless --out is given, and "
-        "the study's own folder then."
+        help="Folder of trained runs that studies share; by default runs/pool, or with --out the "
+        "study's folder."
     ),
 ]
 WorkerCount = Annotated[
     int,
-    Parameter(name="--workers", help="Processes to train in, one thread each; 0: one a core."),
+    Parameter(name="--workers", help="Training processes, with one thread each; 0: one per core."),
 ]
 
 DeviceName = Annotated[
     str,
     Parameter(
         name="--device",
-        help="Where to calculate: cpu, cuda (the first GPU) or cuda:1; a GPU takes one worker.",
+        help="Device: cpu, cuda (the first GPU) or cuda:1; a GPU allows a single worker.",
     ),
 ]
 
@@ -60,8 +60,8 @@ Trust = Annotated[
     Parameter(
         name="--trust",
         negative=(),
-        help="Import and run code that the folder names, such as a filter or a model of one's own; "
-        "for folders of people whose code you would run.",
+        help="Import and run custom code that the folder names, such as a filter or a model; only "
+        "for folders that you trust.",
     ),
 ]
 
@@ -69,8 +69,8 @@ EngineName = Annotated[
     str,
     Parameter(
         name="--engine",
-        help="Where to train and measure: local; ray, for Ray on this machine; or a Ray cluster: "
-        "ray:auto, ray:host:6379 or ray://host:10001.",
+        help="Engine that trains and measures: local; ray, for Ray on this machine; or a Ray "
+        "cluster: ray:auto, ray:host:6379 or ray://host:10001.",
     ),
 ]
 
@@ -80,112 +80,112 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs a command; a refusal is one sentence on standard error and exit code 2.
+    """Run a command. An error is one sentence on standard error and exit code 2.
 
-    A fault of the program is shown whole and ends with exit code 70, which no verdict has. What
-    the terminal cannot take changes neither, nor a verdict's code; a command that ends with none
-    is refused where what it has printed is lost.
+    A fault of the program prints its traceback and ends with exit code 70, which no verdict has. A
+    terminal that cannot print the output changes no exit code of an error or a verdict. Any other
+    command ends with exit code 2 if its output is lost.
 
     Args:
-        words: The command line after the program's name; that of the process by default.
+        words: Arguments of the command line; those of the process by default.
     """
-    with printing_anyway() as printed:
+    with robust_printing() as printed:
         try:
             with stopping_at_sigterm():
-                given = list(sys.argv[1:] if words is None else words)
-                _refuse_nul(given)
+                arguments = list(sys.argv[1:] if words is None else words)
+                _refuse_nul(arguments)
                 # Only the help of a command has Markdown, which takes long to load.
-                is_overview = given[:1] in ([], ["-h"], ["--help"])
+                is_overview = arguments[:1] in ([], ["-h"], ["--help"])
                 app.help_format = "plaintext" if is_overview else "markdown"
-                # What carries out a study, or is told to trust a folder, says so itself.
-                with called_by("command"), code_named_in("what was given", trusted=False):
+                # Commands that run a study, or have --trust, trust its code themselves.
+                with called_by("command"), code_named_in("the command line", trusted=False):
                     app(
-                        given,
+                        arguments,
                         exit_on_error=False,
                         print_error=False,
                         result_action="return_none",
                     )
-            # A verdict has ended the program by now, and stands whoever could read it.
+            # A verdict has already ended the program, with its code even if the output is lost.
             printed.flush()
             if printed.lost is not None:
                 raise BadInput(
-                    f"standard output did not take what was printed ({printed.lost}); send it to a "
-                    "terminal, a pipe or a file: what was written to files is kept"
+                    f"standard output could not be written ({printed.lost}); send it to a "
+                    "terminal, a pipe or a file: all files are complete"
                 )
         except (Exception, KeyboardInterrupt) as error:
             code = FAULT
-            # An error that cannot even be told of must not pass for a verdict.
+            # An error that cannot be printed must not end with the code of a verdict.
             with suppress(Exception):
-                code = _ended(error)
+                code = _print_error(error)
             sys.exit(code)
     sys.exit(0)
 
 
-def _ended(error: BaseException) -> int:
-    """The exit code of a command that an error ended, which is told of on standard error."""
+def _print_error(error: BaseException) -> int:
+    """Print an error to standard error, and return its exit code."""
     end = end_of(error)
     if end is None:
         trace = "".join(traceback.format_exception(error))
         end = _End(
-            f"{trace[-_LONGEST_TRACE:].strip()}\nfedaudit: this is a fault of fedaudit and says "
-            "nothing about what it was given; please report it with the lines above",
+            f"{trace[-_LONGEST_TRACE:].strip()}\nfedaudit: this is a fault of fedaudit, and not of "
+            "its input; please report it with the lines above",
             FAULT,
         )
-    # A refusal may quote a file of somebody else's.
-    print(f"fedaudit: {indented(end.said)}", file=sys.stderr)
+    # The message may quote a file of another person.
+    print(f"fedaudit: {indented(end.message)}", file=sys.stderr)
     return end.code
 
 
 def _refuse_nul(words: Sequence[str]) -> None:
-    """Refuses a character that no path has: operating systems end one there."""
+    """Raise if an argument has a NUL character, at which operating systems cut a path off."""
     word = next((word for word in words if "\0" in word), None)
     if word is not None:
         raise BadInput(f"{word!r} has a NUL character, which no path or setting has; leave it out")
 
 
 def log(*lines: str) -> None:
-    """Prints lines for people; each may quote files of others, and stays one line."""
+    """Print each text as one line, without control characters that it may quote from files."""
     for line in lines:
         print(one_line(line))
 
 
 class Terminated(KeyboardInterrupt):
-    """Somebody asked the program to end (SIGTERM); it stops as it does at Ctrl-C."""
+    """SIGTERM, which stops the program as Ctrl-C does."""
 
 
 class _End(NamedTuple):
-    said: str
+    message: str
     code: int
 
 
 def end_of(error: BaseException) -> _End | None:
-    """The end that an error makes; None for a fault of the program, which should be seen whole."""
+    """Return message and exit code of an error; None for a fault of the program."""
     if isinstance(error, KeyboardInterrupt):
         code = _TERMINATED if isinstance(error, Terminated) else _INTERRUPTED
-        return _End("stopped; start the same command again to go on", code)
+        return _End("stopped; start the same command again to resume", code)
     if isinstance(error, FedauditError | CycloptsError):
         return _End(str(error).strip(), REFUSED)
     if isinstance(error, OSError | MemoryError):
         return _End(
-            f"this machine could not do it ({str(error) or 'out of memory'}); check the path, the "
-            "disk and the memory, and start again: what was written before is kept",
+            f"the operating system refused ({str(error) or 'out of memory'}); check the path, the "
+            "disk and the memory, and start again: completed work is kept",
             REFUSED,
         )
     if isinstance(error, RuntimeError) and _is_out_of_memory(error):
         return _End(
             "out of memory; choose a smaller model, fewer samples or fewer workers, and start "
-            "again: what was written before is kept",
+            "again: completed work is kept",
             REFUSED,
         )
     return None
 
 
 class _TerminalStream:
-    """A stream of text that nobody need be reading, and that need not take what is written.
+    """Text stream that raises no error if it is closed, full, or without a reader.
 
     Attributes:
-        lost: Why something that was written is lost, be it a full disk; None where nothing is, or
-            where its reader is gone and did not want it.
+        lost: Error that lost a part of the output, such as a full disk. None if nothing was lost,
+            or if the reader closed the pipe.
     """
 
     def __init__(self, stream: object, *, closed: bool = False) -> None:
@@ -198,44 +198,44 @@ class _TerminalStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes, to nowhere once nothing can be; never what a CI system takes for a command."""
+        """Write a text, without lines that a CI system would run as commands."""
         if self._closed:
             self.lost = OSError("it is closed")
         try:
             self._stream.write(self._lines.defused(text))
             return len(text)
         except (OSError, ValueError) as error:
-            self._to_nowhere(error)
+            self._discard_from_now(error)
             return len(text)
 
     def flush(self) -> None:
-        """Flushes, to nowhere once nothing can be."""
+        """Flush the stream."""
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
-            self._to_nowhere(error)
+            self._discard_from_now(error)
 
-    def _to_nowhere(self, error: Exception) -> None:
+    def _discard_from_now(self, error: Exception) -> None:
         if not isinstance(error, BrokenPipeError):
             self.lost = self.lost or error
-        # Below the stream, since what it holds is written again when the program ends, which
-        # would then end with an exit code of Python's own. A stream that is closed holds nothing.
+        # The file descriptor is redirected, because Python flushes the stream's buffer again when
+        # the program ends, and an error would then change the exit code. A closed stream has no
+        # buffer.
         with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self._stream.fileno())
+            os.close(devnull)
 
 
 @contextmanager
-def printing_anyway() -> Iterator[_TerminalStream]:
-    """Inside, printing ends no command: no reader that is gone, full disk or narrow encoding.
+def robust_printing() -> Iterator[_TerminalStream]:
+    """Inside, no error of standard output or standard error ends a command.
 
-    A character that the terminal's encoding lacks is printed as its escape, and what is printed
-    after a pipe was closed (``fedaudit run study.toml | head -1``) goes nowhere, as all does that
-    a stream cannot take.
+    A character that the terminal's encoding lacks is printed as an escape. Output after a pipe was
+    closed (``fedaudit run study.toml | head -1``), or to a full disk, is discarded.
 
     Yields:
-        Standard output, which says whether something that was printed is lost.
+        Standard output, with the error that lost a part of it.
     """
     out, err = sys.stdout, sys.stderr
     before = [(stream, stream.errors) for stream in (out, err) if isinstance(stream, TextIOWrapper)]
@@ -243,48 +243,48 @@ def printing_anyway() -> Iterator[_TerminalStream]:
         _reconfigure(stream, "backslashreplace")
     with ExitStack() as opened:
         if out is None or err is None:
-            _take_closed()
-        printed, told = (
+            _open_closed_descriptors()
+        printed, errors_printed = (
             _TerminalStream(
-                one or opened.enter_context(open(os.devnull, "w", encoding="utf-8")),
-                closed=one is None,
+                stream or opened.enter_context(open(os.devnull, "w", encoding="utf-8")),
+                closed=stream is None,
             )
-            for one in (out, err)
+            for stream in (out, err)
         )
-        sys.stdout, sys.stderr = cast(TextIO, printed), cast(TextIO, told)
+        sys.stdout, sys.stderr = cast(TextIO, printed), cast(TextIO, errors_printed)
         try:
             yield printed
         finally:
             printed.flush()
-            told.flush()
+            errors_printed.flush()
             sys.stdout, sys.stderr = out, err
             for stream, errors in before:
                 _reconfigure(stream, errors)
 
 
 def _reconfigure(stream: TextIOWrapper, errors: str | None) -> None:
-    # It flushes, which a stream cannot that is closed or full.
+    # Flushes the stream, which fails if it is closed or full.
     with suppress(OSError, ValueError):
         stream.reconfigure(errors=errors)
 
 
-def _take_closed() -> None:
-    """Opens nothing under the numbers of standard streams that the program was started without.
+def _open_closed_descriptors() -> None:
+    """Open the null device for standard streams that the program was started without.
 
-    A file that were opened later would get them, and what libraries print there would be in it.
+    A file that is opened later would get their descriptors, and output of libraries with them.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # Gets the lowest free number, which is this one.
 
 
 @contextmanager
 def stopping_at_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM stops the program as Ctrl-C does; a second one ends it on the spot."""
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    """Inside, SIGTERM stops the program as Ctrl-C does; a second SIGTERM ends it at once."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, _stop)
@@ -300,35 +300,35 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """True if torch raised it where Python would raise MemoryError."""
-    # Not imported here: what torch raises comes from a torch that is there.
+    """Return whether torch raised the error for want of memory."""
+    # Torch is not imported here: an error of torch shows that it has been imported.
     torch = sys.modules.get("torch")
     on_gpu = getattr(torch, "OutOfMemoryError", None)
     if on_gpu is not None and isinstance(error, on_gpu):
         return True
-    # On the CPU torch raises a bare RuntimeError, so that its words are all there is to go by.
+    # On the CPU torch raises a plain RuntimeError, which only its text distinguishes.
     return "DefaultCPUAllocator" in str(error)
 
 
 _MARK = re.compile(rb'"format":\s?"fedaudit-(\w+)"')
 _MARKED_WITHIN = 200
-"""Bytes at the start of a JSON file, within which it says what it is."""
+"""Number of bytes at the start of a JSON file that contain its format."""
 
 
 class Kind(NamedTuple):
     """A kind of file or folder, and the commands that take it."""
 
     noun: str
-    taken: str
+    usage: str
 
 
-STUDY = Kind("a study", "`fedaudit run` carries it out")
+STUDY = Kind("a study", "`fedaudit run` runs it")
 POLICY = Kind("a policy", "`fedaudit gate`, `summary` and `pack` take it as --policy")
 RECORD = Kind(
     "the record of a run", "`fedaudit report`, `summary`, `compare`, `gate` and `pack` take it"
 )
-COMPARISON = Kind("a comparison", "`fedaudit compare` makes it again")
-VERDICT = Kind("a verdict", "`fedaudit gate` gives it again, of a record and a policy")
+COMPARISON = Kind("a comparison", "`fedaudit compare` updates it")
+VERDICT = Kind("a verdict", "`fedaudit gate` writes it for a record and a policy")
 PACK = Kind("a pack", "`fedaudit verify` checks its folder")
 RUN = Kind(
     "the folder of a run",
@@ -337,21 +337,21 @@ RUN = Kind(
 RECORDING = Kind("a live recording", "`fedaudit attack` attacks it")
 
 HAVE_RECORDS = (RECORD, RUN, RECORDING, PACK)
-"""Kinds that a command takes which is after a record."""
+"""Kinds that commands accept where they need a record."""
 
 _BY_MARK = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT, b"pack": PACK}
 
 
 @contextmanager
-def meant_as(path: Path, *kinds: Kind) -> Iterator[None]:
-    """Inside, a refusal says what the path is and which command takes it, if it is another kind."""
+def expecting(path: Path, *kinds: Kind) -> Iterator[None]:
+    """Inside, an error names the kind of a path and its commands, if it is of another kind."""
     try:
         yield
     except FedauditError as error:
-        found = _kind_at(path)
-        if found is None or found in kinds:
+        kind = _kind_at(path)
+        if kind is None or kind in kinds:
             raise
-        raise BadInput(f"{path} is {found.noun} and not {kinds[0].noun}; {found.taken}") from error
+        raise BadInput(f"{path} is {kind.noun} and not {kinds[0].noun}; {kind.usage}") from error
 
 
 def _kind_at(path: Path) -> Kind | None:
@@ -377,7 +377,7 @@ def _kind_of_file(path: Path) -> Kind | None:
 
 
 def _kind_of_tables(tables: dict[str, object]) -> Kind | None:
-    """A study or a policy, whichever has more of the tables."""
+    """Return the kind with more of the tables, a study or a policy; None if neither has."""
     from fedaudit.gate.policy import Policy
     from fedaudit.plan.games import GameStudy
     from fedaudit.plan.sections import Study

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import HAVE_RECORDS, PACK, POLICY, DataDir, Trust, app, log, meant_as
+from fedaudit.cli.application import HAVE_RECORDS, PACK, POLICY, DataDir, Trust, app, expecting, log
 from fedaudit.cli.showing import record_in
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import record_at, refuse_other_suffix
@@ -35,11 +35,11 @@ def gate(
     policy
         The policy, a TOML file.
     junit
-        File for the verdict as JUnit XML. Only an earlier verdict is ever replaced.
+        File for the verdict as JUnit XML. Only an earlier verdict is replaced.
     json
-        File for the verdict as JSON. Only an earlier verdict is ever replaced.
+        File for the verdict as JSON. Only an earlier verdict is replaced.
     print_policy
-        Print a policy to begin with, and stop.
+        Print a policy to start from, and stop.
     """
     from fedaudit.gate.policy import DEFAULT_POLICY, read_policy
 
@@ -49,7 +49,7 @@ def gate(
     if record is None or policy is None:
         raise BadInput(
             "a gate needs a record and a policy: fedaudit gate RECORD --policy policy.toml "
-            "(--print-policy prints one to begin with)"
+            "(--print-policy prints a policy to start from)"
         )
     from fedaudit.gate.evaluate import evaluate_policy
     from fedaudit.gate.outcome import EXIT_CODES
@@ -60,7 +60,7 @@ def gate(
         if target is not None:
             refuse_other_suffix(target, suffix, what=what)
             refuse_taken(target, [path, policy])
-    with meant_as(policy, POLICY):
+    with expecting(policy, POLICY):
         verdict = evaluate_policy(record_in(path), read_policy(policy))
     write_verdict(verdict, junit=junit, json=json)
     print_verdict(verdict)
@@ -77,9 +77,9 @@ def pack(
     smallest_group: int = 10,
     sign: Path | None = None,
 ) -> None:
-    """Pack a record, its report and a policy's verdict with the hashes by which to check them.
+    """Pack a record, its report and a policy's verdict, with hashes that verify them.
 
-    Nothing in the pack is about a single sample, or about a group of few.
+    The pack has no data about single samples or small groups.
 
     Parameters
     ----------
@@ -92,19 +92,19 @@ def pack(
     smallest_group
         Groups with fewer samples are suppressed.
     sign
-        A private key of Ed25519 (PEM): the pack gets its signature, manifest.sig.
+        Private key of Ed25519 (PEM) that signs the pack; the signature is manifest.sig.
     """
     from fedaudit.pack.packing import write_pack
 
     path = record_at(record)
     if smallest_group < 0:
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
-    with meant_as(path, *HAVE_RECORDS), meant_as(policy, POLICY):
+    with expecting(path, *HAVE_RECORDS), expecting(policy, POLICY):
         manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
-    gone = {name: count for name, count in manifest.suppressed.items() if count}
-    suppressed = ", ".join(f"{count} of {name}" for name, count in gone.items()) or "nothing"
+    counts = {name: count for name, count in manifest.suppressed.items() if count}
+    suppressed = ", ".join(f"{count} of {name}" for name, count in counts.items()) or "nothing"
     log(f"pack: {out} ({manifest.outcome}; suppressed: {suppressed})")
-    log(f"digest, to be kept elsewhere: {manifest.digest}")
+    log(f"digest (keep it in another place): {manifest.digest}")
 
 
 @app.command
@@ -120,24 +120,24 @@ def verify(
     other_version: Annotated[bool, Parameter(negative=())] = False,
     trust: Trust = False,
 ) -> None:
-    """Check a pack: every hash, and everything that follows from record and policy.
+    """Verify a pack: every hash, and every file that can be recomputed from record and policy.
 
-    Exit code 0: sound; 1: something was changed, is missing or does not belong there; 4: another
-    version made it, and files that may differ for that reason are not checked; 2: a refusal.
+    Exit code 0: sound; 1: a file was changed, is missing or does not belong there; 4: another
+    version wrote the pack, and files that may differ for that reason are not checked; 2: an error.
 
     Parameters
     ----------
     folder
         Folder of the pack.
     digest
-        Digest printed when the pack was made. Without digest or signer, the whole pack could have
+        Digest that was printed for the pack. Without digest or signer, the whole pack could have
         been replaced.
     signer
-        A public key of Ed25519 (PEM) by which the pack must be signed.
+        Public key of Ed25519 (PEM) that must have signed the pack.
     policy
-        Your own policy: the policy in the pack must have the same settings.
+        Your policy: the policy in the pack must have the same settings.
     recording
-        The folder of the study's run, or of a live recording, from which every figure, control and
+        Folder of the study's run, or of a live recording, from which every figure, control and
         setting of the record is recomputed.
     other_version
         Accept a pack of another version if everything that can be checked is sound.
@@ -145,7 +145,7 @@ def verify(
     from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND
     from fedaudit.pack.verifying import verify as verified
 
-    with meant_as(folder, PACK):
+    with expecting(folder, PACK):
         result = verified(folder, digest=digest, signer=signer, policy=policy)
     if recording is not None:
         from fedaudit.pack.remaking import held_by
@@ -154,7 +154,7 @@ def verify(
     for problem in result.problems:
         _log_in_lines(f"wrong: {problem}")
     for text in result.checked:
-        _log_in_lines(f"held: {text}")
+        _log_in_lines(f"verified: {text}")
     for text in result.unchecked:
         _log_in_lines(f"not checked: {text}")
     if result.problems:
@@ -162,13 +162,13 @@ def verify(
         sys.exit(UNSOUND)
     if result.other_version and not other_version:
         _log_in_lines(
-            "another version made the pack: verify it with that one, or give --other-version for "
-            "what can be checked with this"
+            "another version wrote the pack: verify it with that version, or give --other-version "
+            "to accept what this version can check"
         )
         sys.exit(OTHER_VERSION)
     claims = {
         "its files and verdict follow from its record": True,
-        "it was made by whom you expect (--digest or --signer)": bool(digest or signer),
+        "its author is the one you expect (--digest or --signer)": bool(digest or signer),
         "its policy is yours (--policy)": policy is not None,
         "its record's figures are those of the run (--recording)": recording is not None,
     }
@@ -207,42 +207,42 @@ def check_dp(
     seed: int = 0,
     seconds: float = 600,
 ) -> None:
-    """Check that a privacy filter does what is declared: clipping, noise, memory.
+    """Check that a privacy filter clips, adds noise and keeps state as declared.
 
-    The filter is imported and called some hundreds of times in a separate process: name your own
-    code, or code that you would run. What it prints is not shown. Exit code 0: sound, 1: broken,
-    3: could not be checked; 2 is a refusal, such as a filter that fails or ends its process.
+    The filter is imported and called some hundreds of times in a separate process, without its
+    output: name only code that you trust. Exit code 0: sound, 1: broken, 3: could not be checked;
+    2 is an error, such as a filter that fails or ends its process.
 
     Parameters
     ----------
     filter
-        module:object, found here or where Python looks: a function from update to update, a step
+        module:object, in this folder or on Python's path: a function from update to update, a step
         (from a batch to an update), a Flower mod, an NVFlare filter, a defense of fedaudit, or a
-        class or function without arguments that makes one.
+        class or function without arguments that returns one.
     sensitivity
         Largest distance by which one contribution moves the output without noise: L2, or L1 with
         Laplace noise.
     sigma
-        Noise multiplier: standard deviation over sensitivity; 0: noise is added elsewhere.
+        Noise multiplier: standard deviation over sensitivity; 0 if another component adds noise.
     adjacency
-        One contribution is removed (remove), or replaced by any other (replace: twice as far).
+        remove: one contribution is removed; replace: it is replaced by any other (twice as far).
     noise
         Distribution of the noise: gaussian or laplace.
     kind
         function, step, defense, flower-mod or nvflare-filter; inferred by default.
     shape_from
-        module:object that is, or makes, an example of an update (a network, or arrays) or of a
+        module:object that is, or returns, an example of an update (a network, or arrays) or of a
         step's batch.
     stateful
         Earlier rounds may change a release, as in adaptive clipping.
     elsewhere
-        Name of a further output that is made private elsewhere; may be repeated.
+        Name of a further output that another component makes private; may be repeated.
     calls
-        Draws of noise, at least 16.
+        Number of draws of noise, at least 16.
     seed
         Seed of all draws.
     seconds
-        Time after which the check is stopped and refused; 0: no limit.
+        Time limit of the check; 0: no limit.
     """
     from fedaudit.filters.claim import EXIT_CODES
     from fedaudit.filters.isolated import check_in_child

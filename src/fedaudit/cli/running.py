@@ -1,4 +1,4 @@
-"""Commands that run studies and attacks: demo, run, attack, games; any setting by its name."""
+"""Commands that run studies and attacks: demo, run and attack."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from fedaudit.cli.application import (
     WorkerCount,
     app,
     end_of,
+    expecting,
     log,
-    meant_as,
 )
 from fedaudit.cli.showing import compare, refuse_other_comparison
 from fedaudit.core.errors import BadInput, unknown_name
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
     import fedaudit.results.record
 
 _DEMO = Path(__file__).with_name("demo.toml")
-"""The study of ``fedaudit demo``, on data that come with scikit-learn."""
+"""Study of ``fedaudit demo``, on data of scikit-learn."""
 
 _DEMO_STUDY = "study.toml"
-"""Copy of it in the demo's folder."""
+"""Copy of the study in the demo's folder."""
 
 _RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
-"""What ``fedaudit run`` takes beside settings; a misspelt one is no setting either."""
+"""Options of ``fedaudit run`` other than settings, which are suggested for misspelt names."""
 
 
-class _Means(NamedTuple):
-    """Where a study is run, and from which data."""
+class _Resources(NamedTuple):
+    """Folders, workers, device and engine of a study."""
 
     pool: Path | None = None
     data_dir: Path | None = None
@@ -71,9 +71,9 @@ def demo(
     """
     study, text = own_folder(out) / _DEMO_STUDY, _DEMO.read_text(encoding="utf-8")
     if study.exists() and study.read_bytes() != text.encode():
-        raise BadInput(f"{study} is not the demo's; give another folder with --out")
+        raise BadInput(f"{study} is not the study of the demo; give another folder with --out")
     write_whole(study, text)
-    _carry_out(study, (), "all", out, _Means(workers=workers, device=device))
+    _run_studies(study, (), "all", out, _Resources(workers=workers, device=device))
 
 
 @app.command(name="run")
@@ -91,7 +91,7 @@ def run_command(
     ],
     variant: Annotated[
         str,
-        Parameter(help="A variant that the file names, or 'all' for the study and all of them."),
+        Parameter(help="Variant of the study, or 'all' for the study and all of its variants."),
     ] = "",
     out: Folder | None = None,
     pool: Pool = None,
@@ -102,27 +102,27 @@ def run_command(
 ) -> None:
     """Run a study: train, observe as the adversary, attack, report.
 
-    The same command continues a run that was stopped. Studies and variants with the same settings
-    of data, training and defense share their runs. All variants of security games are played, and
-    make one record.
+    The same command resumes a run that was stopped. Studies and variants with the same settings of
+    data, training and defense share their runs. All variants of security games are played, and
+    written to one record.
     """
     with importing():
         from fedaudit.plan.games import GameStudy, kind_of
         from fedaudit.plan.values import read_toml
 
-    # A study may name code, which the user chose to run.
-    with code_named_in(study, trusted=True, folder=study.parent), meant_as(study, STUDY):
+    # By running a study, the user trusts the code that it names.
+    with code_named_in(study, trusted=True, folder=study.parent), expecting(study, STUDY):
         if kind_of(read_toml(study, "the study")) is not GameStudy:
-            means = _Means(pool, data_dir, workers, device, engine)
-            _carry_out(study, overrides, variant, out, means)
+            resources = _Resources(pool, data_dir, workers, device, engine)
+            _run_studies(study, overrides, variant, out, resources)
             return
         others = {"variant": variant, "pool": pool, "workers": workers}
         others |= {"device": device != "cpu", "engine": engine != "local"}
         refused = [name for name, value in others.items() if value]
         if refused:
             raise BadInput(
-                f"{study} is a study of games, all of which are played in this process and make "
-                f"one record, and --{refused[0]} is of studies that train; leave it out"
+                f"{study} is a study of games, which are all played in this process and written to "
+                f"one record, and --{refused[0]} applies to studies that train; leave it out"
             )
         _play(study, overrides, out, data_dir)
 
@@ -139,8 +139,8 @@ def _play(study: Path, overrides: tuple[str, ...], out: Path | None, data_dir: P
     _finish(record, folder)
 
 
-def _carry_out(
-    study: Path, overrides: tuple[str, ...], variant: str, out: Path | None, means: _Means
+def _run_studies(
+    study: Path, overrides: tuple[str, ...], variant: str, out: Path | None, resources: _Resources
 ) -> None:
     with importing():
         from fedaudit.core.devices import device_named
@@ -150,29 +150,29 @@ def _carry_out(
 
     studies = chosen_studies(read_studies(study, settings_from(overrides)), variant)
     folder = out or Path("runs") / studies[0].name
-    if out is None and means.pool is None:
-        means = means._replace(pool=Path("runs") / "pool")
+    if out is None and resources.pool is None:
+        resources = resources._replace(pool=Path("runs") / "pool")
     if len(studies) == 1:
-        _run(studies[0], folder, means)
+        _run(studies[0], folder, resources)
         return
-    together = [folder / row.name for row in studies]
+    folders = [folder / row.name for row in studies]
     page = folder / "comparison.html"
-    # Before anything is trained, as it would be the last thing to be refused.
-    refuse_other_comparison(page, [row / RECORD_FILE for row in together])
-    device = device_named(means.device)
-    refuse_place(device, means.workers, engine_named(means.engine, means.workers))
-    check_grid(studies, means.data_dir, device, log)
-    means = means._replace(pool=means.pool or folder / "pool")
+    # Checked before training, because the comparison is written last.
+    refuse_other_comparison(page, [row / RECORD_FILE for row in folders])
+    device = device_named(resources.device)
+    refuse_place(device, resources.workers, engine_named(resources.engine, resources.workers))
+    check_grid(studies, resources.data_dir, device, log)
+    resources = resources._replace(pool=resources.pool or folder / "pool")
     failed = dict[str, Exception]()
-    for place, row in enumerate(studies, 1):
-        log("", f"{row.name} ({place} of {len(studies)})")
+    for number, row in enumerate(studies, 1):
+        log("", f"{row.name} ({number} of {len(studies)})")
         try:
-            _run(row, folder / row.name, means, brief=True)
-        # Hours of other rows must not depend on this one.
+            _run(row, folder / row.name, resources, brief=True)
+        # A failed row must not stop the other rows, which may take hours.
         except Exception as error:
             failed[row.name] = error
-            log(f"{row.name} failed: {_reason(error)}; the other rows go on")
-    complete = [place for place in together if place.name not in failed]
+            log(f"{row.name} failed: {_reason(error)}; the other rows continue")
+    complete = [path for path in folders if path.name not in failed]
     if len(complete) > 1:
         compare(*complete, out=page)
     if failed:
@@ -182,8 +182,8 @@ def _carry_out(
 def _reason(error: Exception) -> str:
     end = end_of(error)
     if end:
-        return end.said
-    # The traceback of the first fault alone is printed.
+        return end.message
+    # Only the traceback of the first fault is printed.
     return f"a fault of fedaudit ({type(error).__name__}: {error}, {line_of(error)})"
 
 
@@ -271,10 +271,10 @@ def attack(
         return
     if targets is not None:
         raise BadInput(
-            "--targets is of live recordings; a study is attacked on the clients that it names in "
-            "audit.targets"
+            "--targets applies to live recordings, and a study names its targets in audit.targets; "
+            "leave it out"
         )
-    with meant_as(recording, RUN, RECORDING), bars() as progress:
+    with expecting(recording, RUN, RECORDING), bars() as progress:
         record = reattack(
             recording,
             names[:first],
@@ -290,7 +290,7 @@ def attack(
 
 
 def _run(
-    study: "fedaudit.plan.sections.Study", out: Path, means: _Means, *, brief: bool = False
+    study: "fedaudit.plan.sections.Study", out: Path, resources: _Resources, *, brief: bool = False
 ) -> None:
     with importing():
         from fedaudit.core.devices import device_named
@@ -302,11 +302,11 @@ def _run(
         record = run_study(
             study,
             out,
-            pool=means.pool,
-            data_dir=means.data_dir,
-            workers=means.workers,
-            device=device_named(means.device),
-            engine=engine_named(means.engine, means.workers),
+            pool=resources.pool,
+            data_dir=resources.data_dir,
+            workers=resources.workers,
+            device=device_named(resources.device),
+            engine=engine_named(resources.engine, resources.workers),
             progress=progress,
             log=log,
         )
@@ -324,21 +324,21 @@ def _finish(record: "fedaudit.results.record.Record", folder: Path, *, brief: bo
 
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:
-    """Return ``--a.b=1`` or ``--a.b 1`` as ``{"a.b": 1}``; values are TOML, else text."""
+    """Parse ``--a.b=1`` or ``--a.b 1`` to ``{"a.b": 1}``. Values are TOML, or else text."""
     from fedaudit.plan.values import refuse_many_dots
 
     settings: dict[str, object] = {}
-    waiting = list(words)
-    while waiting:
-        option, equals, text = waiting.pop(0).partition("=")
+    remaining = list(words)
+    while remaining:
+        option, equals, text = remaining.pop(0).partition("=")
         if not option.startswith("--"):
             raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
         refuse_many_dots(option, "the command line")
         name = _setting_name(option, games=games)
         if not equals:
-            if not waiting:
+            if not remaining:
                 raise BadInput(f"{option} needs a value; write it as {option}=value")
-            text = waiting.pop(0)
+            text = remaining.pop(0)
         _refuse_bytes(option, text)
         settings[name] = _value(option, text)
     return settings
@@ -363,7 +363,7 @@ def _value(option: str, text: str) -> object:
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:
-        # What is no TOML is a text; what is too deep or too large is refused.
+        # A value that is no TOML is a text. A value that is too deep or too large is refused.
         if isinstance(error.__cause__, TOMLDecodeError):
             return text
         raise
@@ -371,7 +371,7 @@ def _value(option: str, text: str) -> object:
 
 def _setting_name(option: str, *, games: bool) -> str:
     """Return the dotted name of ``--training.batch-size``; names of attacks keep hyphens."""
-    # Not above: the command line's help must not wait for pydantic.
+    # Imported here, so that the help of the command line does not wait for pydantic.
     from fedaudit.plan.games import GameStudy
     from fedaudit.plan.sections import Study
 
@@ -379,18 +379,18 @@ def _setting_name(option: str, *, games: bool) -> str:
     section, dot, name = option.removeprefix("--").partition(".")
     if not dot and section not in sections:
         options = [f"--{name}" for name in (*_RUN_OPTIONS, *sections)]
-        within = [
+        candidates = [
             f"--{table}.{section}"
             for table, field in sections.items()
             if section.replace("-", "_") in getattr(field.annotation, "model_fields", {})
         ]
-        if within:
+        if candidates:
             raise BadInput(
                 f"there is no option of fedaudit run named {option!r}; settings are named "
-                f"with their section: {' or '.join(within)}"
+                f"with their section: {' or '.join(candidates)}"
             )
         raise unknown_name("option of fedaudit run", option, options)
     if section != "attacks":
         return f"{section}{dot}{name.replace('-', '_')}"
-    attack, dot_too, setting = name.partition(".")
-    return f"{section}{dot}{attack}{dot_too}{setting.replace('-', '_')}"
+    attack, separator, setting = name.partition(".")
+    return f"{section}{dot}{attack}{separator}{setting.replace('-', '_')}"

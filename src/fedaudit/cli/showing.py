@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import COMPARISON, HAVE_RECORDS, POLICY, app, log, meant_as
+from fedaudit.cli.application import COMPARISON, HAVE_RECORDS, POLICY, app, expecting, log
 from fedaudit.core.errors import LISTED, BadInput
 from fedaudit.core.files import (
     RECORD_FILE,
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def record_in(path: Path) -> "Record":
-    """Read the record in a file; an error names the kind of another file."""
+    """Read the record in a file; raise with the kind of the file if it is another."""
     from fedaudit.results.read import read_record
 
-    with meant_as(path, *HAVE_RECORDS):
+    with expecting(path, *HAVE_RECORDS):
         return read_record(path)
 
 
@@ -38,7 +38,7 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     record
         A record.json, or the folder it is in, or a live recording that was attacked.
     out
-        The HTML file; by default report.html next to the record. Only HTML is ever replaced.
+        HTML file to write; by default report.html next to the record. Only HTML is replaced.
     """
     from fedaudit.report.page import write_report
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
@@ -55,7 +55,7 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
 _CATALOGUES = ", ".join(LISTED.values())
 
 
-@app.command(name="list", help=f"List what fedaudit knows by name: {_CATALOGUES}.")
+@app.command(name="list", help=f"List the names of all parts: {_CATALOGUES}.")
 def list_command(
     kind: Annotated[str, Parameter(help=f"One catalogue only: {_CATALOGUES}.")] = "", /
 ) -> None:
@@ -69,12 +69,10 @@ def list_command(
 
 @app.command
 def explain(
-    name: Annotated[
-        str, Parameter(help="Of anything that `fedaudit list` shows, such as fedmia-2.")
-    ],
+    name: Annotated[str, Parameter(help="Name that `fedaudit list` shows, such as fedmia-2.")],
     /,
 ) -> None:
-    """Explain one attack, defense, model or other part: what it does, its settings and source."""
+    """Explain an attack, defense, model or other part: method, settings and source."""
     from fedaudit.catalogue import explanation
 
     log(*explanation(name).split("\n"))
@@ -90,9 +88,9 @@ def compare(*records: Path, out: Path | None = None) -> None:
         Records (record.json, or the folder it is in, or a live recording that was attacked), the
         base first; or one comparison.json (or its folder), which is updated from its records.
     out
-        The HTML file; the figures are written next to it as JSON. By default comparison.html, next
-        to an updated comparison or else in the current folder. Neither a record nor a comparison
-        of other records is ever replaced.
+        HTML file to write; the figures are written next to it as JSON. By default comparison.html,
+        next to an updated comparison or else in the current folder. Records, and comparisons of
+        other records, are never replaced.
     """
     from fedaudit.report.page import write_comparison
     from fedaudit.report.terminal import print_comparison
@@ -102,7 +100,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
 
     earlier = _comparison_in(records[0]) if len(records) == 1 else None
     if earlier is not None:
-        with meant_as(earlier, COMPARISON):
+        with expecting(earlier, COMPARISON):
             paths = record_paths(earlier)
     elif len(records) < 2:
         raise BadInput(
@@ -132,8 +130,8 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
 
     if not page.name or page.suffix == ".json":
         raise BadInput(
-            f"{page} is to be an HTML file, with the figures as JSON beside it; give --out a name "
-            "such as comparison.html"
+            f"{page} is no name of an HTML file; give --out a name such as comparison.html, next "
+            "to which the figures are written as JSON"
         )
     refuse_foreign_page(page, records)
     refuse_other_comparison(page.with_suffix(".json"), records)
@@ -161,25 +159,25 @@ def summary(
     policy: Path | None = None,
     valid_until: str = "",
 ) -> None:
-    """Write the page that can be filed: question, model, answer, policy, what was not tested.
+    """Write a summary for archiving: question, model, answer, policy, and what was not tested.
 
-    It prints on one or two pages, with lines for signatures. Markdown goes to standard output, as
-    for $GITHUB_STEP_SUMMARY. The exit code is 0 whatever the policy says; `fedaudit gate` has one
-    for each outcome.
+    It prints on one or two pages, with lines for signatures. Markdown is written to standard
+    output, as for $GITHUB_STEP_SUMMARY. The exit code is 0 for any outcome of the policy;
+    `fedaudit gate` has an exit code for each outcome.
 
     Parameters
     ----------
     record
         A record.json, or the folder it is in, or a live recording that was attacked, or a pack.
     format
-        HTML by default, or what the name of --out says.
+        HTML by default, or the format by the name of --out.
     out
-        The file; by default summary.html next to the record, and standard output for Markdown.
-        Only an earlier summary, or another HTML page, is ever replaced.
+        File to write; by default summary.html next to the record, and standard output for
+        Markdown. Only an earlier summary, or another HTML page, is replaced.
     policy
-        The policy whose outcome is printed; by default that of a pack.
+        Policy whose outcome the summary states; by default that of a pack.
     valid_until
-        Last day on which the page may be relied on, such as 2027-06-30.
+        Last day on which the summary is valid, such as 2027-06-30.
     """
     from fedaudit.report.page import write_page
     from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
@@ -188,8 +186,8 @@ def summary(
     kind, packed = _format_of(format, out), _policy_of_pack(path)
     if packed is not None and out is None and kind == "html":
         raise BadInput(
-            f"{path.parent} is a pack, which has a {SUMMARY_FILE} that must stay as it is; give "
-            "another file with --out"
+            f"{path.parent} is a pack, whose {SUMMARY_FILE} must not be replaced; give another "
+            "file with --out"
         )
     target = path.with_name(SUMMARY_FILE) if out is None and kind == "html" else out
     full_record = record_in(path)
@@ -228,7 +226,7 @@ def _policy_of_pack(record: Path) -> Path | None:
 def _judged(record: "Record", policy: Path) -> "Section":
     from fedaudit.gate.outputs import judged
 
-    with meant_as(policy, POLICY):
+    with expecting(policy, POLICY):
         return judged(record, policy)
 
 

@@ -1,4 +1,4 @@
-"""Data sets, how they are dealt to clients, and which samples are audited.
+"""Data sets, their partition among clients, and the choice of audited samples.
 
 >>> import fedaudit as fa
 >>> data = fa.datasets.digits()
@@ -15,7 +15,7 @@ from fedaudit.core.lazy import lazy_names
 if TYPE_CHECKING:
     from fedaudit.datasets.dataset import Dataset as Dataset
 
-    # Files are looked for in the order of these formats.
+    # Data sets are searched for in the order of these formats.
     # isort: off
     from fedaudit.datasets.formats.npz import npz as npz
     from fedaudit.datasets.formats.idx import idx as idx
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from fedaudit.datasets.formats.images import images as images
 
     # isort: on
+    from fedaudit.datasets.arrays import samples as samples
+    from fedaudit.datasets.dataset import DataSource as DataSource
     from fedaudit.datasets.generated.diabetes import diabetes as diabetes
     from fedaudit.datasets.generated.digits import digits as digits
     from fedaudit.datasets.generated.synthetic import synthetic as synthetic
     from fedaudit.datasets.hubs.hf import hf as hf
-    from fedaudit.datasets.in_memory import samples as samples
-    from fedaudit.datasets.source import DataSource as DataSource
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

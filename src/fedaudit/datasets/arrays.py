@@ -1,5 +1,6 @@
-"""Raw arrays checked, scaled and made a data set: all that a file can get wrong is refused."""
+"""Data sets from arrays, of files or in memory: checks, scaling and splits."""
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -8,15 +9,18 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.core.arguments import ProperShare, checked
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import chunks, positions_of
-from fedaudit.datasets.dataset import Dataset, numbered
+from fedaudit.core.inputs import Inputs
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import Samples, chunks, positions_of, short_repr
+from fedaudit.datasets.dataset import Dataset, numbered, with_subjects
 
 _VALUES_AT_ONCE = 2**23
 
 
 class Scaled(NamedTuple):
-    """Features of both parts after scaling, and what was done in words."""
+    """Features of both parts after scaling, and the scaling in words."""
 
     train: Tensor
     test: Tensor
@@ -24,15 +28,16 @@ class Scaled(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Mean and spread (population standard deviation) of each channel or column."""
+    """Mean and standard deviation (population) of each channel or column."""
 
     mean: Float[ndarray, " channels"]
     spread: Float[ndarray, " channels"]
 
 
 def pixel_moments(images: UInt8[ndarray, "samples height width channels"]) -> Moments:
-    """Mean and spread of every channel of ``pixels / 255``, exact: taken from a histogram."""
+    """Compute the exact mean and standard deviation of every channel of ``pixels / 255``."""
     channels = images.shape[-1]
+    # From a histogram, which is exact and needs no floating-point copy of the images.
     histogram = np.zeros((channels, 256), dtype=np.int64)
     for part in chunks(len(images), max(1, _VALUES_AT_ONCE // images[0].size)):
         for channel in range(channels):
@@ -50,17 +55,18 @@ def scaled_images(
     *,
     standardise: bool = True,
 ) -> Scaled:
-    """Images as floating-point channels-first tensors, standardised per channel.
+    """Return images as floating-point channels-first tensors, standardised per channel.
 
     Args:
-        train: Training images; mean and spread are theirs.
+        train: Training images, from which mean and standard deviation are computed.
         test: Test images, scaled by the same constants.
-        standardise: Whether to subtract the mean and divide by the spread after ``/ 255``.
+        standardise: Whether to subtract the mean and divide by the standard deviation after ``/
+            255``.
     """
     if not standardise:
         return Scaled(_channels_first(train), _channels_first(test), "pixels / 255")
     mean, spread = pixel_moments(train)
-    # A channel without any contrast has no spread to divide by.
+    # A constant channel has a spread of 0, which is no divisor.
     divisor = np.where(spread > 0, spread, 1.0)
     words = (
         f"pixels / 255, then minus {_numbers(mean)} over {_numbers(divisor)} "
@@ -81,19 +87,19 @@ def scaled_columns(
     *,
     standardise: bool = True,
 ) -> Scaled:
-    """Features standardised one by one; tables of 0 and 1 are left as they are.
+    """Return features standardised column by column; tables of 0 and 1 stay as they are.
 
     Args:
-        train: Training rows; mean and spread are theirs.
+        train: Training rows, from which mean and standard deviation are computed.
         test: Test rows, scaled by the same constants.
-        standardise: Whether to subtract each mean and divide by each spread.
+        standardise: Whether to subtract each mean and divide by each standard deviation.
     """
     if not standardise or _is_binary(train):
         words = "0/1 features as stored" if _is_binary(train) else "as stored"
         return Scaled(_as_float(train), _as_float(test), words)
     mean = train.mean(axis=0, dtype=np.float64)
     spread = train.std(axis=0, dtype=np.float64)
-    # A constant column has no spread to divide by; it becomes zero.
+    # A constant column has a spread of 0, which is no divisor; it becomes zero.
     divisor = np.where(spread > 0, spread, 1.0)
     words = "every feature minus its training mean, over its training spread"
     return Scaled(_as_float((train - mean) / divisor), _as_float((test - mean) / divisor), words)
@@ -102,7 +108,7 @@ def scaled_columns(
 def _channels_first(
     images: UInt8[ndarray, "samples height width channels"],
 ) -> Float[Tensor, "samples channels height width"]:
-    # A copy, since arrays that come straight from a file cannot be written to.
+    # A copy, since arrays from a file are read-only.
     moved = np.array(np.moveaxis(images, -1, 1), order="C")
     return torch.from_numpy(moved).to(torch.float32).div_(255)
 
@@ -120,16 +126,17 @@ def _numbers(values: Float[ndarray, " channels"]) -> str:
 
 
 MAX_VALUES = 2**32
-"""Most feature values a data set may hold: 16 GiB as 32-bit floats."""
+"""Maximum number of feature values of a data set: 16 GiB as 32-bit floats."""
 
 AnyArray: TypeAlias = Shaped[ndarray, "..."]
 
 
 class Arrays(NamedTuple):
-    """A data set as it lies in a file.
+    """Arrays of a data set as stored in a file.
 
     Attributes:
-        x_train: Images as N x height x width (x 1 or 3) bytes, or one row of numbers a sample.
+        x_train: Images as N x height x width (x 1 or 3) bytes, or one row of numbers for each
+            sample.
         y_train: Class of each training sample.
         x_test: Test features, of the same kind.
         y_test: Class of each test sample.
@@ -151,20 +158,19 @@ class PartPositions(NamedTuple):
 def split(
     labels: Int[ndarray, " samples"], test_share: float, *, rng: np.random.Generator
 ) -> PartPositions:
-    """Sets aside the same share of every class for testing, at random.
+    """Choose the same share of every class for testing, at random.
 
     Args:
         labels: Class of each sample.
-        test_share: Share of each class that is tested on, in (0, 1); rounded to whole samples.
-        rng: Decides which.
+        test_share: Share of each class for testing, in (0, 1); rounded to whole samples.
+        rng: Random generator of the choice.
 
     Raises:
         BadInput: The share is out of range, or one of the parts would be empty.
     """
     if not 0 < test_share < 1:
-        raise BadInput(f"test_share must lie between 0 and 1, got {test_share}; try 0.2")
+        raise BadInput(f"test_share is {test_share}; give a share between 0 and 1, such as 0.2")
     chosen: Bool[ndarray, " samples"] = np.zeros(len(labels), dtype=bool)
-    # For values alone NumPy loads numpy.ma first, whose masks it asks for.
     for positions in positions_of(labels).values():
         members = rng.permutation(positions)
         chosen[members[: round(test_share * len(members))]] = True
@@ -177,28 +183,28 @@ def split(
 
 
 def are_numbers(targets: AnyArray) -> bool:
-    """True for targets that are no classes: floating-point numbers, or a row of them a sample."""
+    """Return True if targets are no classes: floating-point numbers, or several for each sample."""
     return targets.dtype.kind == "f" or (targets.ndim == 2 and targets.dtype.kind in "iub")
 
 
 def strata(targets: AnyArray) -> Int[ndarray, " samples"]:
-    """Classes of samples; 0 for all where targets are numbers."""
+    """Return the classes of samples; 0 for all if targets are numbers."""
     if are_numbers(targets):
         return np.zeros(len(targets), dtype=np.int64)
     return checked_labels("labels", targets)
 
 
 class SplitArrays(NamedTuple):
-    """One block of samples in two parts, and where each of them stood in it."""
+    """Samples in two parts, with their original positions."""
 
     arrays: Arrays
-    at: PartPositions
+    positions: PartPositions
 
 
 def split_arrays(
     x: AnyArray, y: AnyArray, *, test_share: float, rng: np.random.Generator
 ) -> SplitArrays:
-    """Cuts one block of samples into training and test part; see :func:`split`."""
+    """Split samples into a training and a test part; see :func:`split`."""
     _check_pair("data", x, y)
     positions = split(strata(y), test_share, rng=rng)
     return SplitArrays(
@@ -215,22 +221,22 @@ def from_arrays(
     first_label: int = 0,
     tokens: str = "",
 ) -> Dataset:
-    """A data set from arrays: checked, scaled, and numbered.
+    """Return a data set from arrays that are checked, scaled and numbered.
 
-    Bytes of three or four dimensions are images, which become channels-first tensors; anything
-    else is a table of numbers.
+    Bytes of three or four dimensions are images, which become channels-first tensors. Other arrays
+    are tables of numbers.
 
     Args:
         name: Name of the data set.
         arrays: The two parts.
-        standardise: Whether features get mean 0 and spread 1 over the training part; tables of
-            0 and 1 are left alone either way.
+        standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
+            part; tables of 0 and 1 stay as they are.
         first_label: Label of the first class in the file; 0 for most, 1 for EMNIST letters.
-        tokens: Whose tokens features are, which stay whole numbers; empty for none.
+        tokens: Name of the tokenizer if features are tokens, which stay integers; else empty.
 
     Raises:
-        BadInput: Shapes that do not match, features that are not finite numbers, labels that
-            are not whole numbers or leave out a class, a single class, no samples.
+        BadInput: Shapes do not match, features are not finite numbers, labels are not integers or
+            omit a class, or there are no samples or a single class.
     """
     for part, x, y in (
         ("training", arrays.x_train, arrays.y_train),
@@ -253,7 +259,7 @@ def from_arrays(
     y_train = checked_labels("training labels", arrays.y_train) - first_label
     y_test = checked_labels("test labels", arrays.y_test) - first_label
     classes = count_classes(y_train, y_test)
-    return assembled(name, scaled, _whole(y_train), _whole(y_test), classes=classes)
+    return assembled(name, scaled, _to_tensor(y_train), _to_tensor(y_test), classes=classes)
 
 
 def assembled(
@@ -266,7 +272,7 @@ def assembled(
     group: Int[Tensor, " samples"] | None = None,
     group_names: tuple[str, ...] = (),
 ) -> Dataset:
-    """A data set from scaled features and targets that were checked before.
+    """Return a data set from scaled features and checked targets.
 
     Raises:
         BadInput: All training samples have the same features.
@@ -284,12 +290,12 @@ def assembled(
 
 
 def refuse_constant(features: Shaped[Tensor, "samples ..."], what: str) -> None:
-    """Raise if several samples all have the same features, such as pictures read as white.
+    """Raise if several samples all have the same features, such as images read as white.
 
     Raises:
-        BadInput: They have.
+        BadInput: All samples have the same features.
     """
-    # Two samples nearly always differ, and the others are then never compared.
+    # Two samples nearly always differ, which avoids comparing the others.
     if len(features) > 1 and all(
         bool((part == features[:1]).all()) for part in (features[:2], features)
     ):
@@ -300,16 +306,16 @@ def refuse_constant(features: Shaped[Tensor, "samples ..."], what: str) -> None:
 
 
 def checked_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
-    """Labels as 64-bit integers.
+    """Return labels as 64-bit integers.
 
     Raises:
-        BadInput: Not one whole number a sample.
+        BadInput: Labels are not one integer for each sample.
     """
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(
-            f"{what} must be one whole number a sample, got shape {labels.shape} of type "
-            f"{labels.dtype}; store class indices as integers, and what is to be predicted by "
-            "other tasks as floating-point numbers"
+            f"{what} must be one whole number for each sample, got shape {labels.shape} of type "
+            f"{labels.dtype}; store class indices as integers, and targets of other tasks as "
+            "floating-point numbers"
         )
     return labels.astype(np.int64)
 
@@ -350,18 +356,18 @@ def _refuse_huge(part: str, x: AnyArray) -> None:
 
 
 def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) -> int:
-    """Number of classes, of labels from 0 up.
+    """Return the number of classes, with labels from 0 up.
 
     Raises:
-        BadInput: The training part leaves one out, or the test part has another.
+        BadInput: The training part omits a class, or the test part has another.
     """
     present = np.unique(train)
     classes = int(present[-1]) + 1
     if present[0] < 0 or len(present) != classes:
         raise BadInput(
             f"training labels must use every class from 0 up, got {len(present)} classes between "
-            f"{present[0]} and {present[-1]}; renumber them, or set first_label where they "
-            "count from 1; numbers that are no classes are given as floating point"
+            f"{present[0]} and {present[-1]}; renumber them, or set first_label if they count "
+            "from 1; give targets that are no classes as floating-point numbers"
         )
     unknown = np.setdiff1d(test, present)
     if len(unknown):
@@ -386,5 +392,147 @@ def _scaled(arrays: Arrays, standardise: bool) -> Scaled:
     return scaled_images(x_train, x_test, standardise=standardise)
 
 
-def _whole(labels: Int[ndarray, " samples"]) -> Int[Tensor, " samples"]:
+def _to_tensor(labels: Int[ndarray, " samples"]) -> Int[Tensor, " samples"]:
     return torch.from_numpy(labels)
+
+
+@short_repr
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """Factory of a data set from arrays; see :func:`samples`.
+
+    Attributes:
+        name: Name of the data set.
+        x: Features, one row for each sample.
+        y: Class of each sample.
+        x_test: Features of the test part; None if it is drawn from ``x``.
+        y_test: Classes of the test part.
+        test_share: Share of each class that is drawn for testing.
+        standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
+            part.
+        inputs: Layout of the features of a model with several named inputs.
+        labels: Group of each sample, by which samples are dealt and drawn if their targets are no
+            classes; only without ``x_test``.
+        subject: Person of each sample, with those of ``x_test`` last.
+    """
+
+    name: str
+    x: AnyArray
+    y: AnyArray
+    x_test: AnyArray | None
+    y_test: AnyArray | None
+    test_share: float
+    standardise: bool
+    inputs: Inputs | None = None
+    labels: AnyArray | None = None
+    subject: AnyArray | None = None
+
+    def __call__(self, *, seed: int) -> Dataset:
+        """Return the data set; the seed selects the test samples unless they are given."""
+        rng = seeded_numpy(seed, "split", self.name)
+        subject = self.subject
+        if self.x_test is not None and self.y_test is not None:
+            parts = Arrays(self.x, self.y, self.x_test, self.y_test)
+        elif self.labels is None:
+            parts, positions = split_arrays(self.x, self.y, test_share=self.test_share, rng=rng)
+            subject = None if subject is None else subject[np.concatenate(positions)]
+        else:
+            return self._grouped(self.labels, rng)
+        dataset = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
+        return dataset if subject is None else with_subjects(dataset, subject)
+
+    def _grouped(self, labels: AnyArray, rng: np.random.Generator) -> Dataset:
+        """Return the data set with every group in both parts, and group numbers as labels."""
+        positions = split(strata(labels), self.test_share, rng=rng)
+        parts = Arrays(
+            self.x[positions.train],
+            self.y[positions.train],
+            self.x[positions.test],
+            self.y[positions.test],
+        )
+        dataset = self._with_inputs(from_arrays(self.name, parts, standardise=self.standardise))
+        train = dataset.train.replace(labels=torch.from_numpy(labels[positions.train]))
+        test = dataset.test.replace(labels=torch.from_numpy(labels[positions.test]))
+        groups = count_classes(labels[positions.train], labels[positions.test])
+        return replace(dataset, train=train, test=test, classes=groups)
+
+    def _with_inputs(self, dataset: Dataset) -> Dataset:
+        if self.inputs is None:
+            return dataset
+        train, test = (replace(part, inputs=self.inputs) for part in (dataset.train, dataset.test))
+        return replace(dataset, train=train, test=test)
+
+
+@checked
+def samples(
+    x: object,
+    y: object,
+    x_test: object = None,
+    y_test: object = None,
+    *,
+    name: str = "samples",
+    test_share: ProperShare = 0.2,
+    standardise: bool = False,
+    subject: object = None,
+) -> InMemory:
+    """Return a data set of arrays, tensors, tables or lists.
+
+    Args:
+        x: Features, one row for each sample: numbers, or images as bytes, channels last; or a
+            dictionary of a model's named inputs.
+        y: Class of each sample, counted from 0; for other tasks the target.
+        x_test: Features of the test part; without it, a part of ``x`` is drawn for each seed.
+        y_test: Classes of the test part.
+        name: Name of the data set, for the report.
+        test_share: Share of each class that is drawn for testing, in (0, 1).
+        standardise: Whether features are scaled to mean 0 and standard deviation 1 on the training
+            part.
+        subject: Name or number of the person that each sample is from, for ``unit="person"``; those
+            of ``x_test`` after those of ``x``.
+
+    Raises:
+        BadInput: The number of labels or persons is not that of samples, or a test part has only
+            features or only labels.
+
+    Examples:
+        >>> samples([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], name="toy").name
+        'toy'
+    """
+    train = Samples(x, y)
+    if (x_test is None) != (y_test is None):
+        raise BadInput("a test part has features and labels; give x_test and y_test, or neither")
+    test = None if x_test is None else Samples(x_test, y_test)
+    people = None if subject is None else _array_of(subject)
+    count = len(train) + (0 if test is None else len(test))
+    if people is not None and people.shape != (count,):
+        raise BadInput(
+            f"there are {count} samples and people of shape {people.shape}; give subject one name "
+            "or number for each sample, those of x_test after those of x"
+        )
+    return InMemory(
+        name,
+        _array_of(train.features),
+        _array_of(train.targets),
+        None if test is None else _array_of(test.features),
+        None if test is None else _array_of(test.targets),
+        test_share,
+        standardise,
+        train.inputs,
+        subject=people,
+    )
+
+
+def _array_of(values: object) -> AnyArray:
+    """Return an array of a list or tensor, also of a tensor on a GPU or with gradients."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    array: AnyArray = np.asarray(values)
+    return array
+
+
+def of_samples(source: Samples) -> InMemory:
+    """Return the data set of samples, a part of which is drawn for testing; see :func:`samples`."""
+    dataset = samples(_array_of(source.features), _array_of(source.targets))
+    has_groups = source.labels is not source.targets and bool(source.labels.any())
+    labels = np.asarray(source.labels) if has_groups else None
+    return replace(dataset, inputs=source.inputs, labels=labels)

@@ -1,39 +1,45 @@
-"""A data set ready for training: two parts, ids that name every sample, and how it was scaled."""
+"""Data sets ready for training, bases of their sources, and exact copies among samples."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Int, Shaped, UInt64
 from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core import arguments
+from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.lazy import entry_name
+from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.tasks import Reading, Task, without_masked
-from fedaudit.core.values import Samples, short_repr
+from fedaudit.core.values import Samples, chunks, short_repr
 
 
 @short_repr
 @arguments.dataclass(frozen=True)
 class Dataset:
-    """Samples in a training and a test part, numbered through.
+    """Samples in a training and a test part, with consecutive ids.
 
     Attributes:
-        name: How the data set was asked for.
+        name: Name by which the data set was loaded.
         train: The training part; ids 0 to n - 1, in order.
         test: The test part; ids n to n + m - 1, in order.
         classes: Number of classes, or of groups if labels are groups; labels are below it.
-        normalisation: What was done to the stored features, in words.
+        normalisation: How stored features were scaled, in words.
         group: Group of every sample (a protected attribute), indexed by sample id.
         group_names: Names of the group codes; empty without groups.
-        subject: Number of the person (patient, author, device) that every sample is of, indexed by
-            sample id; None where that is not known.
+        subject: Number of the person (patient, author, device) of every sample, indexed by sample
+            id; None if unknown.
 
     Raises:
-        BadInput: Ids out of order, a label outside the classes, no class, an empty training
-            part, or groups or people that do not fit the samples.
+        BadInput: Ids are out of order, a label is outside the classes, there is no class, the
+            training part is empty, or groups or people do not fit the samples.
     """
 
     name: str
@@ -55,10 +61,10 @@ class Dataset:
         return len(self.train) + len(self.test)
 
     def samples(self, ids: Int[Tensor, " asked"]) -> Samples:
-        """The samples with these ids, in the order asked for, from whichever part they are in.
+        """Return the samples with these ids, in the given order, from both parts.
 
         Raises:
-            BadInput: An id that the data set does not have.
+            BadInput: The data set lacks one of the ids.
         """
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(self):
             raise BadInput(
@@ -67,7 +73,7 @@ class Dataset:
             )
         first_test = len(self.train)
         tested = ids >= first_test
-        # Ids of clients are nearly always training ids; these are then copied once, not twice.
+        # Clients' ids are nearly always training ids, which this branch copies only once.
         if not tested.any():
             samples = self.train.take(ids)
         else:
@@ -115,7 +121,7 @@ class Dataset:
         ):
             raise BadInput(
                 f"{self.name!r} has {len(self)} samples, {len(self.group)} group codes and "
-                f"{len(self.group_names)} group names; give one code a sample, each below the "
+                f"{len(self.group_names)} group names; give one code for each sample, below the "
                 "number of names"
             )
 
@@ -131,17 +137,17 @@ class Dataset:
 
 
 def with_subjects(dataset: Dataset, named: Shaped[ndarray, " samples"]) -> Dataset:
-    """The data set with the person that each sample is of.
+    """Return the data set with the person of each sample.
 
     Args:
         dataset: The samples.
         named: Name or number of each sample's person, by sample id.
 
     Raises:
-        BadInput: Not one for each sample.
+        BadInput: The number of names is not that of samples.
     """
     if named.dtype.kind == "O":
-        # As tables of names have them.
+        # Columns of tables have names as objects.
         named = named.astype(str)
     if named.shape != (len(dataset),) or named.dtype.kind not in "iuUS":
         raise BadInput(
@@ -159,15 +165,15 @@ def numbered(
     first: int = 0,
     labels: Int[Tensor, " samples"] | None = None,
 ) -> Samples:
-    """Samples with consecutive ids from ``first`` on."""
+    """Return samples with consecutive ids from ``first`` on."""
     return Samples(features, targets, torch.arange(first, first + len(targets)), labels)
 
 
 def of_task(dataset: Dataset, task: Task) -> Dataset:
-    """The data set with the targets that a task takes; its labels are then classes or groups.
+    """Return the data set with the targets of a task; its labels are then classes or groups.
 
     Raises:
-        BadInput: Targets of another kind, or a single class for a classifier.
+        BadInput: Targets are of another kind, or a classifier has a single class.
     """
     train, test = (samples_of_task(part, task) for part in (dataset.train, dataset.test))
     classes = dataset.classes
@@ -176,16 +182,16 @@ def of_task(dataset: Dataset, task: Task) -> Dataset:
     if task.classes and classes < 2:
         raise BadInput(
             f"data set {dataset.name!r} has {classes} class; a classifier needs at least two, so "
-            "check that the labels are what you meant"
+            "check the labels"
         )
     return replace(dataset, train=train, test=test, classes=classes)
 
 
 def samples_of_task(samples: Samples, task: Task) -> Samples:
-    """Samples as a task's models take them, with the targets that its loss compares outputs with.
+    """Return samples in the form of a task's models, with the targets of its loss.
 
     Raises:
-        BadInput: Targets or features of another kind, or targets that are not finite.
+        BadInput: Targets or features are of another kind, or targets are not finite.
     """
     if samples.inputs is None:
         converted = task.features(samples.features, samples.labels)
@@ -199,57 +205,181 @@ def samples_of_task(samples: Samples, task: Task) -> Samples:
             raw_targets = without_masked(task, named, raw_targets)
     targets = task.targets(features, raw_targets)
     if targets.is_floating_point() and not bool(targets.isfinite().all()):
-        strange = int((~targets.reshape(len(targets), -1).isfinite()).any(1).sum())
+        n_invalid = int((~targets.reshape(len(targets), -1).isfinite()).any(1).sum())
         raise BadInput(
-            f"{strange} of {len(targets)} targets are infinite or not a number; leave these "
-            "samples out"
+            f"{n_invalid} of {len(targets)} targets are infinite or not a number; remove these "
+            "samples"
         )
     replaces_labels = task.classes and targets is not samples.targets
     return samples.replace(targets=targets, labels=targets if replaces_labels else samples.labels)
 
 
-def some_classes(dataset: Dataset, kept: Sequence[int], *, first: int = 0) -> Dataset:
-    """The samples of some classes, renumbered; scaled as the whole set was.
+def select_classes(dataset: Dataset, selected: Sequence[int], *, first: int = 0) -> Dataset:
+    """Return the samples of some classes, renumbered, with the scaling of the whole data set.
 
     Args:
-        dataset: With all its classes.
-        kept: Which to keep; all if empty.
-        first: Number of the first that is kept. The numbers below it are classes without samples,
-            such as those of a public set that has other ones.
+        dataset: The data set with all its classes.
+        selected: The classes; all if empty.
+        first: New number of the first class. The numbers below it are classes without samples, such
+            as those of a public set with other classes.
 
     Raises:
-        BadInput: A class that the data set does not have, one twice, or one alone.
+        BadInput: A class does not exist or is given twice, or there is a single class.
     """
-    if not kept and not first:
+    if not selected and not first:
         return dataset
-    kept = kept or range(dataset.classes)
-    strangers = [label for label in kept if not 0 <= label < dataset.classes]
-    if strangers or len(set(kept)) < len(kept):
+    selected = selected or range(dataset.classes)
+    unknown = [label for label in selected if not 0 <= label < dataset.classes]
+    if unknown or len(set(selected)) < len(selected):
         raise BadInput(
-            f"{setting('data.classes')} names classes of {dataset.name!r}, each once: whole "
-            f"numbers from 0 to {dataset.classes - 1}, got {list(kept)}"
+            f"{setting('data.classes')} is {list(selected)}; give classes of {dataset.name!r}, "
+            f"whole numbers from 0 to {dataset.classes - 1}, each once"
         )
-    if first + len(kept) < 2:
+    if first + len(selected) < 2:
         raise BadInput(
-            f"{setting('data.classes')} keeps {list(kept)} alone; a classifier needs two classes"
+            f"{setting('data.classes')} is {list(selected)}; give at least two classes, as a "
+            "classifier needs them"
         )
     number = torch.full((dataset.classes,), -1)
-    number[list(kept)] = torch.arange(first, first + len(kept))
-    train = _renumbered(dataset.train, number)
-    test = _renumbered(dataset.test, number, first=len(train))
+    number[list(selected)] = torch.arange(first, first + len(selected))
+    train = _renumber(dataset.train, number)
+    test = _renumber(dataset.test, number, first=len(train))
     is_kept = number[torch.cat([dataset.train.labels, dataset.test.labels])] >= 0
     group, subject = (
         None if codes is None else codes[is_kept] for codes in (dataset.group, dataset.subject)
     )
     return replace(
-        dataset, train=train, test=test, classes=first + len(kept), group=group, subject=subject
+        dataset, train=train, test=test, classes=first + len(selected), group=group, subject=subject
     )
 
 
-def _renumbered(samples: Samples, number: Tensor, *, first: int = 0) -> Samples:
+def _renumber(samples: Samples, number: Tensor, *, first: int = 0) -> Samples:
     labels = number[samples.labels]
     is_kept = labels >= 0
     chosen, which = samples.take(is_kept), "labels"
     if samples.labels is samples.targets:
         which = "targets"
     return chosen.replace(ids=torch.arange(first, first + len(chosen)), **{which: labels[is_kept]})
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Data set with settings. Its file has the catalogue name."""
+
+    catalogue_name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.catalogue_name = entry_name(cls.__module__)
+
+    def part(self) -> DataPart:
+        """Return name and settings as in a study file, without settings at their defaults."""
+        return DataPart(self.catalogue_name, changed_fields(self))
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set.
+
+        Args:
+            seed: Seed of all random choices: generated data, and the test samples if no file
+                defines them.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class DataFile(DataSource):
+    """File or folder with a data set.
+
+    Attributes:
+        path: Path, or name in the data directory.
+    """
+
+    looks_for: ClassVar[str]
+    """Path that :meth:`find` searches for, in words."""
+    suffix: ClassVar[str] = ""
+    """Suffix of the file, which users may omit."""
+
+    path: Path | str
+
+    @property
+    def file(self) -> Path:
+        """The path with its suffix."""
+        path = Path(self.path)
+        return path if path.suffix == self.suffix else Path(f"{path}{self.suffix}")
+
+    def part(self) -> DataPart:
+        """Return name, settings and folder as a study has them."""
+        settings = changed_fields(self)
+        settings.pop("path")
+        path = Path(self.path)
+        name = path.name.removesuffix(self.suffix)
+        # A plain name without such a file is a name in the data directory.
+        is_path = path.exists() or self.file.exists() or name != str(self.path)
+        folder = path.absolute().parent if is_path else None
+        return DataPart(f"{self.catalogue_name}:{name}", settings, folder)
+
+    @classmethod
+    def find(cls, folder: Path, name: str) -> Path | None:
+        """Return the file or folder of a data set in the data directory, or None."""
+        raise NotImplementedError
+
+
+_VALUES_AT_ONCE = 2**22
+
+
+def number_rows(*parts: Samples) -> list[Int[ndarray, " samples"]]:
+    """Number the distinct rows of all parts together; copies share a number.
+
+    Rows are grouped by a hash first. Only rows with equal hashes are compared, by all their bytes.
+    The result is exact, and 100,000 images take seconds.
+    """
+    hashes = np.concatenate([_hashes(part) for part in parts])
+    _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    next_number = int(numbers.max(initial=-1)) + 1
+    by_content: dict[bytes, int] = {}
+    starts = np.cumsum([0, *map(len, parts)])
+    for part, start in zip(parts, starts[:-1], strict=True):
+        within = counts[numbers[start : start + len(part)]] > 1
+        for row in np.flatnonzero(within):
+            content = _content(part.features, int(row)) + b"|" + _content(part.targets, int(row))
+            number = next_number + len(by_content)
+            numbers[start + row] = by_content.setdefault(content, number)
+    return np.split(numbers, starts[1:-1])
+
+
+def occur_in_several(rows: list[Int[ndarray, " samples"]]) -> Int[ndarray, " shared"]:
+    """Return the row numbers that occur in more than one part."""
+    distinct = [np.unique(part) for part in rows]
+    numbers, counts = np.unique(np.concatenate(distinct), return_counts=True)
+    shared: Int[ndarray, " shared"] = numbers[counts > 1]
+    return shared
+
+
+def _hashes(samples: Samples) -> UInt64[ndarray, " samples"]:
+    """Return the multilinear hash of each row, modulo 2**64."""
+    hashes = np.zeros(len(samples), dtype=np.uint64)
+    for place, tensor in enumerate((samples.features, samples.targets)):
+        rows = _rows(tensor)
+        width = rows.shape[1] * max(1, rows.itemsize // 4)
+        # A difference in one 32-bit word changes the hash, since the factors are odd.
+        factors = np.random.default_rng(place).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
+        for part in chunks(len(rows), max(1, _VALUES_AT_ONCE // max(1, width))):
+            words = _words(rows[part]).astype(np.uint64)
+            hashes[part] += (words * factors.astype(np.uint64)).sum(axis=1, dtype=np.uint64)
+    return hashes
+
+
+def _rows(tensor: Tensor) -> Shaped[ndarray, "samples values"]:
+    # Torch cannot infer the width without rows.
+    return tensor.detach().cpu().reshape(len(tensor), prod(tensor.shape[1:])).numpy()
+
+
+def _words(rows: Shaped[ndarray, "samples values"]) -> Shaped[ndarray, "samples words"]:
+    if rows.dtype.itemsize < 4:
+        return rows.astype(np.float32 if rows.dtype.kind == "f" else np.int32).view(np.uint32)
+    # Minus zero equals zero.
+    clean = rows + rows.dtype.type(0) if rows.dtype.kind == "f" else rows
+    return np.ascontiguousarray(clean).view(np.uint32)
+
+
+def _content(tensor: Tensor, row: int) -> bytes:
+    return _words(_rows(tensor[row][None])).tobytes()

@@ -1,4 +1,4 @@
-"""Utility of a run's models: measured in its rounds, and kept in their notes."""
+"""Utility of a run's models, measured in each round and stored in the round's notes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ from fedaudit.results.record import AccuracyByRound
 from fedaudit.results.runs import ALL_CLIENTS
 
 TRAIN_ACCURACY_SAMPLES = 5_000
-"""Training accuracy of a model is counted on at most so many samples."""
+"""Largest number of samples for the training accuracy of a model."""
 
 _GAP_TRAINED, _GAP_TESTED = 500, 1_000
 _AT_ONCE = 4096
-"""Samples whose outputs are in memory together: those of sequences are large."""
+"""Samples whose outputs are in memory together; outputs of sequences are large."""
 MEAN, SPREAD = "mean", "spread"
 _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
 
@@ -49,8 +49,8 @@ class EvaluationSplit:
     """Samples that models are evaluated on.
 
     Attributes:
-        test: The test part.
-        fresh: Some of it, at random: files are often in order of class.
+        test: The test set.
+        fresh: Random part of the test set, as files are often sorted by class.
         all_clients: Random training samples of all clients together.
         by_client: Random training samples of each client.
     """
@@ -62,10 +62,13 @@ class EvaluationSplit:
 
 
 def evaluation_split(run: Setup) -> EvaluationSplit:
-    """Return what models of a run are evaluated on, without what clients hold out."""
-    left = left_to_train(run.deal.clients, run.holdout)
+    """Return the evaluation samples of a run, without samples that clients hold out."""
+    trained = left_to_train(run.deal.clients, run.holdout)
+    # A defense may change samples, which are evaluated as they were.
     trained_on = {
-        client: data if left[client] is data else data.take(torch.isin(data.ids, left[client].ids))
+        client: data
+        if trained[client] is data
+        else data.take(torch.isin(data.ids, trained[client].ids))
         for client, data in run.deal.clients.items()
     }
     return EvaluationSplit(
@@ -78,50 +81,52 @@ def evaluation_split(run: Setup) -> EvaluationSplit:
 
 def accuracy_notes(
     run: Setup,
-    given: EvaluationSplit,
+    split: EvaluationSplit,
     round: Round,
     device: torch.device = CPU,
     *,
     means: bool = True,
 ) -> dict[str, str]:
-    """Return counts of correct predictions by the models of a round; of other tasks the means.
+    """Return counts of correct predictions of a round's models, or means for other tasks.
 
-    The server's models are evaluated on samples of all clients, models that clients keep on their
-    client's own, and models that clients choose on samples like the client's. In the last measured
-    round the models of single clients are compared on their own and on test samples.
+    The server's models are evaluated on samples of all clients. A model that a client keeps is
+    evaluated on that client's samples, and chosen models on samples like those of their clients. In
+    the last measured round, models of single clients are compared on training and test samples.
 
     Args:
         run: The run.
-        given: What models are tried on.
-        round: As the adversary sees it.
-        device: Where models are run.
-        means: Whether means of tasks without accuracy are wanted: they are shown of the last
-            round alone, and may cost more than all attacks.
+        split: Evaluation samples.
+        round: The round in the adversary's view.
+        device: Device for models.
+        means: Whether to compute means for tasks without accuracy. Reports show those of the last
+            round only, and they may cost more than all attacks.
 
     Source: SIA, section 4.6 (generalization error of the local models).
-    Differs: The difference keeps its sign; at most 500 samples of each client and 1,000 of the
-        test part are looked at, and the last measured round alone.
+    Differs: The difference keeps its sign. It is measured in the last measured round only, on at
+        most 500 samples of each client and 1,000 test samples.
     """
-    single = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
-    # Counted whatever the attacks are: they may be chosen after the run. Clustered federations have
-    # hundreds of clients, and theirs are counted where they are asked for.
+    sees_clients = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
+    # Gaps are measured whatever the attacks are, as attacks may be chosen after the run. Clustered
+    # federations have hundreds of clients, and are measured only if an attack uses the gaps.
     is_last = round.index == run.measured_rounds[-1]
-    wanted = single and is_last and (bool(run.on_source) or not round.chosen)
-    gaps = _gaps(given, round, device) if wanted else {}
+    measures_gaps = sees_clients and is_last and (bool(run.on_source) or not round.chosen)
+    gaps = _gaps(split, round, device) if measures_gaps else {}
     if round.chosen:
-        return _served(run, given, round, device) | gaps
+        return _served(run, split, round, device) | gaps
     models: dict[str, tuple[Model, Samples]] = {
-        name: (model, given.all_clients) for name, model in round.after.items()
+        name: (model, split.all_clients) for name, model in round.after.items()
     }
-    kept = {f"client-{c}": (model, given.by_client[c]) for c, model in sorted(round.kept.items())}
+    by_client = {
+        f"client-{c}": (model, split.by_client[c]) for c, model in sorted(round.kept.items())
+    }
     notes = dict[str, str]()
-    for name, (model, trained_on) in (kept or models).items():
+    for name, (model, trained_on) in (by_client or models).items():
         if not model.architecture.task.utility.is_share:
             if means:
-                notes |= _means(model, given.test, trained_on, device)
+                notes |= _means(model, split.test, trained_on, device)
             continue
         notes |= {
-            f"{_TEST}{name}": str(_correct(model, given.test, device)),
+            f"{_TEST}{name}": str(_correct(model, split.test, device)),
             f"{_TRAIN}{name}": str(_correct(model, trained_on, device)),
             f"{_TOTAL}{name}": str(len(trained_on)),
         }
@@ -129,7 +134,7 @@ def accuracy_notes(
 
 
 def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> bool:
-    """Return True if a round's counts are there, and can be; its means, if they are wanted."""
+    """Return True if a round's notes have possible counts, or means if ``means`` asks for them."""
     names = _models(notes)
     utility = run.algorithm.architecture.task.utility
     if not utility.is_share:
@@ -149,7 +154,7 @@ def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> b
 
 
 def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
-    """Return accuracies of the run's models, the mean of several; of other tasks their measure."""
+    """Return accuracies of the run's models (the mean over several), or another task's utility."""
     tested, notes = len(run.dataset.test), stored[-1].notes
     measure = run.algorithm.architecture.task.utility
     figure = partial(Estimate, topic="utility", **run_coordinates(run))
@@ -166,15 +171,16 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
             figure(metric=name, value=value),
         ]
     test = share(round(_mean_count(notes, _TEST)), tested)
-    right, total = (
+    correct, total = (
         sum(int(notes[f"{part}{name}"]) for name in _models(notes)) for part in (_TRAIN, _TOTAL)
     )
-    train = share(right, total)
-    found = {TRAIN_ACCURACY: train.value, GENERALISATION_GAP: generalisation_gap(train, test).value}
+    train = share(correct, total)
+    gap = generalisation_gap(train, test).value
+    values = {TRAIN_ACCURACY: train.value, GENERALISATION_GAP: gap}
     gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
     if gaps:
         # The sum is exact, so that the order of the notes cannot change the last digit.
-        found[UPLOAD_GAP] = fsum(gaps) / len(gaps)
+        values[UPLOAD_GAP] = fsum(gaps) / len(gaps)
     return [
         figure(
             metric=TEST_ACCURACY,
@@ -184,29 +190,29 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
             method="Clopper-Pearson 95%",
             samples=tested,
         ),
-        *(figure(metric=metric, value=value) for metric, value in found.items()),
+        *(figure(metric=metric, value=value) for metric, value in values.items()),
     ]
 
 
 def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
-    """Return test accuracy after each measured round, the mean of several models.
+    """Return test accuracy after each measured round (the mean over several models).
 
-    Empty for tasks without accuracy.
+    It is empty for tasks without accuracy.
     """
     tested = len(run.dataset.test)
     if not run.algorithm.architecture.task.utility.is_share:
         stored = []
     return AccuracyByRound(
         **run_coordinates(run),
-        rounds=[one.measured.index for one in stored],
-        accuracy=[_mean_count(one.notes, _TEST) / tested for one in stored],
+        rounds=[measurement.measured.index for measurement in stored],
+        accuracy=[_mean_count(measurement.notes, _TEST) / tested for measurement in stored],
     )
 
 
 def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:
-    """Return training less test accuracy of each client's model; empty if it was not counted."""
-    named = [f"{_GAP}{client}" for client in clients]
-    return [float(notes[name]) for name in named] if all(n in notes for n in named) else []
+    """Return training minus test accuracy of each client's model; empty if it was not measured."""
+    keys = [f"{_GAP}{client}" for client in clients]
+    return [float(notes[key]) for key in keys] if all(key in notes for key in keys) else []
 
 
 def _models(notes: Mapping[str, str]) -> list[str]:
@@ -218,22 +224,21 @@ def _mean_count(notes: Mapping[str, str], part: str) -> float:
 
 
 def _served(
-    run: Setup, given: EvaluationSplit, round: Round, device: torch.device
+    run: Setup, split: EvaluationSplit, round: Round, device: torch.device
 ) -> dict[str, str]:
-    """Return counts of correct predictions by the models that clients chose."""
-    right = {
-        part: int((outputs.argmax(1) == samples.labels).sum())
-        for part, samples in ((_TEST, given.test), (_TRAIN, given.all_clients))
-        for outputs in [outputs_served(round, samples, run.groups.place, device)]
-    }
-    counts = {**right, _TOTAL: len(given.all_clients)}
+    """Return counts of correct predictions of the models that clients chose."""
+    counts = dict[str, int]()
+    for part, samples in ((_TEST, split.test), (_TRAIN, split.all_clients)):
+        outputs = outputs_served(round, samples, run.groups.place, device)
+        counts[part] = int((outputs.argmax(1) == samples.labels).sum())
+    counts[_TOTAL] = len(split.all_clients)
     return {f"{part}{ALL_CLIENTS}": str(count) for part, count in counts.items()}
 
 
 def _means(
     model: Model, test: Samples, trained_on: Samples, device: torch.device
 ) -> dict[str, str]:
-    """Return mean and spread of the utility of a model whose task has no accuracy."""
+    """Return mean and standard deviation of the utility of a model without accuracy."""
     values = [_utilities(model, samples, device) for samples in (test, trained_on)]
     return {
         f"{_TEST}{MEAN}": repr(float(values[0].mean())),
@@ -249,19 +254,19 @@ def _as_number(text: str | None) -> bool:
         return False
 
 
-def _gaps(given: EvaluationSplit, round: Round, device: torch.device) -> dict[str, str]:
-    found = {}
+def _gaps(split: EvaluationSplit, round: Round, device: torch.device) -> dict[str, str]:
+    notes = {}
     for client, exposed in round.exposed.items():
         if exposed.local and not exposed.local.architecture.task.utility.is_share:
             return {}
-        # FedMD exposes an adversary's student, which is not what the client has overfitted.
+        # FedMD exposes an adversary's student, which is not the model that overfits.
         model = round.kept.get(client, exposed.local)
         if model is not None:
-            own = given.by_client[client]
-            trained = _correct(model, own, device) / len(own)
-            tested = _correct(model, given.fresh, device) / len(given.fresh)
-            found[f"{_GAP}{client}"] = repr(trained - tested)
-    return found
+            samples = split.by_client[client]
+            trained = _correct(model, samples, device) / len(samples)
+            tested = _correct(model, split.fresh, device) / len(split.fresh)
+            notes[f"{_GAP}{client}"] = repr(trained - tested)
+    return notes
 
 
 def _correct(model: Model, samples: Samples, device: torch.device) -> int:
@@ -269,10 +274,10 @@ def _correct(model: Model, samples: Samples, device: torch.device) -> int:
 
 
 def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Tensor, " samples"]:
-    """Return the utility of a model on each sample, by its task's measure.
+    """Return the utility of a model on each sample.
 
     Raises:
-        BadInput: Predictions are too far off for any figure.
+        BadInput: A prediction is infinite or too far off.
     """
     values: list[Tensor] = []
     for part in chunks(len(samples), _AT_ONCE):
@@ -287,32 +292,31 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
     return utilities
 
 
-def _some(run: Setup, parts: Sequence[Samples], most: int) -> Samples:
-    """Return the samples, or the random part of them that all rounds of a run use."""
-    if len(parts) == 1 and len(parts[0]) <= most:
+def _some(run: Setup, parts: Sequence[Samples], count: int) -> Samples:
+    """Return the samples, or a random part of them that is the same in all rounds of a run."""
+    if len(parts) == 1 and len(parts[0]) <= count:
         return parts[0]
-    return some_of(parts, most, seeded(run.seed, "training accuracy"))
+    return some_of(parts, count, seeded(run.seed, "training accuracy"))
 
 
-def some_of(parts: Sequence[Samples], most: int, rng: torch.Generator) -> Samples:
+def some_of(parts: Sequence[Samples], count: int, rng: torch.Generator) -> Samples:
     """Return a random part of all samples, in their order.
 
-    They are not joined first: all samples of a federation are as large as its data set.
-
     Args:
-        parts: One after another.
-        most: Samples to return, at most.
-        rng: Draws them.
+        parts: Samples in several parts.
+        count: Largest number of samples to return.
+        rng: Random generator.
     """
+    # The parts are not joined first, as they may be as large as the whole data set.
     sizes = [len(part) for part in parts]
     chosen = torch.zeros(sum(sizes), dtype=torch.bool)
-    chosen[torch.randperm(len(chosen), generator=rng)[:most]] = True
-    of_parts = zip(parts, torch.split(chosen, sizes), strict=True)
-    return Samples.joined(*(part.take(mine) for part, mine in of_parts))
+    chosen[torch.randperm(len(chosen), generator=rng)[:count]] = True
+    masks = torch.split(chosen, sizes)
+    return Samples.joined(*(part.take(mask) for part, mask in zip(parts, masks, strict=True)))
 
 
 def model_of_each(round: Round, clients: Sequence[ClientId]) -> dict[ClientId, str]:
-    """Return the name of every client's model; the first for one that was never asked."""
+    """Return the name of every client's model; the first model if a client never participated."""
     first = next(iter(round.after))
     return {client: round.chosen.get(client, first) for client in clients}
 
@@ -320,23 +324,23 @@ def model_of_each(round: Round, clients: Sequence[ClientId]) -> dict[ClientId, s
 def outputs_served(
     round: Round, samples: Samples, place: Int[ndarray, " all"], device: torch.device = CPU
 ) -> Float[Tensor, "samples outputs"]:
-    """Return outputs for each sample of the model that the client uses whose data it is like.
+    """Return the outputs for each sample of the model that a client with such data uses.
 
     Args:
-        round: With several models after it.
-        samples: To try them on.
-        place: For every sample of the data set, by id, a client.
-        device: Where models are run.
+        round: A round after which there are several models.
+        samples: The samples.
+        place: For every sample of the data set, by id, a client whose features it resembles.
+        device: Device for models.
     """
-    theirs = torch.from_numpy(place)[samples.ids]
-    used = model_of_each(round, sorted(set(theirs.tolist())))
-    found: Tensor | None = None
+    client_of = torch.from_numpy(place)[samples.ids]
+    chosen = model_of_each(round, sorted(set(client_of.tolist())))
+    outputs: Tensor | None = None
     for name, model in round.after.items():
-        clients = [client for client, chosen in used.items() if chosen == name]
-        mine = torch.isin(theirs, torch.tensor(clients, dtype=torch.int64))
-        if bool(mine.any()):
-            outputs = outputs_of(model, samples.features[mine], device)
-            if found is None:
-                found = outputs.new_empty((len(samples), *outputs.shape[1:]))
-            found[mine] = outputs
-    return torch.empty(0, 1) if found is None else found
+        clients = [client for client, choice in chosen.items() if choice == name]
+        mask = torch.isin(client_of, torch.tensor(clients, dtype=torch.int64))
+        if bool(mask.any()):
+            part = outputs_of(model, samples.features[mask], device)
+            if outputs is None:
+                outputs = part.new_empty((len(samples), *part.shape[1:]))
+            outputs[mask] = part
+    return torch.empty(0, 1) if outputs is None else outputs

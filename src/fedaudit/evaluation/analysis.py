@@ -1,4 +1,4 @@
-"""From measurements and the truth to figures: one run, one target, one attack at a time."""
+"""Figures of membership inference from measurements and ground truth, for each run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -55,17 +55,19 @@ from fedaudit.results.estimate import PEOPLE_IGNORED, Estimate, Interval, Test
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 
 GUESSED_SHARE = 0.2
-"""Share of the fairly drawn samples that the one-run epsilon bound guesses about, fixed before
-anyone has looked at scores."""
+"""Share of fairly drawn samples about which the one-run bound on epsilon guesses.
+
+The bound is valid because the share does not depend on scores.
+"""
 
 _CURVE_POINTS = 120
 _HISTOGRAM_BINS = 40
 _PICTURE_DIGITS = 5
-"""Significant digits of what is only drawn; figures keep all of theirs."""
+"""Significant digits of values in pictures; figures keep all digits."""
 
 
 class AttackRun(NamedTuple):
-    """Coordinates of figures: the attack, the defense in force, the view and the run."""
+    """Attack, defense, view and seed of figures."""
 
     attack: str
     defense: str
@@ -79,14 +81,7 @@ def analyse(
     findings: Findings,
     progress: Progress = quiet,
 ) -> None:
-    """Add one run's figures for every target and attack.
-
-    Args:
-        setup: The run.
-        measured: Its measurements by signal.
-        findings: Grown in place.
-        progress: Called after each attack on each target.
-    """
+    """Add one run's figures for every target and attack."""
     phase, done = f"seed {setup.seed}: attacks", 0
     first = len(findings.figures), len(findings.groups)
     total = len(setup.study.audit.targets) * len(setup.on_membership)
@@ -119,18 +114,14 @@ def analyse(
 
 
 def _without_people(figure: Estimate) -> Estimate:
-    """Return the figure with a method that says what its limits leave out.
-
-    Bounds on epsilon rest on a coin for each sample, however alike samples are.
-    """
+    # Bounds on epsilon hold however much samples resemble each other.
     if figure.high is None or figure.metric == EPSILON:
         return figure
     return figure.model_copy(update={"method": f"{figure.method}, {PEOPLE_IGNORED}"})
 
 
 def _as_evaluated(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
-    """Take the kept samples' measurements, redrawn if the study asks for the published way."""
-    values = m.values[:, :, torch.from_numpy(truth.kept)]
+    values = m.values[:, :, torch.from_numpy(truth.positions)]
     if setup.study.figures.evaluation == "redraw":
         rng = seeded_numpy(setup.seed, "redraw", truth.target)
         values = torch.from_numpy(redraw(values.numpy(), truth.is_member, rng=rng))
@@ -145,35 +136,33 @@ def _scores(
     truth: TargetTruth,
     findings: Findings,
 ) -> Float[ndarray, " samples"] | None:
-    """Return an attack's scores; if it cannot run on the target, note why and return None."""
+    """Return an attack's scores. If it cannot run on the target, add the reason to the findings."""
     try:
         if attack.needs_side_information:
             labels = torch.from_numpy(truth.labels)
             attack = attack.with_side_information(
                 trainable_by_round(setup, truth.target, next(iter(cubes.values())), labels)
             )
-        attack = attack.on_samples(torch.from_numpy(truth.kept))
+        attack = attack.on_samples(torch.from_numpy(truth.positions))
         return attack.scores(cubes, truth.target).numpy()
     except FedauditError as refusal:
-        called = setup.client_name(truth.target)
-        where = called if setup.recorded else f"seed {setup.seed}, {called}"
-        reason = str(refusal).replace(f"client {truth.target}", called)
-        kind = findings.failed
+        client = setup.client_name(truth.target)
+        where = client if setup.recorded else f"seed {setup.seed}, {client}"
+        reason = str(refusal).replace(f"client {truth.target}", client)
+        reasons = findings.failed
         if isinstance(refusal, TooFewRounds):
-            kind = findings.uncovered
+            reasons = findings.uncovered
         elif isinstance(refusal, TooFewPeers):
-            kind = findings.alone
-        kind.setdefault(name, {})[where] = f"{where}: {reason}"
+            reasons = findings.alone
+        reasons.setdefault(name, {})[where] = f"{where}: {reason}"
         return None
 
 
 def _of_single_samples(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
-    """Yield the AUC of single samples, with limits that count people.
-
-    Not tested: the study's family is of figures on people.
-    """
+    """Yield the AUC over single samples, with limits that count people."""
+    # These have no test, as the study's family of tests is about people.
     assert truth.subject is not None
     for contrast, against in CONTRASTS.items():
         chosen = np.isin(truth.origin, [Origin.MEMBER, *against])
@@ -196,42 +185,34 @@ def _add_figures(
     setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
 ) -> None:
     study = setup.study
-    of = AttackRun(attack=name, **view_coordinates(setup))
-    add_figures(of, scores, truth, findings, study.figures.fprs)
+    attack = AttackRun(attack=name, **view_coordinates(setup))
+    add_figures(attack, scores, truth, findings, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
-        made = metric_named(metric)
+        compute = metric_named(metric)
         for contrast, compared in truth.comparisons.items():
             units, origin = scores[compared.chosen], truth.origin[compared.chosen]
-            found = estimates(
-                metric, made, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
+            values = estimates(
+                metric, compute, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
             )
-            findings.figures += [_figure(of, truth, one, compared) for one in found]
+            findings.figures += [_figure(attack, truth, value, compared) for value in values]
     findings.figures += _epsilon(setup, name, scores, truth)
 
 
 def add_figures(
-    of: AttackRun,
+    attack: AttackRun,
     scores: Float[ndarray, " units"],
     truth: UnitTruth,
     findings: Findings,
     fprs: Sequence[float],
 ) -> None:
-    """Add one attack's figures on one client in one run, but for the bound on epsilon.
-
-    Args:
-        of: The attack and run of figures they are.
-        scores: One a sample or person.
-        truth: About these.
-        findings: Grown in place.
-        fprs: False-positive rates to report at.
-    """
+    """Add the figures of one attack on one client in one run, except the bound on epsilon."""
     for contrast, compared in truth.comparisons.items():
-        _add_contrast(of, scores, truth, contrast, compared, findings, fprs)
+        _add_contrast(attack, scores, truth, contrast, compared, findings, fprs)
 
 
 def _add_contrast(
-    of: AttackRun,
+    attack: AttackRun,
     scores: Float[ndarray, " units"],
     truth: UnitTruth,
     contrast: str,
@@ -240,17 +221,17 @@ def _add_contrast(
     fprs: Sequence[float],
     client: Int[ndarray, " units"] | None = None,
 ) -> None:
-    """Add the figures of one contrast, with limits of rates at any error.
+    """Add the figures of one contrast, and limits of rates at any confidence.
 
-    Units of several clients come with the client whose draw decided about each, and are compared
-    within it.
+    If units of several clients are pooled, ``client`` is the client whose draw decided about each
+    unit, and units are compared within it.
     """
     chosen = compared.chosen
     if not truth.is_member[chosen].any():
-        findings.figures.append(_figure(of, truth, _without_a_class(contrast), compared))
+        findings.figures.append(_figure(attack, truth, _without_a_class(contrast), compared))
         return
     if truth.is_member[chosen].all():
-        # No such non-members: the evaluation says so.
+        # There are no such non-members, which evaluate() reports for all units.
         chosen = np.ones_like(chosen)
     scores, origin = scores[chosen], truth.origin[chosen]
     strata = None if client is None else client[chosen]
@@ -259,60 +240,61 @@ def _add_contrast(
         scores,
         origin,
         fprs=fprs,
-        seed=of.seed,
+        seed=attack.seed,
         origin_codes=True,
         contrasts=(contrast,),
         strata=strata,
     ):
-        rate, figure = rate_of(estimate.metric), _figure(of, truth, estimate, compared)
+        rate, figure = rate_of(estimate.metric), _figure(attack, truth, estimate, compared)
         if estimate.p_value is not None and not repeats(contrast, truth):
             figure = figure.model_copy(update={"tests": [Test(p_value=estimate.p_value)]})
         if rate is not None and estimate.value is not None:
-            at = len(findings.figures)
-            findings.limits[at] = limits_of_rate(scaled, origin == Origin.MEMBER, rate)
+            limits = limits_of_rate(scaled, origin == Origin.MEMBER, rate)
+            findings.limits[len(findings.figures)] = limits
         findings.figures.append(figure)
 
 
 def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
-    """Add figures over all audited clients, each compared with its own non-members only.
+    """Add figures over all audited clients, whose members are compared within each client.
 
-    A client with a few dozen audited samples settles nothing by itself. Only units whose membership
-    a fair draw decided are pooled, and only where all clients are defended or none is.
+    A few dozen audited samples of one client are too few for a conclusion. Pooled units are those
+    whose membership a fair draw decided.
     """
     for name in setup.on_membership:
-        of = AttackRun(attack=name, **view_coordinates(setup))
+        attack = AttackRun(attack=name, **view_coordinates(setup))
         by_client = {
-            one.target: (one, scores[one.fair])
-            for one in pooled(setup, audited)
-            if (scores := findings.scores.get((setup.seed, one.target, name))) is not None
+            truth.target: (truth, scores[truth.fair])
+            for truth in pooled(setup, audited)
+            if (scores := findings.scores.get((setup.seed, truth.target, name))) is not None
         }
         if len(by_client) < 2:
             continue
-        parts, of_parts = zip(*by_client.values(), strict=True)
-        scores = np.concatenate(of_parts)
-        client = np.repeat(list(by_client), [len(part) for part in of_parts])
-        origin, ids = (
-            np.concatenate([getattr(one, name)[one.fair] for one in parts])
-            for name in ("origin", "ids")
-        )
-        truth = UnitTruth(parts[0].target, parts[0].unit, origin, np.ones_like(ids, bool), ids)
+        truths, parts = zip(*by_client.values(), strict=True)
+        scores = np.concatenate(parts)
+        client = np.repeat(list(by_client), [len(part) for part in parts])
+        origin = np.concatenate([truth.origin[truth.fair] for truth in truths])
+        ids = np.concatenate([truth.ids[truth.fair] for truth in truths])
+        first, fair = truths[0], np.ones_like(ids, bool)
+        units = UnitTruth(first.target, first.unit, origin, fair, ids)
         classes = [
-            one.labels[one.fair] for one in parts if isinstance(one, TargetTruth) if one.has_classes
+            truth.labels[truth.fair]
+            for truth in truths
+            if isinstance(truth, TargetTruth) and truth.has_classes
         ]
         for contrast, against in CONTRASTS.items():
             if not {*origin.tolist()}.issuperset(against):
                 continue
-            chosen, alone = np.isin(origin, [Origin.MEMBER, *against]), None
-            if len(classes) == len(parts):
-                alone = labels_alone_auc(
+            chosen, labels_alone = np.isin(origin, [Origin.MEMBER, *against]), None
+            if len(classes) == len(truths):
+                labels_alone = labels_alone_auc(
                     np.concatenate(classes)[chosen],
-                    truth.is_member[chosen],
+                    units.is_member[chosen],
                     rng=seeded_numpy(setup.seed, "labels alone", "pooled", contrast),
                     strata=client[chosen],
                 )
-            compared = Comparison(chosen, within="client", labels_alone=alone)
+            compared = Comparison(chosen, within="client", labels_alone=labels_alone)
             fprs = setup.study.figures.fprs
-            _add_contrast(of, scores, truth, contrast, compared, findings, fprs, client)
+            _add_contrast(attack, scores, units, contrast, compared, findings, fprs, client)
 
 
 def _without_a_class(contrast: str) -> Evaluated:
@@ -334,10 +316,12 @@ _SHARED = (
 """Fields that an evaluated figure shares with an estimate."""
 
 
-def _figure(of: AttackRun, truth: UnitTruth, figure: Evaluated, compared: Comparison) -> Estimate:
+def _figure(
+    attack: AttackRun, truth: UnitTruth, figure: Evaluated, compared: Comparison
+) -> Estimate:
     low, high = figure.low_at_threshold, figure.high_at_threshold
     return Estimate(
-        **of._asdict(),
+        **attack._asdict(),
         **{name: getattr(figure, name) for name in _SHARED},
         unit=truth.unit,
         target=None if compared.within == "client" else truth.target,
@@ -349,16 +333,16 @@ def _figure(of: AttackRun, truth: UnitTruth, figure: Evaluated, compared: Compar
 
 
 class CoinScores(NamedTuple):
-    """One attack's scores of the units that a fair coin gave to a client, or to no client.
+    """One attack's scores of the units about whose membership a fair coin decided.
 
     Attributes:
         run: The run.
-        target: The client.
+        target: The audited client.
         attack: Name of the attack.
         unit: "sample" or "person".
-        scores: One a unit, larger for likelier members.
-        is_member: Whether the client trained on it.
-        guesses: Number of guesses that bounds rest on, even.
+        scores: Scores of units, larger for likelier members.
+        is_member: Whether the client trained on each unit.
+        guesses: Number of guesses of the bounds on epsilon, which is even.
     """
 
     run: Setup
@@ -373,7 +357,7 @@ class CoinScores(NamedTuple):
 def coin_scores(
     run: Setup, attack: str, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> CoinScores | None:
-    """Return the scores that bounds from fair coins rest on; None if these are too few."""
+    """Return the scores for bounds on epsilon; None if there are too few."""
     chosen = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
     guesses = 2 * int(GUESSED_SHARE * chosen.sum() / 2)
     if guesses < 2:
@@ -383,7 +367,7 @@ def coin_scores(
 
 
 def bound_figure(
-    one: CoinScores,
+    coins: CoinScores,
     metric: str,
     bound: EpsilonBound | str,
     family: int,
@@ -395,28 +379,28 @@ def bound_figure(
     """Return the figure of a lower bound on epsilon.
 
     Args:
-        one: The scores behind it.
+        coins: Scores from which the bound was computed.
         metric: Name of the figure.
         bound: The bound, or the reason why there is none.
         family: Number of bounds that share the study's error.
         name: Name of the method, if there is no bound.
-        delta: The same for its delta.
-        note: What to bear in mind.
+        delta: Delta of the method, if there is no bound.
+        note: Note for the reader.
     """
     figure = partial(
         Estimate,
-        **view_coordinates(one.run),
-        attack=one.attack,
-        unit=one.unit,
-        target=one.target,
+        **view_coordinates(coins.run),
+        attack=coins.attack,
+        unit=coins.unit,
+        target=coins.target,
         contrast="unseen",
         metric=metric,
-        n_members=int(one.is_member.sum()),
-        n_nonmembers=int((~one.is_member).sum()),
+        n_members=int(coins.is_member.sum()),
+        n_nonmembers=int((~coins.is_member).sum()),
     )
     shared = f"; error shared by {family} bounds"
     if isinstance(bound, str):
-        method = bound_method(name, delta, one.run.study.figures.alpha / family)
+        method = bound_method(name, delta, coins.run.study.figures.alpha / family)
         return figure(value=None, method=method + shared, note=f"refused: {bound}")
     return figure(
         value=bound.value,
@@ -430,32 +414,28 @@ def bound_figure(
 def _epsilon(
     setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> Iterator[Estimate]:
-    """Yield the one-run bound on members against unseen under independent fair inclusion."""
-    study, one = setup.study, coin_scores(setup, name, scores, truth)
-    if one is None or study.figures.evaluation == "redraw":
+    """Yield the one-run lower bound on epsilon from members and unseen samples."""
+    study, coins = setup.study, coin_scores(setup, name, scores, truth)
+    if coins is None or study.figures.evaluation == "redraw":
         return
     family = len(setup.on_membership) * len(study.audit.targets) * len(study.seeds)
-    bound: EpsilonBound | str = one_sided_coins(one.is_member)
+    bound: EpsilonBound | str = one_sided_coins(coins.is_member)
     if not bound:
         alpha = study.figures.alpha / family
-        bound = one_run_epsilon(one.scores, one.is_member, guesses=one.guesses, alpha=alpha)
-    note = f"lower bound from {one.guesses} guesses in one run; it refutes budgets, certifies none"
-    yield bound_figure(one, EPSILON, bound, family, name="one run", delta=0.0, note=note)
+        bound = one_run_epsilon(coins.scores, coins.is_member, guesses=coins.guesses, alpha=alpha)
+    note = (
+        f"lower bound from {coins.guesses} guesses in one run; it refutes budgets, certifies none"
+    )
+    yield bound_figure(coins, EPSILON, bound, family, name="one run", delta=0.0, note=note)
 
 
 def trainable_by_round(
     setup: Setup, target: ClientId, m: Measurements, labels: Int[Tensor, " samples"]
 ) -> dict[int, Bool[Tensor, " samples"]]:
-    """Return for each measured round whether the target can have trained on a sample, by its class.
+    """Return for each measured round whether the target may train on each sample's class.
 
-    Samples that a defense brings back against the assignment are not foreseen. Of clients that
-    are attacked as one, any may have trained on a sample.
-
-    Args:
-        setup: The run.
-        target: The client under audit.
-        m: Any of the run's measurements.
-        labels: Classes of the samples.
+    A defense may assign classes to clients. Samples that it uses against the assignment are not
+    considered. If clients are attacked as one, any of them may train on a sample.
     """
     merged = setup.study.audit.merge
     clients = merged if target in merged else (target,)
@@ -468,10 +448,10 @@ def trainable_by_round(
 
 
 def _cohort(m: Measurements, row: int) -> tuple[ClientId, ...]:
-    """Return the clients of a round, those that are seen in a sum among them."""
-    there = [c for c, base in zip(m.clients, m.bases[row].tolist(), strict=True) if base >= 0]
-    groups: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
-    return tuple(sorted({*there, *groups}))
+    """Return the clients of a round, including those that are visible only in a sum."""
+    visible = [c for c, base in zip(m.clients, m.bases[row].tolist(), strict=True) if base >= 0]
+    summed: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
+    return tuple(sorted({*visible, *summed}))
 
 
 def _trains_on(
@@ -509,7 +489,6 @@ def _add_pictures(
     where: _Where = {**run_coordinates(setup), "attack": name, "target": truth.target}
     for contrast, compared in truth.comparisons.items():
         chosen = compared.chosen
-        # Both sides are there, or neither is.
         if truth.is_member[chosen].all():
             continue
         roc = thin(roc_curve(scores[chosen], truth.is_member[chosen]), _CURVE_POINTS)
@@ -520,17 +499,17 @@ def _add_pictures(
         ExposedSample(
             **where,
             unit=truth.unit,
-            sample=int(truth.ids[one.position]),
-            label=int(truth.labels[one.position]) if isinstance(truth, TargetTruth) else None,
-            above_nonmembers=one.above_nonmembers,
+            sample=int(truth.ids[member.position]),
+            label=int(truth.labels[member.position]) if isinstance(truth, TargetTruth) else None,
+            above_nonmembers=member.above_nonmembers,
         )
-        for one in most_exposed(scores, truth.is_member, top=setup.study.figures.most_exposed)
+        for member in most_exposed(scores, truth.is_member, top=setup.study.figures.most_exposed)
     )
 
 
 def _histogram(where: _Where, scores: Float[ndarray, " units"], truth: UnitTruth) -> Histogram:
     finite = scores[np.isfinite(scores)]
-    # A few extreme scores would squeeze all others into one bin; they go to the end bins.
+    # Extreme scores are counted in the first and last bin, as they would widen all other bins.
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
     counts = {
@@ -543,15 +522,15 @@ def _histogram(where: _Where, scores: Float[ndarray, " units"], truth: UnitTruth
 def _groups(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
-    """Yield the AUC of each class, and against the samples of each other client."""
+    """Yield the AUC within each class, and against the samples of each other client."""
     if truth.subject is not None:
-        # Intervals within a class take samples for independent, and those of a person are not.
+        # The intervals assume independent samples, and those of a person are dependent.
         return
-    by: Literal["class", "client"]
+    kind: Literal["class", "client"]
     by_class = auc_by_group(scores, truth.is_member, groups=truth.labels)
     by_owner = auc_by_owner(scores, truth.is_member, owners=truth.owners)
     fair = truth.comparisons["other_client"].fair
-    for by, contrast, is_fair, rows in (
+    for kind, contrast, is_fair, rows in (
         ("class", "mixed", True, by_class),
         ("client", "other_client", fair, [row for row in by_owner if row.group >= 0]),
     ):
@@ -562,7 +541,7 @@ def _groups(
                 metric=AUC,
                 attack=name,
                 contrast=contrast,
-                by=by,
+                by=kind,
                 group=str(figure.pop("group")),
                 fair=is_fair,
                 target=truth.target,
@@ -573,20 +552,20 @@ def _groups(
 def _trajectories(
     setup: Setup, name: str, cube: Measurements, truth: TargetTruth
 ) -> Iterator[Trajectory]:
-    """Yield a signal at the target over rounds, by origin: mean and range of the middle 80 %."""
+    """Yield mean and middle 80 % of a signal of the target in each round, by origin."""
     values = cube.of(truth.target).numpy()
     for origin in Origin:
-        mine = values[:, truth.origin == origin]
-        if mine.shape[1]:
+        part = values[:, truth.origin == origin]
+        if part.shape[1]:
             yield Trajectory(
                 **run_coordinates(setup),
                 signal=name,
                 target=truth.target,
                 origin=_ORIGIN_NAMES[origin],
                 rounds=list(cube.rounds),
-                mean=_finite(mine.mean(1)),
-                low=_finite(np.quantile(mine, 0.1, axis=1)),
-                high=_finite(np.quantile(mine, 0.9, axis=1)),
+                mean=_finite(part.mean(1)),
+                low=_finite(np.quantile(part, 0.1, axis=1)),
+                high=_finite(np.quantile(part, 0.9, axis=1)),
             )
 
 

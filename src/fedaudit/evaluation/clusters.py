@@ -1,6 +1,6 @@
-"""Clustered learning: clients' models, their risk, accuracy and fairness.
+"""Clustered federated learning: clients' models, and their risk, accuracy and fairness.
 
-They are noted round by round while a federation trains, and put together at the end of its run.
+They are stored in the notes of each round during training, and combined at the end of the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -69,20 +69,20 @@ STATE, END = "clusters", "clusters/end"
 """Names of the notes."""
 
 MOST_RISK_SAMPLES = 5_000
-"""Real members of a model, and as many unseen samples, that its risk is measured on, at most."""
+"""Largest number of members, and of non-members, on which a model's risk is measured."""
 
 COUNTED = "Clopper-Pearson 95%"
 
 
 class GroupAccuracy(Limits[Share]):
-    """Test samples like those of one group of clients, classified by these clients' models.
+    """Accuracy of one group's models on test samples like those of the group.
 
     Attributes:
-        group: Its name.
-        clients: How many there are.
-        right: Samples that the model of the client whose shift they have classifies correctly.
-        tested: Such samples.
-        accuracy: Their share, with Clopper-Pearson limits.
+        group: Name of the group.
+        clients: Number of clients.
+        right: Number of correct predictions, each by the model of a client with such features.
+        tested: Number of test samples.
+        accuracy: Share of correct predictions, with Clopper-Pearson limits.
     """
 
     group: str
@@ -93,36 +93,36 @@ class GroupAccuracy(Limits[Share]):
 
 
 class FairnessGap(Limits[Share]):
-    """An absolute difference between the groups; 0 is equal treatment.
+    """Absolute difference between groups; 0 is equal treatment.
 
     Attributes:
-        metric: "demographic parity", "equal opportunity" or "equalised odds"; with many classes
-            the mean over classes, one against the rest.
-        value: The gap at the last measured round, with bootstrap limits.
+        metric: "demographic parity", "equal opportunity" or "equalised odds"; with many classes,
+            the mean over classes of one versus the others.
+        value: Gap in the last measured round, with bootstrap limits.
     """
 
     metric: str
     value: Share
 
 
-class AtTheEnd(Part):
-    """Counts of the last measured round only."""
+class FinalRound(Part):
+    """Accuracy and fairness in the last measured round."""
 
     accuracy: list[GroupAccuracy]
     fairness: list[FairnessGap]
     fairness_note: str
 
 
-class _Seen(NamedTuple):
-    """A round, and the outputs of its models for the test part, each sample by its place's model.
+class _TestedRound(NamedTuple):
+    """A round, and the outputs of its models for test samples.
 
     Attributes:
         run: The run.
-        round: As the adversary sees it.
+        round: The round in the adversary's view.
         used: Name of every client's model.
-        trained: What each client trains on.
-        outputs: Of the test samples.
-        place: For each test sample, the client whose data it is like.
+        trained: Training samples of each client.
+        outputs: Outputs for each test sample, of the model that the client in ``place`` uses.
+        place: For each test sample, a client whose features it resembles.
     """
 
     run: Setup
@@ -139,19 +139,14 @@ def is_clustered(run: Setup) -> bool:
 
 
 def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[str, str]:
-    """Return a round's models and their clients as text; nothing if clients do not choose.
+    """Return notes on a round's models and their clients.
 
-    Nothing is noted of a shadow federation, which no record shows.
-
-    Args:
-        run: The run.
-        round: As the adversary sees it.
-        device: Where models are run.
+    There are none if clients do not choose among models, or for a shadow federation.
     """
     if run.is_shadow or not is_clustered(run):
         return {}
     test = run.dataset.test
-    seen = _Seen(
+    tested = _TestedRound(
         run,
         round,
         model_of_each(round, sorted(run.deal.clients)),
@@ -159,115 +154,115 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
         outputs_served(round, test, run.groups.place, device),
         torch.from_numpy(run.groups.place)[test.ids],
     )
-    notes = {STATE: _state(seen, device).model_dump_json()}
+    notes = {STATE: _state(tested, device).model_dump_json()}
     if round.index == run.measured_rounds[-1]:
-        notes[END] = _end(seen).model_dump_json()
+        notes[END] = _final_round(tested).model_dump_json()
     return notes
 
 
-def _state(seen: _Seen, device: torch.device) -> ClusterRound:
-    """Return the models after the round, each with its clients, its risk and its service."""
-    run, after, chosen = seen.run, seen.round.after, seen.round.chosen
-    # Who was never asked uses a model as well, but no model has seen its samples.
+def _state(tested: _TestedRound, device: torch.device) -> ClusterRound:
+    """Return the models after the round, each with its clients, risk, loss and accuracy."""
+    run, after, chosen = tested.run, tested.round.after, tested.round.chosen
+    # Clients that have not yet participated use a model, but no model was trained on their samples.
     clients = {name: [c for c in sorted(chosen) if chosen[c] == name] for name in after}
     clusters = [
         Cluster(
             model,
-            sum(len(seen.trained[client]) for client in clients[name]),
+            sum(len(tested.trained[client]) for client in clients[name]),
             max(len(clients[name]), 1),
-            max(seen.round.trained[name], 1),
+            max(tested.round.trained[name], 1),
             run.study.training.participation,
         )
         for name, model in after.items()
     ]
-    # The server's own measure of risk where it has one, and otherwise the one it could have.
+    # If the server of this algorithm measures no risk, the measurement that it could make is used.
     risk = run.algorithm.risk if isinstance(run.algorithm, IfcaMir) else None
     if not isinstance(risk, ServerRisk):
         risk = server_risk(run.study, GroupedData(run.dataset, run.deal, run.groups), run.seed)
-    seed = seed_for(run.seed, "risk of real members", seen.round.index)
-    judged = replace(risk, device=device).judged(clusters, seed=seed)
-    sent = next(iter(seen.round.sent.values()), None)
-    told: list[float | None] = [None] * len(after)
+    seed = seed_for(run.seed, "risk of real members", tested.round.index)
+    estimates = replace(risk, device=device).estimate(clusters, seed=seed)
+    sent = next(iter(tested.round.sent.values()), None)
+    sent_risks: list[float | None] = [None] * len(after)
     if sent is not None and "risk" in sent.extra:
-        told = sent.extra["risk"].tolist()
-    models = [
-        ModelState.model_validate(
-            {"clients": len(clients[name]), "told": tell}
-            | ({} if judge is None else {"samples": one.samples, "shadow_samples": judge.size})
-            | ({} if judge is None else _real_risk(seen, judge, name, clients[name]))
-            | _service(seen, clients[name])
-        )
-        for name, one, judge, tell in zip(after, clusters, judged, told, strict=True)
-    ]
+        sent_risks = sent.extra["risk"].tolist()
+    models = []
+    for name, cluster, estimate, sent_risk in zip(
+        after, clusters, estimates, sent_risks, strict=True
+    ):
+        state: dict[str, object] = {"clients": len(clients[name]), "told": sent_risk}
+        if estimate is not None:
+            state |= {"samples": cluster.samples, "shadow_samples": estimate.size}
+            state |= _risk_on_members(tested, estimate, name, clients[name])
+        models.append(ModelState.model_validate(state | _service(tested, clients[name])))
     names = list(after)
     return ClusterRound(
-        round=seen.round.index,
-        choice=[names.index(used) for used in seen.used.values()],
+        round=tested.round.index,
+        choice=[names.index(name) for name in tested.used.values()],
         models=models,
     )
 
 
-def _real_risk(
-    seen: _Seen, judge: ShadowSuccess, name: str, clients: Sequence[ClientId]
+def _risk_on_members(
+    tested: _TestedRound, estimate: ShadowSuccess, name: str, clients: Sequence[ClientId]
 ) -> dict[str, float | int]:
-    """Return the success on real members of the attack that was fitted on a model's shadows."""
-    run, round = seen.run, seen.round
+    """Return the success on real members of the attack that was fitted on shadow models."""
+    run, round = tested.run, tested.round
     rng = seeded(run.seed, "asked about", round.index, name)
-    like = torch.isin(seen.place, torch.tensor(clients))
-    members, others = risk_samples(run, [seen.trained[c] for c in clients], like, rng=rng)
+    like = torch.isin(tested.place, torch.tensor(clients))
+    members, others = risk_samples(run, [tested.trained[c] for c in clients], like, rng=rng)
     if not len(others):
-        return {"estimated": judge.value}
+        return {"estimated": estimate.value}
     # The model that the cluster's clients trained from, if it is visible.
     bases = [round.exposed[client].base for client in clients if client in round.exposed]
     start = next((base for base in bases if base is not None), None)
     try:
-        found, let_go = (
-            int(judge.decide(round.after[name], part, start=start).sum())
+        hits, false_alarms = (
+            int(estimate.decide(round.after[name], part, start=start).sum())
             for part in (members, others)
         )
     except NotVisible:
-        # No client trained the model in this round: an attack on updates has nothing to look at.
-        return {"estimated": judge.value}
-    real = counted_balanced_accuracy(found, len(members), len(others) - let_go, len(others))
+        # No client trained the model in this round, so that an attack on updates is impossible.
+        return {"estimated": estimate.value}
+    correct = len(others) - false_alarms
+    risk = counted_balanced_accuracy(hits, len(members), correct, len(others))
     return {
-        "estimated": judge.value,
-        "risk": real.value,
-        "low": real.low,
-        "high": real.high,
+        "estimated": estimate.value,
+        "risk": risk.value,
+        "low": risk.low,
+        "high": risk.high,
         "members": len(members),
         "others": len(others),
     }
 
 
-def _service(seen: _Seen, clients: Sequence[ClientId]) -> dict[str, float]:
-    """Return loss and accuracy of a model on test samples like its clients'."""
-    mine = torch.isin(seen.place, torch.tensor(clients, dtype=torch.int64))
-    if not bool(mine.any()):
+def _service(tested: _TestedRound, clients: Sequence[ClientId]) -> dict[str, float]:
+    """Return loss and accuracy of a model on test samples like those of its clients."""
+    mask = torch.isin(tested.place, torch.tensor(clients, dtype=torch.int64))
+    if not bool(mask.any()):
         return {}
-    outputs, labels = seen.outputs[mine], seen.run.dataset.test.labels[mine]
-    loss = seen.run.algorithm.architecture.loss(outputs, labels).double().mean()
-    right = (outputs.argmax(1) == labels).double().mean()
-    return {"loss": float(loss), "accuracy": float(right)}
+    outputs, labels = tested.outputs[mask], tested.run.dataset.test.labels[mask]
+    loss = tested.run.algorithm.architecture.loss(outputs, labels).double().mean()
+    accuracy = (outputs.argmax(1) == labels).double().mean()
+    return {"loss": float(loss), "accuracy": float(accuracy)}
 
 
-def _end(seen: _Seen) -> AtTheEnd:
-    """Return accuracy and fairness of the groups of clients."""
-    run, labels = seen.run, seen.run.dataset.test.labels
-    predicted = seen.outputs.argmax(1)
-    of_client, names = run.groups.group, run.groups.names
-    group = torch.tensor([of_client[client] for client in seen.place.tolist()])
-    right = predicted == labels
-    parts = {name: group == number for number, name in enumerate(names)}
-    sizes = {name: sum(of == n for of in of_client.values()) for n, name in enumerate(names)}
-    parts |= {ALL_CLIENTS: torch.ones_like(right)}
+def _final_round(tested: _TestedRound) -> FinalRound:
+    run, labels = tested.run, tested.run.dataset.test.labels
+    predicted = tested.outputs.argmax(1)
+    group_of, names = run.groups.group, run.groups.names
+    group = torch.tensor([group_of[client] for client in tested.place.tolist()])
+    is_correct = predicted == labels
+    masks = {name: group == number for number, name in enumerate(names)}
+    sizes = {name: sum(g == n for g in group_of.values()) for n, name in enumerate(names)}
+    masks |= {ALL_CLIENTS: torch.ones_like(is_correct)}
     accuracy = []
-    for name, part in parts.items():
-        if bool(part.any()):
-            counted = share(int(right[part].sum()), int(part.sum()))
+    for name, mask in masks.items():
+        if bool(mask.any()):
+            counted = share(int(is_correct[mask].sum()), int(mask.sum()))
             accuracy.append(
                 GroupAccuracy(
                     group=name,
-                    clients=sizes.get(name, len(of_client)),
+                    clients=sizes.get(name, len(group_of)),
                     right=counted.hits,
                     tested=counted.total,
                     accuracy=counted.value,
@@ -281,13 +276,13 @@ def _end(seen: _Seen) -> AtTheEnd:
     try:
         gaps = fairness_gaps(labels.numpy(), predicted.numpy(), groups.numpy(), rng=rng)
     except FedauditError as refusal:
-        return AtTheEnd(accuracy=accuracy, fairness=[], fairness_note=str(refusal))
+        return FinalRound(accuracy=accuracy, fairness=[], fairness_note=str(refusal))
     fairness = [FairnessGap(metric=g.metric, value=g.value, low=g.low, high=g.high) for g in gaps]
-    return AtTheEnd(accuracy=accuracy, fairness=fairness, fairness_note="")
+    return FinalRound(accuracy=accuracy, fairness=fairness, fairness_note="")
 
 
 class RiskSamples(NamedTuple):
-    """Samples that a model was trained on, and others like them that it was not."""
+    """Training samples of a model, and similar samples that it was not trained on."""
 
     members: Samples
     others: Samples
@@ -296,71 +291,69 @@ class RiskSamples(NamedTuple):
 def risk_samples(
     run: Setup, trained: Sequence[Samples], like: Bool[Tensor, " samples"], *, rng: torch.Generator
 ) -> RiskSamples:
-    """Return members and non-members that are asked about.
+    """Return members and non-members for the measurement of a model's risk.
 
-    Where clients' classes are skewed, there are as many samples of each class on both sides:
-    otherwise a class that the clients have much of, and that their model therefore expects, would
-    pass for membership.
+    If label distributions differ between clients, both sides get equal numbers of samples of each
+    class. Otherwise, the classes that are frequent at the model's clients would be mistaken for
+    membership.
 
     Args:
         run: The run.
-        trained: What each of the model's clients trains on.
-        like: Test samples that are shifted as these clients' are.
-        rng: Draws samples.
+        trained: Training samples of each client of the model.
+        like: Whether each test sample has the shift of these clients.
+        rng: Random generator.
     """
-    kept, tests = trained, run.dataset.test.take(like)
+    tests = run.dataset.test.take(like)
     if not (run.parts and isinstance(run.parts.partition, IID)):
-        labels, free = torch.cat([samples.labels for samples in trained]), tests.labels
-        inside, outside = torch.zeros_like(labels).bool(), torch.zeros_like(free).bool()
+        labels, test_labels = torch.cat([samples.labels for samples in trained]), tests.labels
+        is_member, is_other = torch.zeros_like(labels).bool(), torch.zeros_like(test_labels).bool()
         for number in range(run.dataset.classes):
-            members, others = ((of == number).nonzero().flatten() for of in (labels, free))
-            most = min(len(members), len(others))
-            inside[members[torch.randperm(len(members), generator=rng)[:most]]] = True
-            outside[others[torch.randperm(len(others), generator=rng)[:most]]] = True
-        parts = torch.split(inside, [len(samples) for samples in trained])
-        kept = [samples.take(part) for samples, part in zip(trained, parts, strict=True)]
-        tests = tests.take(outside)
-    return RiskSamples(*(some_of(side, MOST_RISK_SAMPLES, rng) for side in (kept, [tests])))
+            members, others = (
+                (part == number).nonzero().flatten() for part in (labels, test_labels)
+            )
+            count = min(len(members), len(others))
+            is_member[members[torch.randperm(len(members), generator=rng)[:count]]] = True
+            is_other[others[torch.randperm(len(others), generator=rng)[:count]]] = True
+        masks = torch.split(is_member, [len(samples) for samples in trained])
+        trained = [samples.take(mask) for samples, mask in zip(trained, masks, strict=True)]
+        tests = tests.take(is_other)
+    return RiskSamples(*(some_of(side, MOST_RISK_SAMPLES, rng) for side in (trained, [tests])))
 
 
 class ClusterFound(NamedTuple):
-    """The models and clients of one run, and its figures."""
+    """Models and clients of one run, and its figures."""
 
     choices: ClusterResult
     figures: list[Estimate]
 
 
 def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
-    """Return one run's models, their clients and their risk; None where clients do not choose.
-
-    Args:
-        run: The run.
-        stored: Its measured rounds.
+    """Return one run's models, clients and risk; None if clients do not choose among models.
 
     Raises:
-        Damaged: Notes are missing, or cannot be.
+        Damaged: Notes are missing or impossible.
     """
     if not is_clustered(run):
         return None
     try:
-        rounds = [ClusterRound.model_validate_json(one.notes[STATE]) for one in stored]
-        end = AtTheEnd.model_validate_json(stored[-1].notes[END])
+        rounds = [ClusterRound.model_validate_json(part.notes[STATE]) for part in stored]
+        end = FinalRound.model_validate_json(stored[-1].notes[END])
         return _result(run, rounds, end)
     except (KeyError, IndexError, ValidationError) as error:
         raise Damaged(
-            f"what is known of the models of seed {run.seed} is missing or cannot be; restore "
-            "the run's folder from a copy, or delete it and run the study again"
+            f"notes on the models of seed {run.seed} are missing or impossible; restore the "
+            "run's folder from a copy, or delete it and run the study again"
         ) from error
 
 
 def thresholds(run: Setup) -> list[float]:
-    """Return the highest risk that each client accepts, as it has it in the federation itself."""
+    """Return the highest risk that each client accepts in the federation."""
     preference, seed = accepted(run.study), run.federation_seed
     return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
 
 
-def _joined(run: Setup) -> list[int | None]:
-    """Return the first round that each client took part in; None where there was none."""
+def _first_rounds(run: Setup) -> list[int | None]:
+    """Return the first round in which each client participated; None if there was none."""
     clients, share = sorted(run.deal.clients), run.study.training.participation
     first: dict[ClientId, int] = {}
     for index in range(run.measured_rounds[-1], 0, -1):
@@ -368,8 +361,8 @@ def _joined(run: Setup) -> list[int | None]:
     return [first.get(client) for client in clients]
 
 
-def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> ClusterFound:
-    clients, groups, since = sorted(run.deal.clients), run.groups, _joined(run)
+def _result(run: Setup, rounds: Sequence[ClusterRound], end: FinalRound) -> ClusterFound:
+    clients, groups, first = sorted(run.deal.clients), run.groups, _first_rounds(run)
     choices = ClusterResult(
         algorithm=run.study.algorithm.name,
         defense=run.study.defense.label,
@@ -380,7 +373,7 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
         group=[groups.group[client] for client in clients],
         thresholds=thresholds(run),
         rounds=list(rounds),
-        joined=[] if set(since) == {1} else since,
+        joined=[] if set(first) == {1} else first,
         fairness_note=end.fairness_note,
     )
     served = [
@@ -388,11 +381,11 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
             served_figure(
                 choices,
                 ACCURACY,
-                (one.accuracy, one.low, one.high),
-                group=one.group,
-                samples=one.tested,
+                (group.accuracy, group.low, group.high),
+                group=group.group,
+                samples=group.tested,
             )
-            for one in end.accuracy
+            for group in end.accuracy
         ),
         *(served_figure(choices, g.metric, (g.value, g.low, g.high)) for g in end.fairness),
     ]
@@ -400,34 +393,33 @@ def _result(run: Setup, rounds: Sequence[ClusterRound], end: AtTheEnd) -> Cluste
 
 
 def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Estimate]:
-    """Return every figure of clustered learning in one run.
+    """Return all figures of clustered learning in one run.
 
-    - Accuracy of each group's clients with their own models, and of everybody's.
-    - True and estimated risk of the model that stands for each group
-      (``models_of_groups``), and the mean over a group's clients of their models' risks; how far
-      estimates are from true risks, in the mean over clients.
-    - Violations: measured ones, sure ones, those that the estimates expect, and the noise floor:
-      those to be expected where every true risk is one half.
+    - Accuracy of the models of each group's clients, and of all clients.
+    - True and estimated risk of the model of each group (``models_of_groups``), the mean over a
+      group's clients of their models' risks, and the mean error of the estimates over clients.
+    - Violations of accepted risks: measured, significant and estimated ones, and the number that is
+      expected if every true risk is one half.
     - Fairness gaps between groups.
-    - How stable clusters are: the adjusted Rand index between models chosen and groups (1: the
-      groups themselves; 0: as by chance), clients with their group's model, and clients that
-      changed model between measured rounds. Clients of different seeds have different data, so
-      that choices of two runs are not compared.
+    - Stability of clusters: adjusted Rand index between chosen models and groups (1 for equal
+      partitions, 0 for chance), clients that use the model of their group, and clients that changed
+      models between measured rounds. Choices are not compared between runs, as clients of
+      different seeds have different data.
 
     Args:
-        run: Who trained which model.
+        run: Models and their clients.
         served: Accuracies of groups and fairness gaps (:func:`served_figure`).
 
     Source: IFCA-MIR, Tables 1 and 2 and Figures 2-7.
     """
-    accuracies = {one.group: one for one in served if one.metric == ACCURACY}
+    accuracies = {figure.group: figure for figure in served if figure.metric == ACCURACY}
     names = dict.fromkeys([*_groups(run).values(), *accuracies])
     return [
         *(accuracies[name] for name in names if name in accuracies),
         *_of_models(run),
         *_of_clients(run),
         *_violations(run),
-        *(one for one in served if one.metric != ACCURACY),
+        *(figure for figure in served if figure.metric != ACCURACY),
         *_stability(run),
     ]
 
@@ -440,21 +432,23 @@ def served_figure(
     group: str = ALL_CLIENTS,
     samples: int = 0,
 ) -> Estimate:
-    """Return accuracy of a group of clients in one run, or a fairness gap between groups.
+    """Return the figure of a group's accuracy in one run, or of a fairness gap between groups.
 
     Args:
-        run: Who trained which model.
-        metric: The accuracy, or a fairness gap.
-        limits: The figure with its lower and upper limit.
-        group: Of clients.
-        samples: Test samples like those of these clients.
+        run: Models and their clients.
+        metric: Name of the figure.
+        limits: Value, lower limit and upper limit.
+        group: Name of the group.
+        samples: Number of test samples like those of the group.
     """
     method = COUNTED if metric == ACCURACY else "bootstrap 95%"
     value, low, high = limits
     return _figure(run, metric, group, value, low=low, high=high, method=method, samples=samples)
 
 
-def _figure(run: ClusterResult, metric: str, group: str, value: float, **more: object) -> Estimate:
+def _figure(
+    run: ClusterResult, metric: str, group: str, value: float, **fields: object
+) -> Estimate:
     return Estimate.model_validate(
         {
             "topic": "clusters",
@@ -464,19 +458,19 @@ def _figure(run: ClusterResult, metric: str, group: str, value: float, **more: o
             "seed": run.seed,
             "metric": metric,
             "value": value,
-            **more,
+            **fields,
         }
     )
 
 
 def _groups(run: ClusterResult) -> dict[int | None, str]:
-    """Return names of the groups, largest first, and of all clients if there are several."""
+    """Return names of the groups, largest first; if there are several, of all clients before."""
     names: dict[int | None, str] = {group: run.group_names[group] for group in groups_by_size(run)}
     return names if len(names) == 1 else {None: ALL_CLIENTS, **names}
 
 
 def _of_models(run: ClusterResult) -> Iterator[Estimate]:
-    """Yield figures of the model that stands for each group."""
+    """Yield figures of the model of each group."""
     for group, model in models_of_groups(run).items():
         name = run.group_names[group]
         if model is None:
@@ -484,40 +478,40 @@ def _of_models(run: ClusterResult) -> Iterator[Estimate]:
         state = run.rounds[-1].models[model]
         note = ""
         if shares_its_model(run, group):
-            note = f"most clients of the {name} use another group's model; this is the other one"
+            note = f"most clients of the {name} use another group's model; this is the {name}'s"
         if state.risk is not None:
             limits = {"low": state.low, "high": state.high, "method": COUNTED}
             counts = {"n_members": state.members, "n_nonmembers": state.others}
             yield _figure(run, MODEL_RISK, name, state.risk, note=note, **limits, **counts)
         if state.estimated is not None:
             yield _figure(run, MODEL_ESTIMATE, name, state.estimated, note=note)
-        used, clients = choices(run), clients_in(run, group)
-        with_it = float(sum(used[at] == model for at in clients))
-        yield _figure(run, OWN_MODEL, name, with_it, ceiling=len(clients), note=note)
+        chosen, clients = choices(run), clients_in(run, group)
+        users = float(sum(chosen[client] == model for client in clients))
+        yield _figure(run, OWN_MODEL, name, users, ceiling=len(clients), note=note)
 
 
 def _of_clients(run: ClusterResult) -> Iterator[Estimate]:
     for group, name in _groups(run).items():
-        used = [model for model in models_used_by(run, group) if model is not None]
-        risks = [one.risk for one in used if one.risk is not None]
+        models = [model for model in models_used_by(run, group) if model is not None]
+        risks = [model.risk for model in models if model.risk is not None]
         if risks:
             limits: dict[str, object] = {}
             limited = [
-                Limited(one.risk, one.low, one.high)
-                for one in used
-                if one.risk is not None and one.low is not None and one.high is not None
+                Limited(model.risk, model.low, model.high)
+                for model in models
+                if model.risk is not None and model.low is not None and model.high is not None
             ]
             if len(limited) == len(risks):
-                # Clients share models: limits are averaged as the risks are.
+                # Clients share models, so that limits are averaged like risks.
                 low, high = averaged(limited)
                 limits = {"low": low, "high": high, "method": COUNTED}
             yield _figure(run, CLIENT_RISK, name, fmean(risks), **limits)
         errors = [
-            None if one.risk is None or one.estimated is None else abs(one.estimated - one.risk)
-            for one in used
+            None if m.risk is None or m.estimated is None else abs(m.estimated - m.risk)
+            for m in models
         ]
         figures = {
-            CLIENT_ESTIMATE: known_mean([model.estimated for model in used]),
+            CLIENT_ESTIMATE: known_mean([model.estimated for model in models]),
             ESTIMATE_ERROR: known_mean(errors),
         }
         for figure, value in figures.items():
@@ -526,17 +520,17 @@ def _of_clients(run: ClusterResult) -> Iterator[Estimate]:
 
 
 def _violations(run: ClusterResult) -> Iterator[Estimate]:
-    """Never of a client that took no part, whose samples are in no model."""
     total, limits = len(run.clients), np.array(run.thresholds)
-    used = [model or ModelState(clients=0) for model in models_used_by(run, None)]
+    # A client that never participated has no violation, as no model was trained on its samples.
+    models = [model or ModelState(clients=0) for model in models_used_by(run, None)]
     risks, lows, estimated = (
-        np.array([np.nan if (one := getattr(model, name)) is None else one for model in used])
+        np.array([np.nan if (v := getattr(model, name)) is None else v for model in models])
         for name in ("risk", "low", "estimated")
     )
-    real = violations(risks, limits, lows=lows)
+    measured = violations(risks, limits, lows=lows)
     counts = {
-        VIOLATIONS: real.above,
-        SURE_VIOLATIONS: real.sure,
+        VIOLATIONS: measured.above,
+        SURE_VIOLATIONS: measured.sure,
         EXPECTED_VIOLATIONS: violations(estimated, limits).above,
     }
     for figure, number in counts.items():
@@ -547,19 +541,19 @@ def _violations(run: ClusterResult) -> Iterator[Estimate]:
     groups = _groups(run)
     for group, name in groups.items():
         if None in groups and group is not None:
-            places = clients_in(run, group)
-            above = violations(risks[places], limits[places]).above
-            yield _figure(run, VIOLATIONS, name, float(above), ceiling=len(places))
+            clients = clients_in(run, group)
+            above = violations(risks[clients], limits[clients]).above
+            yield _figure(run, VIOLATIONS, name, float(above), ceiling=len(clients))
 
 
 def _by_chance(run: ClusterResult) -> float | None:
-    """Return the noise floor of violations; None if no risk was measured on counted samples."""
-    used = choices(run)
+    """Return the number of violations that chance explains; None if no risk was measured."""
+    chosen = choices(run)
     models = [
         ModelRisk(
             state.members,
             state.others,
-            [run.thresholds[at] for at, model in enumerate(used) if model == number],
+            [t for t, model in zip(run.thresholds, chosen, strict=True) if model == number],
         )
         for number, state in enumerate(run.rounds[-1].models)
         if state.risk is not None and state.members and state.others
@@ -571,7 +565,7 @@ def _by_chance(run: ClusterResult) -> float | None:
 def _stability(run: ClusterResult) -> Iterator[Estimate]:
     pairs = [(g, m) for g, m in zip(run.group, choices(run), strict=True) if m is not None]
     if len(set(run.group)) > 1 and pairs:
-        # Here, since it takes longer to load than most records without clusters take to compare.
+        # Imported here, as loading it takes longer than comparing most records without clusters.
         from sklearn.metrics import adjusted_rand_score
 
         agreement = float(adjusted_rand_score(*zip(*pairs, strict=True)))
@@ -579,6 +573,6 @@ def _stability(run: ClusterResult) -> Iterator[Estimate]:
     changed = moves(run)
     if changed:
         total = len(run.clients)
-        ever = len({at for step in changed for at in step})
-        yield _figure(run, MOVED, ALL_CLIENTS, float(ever), ceiling=total)
+        moved = len({client for step in changed for client in step})
+        yield _figure(run, MOVED, ALL_CLIENTS, float(moved), ceiling=total)
         yield _figure(run, MOVED_AT_THE_END, ALL_CLIENTS, float(len(changed[-1])), ceiling=total)

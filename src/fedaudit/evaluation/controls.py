@@ -1,7 +1,7 @@
-"""Controls: checks that the figures of a run mean what they say.
+"""Controls, which check that the figures of a run are valid.
 
-Members are permuted, inputs classified without a model, untrained models attacked, and a small
-twin of the run has a leak that every attack must find.
+Membership labels are permuted, inputs are classified without a model, untrained models are
+attacked, and attacks must find a leak that is planted in a small twin of the run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Model, Params, Samples, Sees, plus
-from fedaudit.datasets.copies import number_rows
+from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
     Findings,
     TargetTruth,
@@ -41,50 +41,44 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.views import View, as_one, seen_from, view_named
+from fedaudit.observe.views import View, merged_view, seen_from, view_named
 from fedaudit.plan.parts import Setup, Work
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
 
 _FALSE_ALARM = 0.01
-"""How often a sound study may see a control of one kind fail by chance, whatever its size."""
+"""Probability that some control of one kind fails by chance in a study."""
 
 _COPIES_TOLERATED = 0.05
-"""Tables have a few copies by nature (Adult: 0.1 %), which move an AUC by as much at most."""
+"""Share of exact copies that is tolerated. Tables have a few copies (Adult: 0.1 %), which change
+an AUC by at most this share."""
 
-_ALL_UNTRAINED = 100
-"""So many clients are all in an untrained round; of more, as many as a round has, or so many."""
+_MAX_UNTRAINED = 100
+"""Largest number of clients in an untrained round, apart from those that must be in it."""
 _RANDOM_STEP = 0.01
 
 _BLIND_AGAINST = {Origin.UNSEEN: "unseen samples", Origin.OTHER_CLIENT: "other clients' samples"}
 
 _NO_POWER = 0.85
-"""A classifier of inputs whose AUC may be above this rules out too little to count as a check."""
+"""Largest upper limit of the blind classifier's AUC at which the control is conclusive."""
 _PLANTED_CONFIDENCE = 0.99
 _CANARIES = 100
 _REPEATS = 5
-"""How often the twin's target holds each canary that it trains on."""
+"""Number of copies of each canary in the training data of the twin's target."""
 _OTHERS = 4
 _REFERENCES = 2
-"""Reference federations of the twin, for attacks that compare with some."""
+"""Number of reference federations of the twin, for attacks that need them."""
 _ROUNDS = 6
-_GENTLY = LocalTraining(epochs=2, batch_size=16, lr=0.1)
+_TWIN_TRAINING = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 
 
 def controls(
     setup: Setup, findings: Findings, device: torch.device = CPU, progress: Progress = quiet
 ) -> Iterator[ControlResult]:
-    """Yield all controls of one run that need no further training.
-
-    Args:
-        setup: The run.
-        findings: Its figures, for the scores in them.
-        device: Where untrained models are measured.
-        progress: Called after each control.
-    """
+    """Yield all controls of one run that need no further training."""
     phase = f"seed {setup.seed}: controls"
     blind = _BLIND_AGAINST if setup.study.figures.blind_classifier else {}
-    # Some may not be possible, so that there are at most this many.
+    # An upper bound, as some controls may be impossible.
     total = len(setup.study.audit.targets) * (2 * len(setup.on_membership) + len(blind) + 1)
     total += bool(blind) and not has_equal_clients(setup)
     progress(phase, 0, total)
@@ -107,7 +101,7 @@ def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterato
 
 
 class Outcome(NamedTuple):
-    """The outcome of a control, for the fields of a record's control."""
+    """Outcome of a control, with the fields of :class:`ControlResult`."""
 
     value: float | None
     low: float | None = None
@@ -119,34 +113,34 @@ class Outcome(NamedTuple):
 def attempted(
     control: Callable[..., ControlResult], outcome: Callable[[], Outcome]
 ) -> ControlResult:
-    """Return a control with its outcome; without one and with the reason if it cannot be made."""
+    """Return a control with its outcome, or with the reason why there is none."""
     try:
-        found = outcome()
+        result = outcome()
     except FedauditError as refusal:
-        found = Outcome(None, note=str(refusal))
-    return control(**found._asdict())
+        result = Outcome(None, note=str(refusal))
+    return control(**result._asdict())
 
 
 def exact_copies(setup: Setup) -> Iterator[ControlResult]:
-    """Report each target's non-members that are exact copies of training samples, if any are.
+    """Yield a control for each target with non-members that are exact copies of training samples.
 
-    Of unseen samples the training samples of all clients count, and of other clients' samples those
-    of the target. The draw of samples stays as it is.
+    Unseen samples are compared with the training samples of all clients, and other clients' samples
+    with those of the target. The samples are not changed.
     """
     audit, clients = setup.deal.audit, setup.deal.clients
-    audited, *held = number_rows(audit.samples, *clients.values())
-    # A client may hold samples that a defense keeps out of its training: these are no copies.
+    audited, *by_client = number_rows(audit.samples, *clients.values())
+    # Samples that a client holds out of training do not count as training samples.
     unused = audit.samples.ids.numpy()[audit.owner == NOBODY]
     trained = {
         client: rows[~np.isin(clients[client].ids.numpy(), unused)]
-        for client, rows in zip(clients, held, strict=True)
+        for client, rows in zip(clients, by_client, strict=True)
     }
-    everywhere = np.isin(audited, np.concatenate(list(trained.values())))
+    in_any = np.isin(audited, np.concatenate(list(trained.values())))
     for target in setup.study.audit.targets:
         origin = origin_of(setup, target)
-        own = np.isin(audited, trained.get(target, []))
+        in_target = np.isin(audited, trained.get(target, []))
         unseen, others = origin == Origin.UNSEEN, origin == Origin.OTHER_CLIENT
-        copies = int((unseen & everywhere).sum() + (others & own).sum())
+        copies = int((unseen & in_any).sum() + (others & in_target).sum())
         nonmembers = int((unseen | others).sum())
         if copies:
             yield ControlResult(
@@ -162,7 +156,7 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
 
 
 def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
-    """Shuffle membership among the same scores: intervals must not find what is not there."""
+    """Yield the false alarms of confidence intervals when membership is shuffled."""
     for name in setup.on_membership:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
@@ -188,17 +182,18 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 
 def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
-    """Classify by inputs and no model: whatever that finds is no leakage."""
-    features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.kept]
+    """Yield the success of classifiers that see inputs and no model, which is no leakage."""
+    features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.positions]
     units, labels = truth.units, truth.labels
     if truth.subject is not None:
-        # One row a person, or a classifier would know a person of whom it saw other samples.
-        each = np.eye(setup.dataset.classes)[labels]
-        features = mean_by(truth.subject, np.concatenate([features.astype(float), each], axis=1))
+        # A row per person. Otherwise, a classifier would recognise people by their other samples.
+        one_hot = np.eye(setup.dataset.classes)[labels]
+        columns = np.concatenate([features.astype(float), one_hot], axis=1)
+        features = mean_by(truth.subject, columns)
     for origin, against in _BLIND_AGAINST.items():
         compared = units.comparisons[origin.name.lower()]
         chosen = compared.chosen
-        # Where other non-members are fair, no figure that counts rests on these.
+        # If other non-members are fair, no figure rests on these.
         skipped = not compared.fair and units.for_controls.fair
         if skipped or not chosen.any() or units.is_member[chosen].all():
             continue
@@ -216,21 +211,21 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
 def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator[ControlResult]:
     """Yield the control on inputs over the fairly drawn samples of all audited clients.
 
-    One client's may be too few for a classifier to find anything in them.
+    Those of one client may be too few for a classifier.
     """
     fair = [
-        one.kept[one.fair & (one.origin != Origin.OTHER_CLIENT)]
-        for one in truths
-        if one.subject is None and one.comparisons["unseen"].fair
+        truth.positions[truth.fair & (truth.origin != Origin.OTHER_CLIENT)]
+        for truth in truths
+        if truth.subject is None and truth.comparisons["unseen"].fair
     ]
     if len(fair) > 1:
-        places, audit = np.concatenate(fair), setup.deal.audit
+        positions, audit = np.concatenate(fair), setup.deal.audit
         yield _of_inputs(
             setup,
             "unseen samples of the same client, over all audited clients",
-            _as_columns(audit.samples.features).numpy()[places],
-            audit.owner[places] >= 0,
-            audit.samples.labels.numpy()[places],
+            _as_columns(audit.samples.features).numpy()[positions],
+            audit.owner[positions] >= 0,
+            audit.samples.labels.numpy()[positions],
             draw=("blind over clients",),
         )
 
@@ -245,7 +240,7 @@ def _of_inputs(
     draw: tuple[str | int, ...],
     target: ClientId | None = None,
 ) -> ControlResult:
-    """Return the control on inputs; no outcome if too few samples could not show one."""
+    """Return the control on inputs, which passes or fails only if there are enough samples."""
 
     def outcome() -> Outcome:
         blind = blind_classifier(
@@ -255,48 +250,48 @@ def _of_inputs(
             labels=labels,
             confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
         )
-        told = blind.shifted or blind.high <= _NO_POWER
+        is_conclusive = blind.shifted or blind.high <= _NO_POWER
         note = f"{blind.classifier}, {blind.method}"
-        note += "" if told else "; too few samples to tell, audit more"
-        passed = not blind.shifted if told else None
+        note += "" if is_conclusive else "; inconclusive with so few samples, audit more"
+        passed = not blind.shifted if is_conclusive else None
         return Outcome(blind.auc, blind.low, blind.high, passed, note)
 
-    found = attempted(
+    result = attempted(
         partial(
             ControlResult,
             **run_coordinates(setup),
             control="blind classifier",
             target=target,
-            # The same for all, since tables show one line a kind; the note tells them apart.
-            expected="inputs alone do not tell members from non-members",
+            # The text is the same for all, as tables have one row for each; the note is specific.
+            expected="inputs alone do not distinguish members from non-members",
         ),
         outcome,
     )
-    return found.model_copy(update={"note": f"against {against}: {found.note}"})
+    return result.model_copy(update={"note": f"against {against}: {result.note}"})
 
 
 def _as_columns(features: Tensor) -> Tensor:
-    """Return inputs as columns of numbers; of tokens, how often each occurs."""
+    """Return inputs as columns of numbers, and tokens as a count of each."""
     flat = features.flatten(1)
     if flat.is_floating_point():
         return flat
-    kept, counts = torch.unique(flat), torch.zeros(len(flat), int(flat.max()) + 1)
+    tokens, counts = torch.unique(flat), torch.zeros(len(flat), int(flat.max()) + 1)
     counts.scatter_add_(1, flat.long(), torch.ones(flat.shape))
-    return counts[:, kept.long()]
+    return counts[:, tokens.long()]
 
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
-    """Attack untrained models: the measuring itself must find nothing."""
-    measured = measured_untrained(setup, truth.kept, device)
+    """Yield the success of attacks on untrained models, where signals must show nothing."""
+    measured = measured_untrained(setup, truth.positions, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     units = truth.units
     chosen = units.for_controls.chosen
     is_member = units.is_member[chosen]
 
     def outcome(attack: Attack) -> Outcome:
-        # An untrained model can have been trained on anything.
+        # The side information allows training on every sample in both rounds.
         informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
-        informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.kept)))
+        informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.positions)))
         scores = informed.scores(cubes_for(attack, measured), truth.target).numpy()
         if not 0 < is_member.sum() < len(is_member):
             return Outcome(None, note="no class has both sides")
@@ -311,53 +306,50 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
             control="untrained model",
             attack=name,
             target=truth.target,
-            expected="AUC of 0.5 within the interval on models that nobody trained",
+            expected="AUC of 0.5 within the interval on untrained models",
         )
         yield attempted(control, partial(outcome, attack))
 
 
 class Untrained(NamedTuple):
-    """Every signal of one untrained round, and those that cost little of two."""
+    """Measurements of one untrained round with all signals, and of two with cheap signals."""
 
     once: dict[str, Measurements]
     twice: dict[str, Measurements]
 
 
 def cubes_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
-    """Return two rounds if these have all signals of the attack, else one."""
-    slow = any(signal.name not in measured.twice for signal in attack.signals)
-    return measured.once if slow else measured.twice
+    """Return two rounds if these have all signals of the attack, and otherwise one."""
+    is_slow = any(signal.name not in measured.twice for signal in attack.signals)
+    return measured.once if is_slow else measured.twice
 
 
 def _of_any_rounds(attack: Attack) -> Attack:
-    """Return the attack where no client poisons: every round counts as a poisoned one."""
+    """Return the attack with every round as a poisoned one, for runs without poison."""
     if not isinstance(attack.rule, Recovery):
         return attack
     return replace(attack, rule=replace(attack.rule, first=0))
 
 
 def measured_untrained(
-    setup: Setup, kept: Int[ndarray, " samples"], device: torch.device = CPU
+    setup: Setup, positions: Int[ndarray, " samples"], device: torch.device = CPU
 ) -> Untrained:
-    """Measure untrained models at some of the positions that the run measures.
-
-    Rules that follow a signal need two rounds; gradients take too long to be measured again.
-    """
+    """Measure untrained models on some of the samples that the run measures."""
     if setup.recorded is not None:
-        chosen = torch.from_numpy(kept)
+        chosen = torch.from_numpy(positions)
         rounds = tuple(
-            replace(one, signals={n: values[:, chosen] for n, values in one.signals.items()})
-            for one in setup.recorded.untrained
+            replace(untrained, signals={n: v[:, chosen] for n, v in untrained.signals.items()})
+            for untrained in setup.recorded.untrained
         )
     else:
-        samples = setup.deal.measured.take(torch.from_numpy(kept))
+        samples = setup.deal.measured.take(torch.from_numpy(positions))
         rounds = untrained_rounds(setup, samples, device)
-    first, *more = rounds
+    first, *later = rounds
     shared = [
-        replace(first, signals={n: v for n, v in first.signals.items() if n in one.signals})
-        for one in more
+        replace(first, signals={n: v for n, v in first.signals.items() if n in second.signals})
+        for second in later
     ]
-    return Untrained(stacked([first]), stacked([*shared, *more]) if more else {})
+    return Untrained(stacked([first]), stacked([*shared, *later]) if later else {})
 
 
 def untrained_rounds(
@@ -366,34 +358,39 @@ def untrained_rounds(
     device: torch.device = CPU,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[MeasuredRound, ...]:
-    """Measure an untrained round with every signal, and a second one with those that cost little.
+    """Measure an untrained round with all signals, and a second one with cheap signals.
+
+    Attacks that follow a signal over rounds need two rounds. Gradients take too long to be measured
+    twice.
 
     Args:
         setup: The run.
-        samples: To be measured.
-        device: Where models are run.
-        progress: Called with (samples done, samples in all) as the first is measured.
+        samples: Samples to measure.
+        device: Device for models.
+        progress: Callback with the number of measured samples and their total in the first round.
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
-    # One after the other: a round of a large federation has many models.
+    # Rounds are generated one after the other, as those of a large federation have many models.
     rounds = seen_from((_untrained_round(setup, index) for index in (1, 2)), setup.view)
     if device.type == "cpu":
-        one = measure_by_block(next(rounds), setup.signals, samples, progress=progress)
+        first = measure_by_block(next(rounds), setup.signals, samples, progress=progress)
     else:
         progress(0, len(samples))
-        one = measure_round(next(rounds), setup.signals, samples, device=device)
+        first = measure_round(next(rounds), setup.signals, samples, device=device)
         progress(len(samples), len(samples))
-    return (one, measure_round(next(rounds), cheap, samples, device=device)) if cheap else (one,)
+    if not cheap:
+        return (first,)
+    return first, measure_round(next(rounds), cheap, samples, device=device)
 
 
 def _repetitions(setup: Setup) -> int:
-    """Return how often a study makes each control: once a target and seed."""
+    """Return the number of targets and seeds for which a study makes each control."""
     return len(setup.study.audit.targets) * len(setup.study.seeds)
 
 
 def _untrained_round(setup: Setup, index: int) -> Round:
-    """Return a round in which every client's change is a random direction."""
-    # The first round's draws are named as they were when there was no second.
+    """Return a round in which every client's update is a random direction."""
+    # The random streams of the first round have no index, as the first version had one round.
     draw = () if index == 1 else (index,)
     base = setup.algorithm.architecture.initial(seed_for(setup.seed, "untrained"))
     exposed = {}
@@ -420,22 +417,22 @@ def _untrained_round(setup: Setup, index: int) -> Round:
 
 
 def _untrained_clients(setup: Setup) -> list[ClientId]:
-    """Return the clients of an untrained round: all, or as many as a large federation needs.
+    """Return the clients of an untrained round: all, or some clients of a large federation.
 
-    Those under audit and those that audited samples are of are among them.
+    Audited clients and owners of audited samples are always among them.
     """
-    everybody = sorted(setup.deal.clients)
-    if len(everybody) <= _ALL_UNTRAINED:
-        return everybody
-    asked = round(setup.study.training.participation * len(everybody))
-    most = min(asked, _ALL_UNTRAINED)
+    clients = sorted(setup.deal.clients)
+    if len(clients) <= _MAX_UNTRAINED:
+        return clients
+    cohort = round(setup.study.training.participation * len(clients))
+    count = min(cohort, _MAX_UNTRAINED)
     owners = setup.deal.audit.owner
-    wanted = {*setup.study.audit.targets, *setup.study.audit.merge}
-    wanted |= {int(owner) for owner in owners[owners >= 0]}
-    wanted |= set(setup.deal.own.owner.tolist()) if setup.deal.own else set()
-    others = [client for client in everybody if client not in wanted]
-    drawn = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
-    return sorted([*wanted, *(others[i] for i in drawn[: max(0, most - len(wanted))])])
+    required = {*setup.study.audit.targets, *setup.study.audit.merge}
+    required |= {int(owner) for owner in owners[owners >= 0]}
+    required |= set(setup.deal.own.owner.tolist()) if setup.deal.own else set()
+    others = [client for client in clients if client not in required]
+    order = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
+    return sorted([*required, *(others[i] for i in order[: max(0, count - len(required))])])
 
 
 def _random_step(like: Params, rng: torch.Generator) -> Params:
@@ -446,19 +443,18 @@ def _random_step(like: Params, rng: torch.Generator) -> Params:
 
 
 def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
-    """Train a small federation whose target memorises mislabelled samples, and attack it.
+    """Train a small twin federation whose target memorises mislabelled samples, and attack it.
 
-    Without a control of this kind "AUC 0.51" may be a broken attack. Half of the
-    canaries, samples with wrong labels drawn at random, are trained on by the target, several
-    times over, so that the global model memorises them too and even attacks that look at it
-    alone can find them; no client trains on the other half. No defense is in force, and the
-    twin trains gently, by federated averaging with fixed settings: a run that has converged or
-    jumps about leaves updates in which no attack on gradients finds anything.
+    Without such a control, an AUC of 0.51 may mean that the attack is broken. The canaries are
+    samples with random wrong labels. The target trains on several copies of half of them, so that
+    the global model memorises these, too, and attacks on it can find them. No client trains on the
+    other half. There is no defense, and the twin uses federated averaging with a fixed, small
+    learning rate: after convergence, or with unstable training, updates show nothing to attacks on
+    gradients.
 
     Args:
-        setup: The run that is controlled; its model, view and attacks are used.
-        work: Which processes train, where they and the measurements calculate, and what is
-            called after each of the twin's rounds.
+        setup: The run, whose model, view and attacks are used.
+        work: Resources, with a callback after each round of the twin.
     """
     control = partial(
         ControlResult,
@@ -468,19 +464,19 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         expected="finds mislabelled samples that the target of a twin run has memorised",
     )
     if not setup.algorithm.architecture.task.classes:
-        note = "this task has no classes, and so no sample with a wrong label"
+        note = "this task has no classes, so that no sample can have a wrong label"
         yield control(value=None, passed=None, note=note)
         return
     canaries, is_member = _canaries(setup)
     measured = _measured_twin(setup, canaries, is_member, work)
-    compares = any(one.table == "references" for one in setup.extensions)
+    compares = any(extension.table == "references" for extension in setup.extensions)
     references = [
         _measured_twin(setup, canaries, is_member, work, reference=number)
         for number in range(1, 1 + compares * _REFERENCES)
     ]
 
     def outcome(name: str, attack: Attack) -> Outcome:
-        # No defense is in force: the target trains on all of its data in every round.
+        # Without a defense, the target trains on all of its data in every round.
         rounds = range(1, _ROUNDS + 1)
         informed = attack.with_side_information(dict.fromkeys(rounds, torch.tensor(True)))
         if references:
@@ -488,10 +484,10 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
             informed = informed.with_references(references, 0, never)
         scores = _of_any_rounds(informed).scores(measured, 0).numpy()
         auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)
-        found, learned = auc.low > 0.5, attack_named(name).learns
-        # What moves otherwise than what was learned from may well be missed.
-        passed = None if learned and not found else found
-        note = auc.method + "; learned on a run that trains otherwise than the twin" * learned
+        is_found, learns = auc.low > 0.5, attack_named(name).learns
+        # An attack that learned from different training may miss the canaries without being broken.
+        passed = None if learns and not is_found else is_found
+        note = auc.method + "; learned on a run with other training than the twin" * learns
         return Outcome(auc.value, auc.low, auc.high, passed, note)
 
     for name, attack in setup.on_membership.items():
@@ -501,18 +497,23 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
 def _measured_twin(
     setup: Setup, canaries: Samples, is_member: np.ndarray, work: Work, reference: int = 0
 ) -> dict[str, Measurements]:
-    """Measure the canaries in every round of the twin but the first.
+    """Measure the canaries in every round of the twin except the first.
 
-    In one of its reference federations the target holds the first samples of another client.
+    Args:
+        setup: The run.
+        canaries: The canaries.
+        is_member: Whether the twin's target trains on each canary.
+        work: Resources.
+        reference: Number of a reference federation, in which the target has another client's first
+            samples instead of canaries; 0 for the twin.
     """
     members = canaries.take(torch.from_numpy(is_member))
     others = [data.take(slice(0, len(members))) for data in setup.deal.clients.values()][1:]
-    held = others[reference % len(others)] if reference else members
-    clients = {0: Samples.joined(*[held] * _REPEATS)} | {
-        place + 1: data for place, data in enumerate(others[:_OTHERS])
-    }
+    repeated = others[reference % len(others)] if reference else members
+    clients = {0: Samples.joined(*[repeated] * _REPEATS)} | dict(enumerate(others[:_OTHERS], 1))
+    training = _twin_training([len(data) for data in clients.values()])
     rounds = simulate(
-        FedAvg(setup.algorithm.architecture, _gently([len(data) for data in clients.values()])),
+        FedAvg(setup.algorithm.architecture, training),
         clients,
         rounds=_ROUNDS,
         seed=seed_for(setup.seed, "planted leak", *([reference] if reference else ())),
@@ -522,28 +523,29 @@ def _measured_twin(
     phase = f"seed {setup.seed}: planted leak"
     work.progress(phase, 0, _ROUNDS)
     measured = []
-    for round in seen_from(rounds, _view(setup)):
+    for round in seen_from(rounds, _twin_view(setup)):
         if round.index > 1:
             measured.append(measure_round(round, setup.signals, canaries, device=work.device))
         work.progress(phase, round.index, _ROUNDS)
     return stacked(measured)
 
 
-def _gently(sizes: Sequence[int]) -> LocalTraining:
-    """Return the twin's training, without batches of one sample for batch normalisation."""
-    batch = next(one for one in count(_GENTLY.batch_size) if all(size % one != 1 for size in sizes))
-    return replace(_GENTLY, batch_size=batch)
+def _twin_training(sizes: Sequence[int]) -> LocalTraining:
+    # Batch normalisation refuses a batch of one sample.
+    batch_sizes = count(_TWIN_TRAINING.batch_size)
+    batch_size = next(b for b in batch_sizes if all(size % b != 1 for size in sizes))
+    return replace(_TWIN_TRAINING, batch_size=batch_size)
 
 
-def _view(setup: Setup) -> View:
-    """Return the adversary of the run, which attacks as many clients of the twin as one."""
+def _twin_view(setup: Setup) -> View:
+    """Return the view of the run, in which as many clients of the twin are attacked as one."""
     merged = len(setup.study.audit.merge)
-    together = range(min(merged, _OTHERS - 1))
-    return as_one(view_named(setup.study.audit.view), together) if merged else setup.view
+    clients = range(min(merged, _OTHERS - 1))
+    return merged_view(view_named(setup.study.audit.view), clients) if merged else setup.view
 
 
 def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
-    """Return unseen samples with wrong labels, and which of them the twin's target holds."""
+    """Return unseen samples with wrong labels, and whether the twin's target trains on each."""
     audit = setup.deal.audit
     pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
     rng = seeded(setup.seed, "canaries")

@@ -1,4 +1,4 @@
-"""Figures on what a defense guarantees: its formal epsilon, of a whole training and of a round."""
+"""Formal epsilon that a defense guarantees, for the whole training and for one round."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,57 +19,55 @@ def accounted(
     unclaimed: str = "",
     method: str = "",
 ) -> Estimate:
-    """Return the figure of a guaranteed epsilon, or the reason why nothing is guaranteed.
+    """Return the figure of a guaranteed epsilon, or the reason why there is no guarantee.
 
     Args:
-        figure: Makes the figure.
-        epsilon: By the accountant; infinite without a guarantee.
-        note: What the epsilon is about.
-        unclaimed: Why there is no guarantee; by default for want of noise.
-        method: Another than the Renyi accountant, which is the default.
+        figure: Function that constructs the figure.
+        epsilon: Epsilon from the accountant; infinite without a guarantee.
+        note: Scope of the guarantee.
+        unclaimed: Reason why there is no guarantee; by default, that there is no noise.
+        method: Method of accounting; by default, the Renyi accountant.
     """
-    finite = isfinite(epsilon)
+    is_guaranteed = isfinite(epsilon)
     return figure(
-        value=epsilon if finite else None,
+        value=epsilon if is_guaranteed else None,
         method=method or f"Renyi accountant, delta {FORMAL_DELTA:g}",
-        note=note if finite else unclaimed or "without noise there is no guarantee",
+        note=note if is_guaranteed else unclaimed or "without noise there is no guarantee",
     )
 
 
 def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
-    """Return the epsilon of the whole training, and of one round in which a client takes part.
+    """Return epsilon for the whole training, and for one round in which a client participates.
 
-    That of a round is what papers often print. It does not hold for an adversary that sees more
-    rounds: the budget of the training is what holds for the server.
+    Papers often report epsilon for one round. It does not hold against an adversary that sees more
+    rounds, such as the server.
 
     Args:
-        runs: Of one study. Each figure is that of the client that is protected least.
+        runs: Runs of one study. Each figure is that of the least protected client.
     """
-    first, rounds, found = runs[0], runs[0].study.training.rounds, list[Estimate]()
+    first, rounds, figures = runs[0], runs[0].study.training.rounds, list[Estimate]()
     label, view = first.study.defense.label, first.view.name
-    for metric, asked, what in (
+    for metric, count, scope in (
         (FORMAL_EPSILON, rounds, ""),
         (FORMAL_EPSILON_OF_A_ROUND, 1, "one round alone; "),
     ):
-        # Of all runs: another seed may deal a client fewer samples, which are drawn more often.
-        guarantees = [guarantee for run in runs for guarantee in _guarantees(run, asked)]
+        # In another run, a client may have fewer samples, of which each is drawn more often.
+        guarantees = [guarantee for run in runs for guarantee in _guarantees(run, count)]
         weakest = max(guarantees, key=lambda guarantee: guarantee.epsilon, default=None)
-        if weakest is None or (found and (rounds == 1 or found[0].value is None)):
+        if weakest is None or (figures and (rounds == 1 or figures[0].value is None)):
             break
         method = weakest.method
         unclaimed = f"there is no guarantee: {method}" if method else ""
         figure = partial(Estimate, defense=label, view=view, contrast="unseen", metric=metric)
-        note = f"{what}unit: {weakest.unit}"
-        found.append(accounted(figure, weakest.epsilon, note, unclaimed, method))
-    return found
+        note = f"{scope}unit: {weakest.unit}"
+        figures.append(accounted(figure, weakest.epsilon, note, unclaimed, method))
+    return figures
 
 
 def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
-    """Yield those of the defended targets; of all defended clients if no target is among them.
-
-    Source inference asks about everybody's samples, and all defended clients count.
-    """
+    """Yield the guarantees of defended targets, or of all defended clients if there are none."""
     targets = [client for client in run.study.audit.targets if client in run.defenses]
+    # Source inference attacks samples of all clients.
     targets = [] if run.on_source else targets
     for client in targets or run.defenses:
         work = replace(

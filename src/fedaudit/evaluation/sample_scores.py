@@ -1,7 +1,7 @@
-"""Scores of audited samples, kept next to the record for paired differences.
+"""Scores of audited samples in ``scores.safetensors``, for paired differences of attacks.
 
-A record has no scores, so that it can be shared. ``scores.safetensors`` in the folder of
-a study holds them: for each run and target the samples' ids and origins, and each attack's scores.
+The file in the folder of a study has ids, origins and scores of samples for each run and target. A
+result contains no scores, so that it can be shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,18 @@ from fedaudit.metrics.delong import AucDifference
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.plan.parts import Setup
 
-_LONGEST_NUMBER = 20
+_MAX_DIGITS = 20
 LEAST_COMMON = 0.9
-"""Share of the samples that must come from the same clients in two runs that make pairs."""
+"""Share of samples that must have the same origin in two runs for a paired comparison."""
 
 
 class SampleScores(NamedTuple):
     """The audited samples of one run and target, with every attack's scores.
 
     Attributes:
-        ids: In the data set.
-        origin: ``Origin`` values: where each sample comes from.
-        by_attack: By catalogue name; larger for likelier members.
+        ids: Ids in the data set.
+        origin: ``Origin`` of each sample.
+        by_attack: Scores by name of the attack, larger for likelier members.
     """
 
     ids: Int[ndarray, " samples"]
@@ -42,7 +42,7 @@ class SampleScores(NamedTuple):
 
 
 Scores = Mapping[tuple[int, ClientId], SampleScores]
-"""By root seed of the run and target client."""
+"""Scores by seed of the run and target."""
 
 
 def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
@@ -54,53 +54,53 @@ def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
     tensors: dict[str, torch.Tensor] = {}
     for run in runs:
         for target in run.study.audit.targets:
-            whose = f"{run.seed}/{target}"
-            scored = {
-                f"{whose}/scores/{name}": torch.from_numpy(np.ascontiguousarray(scores))
+            prefix = f"{run.seed}/{target}"
+            by_attack = {
+                f"{prefix}/scores/{name}": torch.from_numpy(np.ascontiguousarray(scores))
                 for (seed, client, name), scores in findings.scores.items()
                 if (seed, client) == (run.seed, target)
             }
-            if scored:
+            if by_attack:
                 truth = target_truth(run, target).units
-                tensors[f"{whose}/ids"] = torch.from_numpy(truth.ids)
-                tensors[f"{whose}/origin"] = torch.from_numpy(truth.origin)
-                tensors |= scored
+                tensors[f"{prefix}/ids"] = torch.from_numpy(truth.ids)
+                tensors[f"{prefix}/origin"] = torch.from_numpy(truth.origin)
+                tensors |= by_attack
     if tensors:
         write_tensors(tensors, path, private=True)
 
 
 def read_scores(path: Path) -> Scores:
-    """Return the attacks' scores that a study kept.
+    """Return the scores in the file of a study.
 
     Raises:
-        BadInput: There is no such file.
-        Damaged: It cannot be read, or is of something else.
+        BadInput: The file does not exist.
+        Damaged: The file cannot be read or has other contents.
     """
     tensors, _ = read_tensors(path)
-    found: dict[tuple[int, ClientId], SampleScores] = {}
+    scores: dict[tuple[int, ClientId], SampleScores] = {}
     for name, values in tensors.items():
         seed, target, what = (*name.split("/", 2), "", "")[:3]
-        # To read thousands of digits takes long.
-        numbers = all(one.isdecimal() and len(one) <= _LONGEST_NUMBER for one in (seed, target))
-        if not numbers or values.ndim != 1:
-            raise Damaged(f"{path} holds {name[:80]!r}, which is no scores of a study")
+        # Conversion takes quadratic time in the number of digits.
+        are_numbers = all(t.isdecimal() and len(t) <= _MAX_DIGITS for t in (seed, target))
+        if not are_numbers or values.ndim != 1:
+            raise Damaged(f"{path} contains {name[:80]!r}, which is no scores of a study")
         key = (int(seed), int(target))
         if what == "ids":
             origin = tensors.get(f"{seed}/{target}/origin")
-            whole = origin is not None and {origin.dtype, values.dtype} == {torch.int64}
-            if origin is None or origin.shape != values.shape or not whole:
-                raise Damaged(f"{path} does not say where the samples of {seed}/{target} are from")
-            found[key] = SampleScores(values.numpy(), origin.numpy(), {})
+            are_integers = origin is not None and {origin.dtype, values.dtype} == {torch.int64}
+            if origin is None or origin.shape != values.shape or not are_integers:
+                raise Damaged(f"{path} has no origins of the samples of {seed}/{target}")
+            scores[key] = SampleScores(values.numpy(), origin.numpy(), {})
         elif what.startswith("scores/"):
-            at = found.get(key)
-            fits = at is not None and at.ids.shape == tuple(values.shape)
-            if at is None or not fits or not _are_scores(values):
+            samples = scores.get(key)
+            fits = samples is not None and samples.ids.shape == tuple(values.shape)
+            if samples is None or not fits or not _are_scores(values):
                 raise Damaged(
                     f"{path} has scores of {name[:80]!r} for samples that it does not name"
                 )
-            by_attack = {**at.by_attack, what.removeprefix("scores/"): values.numpy()}
-            found[key] = at._replace(by_attack=by_attack)
-    return found
+            by_attack = {**samples.by_attack, what.removeprefix("scores/"): values.numpy()}
+            scores[key] = samples._replace(by_attack=by_attack)
+    return scores
 
 
 def _are_scores(values: torch.Tensor) -> bool:
@@ -110,40 +110,42 @@ def _are_scores(values: torch.Tensor) -> bool:
 def paired_auc(
     one: SampleScores, attack: str, other: SampleScores, other_attack: str, contrast: str
 ) -> AucDifference:
-    """Return one attack's AUC less another's, or less that of the same attack on another run.
+    """Return the difference in AUC between two attacks, or between two runs of an attack.
 
-    Samples that come from elsewhere in the other run are left out on both sides: a defense may
-    keep some of its client's samples to validate by, which it then does not train on.
+    Samples with different origins in the two runs are left out. A defense may hold out some
+    samples of its client for validation, for example, which are then no members.
 
     Args:
-        one: A run and target.
-        attack: Whose AUC there is taken.
-        other: The same run, or another with the same audited samples.
-        other_attack: Whose AUC there is subtracted.
-        contrast: Members against "other_client", "unseen" or "mixed" non-members.
+        one: Scores of a run and target.
+        attack: Attack in these scores.
+        other: Scores of the same run, or of another with the same audited samples.
+        other_attack: Attack in these scores, whose AUC is subtracted.
+        contrast: Non-members: "other_client", "unseen" or "mixed".
 
     Raises:
-        BadInput: The two were not asked about the same samples, or one in ten or more come from
-            elsewhere in the other run, or an attack has no scores.
+        BadInput: The audited samples differ, more than one in ten has another origin, or an attack
+            has no scores.
 
     Source: DeLong, DeLong and Clarke-Pearson 1988, by :func:`fedaudit.metrics.compare_auc`.
     """
     for side, name in ((one, attack), (other, other_attack)):
         if name not in side.by_attack:
             raise BadInput(
-                f"there are no scores of {name!r}; there are {', '.join(side.by_attack)}"
+                f"there are no scores of {name!r}; take one of {', '.join(side.by_attack)}"
             )
     if not np.array_equal(one.ids, other.ids):
-        raise BadInput("the two runs audited other samples: no pairs")
+        raise BadInput(
+            "the two runs have different audited samples; take runs with the same data and draw"
+        )
     common = one.origin == other.origin
     if common.mean() < LEAST_COMMON:
         raise BadInput(
-            f"only {common.mean():.0%} of the audited samples come from the same clients in both "
-            "runs: no pairs"
+            f"only {common.mean():.0%} of the audited samples have the same origin in both runs, "
+            f"and a paired comparison needs {LEAST_COMMON:.0%}; take runs with the same draw"
         )
-    kept = common & np.isin(one.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
+    compared = common & np.isin(one.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
     return compare_auc(
-        one.by_attack[attack][kept],
-        other.by_attack[other_attack][kept],
-        is_member=one.origin[kept] == Origin.MEMBER,
+        one.by_attack[attack][compared],
+        other.by_attack[other_attack][compared],
+        is_member=one.origin[compared] == Origin.MEMBER,
     )

@@ -1,4 +1,4 @@
-"""One target's audited samples with the truth about them, and what was found so far."""
+"""Ground truth of one target's audited samples, and the figures of a study so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 
 
 class RunCoordinates(TypedDict):
-    """Coordinates that all figures and controls of a run share."""
+    """Fields that all figures and controls of a run share."""
 
     defense: str
     seed: int
 
 
 class ViewCoordinates(RunCoordinates):
-    """Coordinates that all figures on what the adversary of a run sees share."""
+    """Fields that all figures on the adversary of a run share."""
 
     view: str
 
@@ -45,14 +45,14 @@ def view_coordinates(run: Setup) -> ViewCoordinates:
 
 
 class Comparison(NamedTuple):
-    """The members and non-members of one contrast.
+    """Members and non-members of one contrast.
 
     Attributes:
-        chosen: Which units are compared.
-        fair: Whether one draw decided between members and these non-members.
-        within: "class" where both sides are matched in their classes, "client" where only units of
-            one client's draw are compared.
-        labels_alone: AUC of the best score that sees labels only; None where it is not known.
+        chosen: Whether each unit is compared.
+        fair: Whether one fair draw decided between members and these non-members.
+        within: "class" if both sides are matched by class, "client" if units are only compared
+            within the draw of one client.
+        labels_alone: AUC of the best score that sees labels only; None if unknown.
     """
 
     chosen: Bool[ndarray, " units"]
@@ -63,15 +63,15 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitTruth:
-    """Everything about one target's audited units that their scores are compared with.
+    """Ground truth of one target's audited units.
 
     Attributes:
-        target: The client under audit.
-        unit: Whose membership was asked for: "sample" or "person".
-        origin: Provenance of each unit: of a person that gave samples to several clients, the
-            target's if it is among them.
-        fair: Which of them a fair draw made member or unseen.
-        ids: Their ids in the data set, or their numbers as people.
+        target: The audited client.
+        unit: Unit of membership: "sample" or "person".
+        origin: Origin of each unit. A person with samples at several clients is a member if the
+            target is one of them.
+        fair: Whether a fair draw decided if the unit is a member or unseen.
+        ids: Ids of the units in the data set, or numbers of people.
     """
 
     target: ClientId
@@ -93,13 +93,11 @@ class UnitTruth:
 
     @property
     def for_controls(self) -> Comparison:
-        """The widest comparison in which nothing but membership is known to differ, if any is.
-
-        Controls on what clients differ by would fail where no figure rests on it.
-        """
-        every, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
+        """Comparison that controls use: all non-members, or unseen ones if only these are fair."""
+        # Controls on unfair non-members would detect differences between clients.
+        mixed, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
         has_both = 0 < self.is_member[unseen.chosen].sum() < unseen.chosen.sum()
-        return unseen if unseen.fair and has_both and not every.fair else every
+        return unseen if unseen.fair and has_both and not mixed.fair else mixed
 
     def _among(self, contrast: str) -> Bool[ndarray, " units"]:
         chosen: Bool[ndarray, " units"] = np.isin(
@@ -110,20 +108,20 @@ class UnitTruth:
 
 @dataclass(frozen=True)
 class TargetTruth(UnitTruth):
-    """Everything about one target's audited samples.
+    """Ground truth of one target's audited samples.
 
     Attributes:
-        kept: Positions of these samples in the audit set.
-        labels: Their classes.
-        owners: Who trained on them.
-        subject: Of which person each is, where people are the units of the audit.
-        unfair: Origins of non-members that no draw for this target decided about.
-        matched: Whether members and unfair non-members are matched in their classes.
+        positions: Positions of the samples in the audit set.
+        labels: Class of each sample.
+        owners: Client that trained on each sample.
+        subject: Person of each sample, if people are the units of the audit.
+        unfair: Origins of non-members that no fair draw for this target decided about.
+        matched: Whether members and unfair non-members are matched by class.
         has_classes: Whether labels are classes.
-        seed: Root seed of the draws behind comparisons.
+        seed: Root seed of random choices in comparisons.
     """
 
-    kept: Int[ndarray, " units"]
+    positions: Int[ndarray, " units"]
     labels: Int[ndarray, " units"]
     owners: Int[ndarray, " units"]
     subject: Int[ndarray, " units"] | None = None
@@ -134,48 +132,48 @@ class TargetTruth(UnitTruth):
 
     @cached_property
     def comparisons(self) -> Mapping[str, Comparison]:
-        """Members and non-members of each contrast, matched in their classes where need be."""
+        """Members and non-members of each contrast, matched by class if necessary."""
         return {name: self._comparison(name) for name in CONTRASTS}
 
     def _comparison(self, contrast: str) -> Comparison:
         chosen, is_member = self._among(contrast), self.is_member
-        present = {Origin(int(one)) for one in np.unique(self.origin[chosen & ~is_member])}
+        present = {Origin(int(code)) for code in np.unique(self.origin[chosen & ~is_member])}
         fair = not present & self.unfair
         within: Literal["", "class"] = ""
         if not fair and self.matched and present:
             rng = seeded_numpy(self.seed, "matched in class", self.target, contrast)
-            places = np.flatnonzero(chosen)
-            kept = matched_in_class(self.labels[places], is_member[places], rng=rng)
-            chosen = np.isin(np.arange(len(chosen)), places[kept])
+            positions = np.flatnonzero(chosen)
+            matched = matched_in_class(self.labels[positions], is_member[positions], rng=rng)
+            chosen = np.isin(np.arange(len(chosen)), positions[matched])
             within = "class"
-        alone = None
+        labels_alone = None
         if self.has_classes:
             rng = seeded_numpy(self.seed, "labels alone", self.target, contrast)
-            alone = labels_alone_auc(self.labels[chosen], is_member[chosen], rng=rng)
-        return Comparison(chosen, fair, within, alone)
+            labels_alone = labels_alone_auc(self.labels[chosen], is_member[chosen], rng=rng)
+        return Comparison(chosen, fair, within, labels_alone)
 
     @property
     def units(self) -> UnitTruth:
-        """The truth about the units of the audit: the samples themselves, or people."""
+        """Ground truth of the units of the audit, which are these samples or people."""
         if self.subject is None:
             return self
         people, place = np.unique(self.subject, return_inverse=True)
         origin = np.full(len(people), Origin.UNSEEN, dtype=np.int64)
-        for one in (Origin.OTHER_CLIENT, Origin.MEMBER):
-            origin[place[self.origin == one]] = one
-        # A person of whom one sample is another partner's was decided by no coin of two sides.
+        for code in (Origin.OTHER_CLIENT, Origin.MEMBER):
+            origin[place[self.origin == code]] = code
+        # If a partner of the target has one of the samples, no fair coin decided about the person.
         fair = np.ones(len(people), dtype=bool)
         fair[place[~self.fair]] = False
         return UnitTruth(self.target, "person", origin, fair, people)
 
     def of_units(self, scores: Float[ndarray, " samples"]) -> Float[ndarray, " units"]:
-        """Return the score of each unit: its own, or of a person the mean over their samples.
+        """Return the score of each unit; that of a person is the mean over their samples.
 
-        An infinite score counts as the largest finite one, or one that is higher than all others
-        would be of no use to a mean.
+        An infinite score counts as the largest or smallest finite one, as one infinite score would
+        otherwise decide the mean.
 
         Args:
-            scores: One a sample, larger for likelier members.
+            scores: Scores of samples, larger for likelier members.
 
         Source: Kandpal et al. 2023, User inference attacks on large language models, where the
             score is a log-likelihood ratio to reference models.
@@ -190,24 +188,24 @@ class TargetTruth(UnitTruth):
 def mean_by(
     subject: Int[ndarray, " samples"], values: Float[ndarray, "samples *columns"]
 ) -> Float[ndarray, "people *columns"]:
-    """Return the mean over the samples of each person, people in ascending order."""
+    """Return the mean over the samples of each person, for people in ascending order."""
     place, counts = np.unique(subject, return_inverse=True, return_counts=True)[1:]
     total = np.zeros((len(counts), *values.shape[1:]))
     np.add.at(total, place, values)
-    found: Float[ndarray, people * columns] = (total.T / counts).T
-    return found
+    means: Float[ndarray, people * columns] = (total.T / counts).T
+    return means
 
 
 @dataclass
 class Findings:
-    """The results so far; grows attack by attack.
+    """Figures, curves and scores of a study so far; each attack adds to them.
 
     Attributes:
-        limits: For rates at a false-positive rate, by their place in ``figures``, their limits at
-            any confidence: a mean over runs cannot be bounded from those of one confidence.
-        failed: For attacks that failed, by run and target, the reason.
-        uncovered: The same where the target took part in too few rounds.
-        alone: The same where it took part with too few others.
+        limits: Limits of rates at any confidence, by index in ``figures``. Means over runs need
+            them, as they cannot be bounded from limits at one confidence.
+        failed: Reason for each attack that failed, by attack and target of a run.
+        uncovered: The same for targets that participated in too few rounds.
+        alone: The same for targets that participated with too few other clients.
     """
 
     figures: list[Estimate] = field(default_factory=list)
@@ -226,89 +224,90 @@ class Findings:
 
 
 def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
-    """Return the audited samples as one target's figures see them.
+    """Return the ground truth of the audited samples that one target's figures use.
 
-    With people for units, those of other targets' panels are left out: of a person every figure
-    is of a coin that was tossed for this target. So are single samples that another target's draw
-    decided about, unless all clients have one label distribution: each draw follows the label
-    distribution of its target, which would pass for membership.
+    Some samples are left out:
 
-    Where a shift makes clients differ, other clients' samples are left out: the shift
-    alone distinguishes them from the target's. So are a malicious client's own, which it knows and
-    does not train on in every round. Where the study asks what an evaluation finds without
-    members, only unseen samples are kept, and a random half is called members.
+    - If people are units, people of other targets' draws: no coin was tossed about them for this
+      target.
+    - If label distributions differ between clients, samples of other targets' draws. Each draw
+      follows the label distribution of its target, which would be mistaken for membership.
+    - If a shift makes clients differ, other clients' samples, which it distinguishes from the
+      target's.
+    - A malicious client's samples, which it knows and does not train on in every round.
+    - If the study labels unseen samples as members, all others. A random half are then members.
     """
     audit, study = setup.deal.audit, setup.study
     origin = origin_of(setup, target)
-    # Which of the target's partners hold a sample was no fair draw between two sides.
+    # The fair draw did not decide whether the target or a partner has a sample.
     fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
-    wanted = np.ones(len(origin), dtype=bool)
+    is_used = np.ones(len(origin), dtype=bool)
     if audit.subject is not None:
-        wanted &= audit.fair_for(target)
-    own, alike = audit.drawn_with(target), has_equal_clients(setup)
-    decided = set(np.unique(origin[own & audit.fair_for(target)]).tolist())
-    drawn = {Origin.MEMBER, Origin.UNSEEN} <= decided
-    if drawn and not alike:
-        wanted &= own | ~np.isin(origin, [one for one in Origin if one in decided])
+        is_used &= audit.fair_for(target)
+    drawn_for_target, equal_clients = audit.drawn_with(target), has_equal_clients(setup)
+    decided = set(np.unique(origin[drawn_for_target & audit.fair_for(target)]).tolist())
+    has_draw = {Origin.MEMBER, Origin.UNSEEN} <= decided
+    if has_draw and not equal_clients:
+        is_used &= drawn_for_target | ~np.isin(origin, [code for code in Origin if code in decided])
     if study.shift is not None:
-        wanted &= origin != Origin.OTHER_CLIENT
+        is_used &= origin != Origin.OTHER_CLIENT
     if study.attacker is not None:
-        known = audit.owner == study.malicious_client
+        is_known = audit.owner == study.malicious_client
         if audit.subject is not None:
-            known = np.isin(audit.subject, audit.subject[known])
-        wanted &= ~known
-    nobody = study.figures.nobody_is_a_member
-    if nobody:
-        wanted &= origin == Origin.UNSEEN
-    kept = np.flatnonzero(wanted)
-    origin, fair = origin[kept], fair[kept]
-    subject = None if audit.subject is None else audit.subject[kept]
-    if nobody:
-        unit = np.arange(len(kept))
+            is_known = np.isin(audit.subject, audit.subject[is_known])
+        is_used &= ~is_known
+    null_members = study.figures.nobody_is_a_member
+    if null_members:
+        is_used &= origin == Origin.UNSEEN
+    positions = np.flatnonzero(is_used)
+    origin, fair = origin[positions], fair[positions]
+    subject = None if audit.subject is None else audit.subject[positions]
+    if null_members:
+        unit = np.arange(len(positions))
         if subject is not None:
             unit = np.unique(subject, return_inverse=True)[1]
         count = int(unit.max(initial=-1)) + 1
         chosen = seeded_numpy(setup.seed, "nobody", target).permutation(count) < count // 2
         origin = np.where(chosen[unit], Origin.MEMBER, Origin.UNSEEN)
         fair = np.zeros_like(fair)
-    unfair = {Origin.OTHER_CLIENT, Origin.UNSEEN} - (decided if drawn else set())
+    unfair = {Origin.OTHER_CLIENT, Origin.UNSEEN} - (decided if has_draw else set())
     classes = bool(setup.algorithm.architecture.task.classes)
     return TargetTruth(
         target=target,
         unit="sample",
-        unfair=frozenset() if alike or nobody else frozenset(unfair),
+        unfair=frozenset() if equal_clients or null_members else frozenset(unfair),
         matched=classes and study.audit.draw not in AS_PUBLISHED,
         has_classes=classes,
         seed=setup.seed,
         origin=origin,
-        kept=kept,
+        positions=positions,
         fair=fair,
-        labels=audit.samples.labels.numpy()[kept],
-        owners=audit.owner[kept],
-        ids=audit.samples.ids.numpy()[kept],
+        labels=audit.samples.labels.numpy()[positions],
+        owners=audit.owner[positions],
+        ids=audit.samples.ids.numpy()[positions],
         subject=subject,
     )
 
 
 def repeats(contrast: str, truth: UnitTruth) -> bool:
-    """Return True if the mixed contrast has one origin only, so that it is tested already."""
+    """Return True if the mixed contrast has one origin of non-members, and repeats its contrast."""
     missing = not all((truth.origin == origin).any() for origin in Origin)
     return contrast == "mixed" and missing
 
 
 def pooled(setup: Setup, audited: Sequence[UnitTruth]) -> list[UnitTruth]:
-    """Return the audited clients whose fair draws figures over all of them take together.
+    """Return the audited clients whose fair draws are pooled in figures over all clients.
 
-    There are none where all clients are alike, where some are defended and others are not, or where
+    The list is empty if all clients have the same distribution, if only some are defended, or if
     samples are redrawn as published.
     """
-    mixed = len({one.target in setup.defenses for one in audited}) > 1
-    if mixed or has_equal_clients(setup) or setup.study.figures.evaluation == "redraw":
+    is_mixed = len({truth.target in setup.defenses for truth in audited}) > 1
+    if is_mixed or has_equal_clients(setup) or setup.study.figures.evaluation == "redraw":
         return []
     return [
-        one
-        for one in audited
-        if {Origin.MEMBER, Origin.UNSEEN} <= set(one.origin[one.fair].tolist())
+        truth
+        for truth in audited
+        if {Origin.MEMBER, Origin.UNSEEN} <= set(truth.origin[truth.fair].tolist())
     ]
 
 
@@ -318,13 +317,12 @@ def has_equal_clients(setup: Setup) -> bool:
 
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:
-    """Return the origin of each sample: members are the data of all who are attacked as one."""
+    """Return the origin of each sample; samples of all clients attacked as one are members."""
     origin = setup.deal.audit.origin(target)
-    theirs = np.isin(setup.deal.audit.owner, _partners(setup, target))
-    return np.where(theirs, Origin.MEMBER, origin).astype(np.int64)
+    of_partners = np.isin(setup.deal.audit.owner, _partners(setup, target))
+    return np.where(of_partners, Origin.MEMBER, origin).astype(np.int64)
 
 
 def _partners(setup: Setup, target: ClientId) -> list[ClientId]:
-    """Return the clients that are attacked together with the target."""
     merged = setup.study.audit.merge
     return [client for client in merged if client != target] if target in merged else []

@@ -1,11 +1,10 @@
-"""Controls on the uploads of clients: norms of updates, and training metrics that clients report.
+"""Controls on clients' updates: their norms, and the training metrics that clients report.
 
-A client that returns the model it was sent, repeats another client's update or sends enormous
-numbers changes the figures of every other client if an attack compares clients. Its values are
-finite, so that nothing else notices.
+A client may return the model that it received, repeat another client's update, or send huge finite
+numbers. If an attack compares clients, this changes the figures of all other clients.
 
-A recorder that measures another network than the clients trained finds no leak. The clients' own
-accuracy then lies far above the recorder's on the same data.
+If a recorder measures another network than the clients train, it finds no leak. The accuracy that
+clients report is then far above the recorder's on the same data.
 """
 
 import json
@@ -33,16 +32,16 @@ from fedaudit.results.text import plain
 PEERS = "peer updates"
 _UPDATE = "update/client-"
 _SMALLEST, _LARGEST = 0.01, 100.0
-"""Share of the median norm of a round below and above which an update is degenerate. Clients with
+"""Ratios to the median norm of a round outside of which an update is degenerate. Clients with
 twenty times the data of others, or a tenth of their local steps, stay well within."""
 
 _FEWEST_CLIENTS = 3
-"""Below so many clients in a round no median says which of them differs."""
+"""Fewest clients in a round whose median shows which client differs."""
 
 _TOLERATED = 0.1
-"""Share of a client's rounds that may be degenerate, as where its training failed once."""
+"""Share of a client's rounds that may be degenerate, as training may fail once."""
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 ACCURACY: Final = "accuracy"
 LOSS: Final = "loss"
@@ -54,31 +53,31 @@ _REPORT = "reported/client-"
 _MOST_SAMPLES = 500
 _FEWEST_SAMPLES = 10
 _CONFIDENCE = 0.999
-"""Of a one-sided limit of a client's accuracy."""
+"""Confidence of the one-sided limit of a client's accuracy."""
 
 _ACCURACY_MARGIN = 0.1
-"""Gap beyond sampling error that is let pass: clients report averages within an epoch, and batch
-statistics lag behind."""
+"""Tolerated gap beyond sampling error, as clients report averages within an epoch, and batch
+statistics lag."""
 
 _LEAST_OF_CHANCE = 0.5
-"""Share of the accuracy of guessing, one in the number of classes, that trained models exceed."""
+"""Factor on the accuracy of guessing that the accuracy of trained models exceeds."""
 
 _LOSS_FACTOR, _LOSS_MARGIN = 2.0, 0.5
 _SAME_SCALE = 0.5
-"""Losses whose ratio stays within a factor of 2 ** 0.5 over the rounds differ by their scale alone,
-such as a mean that was divided by the batch size once more."""
+"""Largest range over rounds of the log2 ratio of two losses that differ by a scale, for example if
+a mean was divided by the batch size again."""
 
 _FEWEST_ROUNDS = 2
 _CAUSES = (
     "likely causes: the client's loader normalises samples and the audited ones are raw, batch "
-    "statistics or layers stay at the client, the client counted in training mode while the "
+    "statistics or layers stay at the client, the client measured in training mode while the "
     "running statistics of its batch normalisation still lag, noise or clipping is applied after "
-    "the client counted, or another network was given to the recorder"
+    "the client measured, or the recorder has another network"
 )
 
 
 def _merged(round: Round) -> set[ClientId]:
-    """Return the clients that are seen in a sum only, and those that sums are named after."""
+    """Return the clients that are visible only in a sum, and those that represent a sum."""
     return {*round.stands_for, *round.stands_for.values()}
 
 
@@ -86,7 +85,7 @@ def update_notes(round: Round) -> dict[str, str]:
     """Return a note with norm and digest of each client's update, for :func:`peer_controls`.
 
     Args:
-        round: As the adversary sees it; clients whose update it hides are left out.
+        round: The round in the adversary's view. Clients whose update it hides are left out.
     """
     updates = {c: round.exposed[c].update for c in sorted({*round.exposed} - _merged(round))}
     return {
@@ -97,51 +96,51 @@ def update_notes(round: Round) -> dict[str, str]:
 
 
 def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
-    """Compare the norms of clients' updates round by round, for attacks that compare clients."""
-    rounds = [updates for one in stored if len(updates := _updates(one)) >= _FEWEST_CLIENTS]
+    """Yield a control on degenerate updates for each attack that compares clients."""
+    by_round = map(_updates, stored)
+    rounds = [updates for updates in by_round if len(updates) >= _FEWEST_CLIENTS]
     attacks = [name for name, attack in run.attacks.items() if attack.compares_clients]
     if not rounds or not attacks:
         return
-    seen, odd = Counter[ClientId](), dict[ClientId, list[float]]()
+    seen, degenerate = Counter[ClientId](), dict[ClientId, list[float]]()
     for updates in rounds:
-        middle = median(update.norm for update in updates.values())
-        times = Counter(update.digest for update in updates.values())
+        median_norm = median(update.norm for update in updates.values())
+        counts = Counter(update.digest for update in updates.values())
         for client, (norm, digest) in updates.items():
             seen[client] += 1
-            share = norm / middle if middle > 0 else 1.0
-            # Two trainings never end in the same update to the last digit.
-            repeated = norm > 0 and digest != "" and times[digest] > 1
-            if repeated or not _SMALLEST <= share <= _LARGEST:
-                odd.setdefault(client, []).append(share)
-    worst = {c: shares for c, shares in odd.items() if len(shares) > _TOLERATED * seen[c]}
+            ratio = norm / median_norm if median_norm > 0 else 1.0
+            # Two trainings never end in exactly the same update.
+            is_repeated = norm > 0 and digest != "" and counts[digest] > 1
+            if is_repeated or not _SMALLEST <= ratio <= _LARGEST:
+                degenerate.setdefault(client, []).append(ratio)
+    worst = {c: ratios for c, ratios in degenerate.items() if len(ratios) > _TOLERATED * seen[c]}
     for name in attacks:
         yield ControlResult(
             **run_coordinates(run),
             control=PEERS,
             attack=name,
             clients=sorted(worst),
-            expected="each client's update is its own and of the size of others",
+            expected="every client's update differs from all others and has a similar norm",
             value=None,
             passed=not worst,
-            note=_named(worst, run) if worst else f"{len(seen)} clients in {len(rounds)} rounds",
+            note=_describe(worst, run) if worst else f"{len(seen)} clients in {len(rounds)} rounds",
         )
 
 
-def _named(worst: dict[ClientId, list[float]], run: Setup) -> str:
-    names = run.names
-    said = []
-    for client, shares in sorted(worst.items())[:_MOST_NAMED]:
-        middle = median(shares)
-        repeated = ", the same as another client's," * (_SMALLEST <= middle <= _LARGEST)
-        said.append(
-            f"client {plain(names.get(client, str(client)))} sent updates of {middle:.2g} times "
-            f"the median norm{repeated} in {len(shares)} rounds"
+def _describe(worst: dict[ClientId, list[float]], run: Setup) -> str:
+    sentences = []
+    for client, ratios in sorted(worst.items())[:_MAX_NAMED]:
+        ratio = median(ratios)
+        repeated = ", the same as another client's," * (_SMALLEST <= ratio <= _LARGEST)
+        sentences.append(
+            f"client {plain(run.names.get(client, str(client)))} sent updates of {ratio:.2g} times "
+            f"the median norm{repeated} in {len(ratios)} rounds"
         )
-    more = len(worst) - _MOST_NAMED
-    said += [f"{more} more clients likewise"] if more > 0 else []
+    others = len(worst) - _MAX_NAMED
+    sentences += [f"so did {others} further clients"] if others > 0 else []
     return (
-        f"{'; '.join(said)}: comparisons with such clients are distorted; find out why, or leave "
-        "them out of the audit"
+        f"{'; '.join(sentences)}: comparisons with such clients are distorted; find out why, or "
+        "leave them out of the audit"
     )
 
 
@@ -150,15 +149,15 @@ def _norm(update: Params) -> float:
 
 
 class _Update(NamedTuple):
-    """Norm and digest of a client's update; without a digest in older recordings."""
+    """Norm and digest of a client's update; the digest is empty in older recordings."""
 
     norm: float
     digest: str
 
 
 def _updates(stored: Stored) -> dict[ClientId, _Update]:
-    """Return the updates of one round; malformed notes are left out."""
-    found = dict[ClientId, _Update]()
+    """Return the updates of one round without malformed notes."""
+    updates = dict[ClientId, _Update]()
     for name, note in stored.notes.items():
         number = name.removeprefix(_UPDATE)
         text, _, digest = note.partition(" ")
@@ -168,18 +167,18 @@ def _updates(stored: Stored) -> dict[ClientId, _Update]:
             except ValueError:
                 continue
             if isfinite(norm) and norm >= 0:
-                found[int(number)] = _Update(norm, digest)
-    return found
+                updates[int(number)] = _Update(norm, digest)
+    return updates
 
 
 class Comparison(NamedTuple):
-    """Metrics of one client in one round: reported, and measured on its audited members.
+    """Metrics of one client in one round, reported and measured on its audited members.
 
     Attributes:
-        reported: By name, "accuracy" (a share, or in percent) and "loss".
-        samples: Number of audited members that were measured.
+        reported: Reported "accuracy" (a share or a percentage) and "loss".
+        samples: Number of measured members.
         loss: Mean loss of the uploaded model on them.
-        loss_error: Standard error of that mean.
+        loss_error: Standard error of the mean loss.
         correct: Number of correct predictions; None for tasks without accuracy.
     """
 
@@ -191,15 +190,15 @@ class Comparison(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """Accuracy that was measured."""
+        """Measured accuracy."""
         return (self.correct or 0) / self.samples
 
 
 def metrics_in(values: object) -> dict[Metric, float]:
     """Return the usable metrics among the values that a client reported.
 
-    Values that are not finite numbers are left out: a client chooses them. Whether an accuracy is a
-    share or a percentage follows from the values of all rounds and clients.
+    Values that are no finite numbers are left out. The values of all rounds decide whether an
+    accuracy is a share or a percentage.
 
     Args:
         values: A mapping with "accuracy", "loss" or both.
@@ -209,7 +208,7 @@ def metrics_in(values: object) -> dict[Metric, float]:
     for name in names:
         try:
             value = float(values[name])  # type: ignore[index]
-        # Missing, or of any type: a client chooses it.
+        # A client may omit the value or send any type.
         except (KeyError, TypeError, ValueError, OverflowError, RuntimeError):
             continue
         if isfinite(value) and value >= 0 and (name == LOSS or value <= 100):
@@ -223,13 +222,13 @@ def reported_notes(
     round: Round,
     device: torch.device = CPU,
 ) -> dict[str, str]:
-    """Measure the uploads of clients that reported metrics on their audited members.
+    """Measure models of clients that reported metrics, on their audited members.
 
     Args:
         reported: Metrics by client.
-        members: Audited members of each client.
-        round: As the adversary sees it; clients whose model it hides are left out.
-        device: Where models are run.
+        members: Audited members by client.
+        round: The round in the adversary's view. Clients whose model it hides are left out.
+        device: Device for models.
 
     Returns:
         A note for each client, for :func:`reported_controls`.
@@ -241,9 +240,10 @@ def reported_notes(
             continue
         if not samples or not metrics:
             continue
-        found = _measured(exposed.local, samples.take(slice(_MOST_SAMPLES)), dict(metrics), device)
-        if found is not None:
-            notes[f"{_REPORT}{client}"] = json.dumps(found)
+        samples = samples.take(slice(_MOST_SAMPLES))
+        comparison = _measured(exposed.local, samples, dict(metrics), device)
+        if comparison is not None:
+            notes[f"{_REPORT}{client}"] = json.dumps(comparison)
     return notes
 
 
@@ -264,38 +264,38 @@ def _read(stored: Stored, client: ClientId) -> Comparison | None:
     try:
         reported, samples, loss, error, correct = json.loads(stored.notes[f"{_REPORT}{client}"])
         numbers = [float(samples), float(loss), float(error), float(correct or 0)]
-        possible = int(samples) > 0 and 0 <= int(correct or 0) <= int(samples)
-        if not (all(map(isfinite, numbers)) and possible):
+        is_possible = int(samples) > 0 and 0 <= int(correct or 0) <= int(samples)
+        if not (all(map(isfinite, numbers)) and is_possible):
             return None
-        known = None if correct is None else int(correct)
-        return Comparison(metrics_in(reported), int(samples), float(loss), float(error), known)
+        count = None if correct is None else int(correct)
+        return Comparison(metrics_in(reported), int(samples), float(loss), float(error), count)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 
 def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
-    """Compare reported with measured metrics, a control for each client that reported some.
+    """Yield a control for each client with reported metrics that compares them with measured ones.
 
-    A control fails where the client's own figure is much better than the recorder's in most of its
-    measured rounds. A worse one proves nothing: clients average over an epoch in which the model
-    improves, with dropout and augmentation.
+    A control fails if the reported metric is much better than the measured one in most measured
+    rounds. A worse one is no fault, as clients average over an epoch in which the model improves,
+    with dropout and augmentation.
 
-    An accuracy of 0.8 is 0.8 or 0.8 %. A control fails only where neither is near the recorder's.
+    An accuracy of 0.8 may be a share or a percentage. A control fails only if neither is near the
+    measured accuracy.
     """
     for client in run.study.audit.targets:
-        rounds = [comparison for one in stored if (comparison := _read(one, client))]
+        rounds = [comparison for part in stored if (comparison := _read(part, client))]
         if not rounds:
             continue
         value, passed, note = _compared(rounds, run.dataset.classes)
         if rounds[0].samples < _FEWEST_SAMPLES:
             passed = None
-            note += f"; fewer than {_FEWEST_SAMPLES} audited members cannot decide"
+            note += f"; inconclusive with fewer than {_FEWEST_SAMPLES} audited members"
         yield ControlResult(
             **run_coordinates(run),
             control=REPORTED,
             target=client,
-            expected="the client's own training accuracy or loss is that of its upload on its "
-            "members",
+            expected="reported training accuracy or loss agrees with that of the upload on members",
             value=value,
             passed=passed,
             note=f"{note}; {_CAUSES}" if passed is False else note,
@@ -303,7 +303,7 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
 
 
 class _Outcome(NamedTuple):
-    """The recorder's accuracy, whether the client's metric is near its own, and both in words."""
+    """Measured accuracy, whether the reported metric agrees, and a note for the reader."""
 
     value: float | None
     passed: bool | None
@@ -311,68 +311,66 @@ class _Outcome(NamedTuple):
 
 
 def _compared(rounds: Sequence[Comparison], classes: int) -> _Outcome:
-    counted = [one for one in rounds if ACCURACY in one.reported and one.correct is not None]
-    # Losses have no scale that all clients share: accuracy decides where it is known.
+    counted = [c for c in rounds if ACCURACY in c.reported and c.correct is not None]
+    # Clients' losses may have different scales, so that accuracy decides if it is known.
     if not counted:
         return _losses(rounds)
     percent = [
-        one._replace(reported={**one.reported, ACCURACY: one.reported[ACCURACY] / 100})
-        for one in counted
+        c._replace(reported={**c.reported, ACCURACY: c.reported[ACCURACY] / 100}) for c in counted
     ]
-    if any(one.reported.get(ACCURACY, 0) > 1 for one in rounds):
+    if any(c.reported.get(ACCURACY, 0) > 1 for c in rounds):
         return _accuracies(percent)
-    found = _accuracies(counted)
-    # No model is far below chance. What other clients report says nothing of this one: a single
-    # client could switch the alarms of all others off.
-    theirs = median(one.reported[ACCURACY] for one in percent)
+    outcome = _accuracies(counted)
+    # A percentage must not be far below chance. Reports of other clients are not used, as a single
+    # client could otherwise disable the controls of all others.
+    reported = median(c.reported[ACCURACY] for c in percent)
     below = (
-        lower_limit(one.correct or 0, one.samples, confidence=_CONFIDENCE) - one.reported[ACCURACY]
-        for one in percent
+        lower_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE) - c.reported[ACCURACY]
+        for c in percent
     )
-    may_be_percent = theirs * classes >= _LEAST_OF_CHANCE and median(below) <= _ACCURACY_MARGIN
-    if found.passed is False and may_be_percent:
-        note = f"{found.note}; whether this is a share or in percent is not known"
-        return found._replace(passed=None, note=note)
-    return found
+    may_be_percent = reported * classes >= _LEAST_OF_CHANCE and median(below) <= _ACCURACY_MARGIN
+    if outcome.passed is False and may_be_percent:
+        note = f"{outcome.note}; it is unknown if this is a share or a percentage"
+        return outcome._replace(passed=None, note=note)
+    return outcome
 
 
 def _accuracies(rounds: Sequence[Comparison]) -> _Outcome:
-    own = median(one.accuracy for one in rounds)
-    theirs = median(one.reported[ACCURACY] for one in rounds)
+    measured = median(c.accuracy for c in rounds)
+    reported = median(c.reported[ACCURACY] for c in rounds)
     above = (
-        one.reported[ACCURACY] - upper_limit(one.correct or 0, one.samples, confidence=_CONFIDENCE)
-        for one in rounds
+        c.reported[ACCURACY] - upper_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE)
+        for c in rounds
     )
     passed = median(above) <= _ACCURACY_MARGIN
-    return _Outcome(
-        own, passed, f"accuracy reported {theirs:.2f}, measured {own:.2f}{_over(rounds)}"
-    )
+    note = f"accuracy reported {reported:.2f}, measured {measured:.2f}{_scope(rounds)}"
+    return _Outcome(measured, passed, note)
 
 
 def _losses(rounds: Sequence[Comparison]) -> _Outcome:
-    known = [one for one in rounds if LOSS in one.reported]
-    if not known:
+    rounds = [c for c in rounds if LOSS in c.reported]
+    if not rounds:
         return _Outcome(None, None, "no accuracy or loss that can be compared")
-    own, theirs = median(one.loss for one in known), median(one.reported[LOSS] for one in known)
-    note = f"loss reported {theirs:.3g}, measured {own:.3g}{_over(known)}"
+    measured, reported = median(c.loss for c in rounds), median(c.reported[LOSS] for c in rounds)
+    note = f"loss reported {reported:.3g}, measured {measured:.3g}{_scope(rounds)}"
     errors = float(sp.special.ndtri(_CONFIDENCE))
     gaps = [
-        one.loss - errors * one.loss_error - (_LOSS_FACTOR * one.reported[LOSS] + _LOSS_MARGIN)
-        for one in known
+        c.loss - errors * c.loss_error - (_LOSS_FACTOR * c.reported[LOSS] + _LOSS_MARGIN)
+        for c in rounds
     ]
     if median(gaps) <= 0:
         return _Outcome(None, True, note)
-    if len(known) < _FEWEST_ROUNDS:
-        why = "one round cannot tell another network from another scale"
-        return _Outcome(None, None, f"{note}; {why}")
-    ratios = [log2(one.loss / max(one.reported[LOSS], 1e-12)) for one in known]
+    if len(rounds) < _FEWEST_ROUNDS:
+        reason = "one round cannot distinguish another network from another scale"
+        return _Outcome(None, None, f"{note}; {reason}")
+    ratios = [log2(c.loss / max(c.reported[LOSS], 1e-12)) for c in rounds]
     if max(ratios) - min(ratios) <= _SAME_SCALE:
-        why = "the ratio is the same in all rounds, as of another scale"
-        return _Outcome(None, None, f"{note}; {why}")
+        reason = "the ratio is the same in all rounds, which suggests another scale"
+        return _Outcome(None, None, f"{note}; {reason}")
     return _Outcome(None, False, note)
 
 
-def _over(rounds: Sequence[Comparison]) -> str:
+def _scope(rounds: Sequence[Comparison]) -> str:
     count = len(rounds)
     members = f"{rounds[-1].samples} audited members"
     return f" on {members}" + (f" (medians of {count} rounds)" if count > 1 else "")

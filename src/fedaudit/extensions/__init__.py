@@ -1,4 +1,4 @@
-"""Optional tables of a study. Each is one extension of a run, imported if the study asks for it."""
+"""Extensions of a run by optional tables of its study, each imported when a study needs it."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -10,13 +10,12 @@ if TYPE_CHECKING:
 
 
 def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[type[Extension]]":
-    """Yield the extensions that a study asks for, in the order in which they change a run.
+    """Yield the extensions of a study, in the order in which they change a run.
 
     Args:
-        study: Its settings.
-        attacks: Its attacks; some need a federation of the adversary's without any table.
+        study: Settings.
+        attacks: Attacks of the study. Some need a federation of the adversary without any table.
     """
-    named = [attacks[name] for name in study.attacks]
     if study.attacker is not None:
         from fedaudit.extensions.attacker import Attacker
 
@@ -33,11 +32,11 @@ def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[
         from fedaudit.extensions.secure_sum import SecureSum
 
         yield SecureSum
-    if study.shadow is not None or any(one.learns for one in named):
+    if study.shadow is not None or any(attacks[name].learns for name in study.attacks):
         from fedaudit.extensions.examples import LearnedFrom
 
         yield LearnedFrom
-    if study.references is not None or any(one.needs_references for one in attacks.values()):
+    if study.references is not None or any(a.needs_references for a in attacks.values()):
         from fedaudit.extensions.references import References
 
         yield References

@@ -1,4 +1,4 @@
-"""The table [attacker]: a malicious client, when it poisons what it sends, and with what."""
+"""The table [attacker]: a malicious client that sends poisoned updates in some rounds."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,33 +18,33 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.base import TurnContext
 from fedaudit.fl.hooks import Chain, Defense, Turn
 from fedaudit.observe.round import Update, Upload
-from fedaudit.observe.views import PARTICIPANT, View, with_own
+from fedaudit.observe.views import PARTICIPANT, View, with_resources
 from fedaudit.plan.optional import AttackerSection
 from fedaudit.plan.parts import Extension, Setup
 from fedaudit.plan.sections import Study
 
 _TRAINING_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient")
-_CLIMBS = 2.0
-"""An ascent ends at the loss of a guess among all classes, this often."""
+_ASCENT_LIMIT = 2.0
+"""Loss at which an ascent ends, as a multiple of the loss of guessing among all classes."""
 
 
 @dataclass(frozen=True)
 class PoisonedUpload(Defense):
-    """Trains on probed samples in poisoned rounds, to raise the loss on them; honest in others.
+    """Poisoned updates that raise the loss of audited samples; honest ones in other rounds.
 
     Attributes:
-        probes: The probed samples, with the labels that the client trains them on.
-        rounds: The poisoned ones.
-        ascends_to: The loss up to which the client climbs on each sample; 0 for descent, on labels
-            that are wrong.
-        strength: Factor of what is sent in these rounds.
+        probes: Audited samples, with the labels that the client trains on.
+        rounds: Poisoned rounds.
+        ascends_to: Loss up to which the client maximises the loss of each sample; 0 to minimise
+            the loss on wrong labels.
+        strength: Factor by which poisoned updates are multiplied.
 
     Source: Nasr et al. 2019, active attacks by gradient ascent; Mo et al. 2025 (FedPoisonMIA), for
         wrong labels.
-    Differs: The ascent is the client's local training with its steps turned round, not one step at
-        a rate of its own, and leaves out samples whose loss is high already, as it would not stay
-        finite. FedPoisonMIA's choice of an update that passes for an honest one among others'
-        is left out: no aggregation here tells outliers.
+    Differs: The ascent is the client's local training with the opposite sign, instead of one step
+        with a separate learning rate. It leaves out samples whose loss is already high, so that the
+        loss stays finite. FedPoisonMIA also chooses updates that resemble honest ones, which is
+        left out, as no aggregation here detects outliers.
     """
 
     accepts: ClassVar[tuple[type, ...]] = (Update,)
@@ -55,22 +55,22 @@ class PoisonedUpload(Defense):
     strength: float = 1.0
 
     def acts_in(self, hook: str) -> bool:
-        """False of the loss where there is no ascent."""
+        """Return True if the defense acts in a hook; it changes the loss only for an ascent."""
         return super().acts_in(hook) and (hook != "loss" or self.ascends_to > 0)
 
     def select(self, data: Samples, turn: Turn) -> Samples:
-        """Each round: the probes in poisoned ones, the client's own samples in others."""
+        """Return the probes in poisoned rounds, and the client's samples in others."""
         return samples_on(self.probes, turn.device) if turn.round in self.rounds else data
 
     def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        """Each step: minus the loss, up to where the ascent ends."""
+        """Return minus the loss, clamped where the ascent ends, in poisoned rounds."""
         if not self.ascends_to or turn.round not in self.rounds:
             return super().loss(outputs, batch, turn)
         losses = turn.received.architecture.loss(outputs, batch.y)
         return -losses.clamp(max=self.ascends_to).mean()
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round: lengthened in poisoned ones."""
+        """Return the update, multiplied by the strength in poisoned rounds."""
         if turn.round not in self.rounds:
             return upload
         return replace(upload, values=scaled(upload.values, self.strength))
@@ -81,8 +81,8 @@ class Attacker(Extension):
     """The malicious client of a run.
 
     Attributes:
-        client: Its number.
-        poison: Its doing, before what its own defense does to uploads.
+        client: Number of the client.
+        poison: Its poisoned training, which comes before its defense.
     """
 
     client: ClientId
@@ -97,26 +97,26 @@ class Attacker(Extension):
 
     @classmethod
     def configure_attack(cls, study: Study, attack: Attack) -> Attack:
-        """Give an attack on poisoned rounds the numbers of these."""
+        """Return the attack with the numbers of poisoned rounds, if its rule uses them."""
         if not isinstance(attack.rule, Recovery):
             return attack
-        given = _section(study)
-        rule = replace(attack.rule, first=given.first, every=given.every)
+        section = _section(study)
+        rule = replace(attack.rule, first=section.first, every=section.every)
         return replace(attack, rule=rule)
 
     @classmethod
     def extra_rounds(cls, study: Study) -> set[int]:
-        """Return rounds in which the malicious client looks: after each poison, before the next."""
-        later = _section(study).every - 1
-        return {index + wait for index in poisoned_rounds(study) for wait in (0, later)}
+        """Return the poisoned rounds, and the last honest rounds before the next poisoned ones."""
+        last_honest = _section(study).every - 1
+        return {index + offset for index in poisoned_rounds(study) for offset in (0, last_honest)}
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with its malicious client, unless that sends no poison."""
-        given = _section(run.study)
-        if given.kind == "none":
+        """Return the run with its malicious client, unless it sends no poisoned updates."""
+        section = _section(run.study)
+        if section.kind == "none":
             return run
-        return run.with_extension(_attacker(run, given, dataset.classes))
+        return run.with_extension(_attacker(run, section, dataset.classes))
 
     def extend_clients(self, clients: TurnContext) -> TurnContext:
         """Return all clients, where one sends poisoned updates under its defense."""
@@ -126,11 +126,10 @@ class Attacker(Extension):
 
     def untested(self) -> str:
         """Return a sentence on the federation without its malicious client."""
-        return "The federation without its malicious client, whose poison is in its models."
+        return "The federation without its malicious client, which has poisoned its models."
 
 
 def _section(study: Study) -> AttackerSection:
-    """Return the table of a study that has one."""
     assert study.attacker is not None
     return study.attacker
 
@@ -138,80 +137,84 @@ def _section(study: Study) -> AttackerSection:
 def poisoned_rounds(study: Study) -> tuple[int, ...]:
     """Return the poisoned rounds of a study with a malicious client, ascending.
 
-    The last round of the run comes after the last of them has been recovered from.
+    Each is followed by its honest rounds before the run ends.
 
     Raises:
-        BadInput: There are too few rounds for one.
+        BadInput: There are too few rounds for one poisoned round.
     """
-    given, last = _section(study), study.training.rounds
-    found = tuple(range(given.first, last - given.every + 2, given.every))
-    if not found:
+    section, last = _section(study), study.training.rounds
+    rounds = tuple(range(section.first, last - section.every + 2, section.every))
+    if not rounds:
         raise BadInput(
-            f"attacker.first is {given.first} and attacker.every {given.every}, so that the first "
-            f"poison would be recovered from in round {given.first + given.every - 1} of {last}; "
-            f"raise {setting('training.rounds')}, or lower these"
+            f"attacker.first is {section.first} and attacker.every {section.every}, so that honest "
+            f"rounds would follow until round {section.first + section.every - 1}, and training "
+            f"has {last} rounds; raise {setting('training.rounds')}, or lower these"
         )
-    return found
+    return rounds
 
 
-def _as_attacker(study: Study, given: AttackerSection, view: View) -> View:
+def _as_attacker(study: Study, section: AttackerSection, view: View) -> View:
     if view.name != PARTICIPANT:
         raise NotVisible(
-            f"a malicious client sees what a participant sees, and audit.view is {view.name!r}; "
+            f"a malicious client has the view of a participant, and audit.view is {view.name!r}; "
             f"use the view {PARTICIPANT!r}"
         )
     rounds, client = poisoned_rounds(study), study.malicious_client
-    sends = {
-        "none": "trains as it should in all rounds",
+    action = {
+        "none": "trains honestly in all rounds",
         "mislabel": "trains on the audited samples with wrong labels",
-        "ascent": "climbs the loss on the audited samples",
-    }[given.kind]
+        "ascent": "maximises the loss on the audited samples",
+    }[section.kind]
     listed = ", ".join(map(str, rounds[:2])) + (f", ... {rounds[-1]}" if len(rounds) > 2 else "")
-    when = "" if given.kind == "none" else f" in rounds {listed}, and sends that"
-    times = f", at {given.strength:g} times its length" if when and given.strength != 1 else ""
+    when = "" if section.kind == "none" else f" in rounds {listed}, and sends the update"
+    factor = f" times {section.strength:g}" if when and section.strength != 1 else ""
     return replace(
-        with_own(view, Sees.CHOOSES_UPLOAD),
-        description=f"{view.description}; it is client {client} and {sends}{when}{times}",
+        with_resources(view, Sees.CHOOSES_UPLOAD),
+        description=f"{view.description}; it is client {client} and {action}{when}{factor}",
     )
 
 
-def _attacker(run: Setup, given: AttackerSection, classes: int) -> Attacker:
+def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
     study, algorithm = run.study, run.algorithm
     run.refuse_several_models("attacker")
     if study.task.name != "classification":
         raise Unsupported(
-            f"a malicious client gives samples wrong classes, or climbs to the loss of guessing "
-            f"among them, and the task is {study.task.name!r}; use classification"
+            "a malicious client uses wrong classes, or the loss of guessing among classes, and the "
+            f"task is {study.task.name!r}; use classification"
         )
     client = study.malicious_client
-    own = run.defenses.get(client)
-    if own is not None and (own.cancels or any(own.acts_in(hook) for hook in _TRAINING_HOOKS)):
+    defense = run.defenses.get(client)
+    if defense is not None and (
+        defense.cancels or any(defense.acts_in(hook) for hook in _TRAINING_HOOKS)
+    ):
         raise Unsupported(
-            f"client {client} is malicious, and its defense acts on more than its own upload; name "
-            f"the other clients in {setting('defense.clients')}, or use a defense of uploads, such "
+            f"client {client} is malicious, and its defense acts on more than its update; name "
+            f"the other clients in {setting('defense.clients')}, or use a defense of updates, such "
             "as client-dp"
         )
     if study.training.participation < 1:
         raise Unsupported(
             f"{setting('training.participation')} is {study.training.participation:g}, and a "
-            "malicious client would not take part in each round that it poisons; give 1, or "
-            f"leave out {table('attacker')}"
+            "malicious client must participate in each round that it poisons; give 1, or "
+            f"leave {table('attacker')} out"
         )
     if study.canaries is not None:
         raise Unsupported(
-            "canary clients measure how well honest clients' updates are hidden; leave out "
-            f"{table('canaries')} or {table('attacker')}"
+            "canary clients measure how well honest clients' updates are hidden, and "
+            f"{table('attacker')} adds a malicious client; leave out {table('canaries')} or "
+            f"{table('attacker')}"
         )
-    chosen = frozenset(poisoned_rounds(study))
-    # As clients' samples are once training begins.
+    rounds = frozenset(poisoned_rounds(study))
+    # Training converts clients' samples to the model's type, and hooks receive them converted.
     net = algorithm.nets[0].initial(0)
     probes = run.deal.audit.samples
     probes = probes.replace(features=in_model_dtype(probes.features, net))
-    if given.kind == "ascent":
-        poison = PoisonedUpload(probes, chosen, _CLIMBS * math.log(classes), given.strength)
+    if section.kind == "ascent":
+        limit = _ASCENT_LIMIT * math.log(classes)
+        poison = PoisonedUpload(probes, rounds, limit, section.strength)
     else:
         rng = seeded(run.seed, "wrong labels")
         shift = torch.randint(1, classes, (len(probes),), generator=rng)
         probes = probes.replace(targets=(probes.labels + shift) % classes)
-        poison = PoisonedUpload(probes, chosen, strength=given.strength)
+        poison = PoisonedUpload(probes, rounds, strength=section.strength)
     return Attacker(client, poison)

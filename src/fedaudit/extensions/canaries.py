@@ -1,7 +1,6 @@
-"""Canaries: clients that test how well one client's update is hidden, and planted records.
+"""Canary clients of the table [canaries], and canary records of the draw "canaries".
 
-The table [canaries] adds canary clients. The draw "canaries" audits canary records. Either gives
-bounds on epsilon and checks what a defense claims.
+Both give lower bounds on epsilon, which are compared with what a defense claims.
 """
 
 import math
@@ -48,10 +47,9 @@ from fedaudit.results.record import ControlResult
 
 if TYPE_CHECKING:
     from fedaudit.defenses.clip import ClientDP
-    from fedaudit.results.record import ControlResult
 
 _CLAIM_ERROR = 0.01
-"""How often a sound claim may be called refuted, by any attack, target or run."""
+"""Probability that a true claim is refuted by some attack, target or run."""
 
 _ONE_UPDATE = (
     "unit: one client's whole contribution (its updates or zeros, weight and noise as they are), "
@@ -61,19 +59,20 @@ _ONE_UPDATE = (
 
 @dataclass(frozen=True)
 class Canaries(Extension):
-    """The canary clients of one run; no part of the deal.
+    """Canary clients of one run, which are not part of the deal.
 
     Attributes:
-        numbers: The number of each as a client.
-        sends: Whether each sends its direction, as a fair coin decided; the others send zeros, with
+        numbers: Client number of each canary.
+        sends: Whether each sends its direction, as a fair coin decided. The others send zeros, with
             the same weight and noise.
-        length: Of what is sent.
-        seed: Of their directions.
-        size: Samples that each is counted with in the average, as many as other clients have.
-        claimed: Epsilon of one client's update that the defense claims for the released models, the
-            canaries' noise among that of all; None where it claims none.
-        claimed_without: The same of the federation without canaries, whose noise is less.
-        unclaimed: Reason why there is no claim; empty where there is one, or no defense.
+        length: Norm of the directions.
+        seed: Seed of the directions.
+        size: Number of samples that determines the weight of a canary in the average; that of the
+            largest client.
+        claimed: Epsilon of one client's update that the defense claims for the released models,
+            including the noise of canaries; None without a claim.
+        claimed_without: The same for the federation without canaries, which has less noise.
+        unclaimed: Reason why a defense makes no claim; empty otherwise.
     """
 
     numbers: tuple[ClientId, ...]
@@ -91,22 +90,22 @@ class Canaries(Extension):
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         """Return the run with its canary clients."""
         assert run.study.canaries is not None
-        found = run.with_extension(_canaries(run, run.study.canaries))
+        extended = run.with_extension(_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
-            if not set(found.cohort(index)) & run.deal.clients.keys():
+            if not set(extended.cohort(index)) & run.deal.clients.keys():
                 raise BadInput(
-                    f"in round {index} of seed {run.seed} only canary clients would take part; "
-                    f"raise {setting('training.participation')}, or take fewer canaries"
+                    f"in round {index} of seed {run.seed} only canary clients would participate; "
+                    f"raise {setting('training.participation')}, or lower canaries.count"
                 )
-        return found
+        return extended
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """The canaries."""
+        """Canary clients."""
         return self.numbers
 
     def direction(self, like: Params, number: int) -> Params:
-        """Return the direction of one canary, at length 1, in the shapes of a model."""
+        """Return the direction of one canary, with norm 1, in the shapes of a model."""
         return canary_direction(like, self.seed, number)
 
     def extend_clients(self, clients: TurnContext) -> TurnContext:
@@ -128,7 +127,7 @@ class Canaries(Extension):
     def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Hide the canaries, whose statistics go into a file of the run's folder."""
+        """Yield the rounds without canaries, and write statistics of canaries to a file."""
         seed = seed_for(run.federation_seed, "initial model")
         (start,) = run.algorithm.models(run.algorithm.start(seed)).values()
         return keeping_canaries(
@@ -142,189 +141,191 @@ class Canaries(Extension):
         )
 
     def cost(self) -> str:
-        """Return a sentence on what the canaries add to every round."""
+        """Return a sentence on the cost of the canaries in every round."""
         return (
-            f"canary clients: {len(self.numbers)} beside those of the study, each of which sends a "
-            "model of its own in every round in which it is asked (canaries.count)"
+            f"canary clients: {len(self.numbers)} in addition to those of the study, each of which "
+            "sends an update in every round in which it participates (canaries.count)"
         )
 
     @classmethod
-    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return bounds on the epsilon of one client's update, the claim, and whether it holds.
+    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+        """Return bounds on the epsilon of one client's update, the claim, and its control.
 
-        The bounds are those of each run, and of all canaries of several runs together: coins are
-        independent, and of five bounds at 95 % one in four times one is wrong.
+        There are bounds for each run, and for the canaries of all runs together. Coins are
+        independent, so that these can be pooled. Of five separate bounds at 95 %, some bound would
+        be wrong with a probability of almost one in four.
         """
-        runs = [_measured(one) for one in found]
-        figures = [figure for one in runs for figure in _one_update([one], one.run.seed)]
-        whole = _one_update(runs, None) if len(runs) > 1 else []
-        claims = [one.canaries.claimed for one in runs]
-        known = [claim for claim in claims if claim is not None and math.isfinite(claim)]
+        measured = [_measured(run) for run in runs]
+        figures = [figure for m in measured for figure in _one_update([m], m.run.seed)]
+        if len(measured) > 1:
+            figures += _one_update(measured, None)
+        claims = [m.canaries.claimed for m in measured]
+        finite = [claim for claim in claims if claim is not None and math.isfinite(claim)]
         checks = []
-        if known:
-            best = max(_bounds(runs, _CLAIM_ERROR).values(), key=lambda one: one.value)
+        if finite:
+            best = max(_bounds(measured, _CLAIM_ERROR).values(), key=lambda bound: bound.value)
             checks.append(
                 _claim_control(
-                    found[0].run,
+                    runs[0].run,
                     "canary clients",
                     "one client's whole contribution",
                     best,
-                    max(known),
+                    max(finite),
                 )
             )
-        return Conclusion([*figures, *whole], checks)
+        return Conclusion(figures, checks)
 
     def untested(self) -> str:
         """Return a sentence on the federation without canaries."""
-        return "The federation without its canary clients, whose noise lies in every model."
+        return "The federation without its canary clients, which add noise to every model."
 
 
-def _canaries(run: Setup, given: CanariesSection) -> Canaries:
+def _canaries(run: Setup, section: CanariesSection) -> Canaries:
     study, seed, sizes = run.study, run.seed, run.deal.sizes
     algorithm, defenses = run.algorithm, run.defenses
     run.refuse_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
-            "canary clients are further clients, which are not merged; leave out audit.merge or "
-            f"{table('canaries')}"
+            f"audit.merge is {list(study.audit.merge)}, and canary clients measure how single "
+            f"clients are hidden; leave out audit.merge or {table('canaries')}"
         )
     private = client_dp_of(defenses)
     if len(defenses) not in (0, len(sizes)) or (defenses and private is None):
         raise Unsupported(
-            "canary clients tell what every client's own clipping and noise do for its update; "
+            "canary clients measure the clipping and noise that all clients use; "
             'use the defense "client-dp" for all clients, or none'
         )
-    length = given.length or (private.clip if private else 0.0)
+    length = section.length or (private.clip if private else 0.0)
     if not 0 < length < math.inf:
         raise BadInput(
-            "canaries.length is what each canary's upload is long; give it where no clip of a "
-            "defense says so"
+            f"canaries.length is {section.length:g}, and there is no clip norm of a defense to use "
+            "instead; give the norm of the canaries' updates"
         )
     if private is not None and length < private.clip:
         raise BadInput(
-            f"canaries.length is {length:g} and the clip {private.clip:g}: what a shorter "
-            "direction moves says nothing of what an update may; leave it out, or give the clip"
+            f"canaries.length is {length:g} and the clip norm {private.clip:g}: shorter updates "
+            "do not show how well the longest ones are hidden; leave it out, or give the clip norm"
         )
-    sends = seeded_numpy(seed, "canary coins").random(given.count) < 0.5
+    sends = seeded_numpy(seed, "canary coins").random(section.count) < 0.5
     if sends.all() or not sends.any():
         raise BadInput(
-            f"with seed {seed} the coins of all {given.count} canaries fall on one side; raise "
+            f"with seed {seed} the coins of all {section.count} canaries fall on one side; raise "
             "canaries.count, or take another seed"
         )
     size = max(sizes.values())
-    numbers = tuple(range(study.partition.clients, study.partition.clients + given.count))
-    found = Canaries(numbers, sends, length, seed_for(seed, "canaries"), size)
+    numbers = tuple(range(study.partition.clients, study.partition.clients + section.count))
+    canaries = Canaries(numbers, sends, length, seed_for(seed, "canaries"), size)
     if private is None:
-        return found
+        return canaries
     if any(net.initial(0).buffers for net in algorithm.nets):
         return replace(
-            found,
+            canaries,
             unclaimed="the network has buffers (batch normalisation), which clients send unclipped "
             "and without noise",
         )
-    everybody = {**sizes, **dict.fromkeys(numbers, size)}
+    all_sizes = {**sizes, **dict.fromkeys(numbers, size)}
     return replace(
-        found,
-        claimed=_claimed(study, seed, everybody, private),
+        canaries,
+        claimed=_claimed(study, seed, all_sizes, private),
         claimed_without=_claimed(study, seed, sizes, private),
     )
 
 
 def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
-    """Return the one defense of all clients that bounds contributions; None for another."""
+    """Return the common "client-dp" of all defended clients; None for any other defense."""
     if not defenses:
         return None
-    from fedaudit.defenses.clip import ClientDP  # with all other defenses
+    from fedaudit.defenses.clip import ClientDP  # loads all other defenses
 
-    one = next(iter(defenses.values()))
-    alike = all(other == one for other in defenses.values())
-    return one if alike and isinstance(one, ClientDP) else None
+    first = next(iter(defenses.values()))
+    are_equal = all(defense == first for defense in defenses.values())
+    return first if are_equal and isinstance(first, ClientDP) else None
 
 
 def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "ClientDP") -> float:
     """Return epsilon of one client's update for an adversary that sees every global model.
 
-    There is no amplification by sampling. Adjacency: the update or zero in its place, while the
-    client's weight and noise stay. Each client's noise goes into the average with the client's
-    share. The least noise of all rounds counts, and the largest share of a client.
+    The adjacent federation has zero instead of the update, with the same weight and noise. There is
+    no amplification by sampling. The bound takes the largest weight of a client, and the smallest
+    noise of all rounds, where each client's noise has the weight of the client.
     """
-    largest, least = max(sizes.values()), math.inf
+    largest, least_noise = max(sizes.values()), math.inf
     share, root = study.training.participation, seed_for(seed, "federation")
     for index in range(1, study.training.rounds + 1):
-        asked = cohort_of(sorted(sizes), share, root, index)
-        least = min(least, math.sqrt(sum(sizes[client] ** 2 for client in asked)) / largest)
+        cohort = cohort_of(sorted(sizes), share, root, index)
+        noise = math.sqrt(sum(sizes[client] ** 2 for client in cohort)) / largest
+        least_noise = min(least_noise, noise)
     return gaussian_epsilon(
-        private.noise_multiplier * least, study.training.rounds, delta=FORMAL_DELTA
+        private.noise_multiplier * least_noise, study.training.rounds, delta=FORMAL_DELTA
     )
 
 
 class _Measured(NamedTuple):
-    """A run's canary clients, and the statistic of each as it was measured."""
+    """Canary clients of a run, and the statistic of each."""
 
     run: Setup
     canaries: Canaries
     statistics: Float[ndarray, " canaries"]
 
 
-def _measured(one: MeasuredRun) -> _Measured:
-    canaries = one.extension(Canaries)
-    left = one.load_tensors(CANARIES_FILE, {"z": (len(canaries.numbers),)})
-    return _Measured(one.run, canaries, left["z"].numpy())
+def _measured(measured: MeasuredRun) -> _Measured:
+    canaries = measured.extension(Canaries)
+    tensors = measured.load_tensors(CANARIES_FILE, {"z": (len(canaries.numbers),)})
+    return _Measured(measured.run, canaries, tensors["z"].numpy())
 
 
-def _bounds(found: Sequence[_Measured], alpha: float) -> dict[str, EpsilonBound]:
-    """Return the bounds from all canaries together, by metric."""
+def _bounds(runs: Sequence[_Measured], alpha: float) -> dict[str, EpsilonBound]:
+    """Return the bounds from the canaries of all runs together, by metric."""
     one_run, mean_only = canary_bounds(
-        np.concatenate([one.statistics for one in found]),
-        np.concatenate([one.canaries.sends for one in found]),
+        np.concatenate([run.statistics for run in runs]),
+        np.concatenate([run.canaries.sends for run in runs]),
         delta=FORMAL_DELTA,
         alpha=alpha,
-        every_round=found[0].run.study.training.participation == 1,
+        every_round=runs[0].run.study.training.participation == 1,
     )
     return {CLIENT_EPSILON: one_run} | (
         {} if mean_only is None else {CLIENT_EPSILON_IF_GAUSSIAN: mean_only}
     )
 
 
-def _one_update(found: Sequence[_Measured], seed: int | None) -> list[Estimate]:
-    first, canaries = found[0].run, [one.canaries for one in found]
-    inside = sum(int(one.sends.sum()) for one in canaries)
+def _one_update(runs: Sequence[_Measured], seed: int | None) -> list[Estimate]:
+    first, canaries = runs[0].run, [run.canaries for run in runs]
+    members = sum(int(c.sends.sum()) for c in canaries)
     figure = partial(
         Estimate,
         defense=first.study.defense.label,
         view=first.view.name,
         contrast="unseen",
         seed=seed,
-        n_members=inside,
-        n_nonmembers=sum(len(one.numbers) for one in canaries) - inside,
+        n_members=members,
+        n_nonmembers=sum(len(c.numbers) for c in canaries) - members,
     )
-    measured = [
+    figures = [
         figure(metric=name, **bound._asdict(), note=_ONE_UPDATE)
-        for name, bound in _bounds(found, 0.05).items()
+        for name, bound in _bounds(runs, 0.05).items()
     ]
     claims = {
-        CLAIMED_CLIENT_EPSILON: [one.claimed for one in canaries],
-        CLAIMED_CLIENT_EPSILON_ALONE: [one.claimed_without for one in canaries],
+        CLAIMED_CLIENT_EPSILON: [c.claimed for c in canaries],
+        CLAIMED_CLIENT_EPSILON_ALONE: [c.claimed_without for c in canaries],
     }
     for metric, values in claims.items():
-        whole = [value for value in values if value is not None]
-        if whole or canaries[0].unclaimed:
-            measured.append(
+        claimed = [value for value in values if value is not None]
+        if claimed or canaries[0].unclaimed:
+            figures.append(
                 accounted(
                     partial(figure, metric=metric),
-                    max(whole, default=math.inf),
+                    max(claimed, default=math.inf),
                     f"{_ONE_UPDATE}; the noise of all clients in the average, no amplification by "
                     "sampling",
                     canaries[0].unclaimed,
                 )
             )
-    return measured
+    return figures
 
 
 def _claim_control(
     run: Setup, canaries: str, unit: str, best: EpsilonBound, claimed: float, attack: str = ""
 ) -> ControlResult:
-    """Return the control that canaries do not refute what the defense claims."""
     return ControlResult(
         control="claimed epsilon",
         defense=run.study.defense.label,
@@ -340,18 +341,18 @@ class CanaryRecords(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with the check of its defense's claim."""
+        """Return the run with bounds on epsilon, and a control of its defense's claim."""
         return run.with_extension(cls())
 
     @classmethod
-    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return bounds that rest on a hypothesis, and whether coins refute a claim."""
-        runs = [one.run for one in found]
-        attacked = list(_attacked(runs, scores))
-        claims = {one.metric: one.value for one in formal_epsilons(runs)}
+    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+        """Return bounds that rest on a hypothesis, and a control of the claim."""
+        setups = [measured.run for measured in runs]
+        attacked = list(_attacked(setups, scores))
+        claims = {figure.metric: figure.value for figure in formal_epsilons(setups)}
         claimed = claims.get(FORMAL_EPSILON)
         return Conclusion(
-            figures=[figure for one in attacked for figure in _record_bounds(one, len(attacked))],
+            figures=[f for coins in attacked for f in _record_bounds(coins, len(attacked))],
             checks=[] if claimed is None or not attacked else [_records_checked(attacked, claimed)],
         )
 
@@ -365,34 +366,36 @@ def _attacked(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:
         for target in run.study.audit.targets:
             truth = target_truth(run, target)
             for name in run.on_membership:
-                given = scores.get((run.seed, target, name))
-                found = None if given is None else coin_scores(run, name, given, truth)
-                if found is not None:
-                    yield found
+                of_attack = scores.get((run.seed, target, name))
+                if of_attack is None:
+                    continue
+                coins = coin_scores(run, name, of_attack, truth)
+                if coins is not None:
+                    yield coins
 
 
 _HYPOTHESES = {
     EPSILON_IF_GAUSSIAN: ("one run, Gaussian", "training is at least as private as a Gaussian"),
     EPSILON_IF_NORMAL: ("mean-only normal", "scores are normal and equally spread"),
 }
-"""Names of bounds that rest on a hypothesis, and the hypothesis."""
+"""Name and hypothesis of each bound that rests on a hypothesis."""
 
 
-def _record_bounds(one: CoinScores, family: int) -> list[Estimate]:
-    """Return the bounds on epsilon that rest on a hypothesis, each with an error for itself."""
-    figures = one.run.study.figures
+def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
+    """Return the bounds on epsilon that rest on a hypothesis, each with its own error."""
+    figures = coins.run.study.figures
     if figures.evaluation == "redraw":
         return []
     bounds = record_bounds(
-        one.scores,
-        one.is_member,
-        guesses=one.guesses,
+        coins.scores,
+        coins.is_member,
+        guesses=coins.guesses,
         delta=FORMAL_DELTA,
         alpha=figures.alpha / family,
     )
     return [
         bound_figure(
-            one,
+            coins,
             metric,
             bound or bounds.refusal,
             family,
@@ -406,15 +409,15 @@ def _record_bounds(one: CoinScores, family: int) -> list[Estimate]:
 
 def _records_checked(attacked: Sequence[CoinScores], claimed: float) -> ControlResult:
     control = partial(_claim_control, attacked[0].run, "canary records", "one sample")
-    refusals = [one_sided_coins(one.is_member) for one in attacked]
-    tossed = [one for one, refusal in zip(attacked, refusals, strict=True) if not refusal]
-    if not tossed:
+    refusals = [one_sided_coins(coins.is_member) for coins in attacked]
+    usable = [coins for coins, refusal in zip(attacked, refusals, strict=True) if not refusal]
+    if not usable:
         refused = control(EpsilonBound(0.0, 0.0, ""), claimed)
         return refused.model_copy(update={"passed": None, "note": f"refused: {refusals[0]}"})
     error = {"delta": FORMAL_DELTA, "alpha": _CLAIM_ERROR / len(attacked)}
-    found = [
-        (one_run_epsilon(one.scores, one.is_member, guesses=one.guesses, **error), one.attack)
-        for one in tossed
+    bounds = [
+        (one_run_epsilon(c.scores, c.is_member, guesses=c.guesses, **error), c.attack)
+        for c in usable
     ]
-    best, attack = max(found, key=lambda pair: (pair[0].value, pair[1], pair[0].method))
+    best, attack = max(bounds, key=lambda pair: (pair[0].value, pair[1], pair[0].method))
     return control(best, claimed, f"{attack}; ")

@@ -1,4 +1,4 @@
-"""The table [secure_sum]: how well the sum of a run's last round hides one client's update."""
+"""The table [secure_sum]: how well the sum of the last round hides one client's update."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,18 +40,18 @@ _UNIT = (
     "clients' data that they are random draws from the training samples"
 )
 _NOT_NORMAL = (
-    "no noise is added, and the sum of a few updates need not be normal: this bound would be above "
-    "the truth by any amount"
+    "no noise is added, and the sum of a few updates may not be normally distributed, so that this "
+    "bound could be far above the true epsilon"
 )
 
 
-class SumFound(NamedTuple):
-    """Bounds on the epsilon of one client's update in one round's sum.
+class SumBounds(NamedTuple):
+    """Lower bounds on the epsilon of one client's update in one round's sum.
 
     Attributes:
-        counted: Of the counted bound.
-        ceiling: What that could have been at most.
-        if_gaussian: Of the bound for a normal reading.
+        counted: Bound from counted errors.
+        ceiling: Largest possible value of this bound.
+        if_gaussian: Bound that assumes a normal distribution.
     """
 
     counted: float
@@ -61,11 +61,11 @@ class SumFound(NamedTuple):
 
 @dataclass(frozen=True)
 class SecureSum(Extension):
-    """Sums of the other clients' uploads in a run's last round.
+    """Simulated sums of the other clients' updates in the last round of a run.
 
     Attributes:
-        draws: Of such sums.
-        targets: Clients whose update is left out, one after another.
+        draws: Number of sums.
+        targets: Clients whose updates are hidden in the sum, one after another.
     """
 
     draws: int
@@ -75,66 +75,70 @@ class SecureSum(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run, of whose last round such sums are drawn."""
-        given = run.study.secure_sum
-        assert given is not None
+        """Return the run with simulated sums of its last round."""
+        section = run.study.secure_sum
+        assert section is not None
         _refuse_misfit(run, run.study)
-        return run.with_extension(cls(given.draws, run.study.audit.targets))
+        return run.with_extension(cls(section.draws, run.study.audit.targets))
 
     def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Leave the rounds as they are; bounds on the last sum go into a file of the run."""
+        """Yield the rounds unchanged, and write bounds for the last sum to a file of the run."""
         for round in rounds:
             if round.index == run.study.training.rounds:
-                found = [self._bounds(run, round, target, progress) for target in self.targets]
+                bounds = [self._bounds(run, round, target, progress) for target in self.targets]
                 write_tensors(
-                    {"bounds": torch.tensor(found).double()}, folder / SUMS_FILE, {"run": key}
+                    {"bounds": torch.tensor(bounds).double()}, folder / SUMS_FILE, {"run": key}
                 )
             yield round
 
-    def _bounds(self, run: Setup, round: Round, target: ClientId, progress: Progress) -> SumFound:
+    def _bounds(self, run: Setup, round: Round, target: ClientId, progress: Progress) -> SumBounds:
         phase = f"seed {run.seed}: sums without client {target}"
-        one, others = update_of(run, round, target).numpy(), list[Float[ndarray, " _"]]()
+        update, sums = update_of(run, round, target).numpy(), list[Float[ndarray, " _"]]()
         progress(phase, 0, self.draws)
-        for drawn in sums_of_others(run, round, target, self.draws):
-            # Half the memory: a draw is as large as the model.
-            others.append(drawn.float().numpy())
-            progress(phase, len(others), self.draws)
-        found = secure_sum_bounds(np.stack(others), one, np.zeros_like(one), delta=FORMAL_DELTA)
-        return SumFound(found.counted.value, found.counted.ceiling, found.if_gaussian.value)
+        for total in sums_of_others(run, round, target, self.draws):
+            # Single precision, as every sum is as large as the model.
+            sums.append(total.float().numpy())
+            progress(phase, len(sums), self.draws)
+        zero = np.zeros_like(update)
+        bounds = secure_sum_bounds(np.stack(sums), update, zero, delta=FORMAL_DELTA)
+        return SumBounds(bounds.counted.value, bounds.counted.ceiling, bounds.if_gaussian.value)
 
     def cost(self) -> str:
-        """Return a sentence on how often the other clients train again."""
+        """Return a sentence on the cost of simulated sums."""
         return (
             f"sums of other clients: {self.draws} for each audited client, each of which takes one "
             "round of their training (secure_sum.draws)"
         )
 
     @classmethod
-    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return bounds of each audited client in each run, and the least of all runs.
+    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+        """Return bounds for each audited client in each run, and the smallest over runs.
 
-        That is a bound for every one of them; of the largest it is not known how often it is wrong.
+        The smallest is a valid bound for every run. The error level of the largest is unknown.
         """
-        sums = [_read(one) for one in found]
-        runs = [(one.run, bounds, one.run.seed) for one, bounds in zip(found, sums, strict=True)]
-        figures = [figure for of_run in runs for figure in _figures(*of_run)]
-        if len(found) > 1:
-            least = {
-                target: SumFound(*map(min, zip(*(bounds[target] for bounds in sums), strict=True)))
-                for target in sums[0]
+        by_run = [_read(measured) for measured in runs]
+        figures = [
+            figure
+            for measured, bounds in zip(runs, by_run, strict=True)
+            for figure in _figures(measured.run, bounds, measured.run.seed)
+        ]
+        if len(runs) > 1:
+            smallest = {
+                target: SumBounds(*map(min, zip(*(b[target] for b in by_run), strict=True)))
+                for target in by_run[0]
             }
-            figures += _figures(found[0].run, least, None)
+            figures += _figures(runs[0].run, smallest, None)
         return Conclusion(figures)
 
 
 def _refuse_misfit(run: Setup, study: Study) -> None:
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
-            f"{table('secure_sum')} measures what an adversary learns from the sum of one round "
-            'alone, about single clients that take part in every round; use the view "sum", '
-            f"without audit.merge and with {setting('training.participation')} 1"
+            f"{table('secure_sum')} measures an adversary that sees the sum of one round, of "
+            'single clients that participate in every round; use audit.view = "sum", without '
+            f"audit.merge and with {setting('training.participation')} = 1"
         )
     run.refuse_several_models("secure_sum")
     private = client_dp_of(run.defenses)
@@ -142,23 +146,23 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
         run.defenses and (private is None or len(run.defenses) != len(run.deal.clients))
     ):
         raise Unsupported(
-            f"{table('secure_sum')} draws the updates of all clients again, with its own clipping "
-            'and noise; use the defense "client-dp" for all clients, or no defense, and leave out '
+            f"{table('secure_sum')} simulates every client's update with its clipping and noise; "
+            'use the defense "client-dp" for all clients, or none, and leave out '
             f"{table('canaries')}"
         )
     for target in study.audit.targets:
         needed = sum(size for client, size in run.deal.sizes.items() if client != target)
-        there = len(others_pool(run, target))
-        if there < needed:
+        available = len(others_pool(run, target))
+        if available < needed:
             raise BadInput(
-                f"{table('secure_sum')} draws {needed} samples for the clients other than {target} "
-                f"from training samples that are not its own, and there are {there}; lower "
+                f"{table('secure_sum')} draws {needed} samples for all clients except {target} "
+                f"from the training samples of these, and there are {available}; lower "
                 f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
             )
 
 
 def others_pool(run: Setup, target: ClientId) -> Samples:
-    """Return the training samples that are not the target's, to draw the others' from."""
+    """Return all training samples except the target's, from which other clients' data are drawn."""
     train = run.dataset.train
     return train.take(~torch.isin(train.ids, run.deal.clients[target].ids))
 
@@ -166,50 +170,44 @@ def others_pool(run: Setup, target: ClientId) -> Samples:
 def sums_of_others(
     run: Setup, round: Round, target: ClientId, draws: int
 ) -> Iterator[Float[Tensor, " _"]]:
-    """Yield weighted sums of all other clients' updates, each of data drawn independently.
+    """Yield weighted sums of all other clients' updates, each from independently drawn data.
 
-    The noise that the target's own defense adds is in them: it hides its update as theirs do.
-
-    Args:
-        run: That the round is of.
-        round: Whose models the clients train from.
-        target: Whose update is left out.
-        draws: How many.
+    They include the noise of the target's defense, which hides its update like other updates.
     """
     pool, sizes = others_pool(run, target), run.deal.sizes
-    own: dict[ClientId, Samples] = {}
+    of_target: dict[ClientId, Samples] = {}
     defenses = dict(run.defenses)
     if defenses:
-        own[target] = run.deal.clients[target]
+        of_target[target] = run.deal.clients[target]
         defenses[target] = Chain((CanaryUpload(0, 0, 0.0), run.defenses[target]))
-    asked = [client for client in round.asked if client != target]
-    ends = torch.tensor([sizes[client] for client in asked]).cumsum(0)
+    others = [client for client in round.asked if client != target]
+    ends = torch.tensor([sizes[client] for client in others]).cumsum(0)
     for draw in range(draws):
         seed = seed_for(run.seed, "sum of others", target, draw)
         order = torch.randperm(len(pool), generator=seeded(seed, "data"))
         parts = torch.tensor_split(order, ends)
-        data = {client: pool.take(part) for client, part in zip(asked, parts, strict=False)}
-        yield _weighted(run, round, data | own, defenses, seed)
+        data = {client: pool.take(part) for client, part in zip(others, parts, strict=False)}
+        yield _weighted_sum(run, round, data | of_target, defenses, seed)
 
 
 def update_of(run: Setup, round: Round, target: ClientId) -> Float[Tensor, " _"]:
-    """Return the target's own update as it goes into the sum, clipped and without noise."""
+    """Return the target's weighted update, clipped and without noise."""
     private = client_dp_of(run.defenses)
-    bare: Mapping[ClientId, Defense] = (
+    noiseless: Mapping[ClientId, Defense] = (
         {target: replace(private, noise_multiplier=0.0)} if private else {}
     )
     data = {target: run.deal.clients[target]}
-    return _weighted(run, round, data, bare, run.federation_seed)
+    return _weighted_sum(run, round, data, noiseless, run.federation_seed)
 
 
-def _weighted(
+def _weighted_sum(
     run: Setup,
     round: Round,
     data: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],
     seed: int,
 ) -> Float[Tensor, " _"]:
-    """Return the weighted sum of what some clients send in a round of another seed."""
+    """Return the weighted sum of some clients' updates in a round with another seed."""
     jobs = [
         Job(
             round.sent[client],
@@ -228,28 +226,29 @@ def _weighted(
     ]
     total: Tensor | None = None
     with LOCAL.session(visited, TurnContext(run.algorithm, data, defenses)) as work:
-        for client, done in zip(data, work(jobs), strict=True):
-            share = flat(done.upload.values).double() * round.weights[client]
-            total = share if total is None else total + share
+        for client, result in zip(data, work(jobs), strict=True):
+            update = flat(result.upload.values).double() * round.weights[client]
+            total = update if total is None else total + update
     assert total is not None
     return total
 
 
-def _read(one: MeasuredRun) -> dict[ClientId, SumFound]:
-    """Return the bounds that a run has left, by audited client."""
-    targets = one.run.study.audit.targets
-    left = one.load_tensors(SUMS_FILE, {"bounds": (len(targets), len(SumFound._fields))})
-    rows = zip(targets, left["bounds"].tolist(), strict=True)
-    return {target: SumFound(*row) for target, row in rows}
+def _read(measured: MeasuredRun) -> dict[ClientId, SumBounds]:
+    targets = measured.run.study.audit.targets
+    shape = (len(targets), len(SumBounds._fields))
+    rows = measured.load_tensors(SUMS_FILE, {"bounds": shape})["bounds"].tolist()
+    return {target: SumBounds(*row) for target, row in zip(targets, rows, strict=True)}
 
 
-def _figures(run: Setup, found: Mapping[ClientId, SumFound], seed: int | None) -> list[Estimate]:
+def _figures(
+    run: Setup, by_target: Mapping[ClientId, SumBounds], seed: int | None
+) -> list[Estimate]:
     assert run.study.secure_sum is not None
     private = client_dp_of(run.defenses)
-    noisy = private is not None and private.noise_multiplier > 0
-    unit = _UNIT if seed is not None else f"{_UNIT}; the least of all runs"
+    is_noisy = private is not None and private.noise_multiplier > 0
+    unit = _UNIT if seed is not None else f"{_UNIT}; the smallest over all runs"
     figures = []
-    for target, bounds in found.items():
+    for target, bounds in by_target.items():
         figure = partial(
             Estimate,
             defense=run.study.defense.label,
@@ -271,9 +270,9 @@ def _figures(run: Setup, found: Mapping[ClientId, SumFound], seed: int | None) -
         )
         figures.append(
             figure(
-                note=unit if noisy else _NOT_NORMAL,
+                note=unit if is_noisy else _NOT_NORMAL,
                 metric=SECURE_SUM_EPSILON_IF_GAUSSIAN,
-                value=bounds.if_gaussian if noisy else None,
+                value=bounds.if_gaussian if is_noisy else None,
                 method=bound_method("linear test, Gaussian", FORMAL_DELTA, _ERROR),
             )
         )

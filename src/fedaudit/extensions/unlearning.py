@@ -1,4 +1,4 @@
-"""The table [unlearning]: what is trained to forget samples, and what is left of them."""
+"""The table [unlearning]: unlearning of samples, and a test of what the model retains."""
 
 import json
 from collections.abc import Collection, Iterator, Sequence
@@ -52,25 +52,26 @@ from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate, T
 from fedaudit.results.record import ControlResult
 from fedaudit.results.unlearning import AFTER, BEFORE, BOTH, RETRAINED, UNLEARNING, estimate_at
 
-_TRAINS_ON = ("continue", "ascent")
-"""Methods that start from the released model."""
+_CONTINUING = ("continue", "ascent")
+"""Methods that continue from the released model."""
 
 _RETRAINED_ERROR = 0.01
-"""How often a sound retrained federation may fail its control."""
+"""Probability that a retrained federation without fault fails its control."""
 
 
 @dataclass(frozen=True)
 class Unlearning(Extension):
-    """The federations of unlearning next to a run.
+    """Additional federations of unlearning.
 
-    All are without the audited samples that the audited clients trained on, which are forgotten; a
-    client that has no others is not in them.
+    They do not have the forgotten samples: the audited samples on which audited clients trained.
+    Clients without other samples are left out.
 
     Attributes:
-        retrained: The federation that never had the forgotten samples.
-        unlearned: What is trained after the run; None where nothing is done.
-        measured_retrained: Its last round, measured on the run's audited samples.
-        measured_after: The same of the model after unlearning; None where nothing is done.
+        retrained: Federation that is trained from the start without the forgotten samples.
+        unlearned: Federation that is trained after the run; None if nothing is unlearned.
+        measured_retrained: Last round of the retrained federation, measured on the run's audited
+            samples.
+        measured_after: The same for the model after unlearning; None if nothing is unlearned.
     """
 
     retrained: Setup
@@ -82,106 +83,110 @@ class Unlearning(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with the federations that its unlearning trains."""
-        given = run.study.unlearning
-        assert given is not None
-        _refuse_unfit(run, given)
+        """Return the run with the federations that unlearning trains."""
+        section = run.study.unlearning
+        assert section is not None
+        _refuse_misfit(run, section)
         deal = without_members(run.deal, run.study.audit.targets)
         if not deal.clients:
-            raise BadInput("without the forgotten samples no client has any; audit fewer clients")
+            raise BadInput(
+                "no client has samples other than the forgotten ones; audit fewer clients, or give "
+                f"clients more samples ({setting('partition.samples_per_client')})"
+            )
         all_rounds = run.study.training.rounds
-        retrained = _beside(run, deal, "retrained", all_rounds, "retrained")
-        if given.method == "nothing":
+        retrained = _federation(run, deal, "retrained", all_rounds, "retrained")
+        if section.method == "nothing":
             return run.with_extension(cls(retrained, None))
-        rounds = given.rounds if given.method in _TRAINS_ON else all_rounds
-        what = _name_of(run.study, given)
-        return run.with_extension(cls(retrained, _beside(run, deal, what, rounds, "unlearning")))
+        rounds = section.rounds if section.method in _CONTINUING else all_rounds
+        unlearned = _federation(run, deal, _name_of(run.study, section), rounds, "unlearning")
+        return run.with_extension(cls(retrained, unlearned))
 
     @property
     def federations(self) -> tuple[Setup, ...]:
-        """The federation that is trained after the run, and the retrained one."""
+        """Federation that is trained after the run, and the retrained one."""
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Try one step of ascent on the smallest and the largest batch of forgotten samples."""
-        given = run.study.unlearning
-        assert given is not None
-        if given.method == "ascent":
-            _try_ascent(run, given)
+        """Raise if a step of ascent fails on the smallest or largest batch of forgotten samples."""
+        section = run.study.unlearning
+        assert section is not None
+        if section.method == "ascent":
+            _try_ascent(run, section)
 
     def fit(self, run: Setup, means: Means) -> Setup:
         """Measure the models of unlearning."""
-        what = "a federation without the forgotten samples"
-        found = replace(self, measured_retrained=means.measured(self.retrained, what, None)[-1])
+        description = "a federation without the forgotten samples"
+        rounds = means.measured(self.retrained, description, None)
+        extension = replace(self, measured_retrained=rounds[-1])
         if self.unlearned is not None:
-            begun = partial(_begun, run, self.unlearned, means.folder)
-            after = means.measured(self.unlearned, "unlearning", begun)[-1]
-            found = replace(found, measured_after=after)
-        return run.with_extension(found)
+            start = partial(_start_unlearning, run, self.unlearned, means.folder)
+            after = means.measured(self.unlearned, "unlearning", start)[-1]
+            extension = replace(extension, measured_after=after)
+        return run.with_extension(extension)
 
     @classmethod
-    def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return figures of the models before, after and retrained, and their controls."""
-        study = found[0].run.study
+    def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
+        """Return figures and controls of the released, unlearned and retrained models."""
+        study = runs[0].run.study
         assert study.unlearning is not None
-        single = [figure for one in found for figure in _figures_of_run(one, scores)]
+        single = [figure for measured in runs for figure in _figures_of_run(measured, scores)]
         alpha = study.figures.alpha
         judge = partial(_judged, margin=study.unlearning.margin)
         figures = judge(correct_tests(single, alpha))
         figures += judge(correct_tests(average_each(single), alpha))
-        checks = [check for one in found for check in unlearning_controls(one.run, figures)]
+        checks = [c for measured in runs for c in unlearning_controls(measured.run, figures)]
         return Conclusion(figures, checks)
 
     def untested(self) -> str:
-        """Return a sentence on what an adversary with other views was not tested for."""
-        return "Unlearning as somebody sees it who is shown the rounds between."
+        """Return a sentence on adversaries with other views."""
+        return "Unlearning against an adversary that sees the rounds in between."
 
 
 def without_members(deal: Deal, targets: Collection[ClientId]) -> Deal:
     """Return the deal without the audited samples that some clients train on.
 
     Args:
-        deal: Who trains on what.
-        targets: The clients that give them up. One that has no other samples is left out.
+        deal: The deal.
+        targets: Clients that lose these samples. Clients without other samples are left out.
     """
-    gone = np.isin(deal.audit.owner, list(targets))
-    ids = deal.audit.samples.ids[torch.from_numpy(gone)]
+    is_forgotten = np.isin(deal.audit.owner, list(targets))
+    ids = deal.audit.samples.ids[torch.from_numpy(is_forgotten)]
     clients = {
         client: data.take(~torch.isin(data.ids, ids)) if client in targets else data
         for client, data in deal.clients.items()
     }
-    owner = np.where(gone, NOBODY, deal.audit.owner)
-    left = {client: data for client, data in clients.items() if len(data)}
-    return Deal(left, replace(deal.audit, owner=owner))
+    owner = np.where(is_forgotten, NOBODY, deal.audit.owner)
+    remaining = {client: data for client, data in clients.items() if len(data)}
+    return Deal(remaining, replace(deal.audit, owner=owner))
 
 
-def _name_of(study: Study, given: UnlearningSection) -> str:
-    """Return a name with all settings that the study of what is trained does not hold."""
-    if given.method not in _TRAINS_ON:
-        return f"unlearning by {given.method}"
-    of_method = given.model_dump(mode="json", exclude={"margin"})
-    return f"unlearning after {study.training.rounds} rounds: {json.dumps(of_method)}"
+def _name_of(study: Study, section: UnlearningSection) -> str:
+    """Return a name with all settings that are not in the settings of the federation itself."""
+    if section.method not in _CONTINUING:
+        return f"unlearning by {section.method}"
+    settings = section.model_dump(mode="json", exclude={"margin"})
+    return f"unlearning after {study.training.rounds} rounds: {json.dumps(settings)}"
 
 
-def _beside(run: Setup, deal: Deal, what: str, rounds: int, kind: str) -> Setup:
-    """Return a federation with the run's settings on the rest of its data."""
+def _federation(run: Setup, deal: Deal, name: str, rounds: int, kind: str) -> Setup:
+    """Return a federation with the run's settings and a deal without forgotten samples."""
     training = run.study.training.model_copy(update={"rounds": rounds})
     return replace(
-        own_setup(run, own_study(run, what, {"every": 0}, training=training), kind),
+        own_setup(run, own_study(run, name, {"every": 0}, training=training), kind),
         deal=deal,
-        defenses={client: one for client, one in run.defenses.items() if client in deal.clients},
+        defenses={c: defense for c, defense in run.defenses.items() if c in deal.clients},
         measured_rounds=(rounds,),
     )
 
 
-def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
+def _refuse_misfit(run: Setup, section: UnlearningSection) -> None:
     study, algorithm = run.study, run.algorithm
     if study.audit.view != "final":
         raise BadInput(
-            f"unlearning is judged by the models before and after it, and audit.view is "
+            f"unlearning is tested on the models before and after it, and audit.view is "
             f'{study.audit.view!r}, which shows more; set audit.view = "final"'
         )
-    others = {
+    is_changed = {
         "audit.draw": study.audit.draw != "fair",
         "audit.merge": bool(study.audit.merge),
         table("shift"): study.shift is not None,
@@ -190,31 +195,31 @@ def _refuse_unfit(run: Setup, given: UnlearningSection) -> None:
         "figures.evaluation": study.figures.evaluation != "aligned",
         "figures.nobody_is_a_member": study.figures.nobody_is_a_member,
     }
-    for name, asked in others.items():
-        if asked:
+    for name, differs in is_changed.items():
+        if differs:
             raise BadInput(
-                "unlearning compares samples that a fair draw assigned to a client with unseen "
-                f"samples; leave {name} at its default, or leave out {table('unlearning')}"
+                "unlearning compares fairly drawn samples of a client with unseen ones, and "
+                f"{name} is not at its default; leave it out, or leave {table('unlearning')} out"
             )
-    if given.method in _TRAINS_ON and type(algorithm) not in (FedAvg, FedProx):
+    if section.method in _CONTINUING and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(
-            f"unlearning by {given.method!r} goes on from the released model, and the server of "
-            f"{type(algorithm).__name__} keeps more than that; use fedavg or fedprox, or another "
+            f"unlearning by {section.method!r} continues from the released model, and the server "
+            f"of {type(algorithm).__name__} has further state; use fedavg or fedprox, or another "
             "unlearning.method"
         )
 
 
-def _begun(run: Setup, after: Setup, folder: Path) -> Setup:
-    """Return the federation that unlearning trains, with the model that it begins with."""
-    given = run.study.unlearning
-    assert given is not None
-    if given.method not in _TRAINS_ON:
+def _start_unlearning(run: Setup, after: Setup, folder: Path) -> Setup:
+    """Return the federation of unlearning with its initial model."""
+    section = run.study.unlearning
+    assert section is not None
+    if section.method not in _CONTINUING:
         return after
     assert isinstance(after.algorithm, FedAvg)
     model = _released(run, folder)
-    if given.method == "ascent":
-        model = _climbed(run, model)
-    architecture = _beginning_with(after.algorithm.architecture, model)
+    if section.method == "ascent":
+        model = _after_ascent(run, model)
+    architecture = _initialised_with(after.algorithm.architecture, model)
     return replace(after, algorithm=replace(after.algorithm, architecture=architecture))
 
 
@@ -223,85 +228,88 @@ def _released(run: Setup, folder: Path) -> Model:
     path = folder / "checkpoint.safetensors"
     if not path.is_file():
         raise BadInput(
-            f"{path} is not there, and unlearning goes on from the model in it; restore it, or run "
-            "the study in another folder"
+            f"{path} does not exist, and unlearning continues from the model in it; restore it, or "
+            "run the study in another folder"
         )
     tensors, notes = read_tensors(path)
     architecture, state = run.algorithm.architecture, under(tensors, "server/")
-    wanted = {name: value.shape for name, value in architecture.initial(0).tensors().items()}
+    shapes = {name: value.shape for name, value in architecture.initial(0).tensors().items()}
     if (
         notes.get("round") != str(run.study.training.rounds)
-        or {name: value.shape for name, value in state.items()} != wanted
+        or {name: value.shape for name, value in state.items()} != shapes
     ):
-        raise Damaged(f"{path} does not hold the run's final model; restore it from a copy")
+        raise Damaged(f"{path} does not contain the run's final model; restore it from a copy")
     return Model.from_tensors(architecture, state)
 
 
-def _beginning_with(architecture: Architecture, model: Model) -> Architecture:
-    """Return the architecture with a model in place of random initial values."""
+def _initialised_with(architecture: Architecture, model: Model) -> Architecture:
+    """Return the architecture with the values of a model instead of random initial values."""
     digest = sha256()
     for name, value in sorted(model.tensors().items()):
         digest.update(name.encode() + value.contiguous().numpy().tobytes())
     return replace(
         architecture,
-        build=_Filled(architecture, digest.hexdigest(), model.tensors()),
+        build=_BuildWithValues(architecture, digest.hexdigest(), model.tensors()),
         settings=(*architecture.settings, ("begins_with", digest.hexdigest())),
     )
 
 
 @dataclass(frozen=True)
-class _Filled:
-    # A class, since a partial is compared by its arguments, and tensors have no truth.
+class _BuildWithValues:
+    # Not a partial, which is compared by its arguments: comparing tensors gives no truth value.
     architecture: Architecture
     digest: str
     tensors: Params = field(compare=False, repr=False)
 
     def __call__(self) -> nn.Module:
-        """Build a module with the values in place."""
+        """Return a module with these values."""
         model = Model.from_tensors(self.architecture, self.tensors)
         return model.load_into(self.architecture.build())
 
 
-def _climbed(run: Setup, released: Model) -> Model:
-    """Return the released model after each owner, in turn, has climbed its forgotten samples' loss.
+def _after_ascent(run: Setup, released: Model) -> Model:
+    """Return the released model after each owner has maximised the loss on its forgotten samples.
 
     Source: Halimi et al. 2022, Federated Unlearning: How to Erase a Client in FL?
         (projected gradient ascent).
-    Differs: The ball lies around the released model, not around the mean of the others' models;
-        its radius is a share of the way from a freshly initialised model to it, and all passes are
-        made.
+    Differs: The centre of the ball is the released model instead of the mean of the others' models.
+        Its radius is a share of the distance from a freshly initialised model. There is no early
+        stopping.
     """
-    given = run.study.unlearning
-    assert given is not None
+    section = run.study.unlearning
+    assert section is not None
     fresh = released.architecture.initial(seed_for(run.seed, "ascent"))
-    radius = given.radius * norm(difference(released.params, fresh.params))
-    how = LocalTraining(given.epochs, run.study.training.batch_size, given.lr)
+    radius = section.radius * norm(difference(released.params, fresh.params))
+    training = LocalTraining(section.epochs, run.study.training.batch_size, section.lr)
     model = released
     for target in run.study.audit.targets:
-        rng = seeded(run.seed, "ascent", target)
-        model = _ascent(model, _forgotten(run, target), how, rng, around=released, radius=radius)
+        samples, rng = _forgotten(run, target), seeded(run.seed, "ascent", target)
+        model = _ascend(model, samples, training, rng, center=released, radius=radius)
     return model
 
 
-def _try_ascent(run: Setup, given: UnlearningSection) -> None:
+def _try_ascent(run: Setup, section: UnlearningSection) -> None:
     """Raise if a freshly initialised model cannot take a step on a batch of forgotten samples."""
-    most = run.study.training.batch_size
+    batch_size = run.study.training.batch_size
     model, tried = run.algorithm.nets[0].initial(0), set[int]()
     for target in run.study.audit.targets:
-        own = _forgotten(run, target)
-        for size in sorted({min(most, len(own)), len(own) % most or most} - {0} - tried):
+        samples = _forgotten(run, target)
+        count = len(samples)
+        for size in sorted(
+            {min(batch_size, count), count % batch_size or batch_size} - {0} - tried
+        ):
             tried.add(size)
-            part, how = own.take(slice(0, size)), LocalTraining(1, size, given.lr)
+            batch, training = samples.take(slice(0, size)), LocalTraining(1, size, section.lr)
             rng = seeded(run.seed, "ascent", target)
-            with custom_code(partial(_no_ascent, run, target, len(own), size)):
-                _ascent(model, part, how, rng, around=model, radius=1.0)
+            with custom_code(partial(_ascent_error, run, target, count, size)):
+                _ascend(model, batch, training, rng, center=model, radius=1.0)
 
 
-def _no_ascent(
+def _ascent_error(
     run: Setup, target: ClientId, samples: int, size: int, error: Exception, described: str
 ) -> BadInput:
     return BadInput(
-        f"{run.display_name}, {run.client_name(target)}: of {samples:,} samples to be forgotten in "
+        f"{run.display_name}, {run.client_name(target)}: of {samples:,} forgotten samples in "
         f"batches of {run.study.training.batch_size}, one batch has {size}, and the model "
         f"{run.algorithm.nets[0].name!r} cannot take a step of ascent on it ({described}); set "
         f"another {setting('training.batch_size')} or unlearning.method, or take another model "
@@ -314,71 +322,72 @@ def _forgotten(run: Setup, target: ClientId) -> Samples:
     return audit.samples.take(torch.from_numpy(np.asarray(audit.owner == target)))
 
 
-def _ascent(
+def _ascend(
     model: Model,
     samples: Samples,
-    how: LocalTraining,
+    training: LocalTraining,
     rng: torch.Generator,
     *,
-    around: Model,
+    center: Model,
     radius: float,
 ) -> Model:
-    """Take steps up the mean loss, each projected onto a ball of parameters around a model."""
+    """Return the model after gradient ascent, with parameters projected onto a ball."""
     module = loaded(model, "ascent").train()
-    named = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    params = {name: value for name, value in module.named_parameters() if value.requires_grad}
     task = model.architecture.task
-    for _ in range(how.epochs):
+    for _ in range(training.epochs):
         order = torch.randperm(len(samples), generator=rng)
-        for part in chunks(len(samples), how.batch_size):
+        for part in chunks(len(samples), training.batch_size):
             batch = samples.take(order[part])
             outputs = task.outputs(module, batch.features)
             loss = task.losses(outputs, batch.targets).mean()
-            slopes = torch.autograd.grad(loss, list(named.values()))
+            grads = torch.autograd.grad(loss, list(params.values()))
             with torch.no_grad():
-                for value, slope in zip(named.values(), slopes, strict=True):
-                    value.add_(slope, alpha=how.lr)
-                change = difference(named, around.params)
+                for value, grad in zip(params.values(), grads, strict=True):
+                    value.add_(grad, alpha=training.lr)
+                change = difference(params, center.params)
                 scale = min(1.0, radius / max(norm(change), 1e-30))
-                for name, moved in plus(around.params, change, scale).items():
-                    named[name].copy_(moved)
-    climbed = Model.of(model.architecture, module)
-    # Running statistics stay the released model's: samples to be forgotten have no say in them.
-    return replace(climbed, buffers=model.buffers)
+                for name, projected in plus(center.params, change, scale).items():
+                    params[name].copy_(projected)
+    # Running statistics must not depend on the forgotten samples.
+    return replace(Model.of(model.architecture, module), buffers=model.buffers)
 
 
-def _figures_of_run(one: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
-    """Yield the figures of a run: attacks on three models, and what the models are good for."""
-    run, released, own = one.run, one.rounds[-1], one.extension(Unlearning)
-    assert own.measured_retrained is not None
-    after = own.measured_after or released
-    three = (scores, _scores(run, after, released), _scores(run, own.measured_retrained, released))
+def _figures_of_run(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
+    """Yield the figures of attacks on three models of a run, and of the models' utility."""
+    run, released, extension = measured.run, measured.rounds[-1], measured.extension(Unlearning)
+    retrained = extension.measured_retrained
+    assert retrained is not None
+    after = extension.measured_after or released
+    by_model = (scores, _scores(run, after, released), _scores(run, retrained, released))
     for target in run.study.audit.targets:
         truth = target_truth(run, target).units
         chosen = truth.origin != Origin.OTHER_CLIENT
         for name in run.on_membership:
             key = (run.seed, target, name)
-            if all(key in known for known in three):
-                of_models = [known[key][chosen] for known in three]
-                yield from _auc_figures(run, target, name, of_models, truth.is_member[chosen])
+            if all(key in of_model for of_model in by_model):
+                of_attack = [of_model[key][chosen] for of_model in by_model]
+                yield from _auc_figures(run, target, name, of_attack, truth.is_member[chosen])
     models = {
         BEFORE: (run, released),
-        AFTER: (own.unlearned or run, after),
-        RETRAINED: (own.retrained, own.measured_retrained),
+        AFTER: (extension.unlearned or run, after),
+        RETRAINED: (extension.retrained, retrained),
     }
-    shown = {TEST_ACCURACY, TRAIN_ACCURACY}
     for point, (setup, stored) in models.items():
         for figure in utility(setup, [stored]):
-            if figure.metric in shown or figure.metric.startswith("test "):
-                where = {"topic": UNLEARNING, "point": point, "seed": run.seed}
-                yield figure.model_copy(update=where)
+            if figure.metric in (TEST_ACCURACY, TRAIN_ACCURACY) or figure.metric.startswith(
+                "test "
+            ):
+                fields = {"topic": UNLEARNING, "point": point, "seed": run.seed}
+                yield figure.model_copy(update=fields)
 
 
 def _scores(run: Setup, stored: Stored, released: Stored) -> Scores:
-    """Return the scores of the run's attacks on another model, measured on its audited samples."""
-    # Reference models are of the round in which the run's own model was released.
-    moved = replace(stored.measured, index=released.measured.index)
+    """Return the scores of the run's attacks on another model."""
+    # Reference models are those of the round in which the run released its model.
+    measured = replace(stored.measured, index=released.measured.index)
     findings = Findings()
-    analyse(run, stacked([moved]), findings)
+    analyse(run, stacked([measured]), findings)
     return findings.scores
 
 
@@ -390,8 +399,8 @@ def _auc_figures(
     forgotten: ndarray,
 ) -> list[Estimate]:
     before, after, retrained = scores
-    found = unlearned(before, after, retrained, is_forgotten=forgotten)
-    assert found.retrained is not None
+    result = unlearned(before, after, retrained, is_forgotten=forgotten)
+    assert result.retrained is not None
     figure = partial(
         Estimate,
         **view_coordinates(run),
@@ -405,80 +414,76 @@ def _auc_figures(
         n_nonmembers=int((~forgotten).sum()),
     )
 
-    def auc(point: str, given: AucInterval, tests: Sequence[Test] = ()) -> Estimate:
-        return figure(point=point, **asdict(given), tests=list(tests))
+    def auc(point: str, interval: AucInterval, tests: Sequence[Test] = ()) -> Estimate:
+        return figure(point=point, **asdict(interval), tests=list(tests))
 
-    excess = asdict(found.excess)
+    excess = asdict(result.excess)
     of_excess = Test(
-        null=RETRAINED, level=found.retrained.value, p_value=excess.pop("p_value"), two_sided=True
+        null=RETRAINED, level=result.retrained.value, p_value=excess.pop("p_value"), two_sided=True
     )
-    never_seen = Test(level=0.5, p_value=above_chance(retrained, forgotten))
+    of_retrained = Test(level=0.5, p_value=above_chance(retrained, forgotten))
     return [
-        auc(BEFORE, found.before),
-        auc(AFTER, found.after),
-        auc(RETRAINED, found.retrained, [never_seen]),
+        auc(BEFORE, result.before),
+        auc(AFTER, result.after),
+        auc(RETRAINED, result.retrained, [of_retrained]),
         figure(point=AFTER, against=RETRAINED, **excess, tests=[of_excess]),
-        auc(BOTH, found.both),
+        auc(BOTH, result.both),
     ]
 
 
 def _judged(figures: Sequence[Estimate], margin: float) -> list[Estimate]:
-    """Note the verdict of each attack with what is left after unlearning."""
-    found = []
+    """Return the figures with the verdict of each attack in the note of its excess."""
+    judged = []
     for figure in figures:
         if not figure.against or figure.low is None or figure.high is None:
-            found.append(figure)
+            judged.append(figure)
             continue
         before = estimate_at(figures, figure, BEFORE)
-        told = before is not None and before.low is not None and before.low > 0.5
-        # The limits of two separate AUCs have no p-value, and are wider than any that has one.
-        separate = SEPARATE in figure.method and figure.low > 0
-        above = (bool(figure.significant) and figure.number > 0) or separate
+        has_leak = before is not None and before.low is not None and before.low > 0.5
+        # Limits from two separate AUCs have no p-value, and are wider than limits that have one.
+        is_separate = SEPARATE in figure.method and figure.low > 0
+        is_above = (bool(figure.significant) and figure.number > 0) or is_separate
         verdict = unlearning_verdict(
-            figure.low, figure.high, margin=margin, told_before=told, above=above
+            figure.low, figure.high, margin=margin, told_before=has_leak, above=is_above
         )
         note = "; ".join(part for part in (verdict_words(verdict, margin), figure.note) if part)
-        found.append(figure.model_copy(update={"note": note}))
-    return found
+        judged.append(figure.model_copy(update={"note": note}))
+    return judged
 
 
 def unlearning_controls(run: Setup, figures: Sequence[Estimate]) -> list[ControlResult]:
     """Return the controls of unlearning in one run.
 
-    Attacks distinguish the released model, from which nothing was deleted, from the retrained
-    federation; and they find nothing in the federation that never had the forgotten samples.
-
-    Args:
-        run: The run.
-        figures: Of unlearning, in this run and others.
+    Attacks must succeed more on the released model, which has forgotten nothing, than on the
+    retrained federation. They must not succeed on the retrained federation.
     """
-    of_run = [one for one in figures if one.seed == run.seed]
-    own = [one for one in of_run if one.attack and not one.against]
-    told = [one for one in own if one.point == BEFORE and (one.low or 0.0) > 0.5]
-    retrained = [(one, estimate_at(own, one, RETRAINED)) for one in told]
+    of_run = [figure for figure in figures if figure.seed == run.seed]
+    aucs = [figure for figure in of_run if figure.attack and not figure.against]
+    leaks = [figure for figure in aucs if figure.point == BEFORE and (figure.low or 0.0) > 0.5]
+    pairs = [(leak, estimate_at(aucs, leak, RETRAINED)) for leak in leaks]
     above = sum(
-        other is not None and other.high is not None and (one.low or 0.0) > other.high
-        for one, other in retrained
+        retrained is not None and retrained.high is not None and (leak.low or 0.0) > retrained.high
+        for leak, retrained in pairs
     )
-    p_values = [t.p_value for one in of_run if one.point == RETRAINED for t in one.tests]
+    p_values = [t.p_value for figure in of_run if figure.point == RETRAINED for t in figure.tests]
     least = min((p for p in holm(p_values).adjusted if p is not None), default=None)
     return [
         ControlResult(
             **run_coordinates(run),
             control="nothing deleted",
-            expected="where an attack tells the samples of the model before deletion, one tells "
-            "that model from the retrained federation",
+            expected="an attack that finds members before unlearning has a higher AUC there than "
+            "on the retrained federation",
             value=None,
-            passed=bool(above) if told else None,
-            note=f"{above} of {len(told)} attacks that tell them"
-            if told
-            else "no attack tells the samples before deletion, so that nothing follows",
+            passed=bool(above) if leaks else None,
+            note=f"{above} of {len(leaks)} attacks that find members before unlearning"
+            if leaks
+            else "no attack finds members before unlearning, so that the control is inconclusive",
         ),
         ControlResult(
             **run_coordinates(run),
             control="retrained federation",
-            expected="no attack tells the forgotten samples from unseen ones in a federation that "
-            "never had them",
+            expected="no attack distinguishes forgotten from unseen samples in the retrained "
+            "federation",
             value=least,
             passed=None if least is None else least > _RETRAINED_ERROR,
             note="smallest p-value of all attacks and targets, corrected (Holm)",

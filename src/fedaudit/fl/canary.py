@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Params, Samples, flat, norm, plus, scaled
 from fedaudit.fl.hooks import Defense, Turn
-from fedaudit.observe.round import Round, Update, Upload, chosen
+from fedaudit.observe.round import Round, Update, Upload, select_clients
 from fedaudit.observe.tensors import write_tensors
 
 
@@ -151,4 +151,4 @@ def _without(round: Round, canaries: frozenset[ClientId]) -> Round:
 def _others(
     given: Mapping[ClientId, Value], canaries: frozenset[ClientId]
 ) -> Mapping[ClientId, Value]:
-    return chosen(given, [client for client in given if client not in canaries])
+    return select_clients(given, [client for client in given if client not in canaries])

@@ -100,7 +100,7 @@ def run_games(
             refuse_too_few(point.study, session.records(point.study))
     claim(out, study)
     for folder in (out, own_folder(out, _POINTS)):
-        delete_partial_files(folder, before=clock.at)
+        delete_partial_files(folder, before=clock.start_time)
     played = [
         session.played(point, f"{point.label or study.name} ({number} of {len(points)})")
         for number, point in enumerate(points, 1)

@@ -33,9 +33,9 @@ from fedaudit.observe.measurements import (
     fault_in,
     rounds_with,
     stored_in,
-    tell_of_unhashed,
+    warn_of_unhashed,
 )
-from fedaudit.observe.round import EVERYBODY
+from fedaudit.observe.round import ALL_CLIENTS
 from fedaudit.plan.parts import Recorded, Setup, Work
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
@@ -105,7 +105,7 @@ def attack_recording(
         study_from({"name": RECORDED, "figures": changed}, source="the attack", overrides=overrides)
         clock = Clock()
         contents = _contents(folder)
-        tell_of_unhashed(folder, log)
+        warn_of_unhashed(folder, log)
         attacked = _targets(contents, targets)
         names = catalogued(names)
         run = _run(contents, folder, attacked, names, changed, out)
@@ -113,7 +113,7 @@ def attack_recording(
 
         def check() -> None:
             assert run.recorded is not None
-            before = refuse_other_record(out, run.recorded.config, besides=ATTACKS)
+            before = refuse_other_record(out, run.recorded.config, ignored=ATTACKS)
             replaced.append(replaced_attacks(before, names))
 
         work, places = Work(progress=progress), {SEED: folder}
@@ -197,14 +197,14 @@ def _run(
     if not blind:
         figures = {**figures, "blind_classifier": False}
     config = _config(recording.model_copy(update={"targets": attacked}), names, figures)
-    refuse_other_record(out, config, besides=ATTACKS)
+    refuse_other_record(out, config, ignored=ATTACKS)
     took_part = {c for entry in contents.measured for c in (*entry.clients, *entry.stands_for)}
     took_part |= {c for entry in contents.log for c in entry.asked}
     run = recorded_run(
         recording.model_copy(update={"targets": present}),
         audit,
         Architecture(recording.model, _no_model, task=recording.measured_task()),
-        clients=sorted(took_part - {EVERYBODY}),
+        clients=sorted(took_part - {ALL_CLIENTS}),
         rounds=tuple(entry.index for entry in contents.measured),
         figures=figures,
         attacks=names,
@@ -237,7 +237,7 @@ def _no_model() -> nn.Module:
 
 def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Setup:
     """Return the run without source inference if the recording does not allow it."""
-    met = {c for measured in contents.measured for c in measured.clients} - {EVERYBODY}
+    met = {c for measured in contents.measured for c in measured.clients} - {ALL_CLIENTS}
     reason = ""
     if len(met) < 2:
         reason = "source inference needs uploads of at least two clients"
@@ -392,7 +392,9 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
         # Over the models that were sent, if they are known of every measured round.
         identity=identity if all(digest for _, digest in digests) else "",
         sampled_rounds=any({*targets} & {*entry.answered} or entry.unknown for entry in by_choice)
-        or (recording.every > 1 and any(EVERYBODY in entry.clients for entry in measured.values())),
+        or (
+            recording.every > 1 and any(ALL_CLIENTS in entry.clients for entry in measured.values())
+        ),
     )
 
 
@@ -427,7 +429,7 @@ def _missing_uploads(
 ) -> tuple[list[MissingUpload], bool]:
     """Return missing uploads of targets, and whether one of unknown sender is missing."""
     seen = {*measured.clients, *measured.stands_for}
-    if EVERYBODY in seen:
+    if ALL_CLIENTS in seen:
         return [], False
     missing = [
         MissingUpload(

@@ -17,7 +17,7 @@ from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, summary
 from fedaudit.datasets.arrays import refuse_constant
-from fedaudit.datasets.copies import number_rows, occur_in_several
+from fedaudit.datasets.dataset import number_rows, occur_in_several
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.clients import ByClient, Called, number_of, numbers_of
 from fedaudit.observe.tensors import read_tensors, write_tensors

@@ -21,7 +21,7 @@ from fedaudit.observe.kept_files import models_in, numbered_models, refuse_misfi
 from fedaudit.observe.measurements import MeasuredRound, fault_in, stored_in, write_measured
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import MAX_BYTES, numbered, read_notes, read_tensors, write_tensors
-from fedaudit.observe.views import grouped
+from fedaudit.observe.views import group_models
 from fedaudit.study.running.folder import STUDY_FILE
 
 AUDIT_FILE = "audit.safetensors"
@@ -186,7 +186,7 @@ def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
     """
     clients = sorted(round.exposed)
     bases = [base for c in clients if (base := round.exposed[c].base) is not None]
-    distinct, numbers = grouped(bases)
+    distinct, numbers = group_models(bases)
     tensors = numbered_models("base", dict(enumerate(distinct)))
     tensors |= numbered_models("after", round.after)
     described, number = [], iter(numbers)

@@ -72,7 +72,7 @@ from fedaudit.live.rounds import (
 )
 from fedaudit.live.setup import attacks_in, recorded_run
 from fedaudit.live.weights import NOT_FINITE, Weights, estimated_layers, named_few
-from fedaudit.observe.round import EVERYBODY, Round
+from fedaudit.observe.round import ALL_CLIENTS, Round
 from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.observe.views import seen_from, view_named
 from fedaudit.results.text import log_line, plain
@@ -501,7 +501,7 @@ class Recorder:
     def _measure_previous(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
         """Measure the previous round, which ends with the model sent in this one."""
         now = finite_model(sent, self._shape, f"the model sent in round {entry.round}")
-        entry = entry.model_copy(update={"sent": digest_of_models({EVERYBODY: now})})
+        entry = entry.model_copy(update={"sent": digest_of_models({ALL_CLIENTS: now})})
         if self._is_repeated(entry):
             return
         if self._waiting is not None and entry.round < self._waiting[1].round:

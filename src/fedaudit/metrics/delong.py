@@ -72,14 +72,15 @@ class AucDifference(IntervalEstimate[float]):
     p_value: float
 
 
-class _Placements(NamedTuple):
-    # For each member the share of non-members below it, and for each non-member the share of
-    # members above it; ties count half.
+class Placements(NamedTuple):
+    """Share of non-members below each member, and of members above each non-member; ties half."""
+
     members: Float[np.ndarray, " members"]
     nonmembers: Float[np.ndarray, " nonmembers"]
 
     @property
     def auc(self) -> float:
+        """The mean placement of members."""
         return float(self.members.mean())
 
 
@@ -118,12 +119,7 @@ def auc_interval(
     Differs: The interval is computed on the logit scale, so that it stays within (0, 1).
     """
     require_confidence(confidence)
-    return interval_between(sides(scores, is_member), confidence)
-
-
-def interval_between(split: SplitScores, confidence: float) -> AucInterval:
-    """Compute :func:`auc_interval` of scores that are already checked and split."""
-    return interval_of_ranks(ranked(split), confidence)
+    return interval_of_ranks(ranked(sides(scores, is_member)), confidence)
 
 
 def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
@@ -133,7 +129,7 @@ def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
         ranks: Midranks among members and non-members together, from :func:`ranked`.
         confidence: Two-sided confidence, in (0, 1).
     """
-    placed = _placements(ranks)
+    placed = placements_of(ranks)
     variance = _covariance(placed, placed)
     value, pairs = placed.auc, min(map(len, placed))
     if variance <= 0 or pairs * min(value, 1 - value) < FEWEST_DISORDERED:
@@ -142,15 +138,19 @@ def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
     rare = _few_differ(ranks, placed, confidence)
     if rare is not None:
         return AucInterval(value, *rare, f"{RARE} {percent(confidence)}")
-    reach = -sp.special.ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
-    low, high = (
-        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
-    )
+    low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
     return AucInterval(value, low, high, f"DeLong {percent(confidence)}")
 
 
+def logit_limits(value: float, variance: float, quantile: float) -> ConfidenceLimits:
+    """Return the limits of an AUC with this variance that are symmetric on the logit scale."""
+    reach = quantile * np.sqrt(variance) / (value * (1 - value))
+    low, high = (sp.special.expit(sp.special.logit(value) + side * reach) for side in (-1, 1))
+    return ConfidenceLimits(float(low), float(high))
+
+
 def _few_differ(
-    ranks: SplitScores, placed: _Placements, confidence: float
+    ranks: SplitScores, placed: Placements, confidence: float
 ) -> ConfidenceLimits | None:
     """Return limits if nearly all scores of a side are equal, or None."""
     at_modes = [side == most_frequent(side) for side in ranks]
@@ -214,7 +214,7 @@ def clustered_auc(
     require_confidence(confidence)
     truth = as_truth(is_member, len(as_scores(scores)))
     ranks = ranked(sides(scores, truth))
-    placed = _placements(ranks)
+    placed = placements_of(ranks)
     people, place = np.unique(cluster, return_inverse=True)
     value, count = placed.auc, len(people)
     # For each side, the sum of the centred placements of each person's samples.
@@ -254,10 +254,7 @@ def clustered_auc(
         ]
         low, high = limits_of_sides(value, reaches, independent=sum(on_side) == count)
         return AucInterval(value, low, high, f"{RARE} between people {percent(confidence)}")
-    reach = quantile * np.sqrt(variance) / (value * (1 - value))
-    low, high = (
-        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
-    )
+    low, high = logit_limits(value, variance, quantile)
     return AucInterval(value, low, high, f"DeLong by people {percent(confidence)}")
 
 
@@ -293,7 +290,9 @@ def compare_auc(
     """
     half = 1 - (1 - confidence) / 2
     alone = [auc_interval(each, is_member, confidence=half) for each in (scores, other_scores)]
-    first, second = (_placements(ranked(sides(each, is_member))) for each in (scores, other_scores))
+    first, second = (
+        placements_of(ranked(sides(each, is_member))) for each in (scores, other_scores)
+    )
     value = first.auc - second.auc
     variance = (
         _covariance(first, first) + _covariance(second, second) - 2 * _covariance(first, second)
@@ -315,15 +314,16 @@ def compare_auc(
     )
 
 
-def _placements(ranks: SplitScores) -> _Placements:
+def placements_of(ranks: SplitScores) -> Placements:
+    """Return the placements of scores that are given by their midranks."""
     members, nonmembers = ranks
-    return _Placements(
+    return Placements(
         members=(members - within_side(members)) / len(nonmembers),
         nonmembers=1 - (nonmembers - within_side(nonmembers)) / len(members),
     )
 
 
-def _covariance(first: _Placements, second: _Placements) -> float:
+def _covariance(first: Placements, second: Placements) -> float:
     # The variance of a single sample is undefined; callers take 0 as "use an exact interval".
     if min(len(first.members), len(first.nonmembers)) < 2:
         return 0.0

@@ -8,7 +8,6 @@ measures what remains.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,13 @@ import scipy as sp
 from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.delong import FEWEST_DISORDERED, AucInterval
+from fedaudit.metrics.delong import (
+    FEWEST_DISORDERED,
+    AucInterval,
+    Placements,
+    logit_limits,
+    placements_of,
+)
 from fedaudit.metrics.family import METHOD as RARE
 from fedaudit.metrics.family import (
     counted_above_chance,
@@ -38,8 +43,6 @@ from fedaudit.metrics.roc import (
     as_strata,
     as_truth,
     ranked,
-    sides,
-    within_side,
 )
 
 _SPLITS = 20
@@ -93,7 +96,7 @@ def stratified_auc(
     parts = _by_stratum(as_scores(scores), is_member, strata)
     pairs = sum(len(members) * len(others) for members, others in parts)
     disjoint = sum(min(len(members), len(others)) for members, others in parts)
-    placed = [_placements(members, others) for members, others in parts]
+    placed = [placements_of(ranked(part)) for part in parts]
     value = float(sum(above.sum() * len(below) for above, below in placed) / pairs)
     variance = sum(_variances(placed, value))
     if variance <= 0 or disjoint * min(value, 1 - value) < FEWEST_DISORDERED:
@@ -102,10 +105,7 @@ def stratified_auc(
     rare = _few_differ(parts, placed, value, confidence)
     if rare is not None:
         return AucInterval(value, *rare, f"{RARE} within strata {percent(confidence)}")
-    reach = -sp.special.ndtri((1 - confidence) / 2) * np.sqrt(variance) / (value * (1 - value))
-    low, high = (
-        float(sp.special.expit(sp.special.logit(value) + side * reach)) for side in (-1, 1)
-    )
+    low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
     return AucInterval(value, low, high, f"DeLong within strata {percent(confidence)}")
 
 
@@ -352,10 +352,7 @@ def _aucs_of_cells(
     return all_won[all_pairs > 0] / all_pairs[all_pairs > 0]
 
 
-_Placed: TypeAlias = tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]
-
-
-def _variances(placed: Sequence[_Placed], value: float) -> tuple[float, float]:
+def _variances(placed: Sequence[Placements], value: float) -> tuple[float, float]:
     """Return the contributions of members and non-members to the variance of the AUC."""
     pairs = float(sum(len(above) * len(below) for above, below in placed))
     return (
@@ -365,7 +362,7 @@ def _variances(placed: Sequence[_Placed], value: float) -> tuple[float, float]:
 
 
 def _few_differ(
-    parts: Sequence[SplitScores], placed: Sequence[_Placed], value: float, confidence: float
+    parts: Sequence[SplitScores], placed: Sequence[Placements], value: float, confidence: float
 ) -> ConfidenceLimits | None:
     """Return limits if nearly all scores of a side are their strata's most frequent ones."""
     pairs = sum(len(members) * len(others) for members, others in parts)
@@ -414,15 +411,3 @@ def _by_stratum(
             "coarser strata or none"
         )
     return parts
-
-
-def _placements(
-    members: Float[np.ndarray, " members"], others: Float[np.ndarray, " nonmembers"]
-) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]:
-    """Return the share of non-members below each member, and of members above each non-member."""
-    truth = np.arange(len(members) + len(others)) < len(members)
-    first, second = ranked(sides(np.concatenate([members, others]), truth))
-    return (
-        (first - within_side(first)) / len(others),
-        1 - (second - within_side(second)) / len(members),
-    )

@@ -184,5 +184,5 @@ def verdict_words(verdict: str, margin: float) -> str:
         UNTOLD: "no verdict: the score did not distinguish the samples before unlearning either",
         DESTROYED: "model destroyed: it no longer predicts better than guessing, so that its "
         "scores carry no information",
-        CANNOT_TELL: f"inconclusive: the interval reaches beyond ±{margin:g}; take more samples",
+        CANNOT_TELL: f"undecided: the interval reaches beyond ±{margin:g}; take more samples",
     }[verdict]

@@ -1,4 +1,4 @@
-"""Models and updates on disk: safetensors only, each file written whole or not at all."""
+"""Models and updates of rounds on disk, in safetensors files that are written atomically."""
 
 import math
 from collections import deque
@@ -17,35 +17,37 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, sc
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import (
     Keep,
+    group_pairs,
     groups_of,
     numbered,
     numbers_of,
-    pairs,
     read_tensors,
     write_tensors,
 )
-from fedaudit.observe.views import grouped
+from fedaudit.observe.views import group_models
 
 _WRITERS = 4
 
 
 def write_round(folder: Path, round: Round, keep: Keep) -> None:
-    """Keeps a round's models: nothing for "signals", global models, or updates as well.
+    """Write a round's global models for "snapshots", and its updates as well for "full".
 
-    Updates are divided by their largest entry before they become 16-bit numbers: plain 16 bits
-    lose 1.5e-2 of a cosine on small updates.
+    Updates are divided by their largest entry before they are converted to 16 bits, since a plain
+    conversion of small updates changes cosines by 1.5e-2.
     """
     if keep == "signals":
         return
     place = own_folder(folder, "rounds", f"round-{round.index:06d}")
     clients = sorted(round.exposed)
     bases = [round.exposed[client].base for client in clients]
-    shown = [base for base in bases if base is not None]
-    distinct, numbers = grouped(shown)
+    visible = [base for base in bases if base is not None]
+    distinct, numbers = group_models(visible)
     updates: Iterable[_File] = ()
     if keep == "full":
-        if len(shown) < len(clients):
-            raise NotVisible('the models sent are hidden in this view; keep "signals" instead')
+        if len(visible) < len(clients):
+            raise NotVisible(
+                'the models that clients receive are hidden in this view; keep "signals" instead'
+            )
         updates = (
             _File(place / f"client-{client:06d}.safetensors", *_packed(round, client, number))
             for client, number in zip(clients, numbers, strict=True)
@@ -53,16 +55,16 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     server = {
         "asked": torch.tensor(round.asked, dtype=torch.int64),
         "answered": torch.tensor(round.answered, dtype=torch.int64),
-        "stands_for": pairs(round.stands_for),
+        "stands_for": group_pairs(round.stands_for),
     }
     server |= numbered_models("base", dict(enumerate(distinct)))
     server |= numbered_models("after", round.after)
-    # The largest first: it is written while updates are packed.
+    # The largest file first, so that it is written while updates are converted.
     _write_all(chain([_File(place / "server.safetensors", server, {})], updates))
 
 
 def numbered_models(part: str, models: Mapping[int, Model] | Mapping[str, Model]) -> Params:
-    """The tensors of some models, under ``part/number/``."""
+    """Return the tensors of models, with names that begin with ``part/name/``."""
     return {
         f"{part}/{name}/{key}": value
         for name, model in models.items()
@@ -71,35 +73,35 @@ def numbered_models(part: str, models: Mapping[int, Model] | Mapping[str, Model]
 
 
 def models_in(tensors: Params, part: str, architecture: Architecture) -> dict[str, Model]:
-    """The models that :func:`numbered_models` put under a part, by number."""
-    found: dict[str, Params] = {}
+    """Return the models whose tensors :func:`numbered_models` named, by name."""
+    by_name: dict[str, Params] = {}
     for key, value in under(tensors, f"{part}/").items():
-        name, _, rest = key.partition("/")
-        found.setdefault(name, {})[rest] = value
-    return {name: Model.from_tensors(architecture, params) for name, params in found.items()}
+        name, _, tensor = key.partition("/")
+        by_name.setdefault(name, {})[tensor] = value
+    return {name: Model.from_tensors(architecture, params) for name, params in by_name.items()}
 
 
 def _models(tensors: Params, part: str, architecture: Architecture) -> dict[str, Model]:
-    found = models_in(tensors, part, architecture)
+    models = models_in(tensors, part, architecture)
     initial = architecture.initial(0)
-    for model in found.values():
+    for model in models.values():
         refuse_misfit(model, initial)
         if model.tensors().keys() != initial.tensors().keys():
             raise ValueError("its tensors are not those of the model")
-    return found
+    return models
 
 
 def refuse_misfit(model: Model, initial: Model) -> None:
-    """Raise if a model that was read is none of an architecture, some tensors left out.
+    """Raise if a model has tensors that do not fit the architecture; tensors may be missing.
 
     Raises:
-        ValueError: Its tensors have other names or shapes, or hold no floating-point numbers.
+        ValueError: A tensor has another name or shape, or is not of floating-point numbers.
     """
-    wanted, found = initial.tensors(), model.tensors()
-    if not found.keys() <= wanted.keys():
+    expected, actual = initial.tensors(), model.tensors()
+    if not actual.keys() <= expected.keys():
         raise ValueError("its tensors are not those of the model")
-    for name, value in found.items():
-        if value.shape != wanted[name].shape or not value.is_floating_point():
+    for name, value in actual.items():
+        if value.shape != expected[name].shape or not value.is_floating_point():
             raise ValueError("its tensors are not those of the model, in shape or type")
 
 
@@ -110,7 +112,7 @@ class _File(NamedTuple):
 
 
 def _write_all(files: Iterable[_File]) -> None:
-    """Writes files while others are packed, a few at a time: some are flushed, one is filled."""
+    """Write files in a few threads, because flushing one file leaves time to convert the next."""
     with ThreadPoolExecutor(max_workers=_WRITERS) as writers:
         writing = deque[Future[None]]()
         for file in files:
@@ -122,11 +124,11 @@ def _write_all(files: Iterable[_File]) -> None:
 
 
 def _packed(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str, str]]:
-    """A client's update as it is kept, and what must be known of it."""
+    """Return a client's update in 16 bits, and the notes to restore it."""
     exposed = round.exposed[client]
     if exposed.update is None or exposed.local is None:
         raise NotVisible(
-            f"client {client}'s update is hidden in this view, so it cannot be kept; keep "
+            f"client {client}'s update is hidden in this view and cannot be kept; keep "
             '"signals" or "snapshots"'
         )
     peak = max(_peak(value) for value in exposed.update.values())
@@ -140,17 +142,17 @@ def _packed(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str
 
 
 def _peak(value: Tensor) -> float:
-    """The largest magnitude, without a copy of all of them."""
+    """Return the largest magnitude; unlike ``abs().max()``, this makes no copy."""
     low, high = value.aminmax()
     return max(-float(low), float(high))
 
 
 def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
-    """The kept rounds of a run in which every update was kept, ascending.
+    """Read the rounds of a run that kept every update ("full"), ascending.
 
     Raises:
         BadInput: The updates of a round were not kept.
-        Damaged: A file is missing or not one that fedaudit wrote.
+        Damaged: A file is missing or was not written by fedaudit.
     """
     for index, place in numbered(folder / "rounds", ""):
         path = place / "server.safetensors"
@@ -158,23 +160,21 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
             raise Damaged(f"{path} is missing; restore it from a copy, or delete {place}")
         server, _ = read_tensors(path)
         try:
-            kept = _Kept(
+            server_file = _ServerFile(
                 _models(server, "base", architecture),
                 _models(server, "after", architecture),
                 numbers_of(server["asked"]),
                 numbers_of(server["answered"]),
                 server["stands_for"],
             )
-            if not set(kept.answered) <= set(kept.asked):
-                raise ValueError("clients answered that were not asked")
+            if not set(server_file.answered) <= set(server_file.asked):
+                raise ValueError("clients answered that received no message")
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{path} is not a kept round ({error}); restore it") from error
-        yield _read_round(index, place, kept)
+        yield _read_round(index, place, server_file)
 
 
-class _Kept(NamedTuple):
-    """Content of a round's server file."""
-
+class _ServerFile(NamedTuple):
     bases: dict[str, Model]
     after: dict[str, Model]
     asked: tuple[ClientId, ...]
@@ -182,19 +182,19 @@ class _Kept(NamedTuple):
     groups: Tensor
 
 
-def _read_round(index: int, place: Path, kept: _Kept) -> Round:
+def _read_round(index: int, place: Path, server_file: _ServerFile) -> Round:
     exposed: dict[ClientId, Exposed] = {}
     weights: dict[ClientId, float] = {}
     for path in sorted(place.glob("client-*.safetensors")):
         client = _client_of(own_place(place, path.name))
-        exposed[client], weights[client] = _read_client(path, kept.bases)
+        exposed[client], weights[client] = _read_client(path, server_file.bases)
     if not exposed:
         raise BadInput(
-            f"{place} holds models but no updates, so that no client can be attacked in it; keep "
-            '"full" rounds for that'
+            f"{place} contains models but no updates, so that no client can be attacked in it; "
+            'keep "full" rounds'
         )
     try:
-        stands_for = groups_of(kept.groups, exposed)
+        stands_for = groups_of(server_file.groups, exposed)
     except ValueError as error:
         raise Damaged(f"{place} is not a kept round ({error}); restore it") from error
     return Round(
@@ -203,9 +203,9 @@ def _read_round(index: int, place: Path, kept: _Kept) -> Round:
         sent={},
         uploads={},
         weights=weights,
-        asked=kept.asked,
-        answered=kept.answered,
-        after=kept.after,
+        asked=server_file.asked,
+        answered=server_file.answered,
+        after=server_file.after,
         stands_for=stands_for,
     )
 
@@ -214,7 +214,7 @@ def _client_of(path: Path) -> ClientId:
     try:
         return int(path.stem.removeprefix("client-"))
     except ValueError as error:
-        raise Damaged(f"{path} is named after no client; rename or delete it") from error
+        raise Damaged(f"{path} has no client number in its name; rename or delete it") from error
 
 
 def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float]:
@@ -231,7 +231,7 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
             and 0 <= weight < math.inf
             and 0 < (1 if scale is None else scale) < math.inf
         ):
-            raise ValueError(f"peak {peak}, weight {weight} or scale {scale} cannot be")
+            raise ValueError(f"peak {peak}, weight {weight} or scale {scale} is out of range")
         update = scaled({name: packed[name].float() for name in base.params}, peak)
         if not all(bool(value.isfinite().all()) for value in update.values()):
             raise ValueError("its update is not finite")
@@ -243,5 +243,5 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
 
 
 def under(tensors: Params, prefix: str) -> Params:
-    """The tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names begin with a prefix, by the remaining name."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

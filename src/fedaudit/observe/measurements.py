@@ -1,4 +1,4 @@
-"""Measurements, one number for every (round, client, sample), and measured rounds on disk."""
+"""Measurements of signals by round, client and sample, and measured rounds on disk."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +12,13 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import own_folder
 from fedaudit.core.values import ClientId, Params
-from fedaudit.observe.round import EVERYBODY
+from fedaudit.observe.round import ALL_CLIENTS
 from fedaudit.observe.tensors import (
     carries_hash,
+    group_pairs,
     groups_of,
     numbered,
     numbers_of,
-    pairs,
     read_tensors,
     write_tensors,
 )
@@ -29,11 +29,12 @@ class MeasuredRound:
     """All signals of one round.
 
     Attributes:
-        index: The round.
-        clients: The clients measured, in the order of the columns.
-        bases: For each client, a number that is the same for clients sent the same model.
+        index: Number of the round.
+        clients: The measured clients, in the order of the rows of a signal.
+        bases: For each client, a number that is equal for clients that received the same model.
         signals: Values by signal name.
-        stands_for: For a client merged into a group, the client the group is named after.
+        stands_for: For each client that is merged into a group, the client that the group is named
+            after.
     """
 
     index: int
@@ -45,20 +46,25 @@ class MeasuredRound:
 
 def rounds_with(client: ClientId, measured: Iterable[MeasuredRound]) -> list[int]:
     """Return the rounds in which a client was measured, alone or in a sum."""
-    return [one.index for one in measured if {client, EVERYBODY} & {*one.clients, *one.stands_for}]
+    return [
+        round.index
+        for round in measured
+        if {client, ALL_CLIENTS} & {*round.clients, *round.stands_for}
+    ]
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """One signal over a whole run. NaN where a client was not measured in a round.
+    """One signal over a whole run; values of clients that were not measured in a round are NaN.
 
     Attributes:
-        values: Larger is likelier a member.
-        rounds: Round indices, ascending.
-        clients: Column order.
-        bases: Which clients of a round were sent the same model; -1 where not measured.
-        stands_for: Round by round, for a client merged into a group the client that the group
-            is named after; empty where nobody was ever merged.
+        values: Values of the signal, larger for likelier members.
+        rounds: Round numbers, ascending.
+        clients: The clients, in the order of the second axis.
+        bases: Numbers that are equal for clients of a round that received the same model; -1 if
+            not measured.
+        stands_for: For each round and each client that is merged into a group, the client that the
+            group is named after; empty if no client was merged in any round.
     """
 
     values: Float[Tensor, "rounds clients samples"]
@@ -68,53 +74,53 @@ class Measurements:
     stands_for: tuple[Mapping[ClientId, ClientId], ...] = ()
 
     def columns(self, target: ClientId) -> Int[Tensor, " rounds"]:
-        """In each round the position of a client or of the group it was in; -1 for neither.
+        """Return the column of a client or of its group in each round; -1 if not measured.
 
         Raises:
             BadInput: The client was never measured.
         """
         places = {client: column for column, client in enumerate(self.clients)}
-        everybody = places.get(EVERYBODY, -1)
+        default = places.get(ALL_CLIENTS, -1)
         groups = self.stands_for or ({},) * len(self.rounds)
-        found = [places.get(group.get(target, target), everybody) for group in groups]
-        if max(found, default=-1) < 0:
+        columns = [places.get(group.get(target, target), default) for group in groups]
+        if max(columns, default=-1) < 0:
             raise BadInput(f"client {target} was never measured; measured: {list(self.clients)}")
-        return torch.tensor(found, dtype=torch.int64)
+        return torch.tensor(columns, dtype=torch.int64)
 
     def of(self, target: ClientId) -> Float[Tensor, "rounds samples"]:
-        """The target's values, or those of the group that it was in; NaN where in neither."""
+        """Return the values of a client or of its group; NaN if not measured."""
         columns = self.columns(target)
         values = self.values[torch.arange(len(columns)), columns]
         return values.where(columns[:, None] >= 0, torch.nan)
 
     def on_samples(self, chosen: Tensor | slice) -> "Measurements":
-        """Return the same of some of the samples: their positions, a mask or a slice."""
+        """Return the measurements of some samples, chosen by positions, a mask or a slice."""
         return replace(self, values=self.values[:, :, chosen])
 
     def peers(self, target: ClientId) -> Iterator[Float[Tensor, "peers samples"]]:
-        """Round by round, the values of the other clients that were sent the target's model.
+        """Yield, for each round, the values of other clients that received the target's model.
 
-        One round at a time: of a thousand peers, all rounds together are large.
+        Rounds are yielded one by one, because all rounds of a thousand peers take much memory.
         """
-        for values, bases, own in zip(
+        for values, bases, column in zip(
             self.values, self.bases, self.columns(target).tolist(), strict=True
         ):
-            comparable = (bases == bases[own]) & ~torch.isnan(values).any(1)
-            comparable[own] = False
-            # Where the target was neither there nor in a group, nobody is comparable.
-            yield values[comparable if own >= 0 else torch.zeros_like(comparable)]
+            comparable = (bases == bases[column]) & ~torch.isnan(values).any(1)
+            comparable[column] = False
+            # A target that was not measured in this round has no comparable clients.
+            yield values[comparable if column >= 0 else torch.zeros_like(comparable)]
 
 
 def stacked(
     rounds: Iterable[MeasuredRound], about: Collection[ClientId] = ()
 ) -> dict[str, Measurements]:
-    """Measured rounds as one cube a signal; clients missing in a round become NaN there.
+    """Stack measured rounds into one array per signal; clients missing in a round are NaN.
 
     Args:
-        rounds: In any order.
-        about: Rounds in which none of these clients was measured, nor a group of theirs, are
-            left out if there are others. In a federation of thousands, of which few take part at
-            a time, the cube of all rounds has a column for everybody who ever did.
+        rounds: Measured rounds, in any order.
+        about: Clients of interest. Rounds that measured none of them, and no group of theirs, are
+            left out if other rounds remain. In a federation of thousands of clients with few
+            participants per round, this saves columns for clients that took part in other rounds.
 
     Raises:
         BadInput: There are no rounds.
@@ -123,9 +129,10 @@ def stacked(
     if not measured:
         raise BadInput("nothing was measured: there is no round to attack; measure more often")
     if about:
-        wanted = {EVERYBODY, *about}
-        telling = [one for one in measured if wanted & {*one.clients, *one.stands_for}]
-        measured = telling or measured
+        relevant = {ALL_CLIENTS, *about}
+        measured = [
+            round for round in measured if relevant & {*round.clients, *round.stands_for}
+        ] or measured
     clients = tuple(sorted({client for round in measured for client in round.clients}))
     groups = tuple(round.stands_for for round in measured)
     bases = torch.full((len(measured), len(clients)), -1, dtype=torch.int64)
@@ -153,105 +160,99 @@ def _cube(
     return cube
 
 
-_AGAIN = "restore it from a copy, or delete its run's folder and run the study again"
-_MOST = 1e100
-"""Beyond any signal, be it of a run that diverged; squares of larger ones are not finite."""
+_RESTORE = "restore it from a copy, or delete its run's folder and run the study again"
+_LARGEST = 1e100
+"""Largest allowed value, above any signal of a diverged run and below the root of the maximum."""
 
 
 class Stored(NamedTuple):
-    """A measured round as it was stored, with its notes."""
+    """A stored measured round with its notes."""
 
     measured: MeasuredRound
     notes: dict[str, str]
 
 
 def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, str]) -> None:
-    """Adds one measured round to a run's folder."""
+    """Write one measured round to a run's folder."""
     place = own_folder(folder, "measured")
     tensors: Params = {f"signal/{name}": values for name, values in measured.signals.items()}
     tensors["clients"] = torch.tensor(measured.clients, dtype=torch.int64)
     tensors["bases"] = measured.bases
-    tensors["stands_for"] = pairs(measured.stands_for)
+    tensors["stands_for"] = group_pairs(measured.stands_for)
     path = place / f"round-{measured.index:06d}.safetensors"
     write_tensors(tensors, path, notes)
 
 
 def read_measured(folder: Path) -> list[Stored]:
-    """All measured rounds of a run, ascending.
+    """Read all measured rounds of a run, ascending.
 
     Args:
-        folder: The run's, such as ``runs/my-study/seed-1``; that of a live recording.
+        folder: Folder of a run, such as ``runs/my-study/seed-1``, or of a live recording.
 
     Raises:
-        BadInput: The folder holds no measured round.
-        Damaged: A file is not one that fedaudit wrote, or rounds do not fit together.
+        BadInput: The folder contains no measured round.
+        Damaged: A file was not written by fedaudit, or rounds do not fit together.
     """
-    if found := stored_in(folder):
-        return found
+    if stored := stored_in(folder):
+        return stored
     inner = sorted(path.parent for path in folder.glob("*/measured"))
     hint = f", such as {inner[0]}" if inner else ""
-    what = "holds no measured round" if folder.is_dir() else "is no folder"
-    raise BadInput(f"{folder} {what}; give the folder of a run or of a live recording{hint}")
+    problem = "contains no measured round" if folder.is_dir() else "is not a folder"
+    raise BadInput(f"{folder} {problem}; give the folder of a run or of a live recording{hint}")
 
 
 def stored_in(folder: Path) -> list[Stored]:
-    """All measured rounds of a run, ascending; none as long as none was measured.
+    """Read all measured rounds of a run, ascending, or return an empty list.
 
     Raises:
-        Damaged: A file is not one that fedaudit wrote, or rounds do not fit together.
+        Damaged: A file was not written by fedaudit, or rounds do not fit together.
     """
-    found = [
+    rounds = [
         _measured(path, index) for index, path in numbered(folder / "measured", ".safetensors")
     ]
     shapes = {
         (tuple(sorted(s.measured.signals)), next(iter(s.measured.signals.values())).shape[1])
-        for s in found
+        for s in rounds
     }
     if len(shapes) > 1:
         raise Damaged(
-            f"the measured rounds in {folder} have different signals or samples; they are of "
-            "different runs: restore the folder or delete it"
+            f"the measured rounds in {folder} have different signals or samples, so that they are "
+            "of different runs; restore the folder or delete it"
         )
-    return found
+    return rounds
 
 
 def measured_names(folder: Path) -> set[str]:
-    """Return names of the signals in a run's first measured round; none if there is no round.
+    """Return the names of the signals in a run's first measured round, or an empty set.
 
     Raises:
-        Damaged: The file is not one that fedaudit wrote.
+        Damaged: The file was not written by fedaudit.
     """
     first = next(iter(numbered(folder / "measured", ".safetensors")), None)
     return set(_measured(first[1], first[0]).measured.signals) if first else set()
 
 
-def tell_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
-    """Says how many measured rounds of a run carry no hash; older versions wrote none.
-
-    Whether one of these was altered cannot be told from its file.
-    """
+def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
+    """Log how many measured rounds of a run have no hash, as in older versions."""
     files = [path for _, path in numbered(folder / "measured", ".safetensors")]
     count = sum(not carries_hash(path) for path in files)
     if count:
         log(
-            f"{count} of {len(files)} measured rounds in {folder} carry no hash, as those of older "
-            "versions: that they were not altered cannot be told"
+            f"{count} of {len(files)} measured rounds in {folder} have no hash, because an older "
+            "version wrote them: changes to these files cannot be detected"
         )
 
 
 def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
-    """Reason why a measured round cannot be of a run with these clients and so many samples.
+    """Return why a measured round does not belong to a run, or an empty string if it does.
 
     Args:
-        measured: As it was read.
-        clients: All of the run.
-        samples: That are measured.
-
-    Returns:
-        Empty if it can be.
+        measured: The measured round.
+        clients: All clients of the run.
+        samples: Number of measured samples of the run.
     """
-    if not {*measured.clients, *measured.stands_for} <= {*clients, EVERYBODY}:
-        return "it has clients that the run has not"
+    if not {*measured.clients, *measured.stands_for} <= {*clients, ALL_CLIENTS}:
+        return "it has clients that the run does not have"
     sizes = {values.shape[1] for values in measured.signals.values()}
     return "" if sizes == {samples} else f"it has {max(sizes)} samples instead of {samples}"
 
@@ -264,21 +265,20 @@ def _measured(path: Path, index: int) -> Stored:
         stands_for = groups_of(tensors.pop("stands_for"), clients)
         signals = {name.removeprefix("signal/"): value for name, value in tensors.items()}
         if not (signals and all(_fits(value, len(clients)) for value in signals.values())):
-            raise ValueError("it has signals of odd shapes or values")
+            raise ValueError("a signal has an invalid shape or value")
         if bases.dtype != torch.int64 or bases.shape != (len(clients),):
-            raise ValueError("it has not one base for each client")
+            raise ValueError("it does not have one base for each client")
         if not bool(((bases >= 0) & (bases < len(clients))).all()):
-            raise ValueError("it has bases that no client can have")
+            raise ValueError("a base is out of range")
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{path} is not a measured round ({error}); {_AGAIN}") from error
+        raise Damaged(f"{path} is not a measured round ({error}); {_RESTORE}") from error
     return Stored(MeasuredRound(index, clients, bases, signals, stands_for), notes)
 
 
 def _fits(values: Tensor, clients: int) -> bool:
-    """True if a signal has a row for each client, of numbers that can be."""
     return (
         values.ndim == 2
         and len(values) == clients
         and values.dtype in (torch.float32, torch.float64)
-        and bool((values.abs() <= _MOST).all())
+        and bool((values.abs() <= _LARGEST).all())
     )

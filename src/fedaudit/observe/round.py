@@ -1,4 +1,4 @@
-"""One round of federated learning, as a value: what was sent, sent back, and can be rebuilt."""
+"""One round of federated learning as a value: messages, uploads and reconstructed models."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import TypeAlias, TypeVar
 
 from fedaudit.core.values import ClientId, Model, Params
 
-EVERYBODY: ClientId = -2
-"""Whom a model stands for that cannot be told to be any client's: the global model."""
+ALL_CLIENTS: ClientId = -2
+"""Client number of a model that belongs to all clients together, such as the global model."""
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class Sent:
     """The message of the server to one client.
 
     Attributes:
-        models: The global model; several where the client chooses (clustered FL), none where
-            only ``extra`` travels (federated distillation).
-        extra: Anything else, by name: consensus logits, a risk for each model.
+        models: The global model; several if the client chooses one (clustered FL), none if only
+            ``extra`` is sent (federated distillation).
+        extra: Other tensors by name, such as consensus logits or a risk for each model.
     """
 
     models: tuple[Model, ...] = ()
@@ -25,19 +25,19 @@ class Sent:
 
     @property
     def model(self) -> Model:
-        """The first (usually the only) model sent."""
+        """The first model that was sent, which is usually the only one."""
         return self.models[0]
 
 
 @dataclass(frozen=True)
 class Update:
-    """A client's change of the model it was sent: local minus received (FedAvg).
+    """A client's model update: trained minus received parameters (FedAvg).
 
     Attributes:
         values: The change of each trainable parameter.
-        buffers: Floating-point buffers after training, as they are.
-        choice: Which of the models sent was trained.
-        samples: How many samples it was trained on; 0 if the client does not say.
+        buffers: Floating-point buffers after training (not differences).
+        choice: Index of the trained model among the models that were sent.
+        samples: Number of samples that it was trained on; 0 if the client does not report it.
     """
 
     values: Params
@@ -48,12 +48,12 @@ class Update:
 
 @dataclass(frozen=True)
 class Gradient:
-    """A client's gradient at the model it was sent (FedSGD).
+    """A client's gradient at the model that it received (FedSGD).
 
     Attributes:
-        values: The gradient of each trainable parameter; no momentum or weight decay in it.
-        buffers: Floating-point buffers after the forward pass, as they are.
-        samples: Over how many samples it is the mean; 0 if the client does not say.
+        values: The gradient of each trainable parameter, without momentum or weight decay.
+        buffers: Floating-point buffers after the forward pass.
+        samples: Number of samples that it is the mean over; 0 if the client does not report it.
     """
 
     values: Params
@@ -63,7 +63,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Logits:
-    """A client's outputs on the public set (FedMD), under the name "outputs"."""
+    """A client's outputs on the public data set (FedMD), under the name "outputs"."""
 
     values: Params
 
@@ -73,13 +73,13 @@ Upload: TypeAlias = Update | Gradient | Logits
 
 @dataclass(frozen=True)
 class Exposed:
-    """An observer's rebuilt models of one client's round; a hidden part is None.
+    """Models of one client in a round, as an observer reconstructs them; hidden parts are None.
 
     Attributes:
-        base: The model the client was sent.
+        base: The model that the client received.
         local: The client's model after training, from its (defended) upload.
         update: Local minus base, trainable parameters only.
-        gradient_scale: What turns minus the update into the sum of the samples' gradients
+        gradient_scale: Factor from minus the update to the sum of the samples' gradients
             (batch size * (1 - momentum) / (learning rate * epochs)); None if unknown.
     """
 
@@ -91,28 +91,29 @@ class Exposed:
 
 @dataclass(frozen=True)
 class Round:
-    """A round as an observer has it.
+    """One round as an observer sees it.
+
+    ``facts``, ``kept``, ``chosen`` and ``trained`` are for measuring the run. They are removed
+    before an adversary sees the round.
 
     Attributes:
-        index: Counted from 1.
-        exposed: What can be rebuilt, by client (or by the client a group is named after, or
-            under ``EVERYBODY``).
-        sent: What each client was sent.
-        uploads: What each client sent back; empty where the view hides it.
-        weights: Shares of the clients in the average; they sum to 1 over ``answered``.
-        asked: Clients that were sent something.
-        answered: Clients whose upload came back.
-        after: The server's models after the round, by name ("global" for one).
-        stands_for: For a client merged into a group, the client that the group is named after.
-        facts: What clients noted of their own round (which samples they used); it is for whoever
-            studies the run, and taken out before an adversary looks.
-        kept: Models that stay with the clients, where the algorithm has such; for measuring how
-            good the run's models are, and taken out before an adversary looks.
-        chosen: For each client the name of its model in ``after``, where clients choose; for
-            measuring as well, and taken out before an adversary looks.
-        trained: For each model in ``after`` the rounds in which it was trained so far, where
-            clients choose; likewise.
-        seconds: What each client's round cost; of the machine, not of the result.
+        index: Number of the round, from 1.
+        exposed: Reconstructed models by client, by the client that a group is named after, or
+            under ``ALL_CLIENTS``.
+        sent: The message to each client.
+        uploads: The upload of each client; empty if the view hides uploads.
+        weights: Weights of the clients in the average; they sum to 1 over ``answered``.
+        asked: Clients that received a message.
+        answered: Clients that sent an upload.
+        after: The server's models after the round, by name ("global" for a single one).
+        stands_for: For each client that is merged into a group, the client that the group is named
+            after.
+        facts: Notes of each client on its round, such as the samples that it used.
+        kept: Models that stay with the clients, if the algorithm has any.
+        chosen: For each client, the name of its model in ``after``, if clients choose.
+        trained: For each model in ``after``, the number of rounds in which it was trained so far,
+            if clients choose.
+        seconds: Computing time of each client's round, which depends on the machine.
     """
 
     index: int
@@ -132,7 +133,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """True if every client that was asked has answered."""
+        """True if every client that received a message has answered."""
         return set(self.asked) == set(self.answered)
 
 
@@ -140,19 +141,19 @@ Value = TypeVar("Value")
 
 
 class LazyByClient(Mapping[ClientId, Value]):
-    """Mapping whose values are made each time that they are asked for, and not kept.
+    """Mapping that computes a value at every access and does not store it.
 
-    In another process it is an ordinary dictionary.
+    Pickling it gives an ordinary dictionary.
     """
 
     def __init__(self, clients: Iterable[ClientId], make: Callable[[ClientId], Value]) -> None:
-        """Describe the mapping; nothing is made yet.
+        """Initialise the mapping without computing values.
 
         Args:
             clients: Keys, in their order.
-            make: Makes the value of a client, the same at every call.
+            make: Computes the value of a client, the same at every call.
         """
-        # A dictionary finds a key at once, and keeps the order.
+        # A dictionary gives fast look-up and keeps the order.
         self._clients, self._make = dict.fromkeys(clients), make
 
     def __getitem__(self, client: ClientId) -> Value:
@@ -173,14 +174,14 @@ class LazyByClient(Mapping[ClientId, Value]):
         return dict, (dict(self),)
 
 
-def chosen(
+def select_clients(
     values: Mapping[ClientId, Value], clients: Iterable[ClientId]
 ) -> Mapping[ClientId, Value]:
-    """Return the values of some clients, in the order given.
+    """Return the values of some clients, in the order of ``clients``.
 
     Args:
-        values: Of more clients. Those of a dictionary are taken now, others when asked for.
-        clients: Some of them.
+        values: Values of all clients; those of a lazy mapping stay lazy.
+        clients: The clients to select.
     """
     if isinstance(values, dict):
         return {client: values[client] for client in clients}

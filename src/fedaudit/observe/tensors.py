@@ -1,6 +1,6 @@
-"""Tensors by name in one file: safetensors, written whole or not at all, read with suspicion.
+"""Named tensors in safetensors files, which are written atomically and validated when read.
 
-The folder of a run holds::
+The folder of a run contains::
 
     measured/round-000010.safetensors    all signals of a round
     rounds/round-000010/server.safetensors        base and next global model ("snapshots")
@@ -28,22 +28,22 @@ from fedaudit.core.values import ClientId, Params
 
 Keep = Literal["signals", "snapshots", "full"]
 MAX_ROUND = 999_999
-"""The last round that file names, of six digits, can tell."""
+"""Largest round number that fits the six digits of file names."""
 _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
 
 
 def estimated_bytes(
     *, keep: Keep, rounds: int, clients: int, samples: int, signals: int, parameters: int
 ) -> int:
-    """About how much disk a run will take."""
+    """Estimate the disk space of a run."""
     values = clients * samples * signals
     total = rounds * round_bytes(keep=keep, clients=clients, values=values, parameters=parameters)
-    # The checkpoint, and room for its successor while both are there.
+    # The checkpoint, and its successor, which is written before the old one is removed.
     return total + 2 * parameters * 4
 
 
 def round_bytes(*, keep: Keep, clients: int, values: int, parameters: int) -> int:
-    """About how much disk one measured round takes."""
+    """Estimate the disk space of one measured round."""
     total = values * 8
     if keep != "signals":
         total += 2 * parameters * 4
@@ -53,50 +53,51 @@ def round_bytes(*, keep: Keep, clients: int, values: int, parameters: int) -> in
 
 
 def numbered(folder: Path, ending: str) -> list[tuple[int, Path]]:
-    """The files or folders of rounds with an ending, and each one's round, ascending.
+    """Return the round numbers and paths of round files or folders, ascending.
 
     Raises:
-        BadInput: The folder, or one of these, is a link.
+        BadInput: The folder, or one of these paths, is a link.
     """
     own_place(folder.parent, folder.name)
-    found = []
+    rounds = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         match = _ROUND.fullmatch(path.name)
         if match and (match[2] or "") == ending:
-            found.append((int(match[1]), own_place(folder, path.name)))
-    return found
+            rounds.append((int(match[1]), own_place(folder, path.name)))
+    return rounds
 
 
-def pairs(stands_for: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]:
-    """Merged clients, each with the one that its group is named after, as files have them."""
+def group_pairs(stands_for: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]:
+    """Return merged clients and the clients that their groups are named after, as a table."""
     return torch.tensor(sorted(stands_for.items()), dtype=torch.int64).reshape(-1, 2)
 
 
 def numbers_of(tensor: Tensor) -> tuple[ClientId, ...]:
-    """Numbers of clients, each once.
+    """Return the client numbers of a tensor.
 
     Raises:
-        ValueError: They are not.
+        ValueError: The tensor is empty, not of integers, or has a number twice.
     """
     numbers = tuple(int(client) for client in tensor.tolist())
     if tensor.dtype != torch.int64 or len(set(numbers)) < len(numbers) or not numbers:
-        raise ValueError("its clients are not numbered each once")
+        raise ValueError("its client numbers are missing or not unique")
     return numbers
 
 
 def groups_of(pairs: Tensor, clients: Collection[ClientId]) -> dict[ClientId, ClientId]:
-    """For each merged client the one that its group is named after, which alone is still there.
+    """Return, for each merged client, the client that its group is named after.
 
     Raises:
-        ValueError: No clients can be grouped so.
+        ValueError: A group is not named after one of its members, or another member is listed as a
+            client as well.
     """
     if pairs.dtype != torch.int64 or pairs.shape[1:] != (2,):
-        raise ValueError("it has groups of odd shape")
+        raise ValueError("its groups have an invalid shape")
     groups = {int(member): int(name) for member, name in pairs.tolist()}
-    named = all(groups.get(name) == name and name in clients for name in groups.values())
-    gone = all(member == name or member not in clients for member, name in groups.items())
-    if len(groups) < len(pairs) or not (named and gone):
-        raise ValueError("it has groups of clients that cannot be")
+    names_valid = all(groups.get(name) == name and name in clients for name in groups.values())
+    merged = all(member == name or member not in clients for member, name in groups.items())
+    if len(groups) < len(pairs) or not (names_valid and merged):
+        raise ValueError("its groups of clients are invalid")
     return groups
 
 
@@ -113,30 +114,31 @@ def write_tensors(
     durable: bool = True,
     private: bool = False,
 ) -> None:
-    """Writes all tensors to a temporary name, flushes it to the disk and renames it.
+    """Write tensors to a temporary file, flush it to the disk and rename it.
 
     Args:
-        tensors: What to keep.
-        path: Where; the folder must exist.
-        notes: Short texts that travel with the tensors.
-        durable: Whether it outlasts a power failure and carries a hash of its content; what is
-            read again in seconds needs neither.
-        private: Whether only the owner of the file may read it, as for samples and their scores.
+        tensors: The tensors by name.
+        path: Path of the file; its folder must exist.
+        notes: Short texts that are stored with the tensors.
+        durable: Whether the file is flushed to survive a power failure and contains a hash of its
+            content. Files that are read back within seconds need neither.
+        private: Whether only the owner may read the file, as for samples and their scores.
 
     Raises:
-        BadInput: The disk is full or the folder cannot be written, or the file could not be read
-            back; what was there stays.
+        BadInput: The disk is full, the folder cannot be written, or the file cannot be read back.
+            An existing file at the path is kept.
     """
     partial = path.with_name(path.name + ".partial")
-    said = {**(notes or {}), _ORDER: json.dumps(list(tensors))}
+    metadata = {**(notes or {}), _ORDER: json.dumps(list(tensors))}
     try:
-        # What was left of it before, or a link to elsewhere, which would be followed.
+        # An interrupted write may have left this file, or somebody placed a link, which would be
+        # followed.
         partial.unlink(missing_ok=True)
-        hashed = {_HASH: digest_of(tensors, said)} if durable else {}
+        hashed = {_HASH: digest_of(tensors, metadata)} if durable else {}
         if private:
-            # Before the tensors are in it; safetensors writes into the file that is there.
+            # Created with its mode before any content; safetensors writes into an existing file.
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE))
-        save_file(_apart(tensors), partial, {**said, **hashed})
+        save_file(_unshared(tensors), partial, {**metadata, **hashed})
         if durable:
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
@@ -149,12 +151,12 @@ def write_tensors(
         partial.unlink(missing_ok=True)
         raise BadInput(
             f"{path} could not be written ({error}); free some space or choose another folder, "
-            "then start again: what was written before is kept"
+            "then start again: files that were written before are kept"
         ) from error
 
 
 def _refuse_unreadable(partial: Path, path: Path) -> None:
-    """Raise if a file that was just written is larger than what its reader takes."""
+    """Raise if a new file is too large or has a header that the reader would refuse."""
     try:
         check_header(partial)
         if partial.stat().st_size > MAX_BYTES:
@@ -166,55 +168,58 @@ def _refuse_unreadable(partial: Path, path: Path) -> None:
         ) from error
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> Params:
-    """The tensors in memory of their own: the format refuses two names for one piece of it."""
-    found: Params = {}
-    taken: set[int] = set()
+def _unshared(tensors: Mapping[str, Tensor]) -> Params:
+    """Copy tensors that share memory, which safetensors refuses to write."""
+    unshared: Params = {}
+    used: set[int] = set()
     for name, value in tensors.items():
         memory = value.untyped_storage()
-        alone = memory.data_ptr() not in taken and memory.nbytes() == value.nbytes
-        if not (alone and value.is_contiguous()):
-            found[name] = value.detach().clone(memory_format=torch.contiguous_format)
+        is_alone = memory.data_ptr() not in used and memory.nbytes() == value.nbytes
+        if not (is_alone and value.is_contiguous()):
+            unshared[name] = value.detach().clone(memory_format=torch.contiguous_format)
         else:
-            found[name] = value.detach()
-            taken.add(memory.data_ptr())
-    return found
+            unshared[name] = value.detach()
+            used.add(memory.data_ptr())
+    return unshared
 
 
 def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
-    """Return the tensors of a file in the order they were written in, and its notes by name.
+    """Return the tensors of a file in their written order, and its notes sorted by name.
 
-    Nothing in the file is executed. The order of the tensors matters, since sums over a model's
-    layers are taken in it. safetensors returns notes in an order that differs between processes:
-    they are sorted here, so that no result depends on the process that reads them.
+    Nothing in the file is executed. The order of the tensors matters, because sums over a model's
+    layers depend on it. Notes are sorted because safetensors returns them in an order that differs
+    between processes.
 
     Raises:
-        BadInput: There is no such file.
-        Damaged: It is too large, not a whole safetensors file, or does not have the hash that it
-            carries.
+        BadInput: The file does not exist.
+        Damaged: The file is too large, is not a complete safetensors file, or does not match its
+            hash.
     """
     if not path.is_file():
         what = "is no regular file" if path.exists() else "is not there"
         raise BadInput(f"{path} {what}; check the path, or restore it from a copy")
     if path.stat().st_size > MAX_BYTES:
-        raise Damaged(f"{path} is larger than {MAX_BYTES} bytes; nothing of ours is")
+        raise Damaged(
+            f"{path} is larger than {MAX_BYTES:,} bytes, which fedaudit never writes; restore it "
+            "from a copy"
+        )
     try:
         check_header(path)
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())
             notes = dict(sorted((stored.metadata() or {}).items()))
-            told = notes.pop(_HASH, None)
+            expected = notes.pop(_HASH, None)
             order = _order(names, notes.get(_ORDER))
             for name in order:
-                _refuse_endless(stored.get_slice(name).get_shape())
-            found = {name: stored.get_tensor(name) for name in order}
-        if told is not None and told != digest_of(found, notes):
+                _refuse_uncountable(stored.get_slice(name).get_shape())
+            tensors = {name: stored.get_tensor(name) for name in order}
+        if expected is not None and expected != digest_of(tensors, notes):
             raise Damaged(
-                f"{path} was altered after it was written: its tensors and notes do not have the "
-                "hash that it carries; restore it from a copy, or make it again"
+                f"{path} was altered after it was written: its tensors and notes do not match its "
+                "hash; restore it from a copy, or create it again"
             )
         notes.pop(_ORDER, None)
-        return found, notes
+        return tensors, notes
     except Damaged:
         raise
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
@@ -225,10 +230,10 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
 
 
 def read_notes(path: Path) -> dict[str, str]:
-    """Return the notes of a file without its tensors, which are not compared with its hash.
+    """Return the notes of a file without reading its tensors or checking its hash.
 
     Raises:
-        Damaged: It is not a safetensors file.
+        Damaged: The file is not a safetensors file.
     """
     try:
         check_header(path)
@@ -241,14 +246,14 @@ def read_notes(path: Path) -> dict[str, str]:
 
 
 def carries_hash(path: Path) -> bool:
-    """True if a file that can be read has the hash of what it holds, as older ones have not."""
+    """Return True if a file contains a hash of its content; files of older versions do not."""
     check_header(path)
     with safe_open(path, framework="pt") as stored:
         return _HASH in (stored.metadata() or {})
 
 
 def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
-    """Return the SHA-256 of tensors by name and of notes, whatever the layout of a file."""
+    """Return the SHA-256 of named tensors and notes, which does not depend on a file's layout."""
     digest = hashlib.sha256(json.dumps(sorted(notes.items())).encode())
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
@@ -257,8 +262,8 @@ def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _refuse_endless(shape: Sequence[int]) -> None:
-    """Refuses a tensor without values that is longer than anybody can count."""
+def _refuse_uncountable(shape: Sequence[int]) -> None:
+    """Raise if an empty tensor has a dimension that overflows."""
     if not is_countable(shape):
         raise ValueError(f"a tensor without values has the shape {str(list(shape))[:80]}")
 
@@ -269,5 +274,5 @@ def _order(names: list[str], noted: str | None) -> list[str]:
         return sorted(names)
     order = parsed_json(noted)
     if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
-        raise ValueError("it names other tensors than it holds")
+        raise ValueError("its list of tensors does not match its tensors")
     return [str(name) for name in order]

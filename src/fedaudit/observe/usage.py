@@ -1,4 +1,4 @@
-"""Usage of data and time by clients, round by round: never shown to an adversary."""
+"""Usage of samples, bytes and time by clients in each round, which no adversary sees."""
 
 import math
 import os
@@ -19,33 +19,35 @@ USAGE_FILE = "usage.safetensors"
 
 _LONGEST_COSINE = 1 + 1e-6
 MOST_USES = 1_000_000
-"""Uses of one sample that are counted, at most; a histogram has a place for each number."""
-_MOST = 1e15
-"""Bytes and seconds of a run, at most."""
+"""Largest count of uses of one sample; a histogram has a bin for each count."""
+_LARGEST = 1e15
+"""Largest sum of bytes or seconds in a run."""
 
 COUNTS = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
-"""What clients note in whole numbers: samples by number, bytes, and 1 or 0 for yes or no."""
+"""Facts of clients that are integers: sample ids, bytes, and 1 or 0 for yes or no."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Number of each client's trainings on each of its samples, and the cost of its rounds.
+    """Number of uses of each client's samples in training, and the cost of its rounds.
 
     Attributes:
-        clients: The order of columns.
-        ids: Each client's samples.
-        used: How often each of them was in a training step, over all rounds.
-        recycled: How often of these a defense had brought it back after leaving it out.
-        distinct: How many different samples a client trained on in a round.
-        extra_bytes: What a defense made a client send or receive beside model and upload.
-        seconds: What a client's rounds cost: processor time, or on a GPU time by the clock. Of
-            the machine, not of the result.
-        filter_cosine: Between what a client's filter was given and what it sent, the mean over
-            several filters of one round; NaN where no filter acted, or one of the two was zero.
+        clients: The clients, in the order of columns.
+        ids: Sample ids of each client, ascending.
+        used: Number of training steps with each sample, over all rounds.
+        recycled: Number of those steps for which a defense had returned the sample after leaving
+            it out.
+        distinct: Number of different samples that a client trained on in each round.
+        extra_bytes: Bytes that a defense made a client send or receive in addition to model and
+            upload.
+        seconds: Processor time of a client's round, or wall-clock time on a GPU. It depends on the
+            machine.
+        filter_cosine: Cosine between a filter's input and output, the mean over the filters of a
+            round; NaN if no filter acted, or if one of the two was zero.
         acted: 1 in rounds in which a client's defense changed a step or its upload, else 0; NaN
-            for a defense that always acts, and where the client took no part.
-        risk_decided: 1 in rounds in which a client chose another model than it would have without
-            the models' risks, else 0; NaN where it chose none by risk.
+            for a defense that always acts, and for a client that did not take part.
+        risk_decided: 1 in rounds in which a client chose another model because of the models'
+            risks, else 0; NaN if it did not choose by risk.
     """
 
     clients: tuple[ClientId, ...]
@@ -65,20 +67,20 @@ class Usage:
         return len(self.distinct)
 
 
-def unused(clients: Mapping[ClientId, Samples]) -> Usage:
-    """The usage before the first round."""
+def empty_usage(clients: Mapping[ClientId, Samples]) -> Usage:
+    """Return the usage before the first round."""
     order = tuple(sorted(clients))
-    none = {client: torch.zeros(len(clients[client]), dtype=torch.int64) for client in order}
+    zeros = {client: torch.zeros(len(clients[client]), dtype=torch.int64) for client in order}
     empty = torch.zeros(0, len(order), dtype=torch.int64)
     ids = {client: clients[client].ids.sort().values for client in order}
-    return Usage(order, ids, none, none, empty, empty, *(empty.double() for _ in range(4)))
+    return Usage(order, ids, zeros, zeros, empty, empty, *(empty.double() for _ in range(4)))
 
 
-def counted(usage: Usage, round: Round) -> Usage:
-    """The usage with one more round; a round that is in it already changes nothing.
+def add_round(usage: Usage, round: Round) -> Usage:
+    """Return the usage with one more round; a round that was added already changes nothing.
 
     Raises:
-        Damaged: Rounds between are missing.
+        Damaged: Rounds in between are missing.
     """
     if round.index <= usage.rounds:
         return usage
@@ -96,12 +98,12 @@ def counted(usage: Usage, round: Round) -> Usage:
         for name in ("acted", "risk_decided")
     )
     added = {client: _times(usage.ids[client], facts[client], "used") for client in facts}
-    again = {client: _times(usage.ids[client], facts[client], "recycled") for client in facts}
+    recycled = {client: _times(usage.ids[client], facts[client], "recycled") for client in facts}
     distinct = [int((added[client] > 0).sum()) for client in usage.clients]
     return replace(
         usage,
         used={c: (usage.used[c] + added[c]).clamp(max=MOST_USES) for c in usage.clients},
-        recycled={c: (usage.recycled[c] + again[c]).clamp(max=MOST_USES) for c in usage.clients},
+        recycled={c: (usage.recycled[c] + recycled[c]).clamp(max=MOST_USES) for c in usage.clients},
         distinct=torch.cat([usage.distinct, torch.tensor([distinct])]),
         extra_bytes=torch.cat([usage.extra_bytes, torch.tensor([extra])]),
         seconds=torch.cat([usage.seconds, torch.tensor([seconds], dtype=torch.float64)]),
@@ -122,7 +124,7 @@ def _any(noted: Tensor | None) -> float:
 
 
 def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor, " samples"]:
-    """Counts of each id (ascending) among those noted; others' ids are passed over."""
+    """Count each id (ascending) in a fact; ids of other samples are ignored."""
     noted = facts.get(fact)
     if noted is None or len(ids) == 0:
         return torch.zeros(len(ids), dtype=torch.int64)
@@ -130,24 +132,25 @@ def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor
     return torch.bincount(places[ids[places] == noted], minlength=len(ids))
 
 
-def keeping_usage(
+def record_usage(
     rounds: Iterable[Round], clients: Mapping[ClientId, Samples], folder: Path, run: str
 ) -> Iterator[Round]:
-    """The rounds without what clients noted, which is added up in a file of the run's folder.
+    """Move the clients' facts from the rounds to a usage file in the run's folder.
 
     Args:
-        rounds: As they were, before any view.
+        rounds: The rounds, before any view.
         clients: Each client's data.
-        folder: The run's; a run that goes on also goes on counting.
-        run: Names the run.
+        folder: Folder of the run; a resumed run continues its file.
+        run: Identity of the run.
 
     Raises:
-        Damaged: The file is another run's, or lacks rounds.
+        Damaged: The file belongs to another run, or lacks rounds.
     """
     usage: Usage | None = None
     for round in rounds:
-        # Not before: the run's checkpoint knows better why a folder is another run's.
-        usage = counted(usage or read_usage(folder, run) or unused(clients), round)
+        # Read after the first round: the check of the checkpoint gives a better error message for
+        # the folder of another run.
+        usage = add_round(usage or read_usage(folder, run) or empty_usage(clients), round)
         _write(usage, folder, run)
         round = replace(round, facts={}, seconds={})
         yield round
@@ -164,7 +167,7 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
         "acted": usage.acted,
         "risk_decided": usage.risk_decided,
     }
-    # One tensor for all clients: of three for each, no file holds those of 100,000.
+    # One tensor for all clients: a file cannot have three tensors for each of 100,000 clients.
     tensors["samples"] = torch.tensor([len(usage.ids[client]) for client in usage.clients])
     for name, part in (("ids", usage.ids), ("used", usage.used), ("recycled", usage.recycled)):
         tensors[name] = torch.cat([torch.zeros(0).long(), *(part[c] for c in usage.clients)])
@@ -172,18 +175,18 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
 
 
 def read_usage(folder: Path, run: str) -> Usage | None:
-    """Usage in a run's folder; None where it was never kept.
+    """Read the usage in a run's folder; None if it was never recorded.
 
     Raises:
-        Damaged: The file is another run's, or not one that fedaudit wrote.
+        Damaged: The file belongs to another run, or was not written by fedaudit.
     """
     path = folder / USAGE_FILE
     if not os.path.lexists(path):
         return None
-    # Training would write a new file in its place, and count from nothing.
+    # Treated as missing, it would be replaced by a new file without the counts so far.
     if path.is_symlink() or not path.is_file():
         raise Damaged(
-            f"{path} is a link, a folder or another special file, and usage is kept in a regular "
+            f"{path} is a link, a folder or another special file, but usage is stored in a regular "
             "file; restore it from a copy, or delete it and the folder's checkpoint"
         )
     tensors, notes = read_tensors(path)
@@ -191,7 +194,7 @@ def read_usage(folder: Path, run: str) -> Usage | None:
         clients = tuple(int(client) for client in tensors["clients"].tolist())
         parts = {part: _by_client(part, clients, tensors) for part in ("ids", "used", "recycled")}
         distinct, extra, seconds = (tensors[n] for n in ("distinct", "extra_bytes", "seconds"))
-        # Older files have none.
+        # Files of older versions lack these.
         cosine, acted, decided = (
             tensors.get(name, torch.full(seconds.shape, math.nan)).double()
             for name in ("filter_cosine", "acted", "risk_decided")
@@ -200,38 +203,38 @@ def read_usage(folder: Path, run: str) -> Usage | None:
         raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
     fits = (
         len(set(clients)) == len(clients)
-        and all(0 <= client <= _MOST for client in clients)
+        and all(0 <= client <= _LARGEST for client in clients)
         and all(
             part[c].shape == (len(parts["ids"][c]),) for part in parts.values() for c in clients
         )
     )
     shapes = {distinct.shape, extra.shape, seconds.shape, cosine.shape}
     shapes |= {acted.shape, decided.shape}
-    table = shapes == {(len(distinct), len(clients))}
+    is_table = shapes == {(len(distinct), len(clients))}
     counts = parts["ids"], parts["used"], parts["recycled"]
-    numbers = (distinct, extra, *(one for part in counts for one in part.values()))
-    whole = all(one.dtype == torch.int64 and bool((one >= 0).all()) for one in numbers)
-    # A histogram takes memory for the largest of them, and sums of large ones overflow.
-    uses = (one for part in ("used", "recycled") for one in parts[part].values())
-    whole = whole and all(bool((one <= MOST_USES).all()) for one in uses)
-    whole = whole and float(extra.double().sum()) <= _MOST
+    integers = (distinct, extra, *(value for part in counts for value in part.values()))
+    valid = all(value.dtype == torch.int64 and bool((value >= 0).all()) for value in integers)
+    # A histogram takes memory for the largest count, and sums of large counts overflow.
+    uses = (value for part in ("used", "recycled") for value in parts[part].values())
+    valid = valid and all(bool((value <= MOST_USES).all()) for value in uses)
+    valid = valid and float(extra.double().sum()) <= _LARGEST
     sizes = torch.tensor([len(parts["ids"][c]) for c in clients], dtype=torch.int64)
-    whole = whole and (not table or bool((distinct <= sizes).all()))
-    timed = bool((seconds >= 0).all()) and float(seconds.double().sum()) <= _MOST
-    timed = timed and bool((cosine.isnan() | (cosine.abs() <= _LONGEST_COSINE)).all())
-    asked = torch.cat([acted.flatten(), decided.flatten()])
-    timed = timed and bool((asked.isnan() | (asked == 0) | (asked == 1)).all())
-    ours = notes.get("run") == run
-    if not (ours and fits and table and whole and timed):
+    valid = valid and (not is_table or bool((distinct <= sizes).all()))
+    valid = valid and bool((seconds >= 0).all()) and float(seconds.double().sum()) <= _LARGEST
+    valid = valid and bool((cosine.isnan() | (cosine.abs() <= _LONGEST_COSINE)).all())
+    flags = torch.cat([acted.flatten(), decided.flatten()])
+    valid = valid and bool((flags.isnan() | (flags == 0) | (flags == 1)).all())
+    is_same_run = notes.get("run") == run
+    if not (is_same_run and fits and is_table and valid):
         raise Damaged(
-            f"{path} is {'damaged' if ours else 'of another run'}; restore it from a copy, or "
-            "delete the run's folder and run the study again"
+            f"{path} is {'damaged' if is_same_run else 'of another run'}; restore it from a copy, "
+            "or delete the run's folder and run the study again"
         )
     return Usage(clients, *counts, distinct, extra, seconds, cosine, acted, decided)
 
 
 def _by_client(part: str, clients: Sequence[ClientId], tensors: Params) -> dict[ClientId, Tensor]:
-    """Counts of each client's samples, which older files have in a tensor of each client's own."""
+    """Split the counts by client; files of older versions have one tensor per client."""
     if "samples" not in tensors:
         return {client: tensors[f"{part}/{client}"] for client in clients}
     sizes = tensors["samples"].tolist()

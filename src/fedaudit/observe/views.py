@@ -1,4 +1,4 @@
-"""The ladder of adversaries: each view deletes from rounds what that adversary cannot see."""
+"""Views of adversaries: each view removes from rounds the parts that its adversary cannot see."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,65 +7,66 @@ from typing import NamedTuple
 
 import torch
 
-from fedaudit.core.errors import BadInput, NotVisible, type_of
+from fedaudit.core.errors import BadInput, NotVisible, table, type_of
 from fedaudit.core.importing import named
 from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
-from fedaudit.observe.round import EVERYBODY, Exposed, Round, chosen
+from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, select_clients
 
 
 def every(rounds: Iterable[Round], step: int) -> Iterator[Round]:
-    """Rounds ``step``, ``2 * step``, ...: round 1, where nothing is learned yet, stays out.
+    """Yield the rounds ``step``, ``2 * step``, ...
 
     Source: FedMIA's published code (rounds 10, 20, ...).
     """
     if step < 1:
-        raise BadInput(f"rounds are measured every 1 or more, got every {step}")
+        raise BadInput(f"the interval between measured rounds must be at least 1, got {step}")
     return (round for round in rounds if round.index % step == 0)
 
 
 class DistinctModels(NamedTuple):
-    """Models with repetitions taken out.
+    """Models without duplicates.
 
     Attributes:
-        distinct: Each model once, in the order of first appearance.
-        numbers: For each model given, its place among the distinct ones.
+        distinct: The distinct models, in the order of first appearance.
+        numbers: For each original model, its index among the distinct ones.
     """
 
     distinct: list[Model]
     numbers: list[int]
 
 
-def grouped(models: Iterable[Model]) -> DistinctModels:
-    """Finds out which models are the same, to the bit."""
+def group_models(models: Iterable[Model]) -> DistinctModels:
+    """Find the distinct models; equal models are bitwise identical."""
     distinct: list[Model] = []
     numbers = []
     for model in models:
-        known = [i for i, other in enumerate(distinct) if _same(other, model)]
-        numbers.append(known[0] if known else len(distinct))
-        if not known:
+        number = next((i for i, other in enumerate(distinct) if _same(other, model)), None)
+        if number is None:
+            number = len(distinct)
             distinct.append(model)
+        numbers.append(number)
     return DistinctModels(distinct, numbers)
 
 
-def _same(left: Model, right: Model) -> bool:
-    if left is right or left.params is right.params:
+def _same(first: Model, second: Model) -> bool:
+    if first is second or first.params is second.params:
         return True
-    ours, theirs = left.tensors(), right.tensors()
+    ours, theirs = first.tensors(), second.tensors()
     return (
-        left.architecture == right.architecture
+        first.architecture == second.architecture
         and ours.keys() == theirs.keys()
         and all(torch.equal(ours[name], theirs[name]) for name in ours)
     )
 
 
 def merged(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[Round]:
-    """Replaces a group of clients by its weighted mean, named after its first member.
+    """Replace a group of clients by its weighted mean, named after its first member.
 
-    What is left is what a server sees of a coalition that adds its uploads up before sending
-    (or of everybody, under secure aggregation).
+    This is what the server sees of a coalition that sums its updates before sending, or of all
+    clients under secure aggregation.
 
     Raises:
-        NotVisible: The members were sent different models, so that their sum means nothing.
+        NotVisible: The members received different models, so that their updates cannot be summed.
     """
     for round in rounds:
         present = sorted(set(members) & set(round.exposed))
@@ -73,7 +74,9 @@ def merged(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[R
             yield replace(round, stands_for=dict(round.stands_for))
             continue
         name = present[0]
-        exposed = dict(chosen(round.exposed, [c for c in round.exposed if c not in present]))
+        exposed = dict(
+            select_clients(round.exposed, [c for c in round.exposed if c not in present])
+        )
         total = sum(round.weights[client] for client in present)
         shares = [round.weights[client] / total for client in present]
         exposed[name] = _mean(round.exposed, present, shares)
@@ -81,7 +84,7 @@ def merged(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[R
         yield replace(
             round,
             exposed=dict(sorted(exposed.items())),
-            uploads=chosen(round.uploads, [c for c in round.uploads if c not in present]),
+            uploads=select_clients(round.uploads, [c for c in round.uploads if c not in present]),
             weights=dict(sorted(weights.items())),
             stands_for={**round.stands_for, **dict.fromkeys(present, name)},
         )
@@ -90,22 +93,22 @@ def merged(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[R
 def _mean(
     exposed: Mapping[ClientId, Exposed], members: Sequence[ClientId], shares: list[float]
 ) -> Exposed:
-    """The weighted mean of some clients; of a large round no two are held together."""
+    """Compute the weighted mean of clients, with one client's update in memory at a time."""
     first = exposed[members[0]]
     if first.base is None or first.local is None:
         return Exposed()
     bases, buffers, scales = list[Model](), list[Params](), list[float | None]()
-    sums = True
+    have_updates = True
     for client in members:
         part = exposed[client]
         bases += [part.base] if part.base is not None else []
         buffers += [part.local.buffers] if part.local is not None else []
         scales.append(part.gradient_scale)
-        sums = sums and part.update is not None
-    if not sums or len(grouped(bases).distinct) > 1:
+        have_updates = have_updates and part.update is not None
+    if not have_updates or len(group_models(bases).distinct) > 1:
         raise NotVisible(
-            "these clients were sent different models, or send no updates, so an aggregate of "
-            "theirs cannot be attacked; merge only clients that train the same model"
+            "these clients received different models, or send no updates, so that their aggregate "
+            "cannot be attacked; merge only clients that train the same model"
         )
     update = weighted_sum((exposed[client].update or {} for client in members), shares)
     mean = weighted_sum(common(buffers), shares)
@@ -114,19 +117,19 @@ def _mean(
 
 
 def _scale_of_sum(scales: list[float | None], shares: list[float]) -> float | None:
-    """Factor from the weighted mean of updates to the sum of all samples' gradients.
+    """Return the factor from the weighted mean of updates to the sum of all samples' gradients.
 
-    It exists where every client's scale is in proportion to its share; else None.
+    It is None if the clients' scales are not proportional to their shares.
     """
     ratios = [s / share for s, share in zip(scales, shares, strict=True) if s is not None]
-    known = len(ratios) == len(scales)
-    return ratios[0] if known and max(ratios) - min(ratios) <= 1e-6 * ratios[0] else None
+    is_complete = len(ratios) == len(scales)
+    return ratios[0] if is_complete and max(ratios) - min(ratios) <= 1e-6 * ratios[0] else None
 
 
 def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
-    """A participant's view: the model it is sent, and the one that follows.
+    """Reduce rounds to a participant's view: the received global model and the next one.
 
-    The change of the global model stands in for an update of everybody together.
+    The change of the global model takes the role of an update of all clients together.
 
     Raises:
         NotVisible: The algorithm has more than one global model, or none.
@@ -135,13 +138,16 @@ def between_globals(rounds: Iterable[Round]) -> Iterator[Round]:
         after = _only_model(round, "follows one global model")
         base = round.exposed[min(round.exposed)].base
         if base is None:
-            raise NotVisible("the global model that was sent is hidden; nothing can be compared")
+            raise NotVisible(
+                "the global model that clients receive is hidden, so that its change is unknown; "
+                "use a view that shows it"
+            )
         update = plus(after.params, base.params, -1.0)
         yield replace(
             round,
-            exposed={EVERYBODY: Exposed(base, after, update)},
+            exposed={ALL_CLIENTS: Exposed(base, after, update)},
             uploads={},
-            weights={EVERYBODY: 1.0},
+            weights={ALL_CLIENTS: 1.0},
             stands_for={},
         )
 
@@ -155,7 +161,7 @@ def _only_model(round: Round, view: str) -> Model:
 
 
 def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
-    """The final model's view: that model, and nothing of how it came to be.
+    """Reduce rounds to the global model after each, for an adversary with the final model.
 
     Raises:
         NotVisible: The algorithm has more than one global model, or none.
@@ -164,10 +170,10 @@ def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
         after = _only_model(round, "is given one finished model")
         yield replace(
             round,
-            exposed={EVERYBODY: Exposed(local=after)},
+            exposed={ALL_CLIENTS: Exposed(local=after)},
             sent={},
             uploads={},
-            weights={EVERYBODY: 1.0},
+            weights={ALL_CLIENTS: 1.0},
             stands_for={},
         )
 
@@ -175,8 +181,8 @@ def only_after(rounds: Iterable[Round]) -> Iterator[Round]:
 PARTICIPANT = "globals"
 """The view of a client of the federation."""
 
-OF_ITS_OWN = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD
-"""What an adversary has, or does, apart from what is seen of the federation."""
+ADVERSARY_RESOURCES = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD
+"""Resources and actions of an adversary that are not observations of the federation."""
 
 _TABLES = {
     Sees.AUXILIARY_DATA: "shadow",
@@ -191,9 +197,9 @@ class View:
 
     Attributes:
         name: Catalogue name.
-        offers: Knowledge that attacks can count on.
-        description: The adversary in one plain sentence.
-        of: Deletes from a stream of rounds whatever this adversary does not see.
+        offers: Observations that the view offers to attacks.
+        description: Description of the adversary in one sentence.
+        of: Function that removes from rounds the parts that the adversary does not see.
 
     Examples:
         >>> VIEWS["uploads"].can_offer(Sees.UPLOADS)
@@ -206,39 +212,39 @@ class View:
     of: Callable[[Iterable[Round]], Iterator[Round]]
 
     def can_offer(self, needs: Sees) -> bool:
-        """True if this view shows all that is needed of a run.
+        """Return True if this view shows all observations that are needed.
 
-        Data and models of the adversary's own are nothing that a view shows: any adversary may
-        have some. Only a participant chooses what a client sends.
+        Auxiliary data and reference models are not observations: any adversary may have some. Only
+        a participant can choose a client's upload.
         """
         if Sees.CHOOSES_UPLOAD in needs and self.name != PARTICIPANT:
             return False
-        return not needs & ~OF_ITS_OWN & ~self.offers
+        return not needs & ~ADVERSARY_RESOURCES & ~self.offers
 
     def refuse_unless_offered(self, needs: Sees, what: str) -> None:
-        """Does nothing if this view offers all that is needed.
+        """Raise if this view does not offer everything that is needed.
 
         Raises:
-            NotVisible: Something is missing; the message names it.
+            NotVisible: The view does not offer everything; the message lists what is missing.
         """
         missing = needs & ~self.offers
         if missing:
             names = ", ".join(part.name or "" for part in missing)
-            if not missing & ~OF_ITS_OWN:
-                table = next(table for part, table in _TABLES.items() if part in missing)
-                # A table of examples or references is made for whoever names the attack.
-                named = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
+            if not missing & ~ADVERSARY_RESOURCES:
+                section = next(name for part, name in _TABLES.items() if part in missing)
+                # Naming an attack in a study adds its tables of shadow or reference models.
+                advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
                 raise NotVisible(
-                    f"{what} needs {names}, and the adversary of the view {self.name!r} has none; "
-                    f"give it some with a [{table}] table{named}"
+                    f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
+                    f"have; give {table(section)}{advice}"
                 )
-            able = [v.name for v in VIEWS.values() if v.can_offer(needs)]
-            if self.name in able:
+            suitable = [v.name for v in VIEWS.values() if v.can_offer(needs)]
+            if self.name in suitable:
                 one_model = missing == Sees.NEXT_MODEL
                 algorithm = "with one global model" if one_model else "whose clients send updates"
                 hint = f"leave it out, or use an algorithm {algorithm}"
-            elif able:
-                hint = f"it can run in the view {', '.join(able)}"
+            elif suitable:
+                hint = f"it can run in the view {', '.join(suitable)}"
             else:
                 hint = "no passive view has it"
             raise NotVisible(
@@ -257,33 +263,33 @@ def _summed(rounds: Iterable[Round]) -> Iterator[Round]:
 
 
 _FINAL = Sees.PREDICTIONS | Sees.NEXT_MODEL
-_WATCHED = _FINAL | Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.ROUNDS
+_EVERY_ROUND = _FINAL | Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.ROUNDS
 
 VIEWS: dict[str, View] = {
     view.name: view
     for view in (
         View(
             "uploads",
-            _WATCHED | Sees.UPLOADS,
+            _EVERY_ROUND | Sees.UPLOADS,
             "the server sees what every client sends",
             _everything,
         ),
         View(
             "sum",
-            _WATCHED,
+            _EVERY_ROUND,
             "the server sees only the sum of the clients' uploads, under secure aggregation",
             _summed,
         ),
         View(
             PARTICIPANT,
-            _WATCHED,
-            "a participant sees each round's global model and nothing of the others' uploads",
+            _EVERY_ROUND,
+            "a participant sees each round's global model and no uploads of other clients",
             between_globals,
         ),
         View(
             "final",
             _FINAL,
-            "somebody is given the final model, and nothing else of the federation",
+            "a user of the final model sees nothing else of the federation",
             only_after,
         ),
     )
@@ -291,14 +297,14 @@ VIEWS: dict[str, View] = {
 
 
 def view_named(name: str) -> View:
-    """Return the view of a name.
+    """Return the view with a name.
 
     Args:
-        name: Name that ``fedaudit list views`` shows ("uploads", "sum", "globals", "final" and
-            others), name of an installed package's view, or ``module:object``.
+        name: A name from ``fedaudit list views`` ("uploads", "sum", "globals", "final" and
+            others), the name of an installed package's view, or ``module:object``.
 
     Raises:
-        BadInput: There is none; the nearest is named.
+        BadInput: No view has this name; the message suggests the nearest one.
 
     Examples:
         >>> import fedaudit as fa
@@ -310,20 +316,20 @@ def view_named(name: str) -> View:
         name,
         VIEWS,
         expected="a fedaudit.views.View",
-        fits=lambda found: isinstance(found, View),
+        fits=lambda value: isinstance(value, View),
     )
 
 
-def with_own(view: View, sees: Sees) -> View:
-    """The adversary of a view, with data or models of its own."""
+def with_resources(view: View, sees: Sees) -> View:
+    """Return a view whose adversary also has auxiliary data or models, or chooses an upload."""
     return replace(view, offers=view.offers | sees)
 
 
-def as_one(view: View, members: Collection[ClientId]) -> View:
-    """The adversary who sees every upload and attacks some clients through their aggregate.
+def merged_view(view: View, members: Collection[ClientId]) -> View:
+    """Return a view in which some clients are visible through their aggregate only.
 
     Raises:
-        NotVisible: The view does not show single uploads, so that nothing is there to merge.
+        NotVisible: The view does not show single uploads, so that there is nothing to merge.
 
     Source: CoFedMID section 5.4 (adaptive attacks on the coalition's aggregated model).
     """
@@ -336,23 +342,23 @@ def as_one(view: View, members: Collection[ClientId]) -> View:
     return replace(
         view,
         name="merged",
-        description=f"{view.description}, and attacks clients {names} as one, through the "
-        "weighted mean of what they send",
+        description=f"{view.description}, and attacks clients {names} through the weighted mean of "
+        "their updates",
         of=partial(merged, members=tuple(members)),
     )
 
 
-def of_outputs(view: View) -> View:
-    """The adversary of a view, where clients send outputs on public samples and no updates.
+def output_view(view: View) -> View:
+    """Return the view for an algorithm whose clients send outputs on public samples, not updates.
 
     Raises:
-        NotVisible: The view shows no single uploads, and nobody has a model that all have.
+        NotVisible: The view does not show single uploads, and there is no common model.
     """
     if view.name != "uploads":
         raise NotVisible(
-            "clients of this algorithm send outputs on public samples and have no model in "
-            f"common, so that the view {view.name!r} shows nothing to attack; use the view "
-            "'uploads', without audit.merge, or another algorithm"
+            "clients of this algorithm send outputs on public samples and have no common model, "
+            f"so that the view {view.name!r} shows nothing to attack; use the view 'uploads' "
+            "without audit.merge, or another algorithm"
         )
     return replace(
         view,
@@ -361,30 +367,30 @@ def of_outputs(view: View) -> View:
     )
 
 
-def of_several_models(view: View) -> View:
-    """The adversary of a view, where clients choose among several models.
+def several_models_view(view: View) -> View:
+    """Return the view for an algorithm whose clients choose among several models.
 
     Raises:
-        NotVisible: The view follows one model, or adds up changes of different ones.
+        NotVisible: The view shows a single model, or sums updates of different models.
     """
     if view.name != "uploads":
         raise NotVisible(
-            "clients of this algorithm train different models, and the view "
-            f"{view.name!r} follows one that all have; use the view 'uploads', without "
-            "audit.merge, or another algorithm"
+            "clients of this algorithm train different models, but the view "
+            f"{view.name!r} shows one common model; use the view 'uploads' without audit.merge, "
+            "or another algorithm"
         )
     return replace(view, offers=view.offers & ~Sees.NEXT_MODEL)
 
 
 def seen_from(rounds: Iterable[Round], view: View | str) -> Iterator[Round]:
-    """Yield rounds as an adversary sees them, without all that is hidden from it.
+    """Yield rounds as an adversary sees them, without the parts that are hidden from it.
 
     Args:
         rounds: Rounds of a federation, as :func:`fedaudit.simulate` yields them.
         view: The adversary's view, or the name of a view.
 
     Raises:
-        NotVisible: The federation has no single model, and the view is of one.
+        NotVisible: The view shows a single global model, and the federation has several or none.
 
     Examples:
         >>> import fedaudit as fa
@@ -394,7 +400,7 @@ def seen_from(rounds: Iterable[Round], view: View | str) -> Iterator[Round]:
         >>> algorithm = FedAvg(mlp, LocalTraining())
         >>> clients = {0: fa.Samples([[0.0, 1.0], [1.0, 0.0]], [0, 1])}
         >>> rounds = fa.simulate(algorithm, clients, rounds=2, seed=1)
-        >>> [len(seen.uploads) for seen in fa.seen_from(rounds, "globals")]
+        >>> [len(round.uploads) for round in fa.seen_from(rounds, "globals")]
         [0, 0]
     """
     if not isinstance(view, View | str):

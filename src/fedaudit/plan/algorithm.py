@@ -37,12 +37,6 @@ FEWEST = 100
 def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | None) -> Algorithm:
     """Construct the algorithm that a study names, for its data set.
 
-    Args:
-        parts: Parts of the study.
-        data: Data set and deal.
-        seed: Seed of the run.
-        data_dir: Folder of public data, for algorithms that use some.
-
     Raises:
         BadInput: A model or option does not exist, or they do not fit together.
     """
@@ -185,13 +179,7 @@ def accepted(study: Study) -> "Preference":
 
 
 def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Algorithm) -> None:
-    """Raise if the models' risk is needed but cannot be measured.
-
-    Args:
-        study: Settings.
-        data: Data set and deal.
-        seed: Seed of the run.
-        algorithm: Algorithm of the run. It needs the risk if clients choose among models.
+    """Raise if clients choose among models, and the models' risk cannot be measured.
 
     Raises:
         BadInput: As :func:`server_risk` and :func:`accepted`, or no round is left in which clients
@@ -214,7 +202,7 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
 
 def _server_samples(data: GroupedData, count: int, seed: int, other_deal: Deal | None) -> Samples:
     """Return training samples that no client trains on and that are not audited."""
-    from fedaudit.datasets.draws.shadow import untouched
+    from fedaudit.datasets.draws.audit_set import untouched
 
     ids = untouched(data.dataset, data.deal)
     if other_deal is not None:

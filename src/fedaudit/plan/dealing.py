@@ -6,6 +6,7 @@ Samples that clients hold out of their training are no members.
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedaudit.core.errors import BadInput, Unsupported, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Deal, all_but
+from fedaudit.datasets.draws.audit_set import Deal, other_positions
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.datasets.partitions.shifts import (
@@ -24,12 +25,12 @@ from fedaudit.datasets.partitions.shifts import (
     SHIFTS,
     BySide,
     Shift,
-    dealt_by_side,
-    like_their_side,
-    of_clients,
-    places,
-    shifted,
-    sides_of,
+    apply_shift,
+    assign_by_side,
+    deal_by_side,
+    minority_groups,
+    shift_clients,
+    split_by_attribute,
 )
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
@@ -62,10 +63,6 @@ def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
     alone, the samples that any client would hold out leave the fair draw, whoever owns them. The
     membership of the other samples is then as fair as before. Otherwise, no sample stays in the
     fair draw. Clients keep their data, and thus their weights in the average.
-
-    Args:
-        deal: The deal.
-        rule: What decides which samples are held out.
     """
     everyone_holds_out = isinstance(rule.algorithm, HoldsOut)
     acting = [
@@ -103,27 +100,35 @@ def exclude_held_out(deal: Deal, rule: HoldOutRule) -> Deal:
     return replace(deal, audit=changed)
 
 
-def left_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> dict[ClientId, Samples]:
-    """Return the samples of each client that it trains on.
+class TrainingData(NamedTuple):
+    """The samples that clients train on, and copies of defenses that have prepared them."""
+
+    samples: dict[ClientId, Samples]
+    defenses: dict[ClientId, Defense]
+
+
+def prepared_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> TrainingData:
+    """Return the samples of each client that it trains on, and the defenses after preparation.
 
     Args:
         data: Samples by client.
         rule: What decides which samples are held out.
     """
-    defenses = {client: rule.defenses[client] for client in data if client in rule.defenses}
-    samples = prepared(data, deepcopy(defenses), rule.rounds, rule.seed)
-    if not isinstance(rule.algorithm, HoldsOut):
-        return samples
-    algorithm, seed = rule.algorithm, rule.seed
-    return {c: part.take(~algorithm.held_out(part.ids, seed=seed)) for c, part in samples.items()}
+    defenses = deepcopy({c: rule.defenses[c] for c in data if c in rule.defenses})
+    samples = prepared(data, defenses, rule.rounds, rule.seed)
+    if isinstance(rule.algorithm, HoldsOut):
+        held_out = partial(rule.algorithm.held_out, seed=rule.seed)
+        samples = {c: part.take(~held_out(part.ids)) for c, part in samples.items()}
+    return TrainingData(samples, defenses)
+
+
+def left_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> dict[ClientId, Samples]:
+    """Return the samples of each client that it trains on."""
+    return prepared_to_train(data, rule).samples
 
 
 def refuse_one_sided(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
     """Raise if a client would hold out all of its samples, or none although it should.
-
-    Args:
-        data: Samples by client.
-        rule: What decides which samples are held out.
 
     Raises:
         BadInput: A client would hold out all samples or none.
@@ -152,21 +157,15 @@ MAJORITY_AND_MINORITY = ("majority", "minority")
 def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> Deal:
     """Draw the audited samples of a data set and give samples to clients.
 
-    Args:
-        study: Settings of clients, audit and shift.
-        partition: Partition of training samples among clients.
-        dataset: The data set.
-        seed: Seed of the run.
-
     Raises:
         BadInput: The draw or an option does not exist, or there are too few data.
     """
     if study.shift is None or study.shift.kind != ATTRIBUTE:
         return _dealt(study, dataset, partition, seed)
-    group = of_clients(study.partition.clients, study.shift.minority)
+    group = minority_groups(study.partition.clients, study.shift.minority)
     by_side = BySide(partition, tuple(group.tolist()))
-    sides = sides_of(dataset, study.shift.value)
-    return dealt_by_side(dataset, sides, lambda part: _dealt(study, part, by_side, seed))
+    sides = split_by_attribute(dataset, study.shift.value)
+    return deal_by_side(dataset, sides, lambda part: _dealt(study, part, by_side, seed))
 
 
 def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
@@ -233,19 +232,22 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
         raise unknown_name("shift", study.shift.kind, (*SHIFTS, ATTRIBUTE))
     _refuse_different_targets(study)
     clients, section = sorted(deal.clients), study.shift
-    place = places(dataset, deal, study.audit.targets, seed=seed)
+    place = shift_clients(dataset, deal, study.audit.targets, seed=seed)
     if section is None:
         return GroupedData(dataset, deal, Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), place))
-    group = of_clients(len(clients), section.minority)
+    group = minority_groups(len(clients), section.minority)
     groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
     if section.kind == ATTRIBUTE:
-        sides, rng = sides_of(dataset, section.value), seeded_numpy(seed, "places by attribute")
+        sides, rng = (
+            split_by_attribute(dataset, section.value),
+            seeded_numpy(seed, "places by attribute"),
+        )
         assigned = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
-        unassigned = all_but(len(dataset), assigned)
-        place[unassigned] = like_their_side(sides, group, unassigned, rng=rng)
+        unassigned = other_positions(len(dataset), assigned)
+        place[unassigned] = assign_by_side(sides, group, unassigned, rng=rng)
         return GroupedData(dataset, deal, groups)
     shift = Shift(section.kind, section.minority, section.minority_range, section.majority_range)
-    data = shifted(dataset, deal, shift, place, seed=seed)
+    data = apply_shift(dataset, deal, shift, place, seed=seed)
     return GroupedData(data.dataset, data.deal, groups)
 
 
@@ -256,7 +258,7 @@ def _refuse_different_targets(study: Study) -> None:
     if section is None or len(clients) < 2:
         return
     if section.kind == ATTRIBUTE:
-        group = of_clients(study.partition.clients, section.minority)
+        group = minority_groups(study.partition.clients, section.minority)
         if len({int(group[c]) for c in clients if c < len(group)}) < 2:
             return
     raise Unsupported(

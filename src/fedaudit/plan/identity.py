@@ -49,7 +49,7 @@ _NEWER: Mapping[str, object] = {
     "defense.also": [],
     "attack_set": FIRST_SET,
 }
-"""Settings that older versions did not have, with the value that equals those versions' behaviour.
+"""Settings that older versions did not have, with the value that matches their behaviour.
 
 Keys leave out a setting with this value, so that results on disk keep their names.
 """

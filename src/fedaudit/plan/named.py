@@ -97,9 +97,6 @@ class Entry(NamedTuple):
 def refuse_missing(entries: Iterable[Entry]) -> None:
     """Raise one error that names all missing options of all entries.
 
-    Args:
-        entries: All entries that a study names.
-
     Raises:
         BadInput: A required option is missing. The error quotes its published values. Unknown
             options of the same entry come first, as they may be misspellings of the missing ones.
@@ -339,11 +336,6 @@ def defense_key(
     """Return a key that is equal for clients with equal defenses.
 
     The key of clients that the study attacks as one differs from that of every single client.
-
-    Args:
-        study: Settings.
-        defenses: Defenses by client.
-        client: The client.
     """
     is_merged = client in study.audit.merge
     members = study.audit.merge if is_merged else (client,)
@@ -351,12 +343,7 @@ def defense_key(
 
 
 def representatives(study: Study, defenses: Mapping[ClientId, Defense]) -> dict[ClientId, ClientId]:
-    """Map each audited client to the first audited client with an equal defense.
-
-    Args:
-        study: Settings.
-        defenses: Defenses by client.
-    """
+    """Map each audited client to the first audited client with an equal defense."""
     first = dict[tuple[bool, tuple[str, ...]], ClientId]()
     return {
         target: first.setdefault(defense_key(study, defenses, target), target)

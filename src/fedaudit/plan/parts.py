@@ -324,10 +324,6 @@ class MeasuredRun(NamedTuple):
     def load_tensors(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> Params:
         """Return the tensors that an extension has written to a file of the run's folder.
 
-        Args:
-            file: Name of the file.
-            shapes: Shapes of required tensors.
-
         Raises:
             Damaged: The file is missing, belongs to another run, or has other contents.
         """
@@ -413,37 +409,16 @@ class Extension:
     def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Yield the rounds of the run before the view is applied; write statistics to a file.
-
-        Args:
-            rounds: Complete rounds.
-            run: The run.
-            folder: Folder of the run.
-            key: Key of the run.
-            progress: Callback for progress.
-        """
+        """Yield the rounds of the run before the view is applied; write statistics to a file."""
         return rounds
 
     def measure(
         self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
     ) -> None:
-        """Measure further signals in a measured round.
-
-        Args:
-            run: The run.
-            round: The round in the adversary's view.
-            folder: Folder of the run.
-            notes: Notes of the round, which contain the run's key.
-            device: Device for models.
-        """
+        """Measure further signals in a measured round."""
 
     def missing_signals(self, run: Setup, folder: Path) -> list[str]:
-        """Return names of signals of :meth:`measure` that are missing in a run's folder.
-
-        Args:
-            run: The run.
-            folder: Its folder.
-        """
+        """Return names of signals of :meth:`measure` that are missing in a run's folder."""
         return []
 
     def refuse_untrainable(self, run: Setup) -> None:
@@ -481,12 +456,7 @@ class Extension:
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return figures and controls of the runs of a study that have the extension.
-
-        Args:
-            runs: These runs.
-            scores: Scores of membership inference attacks.
-        """
+        """Return figures and controls of the runs of a study that have the extension."""
         return Conclusion()
 
     def untested(self) -> str:

@@ -185,15 +185,7 @@ class TrainingSection(Section):
         Raises:
             BadInput: Settings contradict each other.
         """
-        return LocalTraining(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            schedule=self.schedule,
-            optimizer=self.optimizer,
-        )
+        return LocalTraining(**self.model_dump(exclude={"rounds", "participation"}))
 
 
 @public
@@ -215,8 +207,8 @@ class AuditSection(Section):
             divided. With 2 or more, people are like patients who visit several hospitals.
         extra_other: Further audited samples that other clients train on.
         extra_unseen: Further audited samples that no client trains on.
-        background: Training samples of each target that are not audited. If left out, a target
-            gets as many as bring it to the size that the partition gives it.
+        background: Training samples of each target that are not audited. If left out, audited and
+            other samples together make up the size that the partition gives the target.
         sources: Random training samples of each client that source inference asks about, in
             addition to audited samples; at most as many as the smallest client has. If left out,
             it is ``samples // (3 * clients)`` if an attack on sources runs on a fair draw and

@@ -1,33 +1,81 @@
-"""The map from clause to figure: what assessments of a model ask, and what a record answers.
+"""The map from clause to figure: questions of assessments of a model, and a record's answers.
 
 Questions and documents are data (``templates/clauses.toml``).
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from fedaudit.core.metric_names import (
+    AUC,
+    CLAIMED_CLIENT_EPSILON,
+    CLAIMED_CLIENT_EPSILON_ALONE,
+    tpr_at,
+)
+from fedaudit.report import evidence, wording
+from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bounds, shown_bounds
 from fedaudit.report.evidence import distinct, grouped
-from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.text import answers
-from fedaudit.report.text.answers import Answering, by_tiles, out_of_scope
-from fedaudit.report.wording import cleaned, listed, without_digests
+from fedaudit.report.first import tiles_of
+from fedaudit.report.fixed import fixed, fixed_texts
+from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.sources import on_sources, strongest_on_sources
+from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.points import by_protection, shown_points
+from fedaudit.report.text.verdict import audited, refusals, verdict
+from fedaudit.report.verdict import (
+    controls_line,
+    coverage_gaps,
+    hardly_learned,
+    unit_of,
+    units_of,
+)
+from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate
+from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
+from fedaudit.results.unlearning import unlearning_rows
 
+Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"]
+
+CHECKS = ("permuted members", "untrained model", "blind classifier", "planted leak")
+"""The kinds of controls."""
+LEVEL = "95%"
+"""Confidence of the limits that are compared."""
+MOST_NAMED = 6
+"""Reasons and rows of an answer at most."""
+FPR = 0.01
+"""Share of false alarms at which true-positive rates are asked for."""
+PRIORS = (0.5, 0.01)
+"""Shares of members among the records that an adversary asks about."""
+NO_LIMIT = "No upper limit of a risk is known"
+_RATE = tpr_at(FPR)
 _FIXED = fixed_texts("clauses")
 UNCHECKED: str = _FIXED["unchecked"]
 CAVEAT: str = _FIXED["caveat"]
-"""Stands above the table; and first in the file of a pack."""
+"""First text of the file in a pack."""
+
+
+class Answer(NamedTuple):
+    """A record's answer to one question, in a line, and what it is based on.
+
+    Attributes:
+        kind: "figure" for numbers of this record; "stated" for other facts in it. "Inconclusive"
+            if there were too few samples or a control failed. "Not tested" if fedaudit could test
+            it and did not; "not stated" if the record does not have it; "out of scope" if no part
+            of fedaudit tests it.
+    """
+
+    kind: Kind
+    text: str
+    more: str = ""
+
+
+Answering = Callable[[Record], Answer]
 
 
 class Source(NamedTuple):
-    """A document in whose assessment a question is asked.
-
-    Attributes:
-        name: With its number.
-        date: As far as it is known.
-        text: The clause in its own words, or why it is not quoted.
-    """
+    """A document that asks a question: name, date, and the clause or why it is not quoted."""
 
     name: str
     date: str
@@ -43,22 +91,345 @@ class Row(NamedTuple):
     answer: Answering
 
 
+def tampers(record: Record) -> bool:
+    """Return True if the server of a record sends out another model than the trained one."""
+    return bool(record.games) or _setting(record, "server", "name") not in ("", "honest")
+
+
+def poisons(record: Record) -> bool:
+    """Return True if a client of a record poisons its updates."""
+    return _setting(record, "attacker", "kind") not in ("", "none")
+
+
+def _setting(record: Record, table: str, name: str) -> object:
+    entry = record.config.get(table)
+    return entry.get(name, "") if isinstance(entry, dict) else ""
+
+
 _WHEN: Mapping[str, Callable[[Record], bool]] = {
     "always": bool,
     "of people": lambda record: record.unit == "person",
-    "tampers": answers.tampers,
-    "poisons": answers.poisons,
+    "tampers": tampers,
+    "poisons": poisons,
 }
 
 
 def _answering(row: Mapping[str, Any]) -> Answering:
     if "out_of_scope" in row:
-        return out_of_scope(row["out_of_scope"])
+        return lambda record: Answer("out of scope", "Out of scope", row["out_of_scope"])
     if "answer" in row:
-        by_name: Answering = getattr(answers, row["answer"])
+        by_name: Answering = globals()[row["answer"]]
         return by_name
-    asks, more = _WHEN[row.get("when", "always")], row.get("more", "")
-    return by_tiles(*row["tiles"], without=row["without"], more=more, when=asks)
+    on_members, applies = "membership" in row["tiles"], _WHEN[row.get("when", "always")]
+
+    def answer(record: Record) -> Answer:
+        if not applies(record):
+            return _not_tested(row["without"])
+        tiles = [tile for topic in row["tiles"] for tile in tiles_of(record).get(topic, ())]
+        if not tiles:
+            return _unanswered(record, row["without"], AUC if on_members else "")
+        unit = fixed_texts("answers.units").get(unit_of(record), "") if on_members else ""
+        is_void = all(NOT_RELIED_ON in tile.detail for tile in tiles)
+        kind: Kind = "inconclusive" if is_void else "figure"
+        return Answer(kind, unit + "; ".join(map(_as_text, tiles)), row.get("more", ""))
+
+    return answer
+
+
+def _as_text(tile: Tile) -> str:
+    return f"{tile.label}: {tile.value} ({tile.detail})"
+
+
+def _not_tested(why: str) -> Answer:
+    return Answer("not tested", "Not tested", why)
+
+
+def _unanswered(record: Record, why: str, *metrics: str) -> Answer:
+    """Return that nothing was tested, or that figures were refused for lack of samples."""
+    blank = [f for f in record.findings if f.metric in metrics and f.value is None]
+    blank = [figure for figure in blank if "inconclusive" in figure.note]
+    refused = refusals([figure for figure in blank if figure.seed is None] or blank)
+    if not refused or evidence.says_nothing(record):
+        return _not_tested(why)
+    return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
+
+
+def caveats(record: Record) -> str:
+    """Return what qualifies every figure of a record, in sentences; empty for nothing."""
+    views = {figure.view for figure in record.findings if figure.attack}
+    applying = {
+        "deletion": unlearning_rows(record),
+        "canaries": isinstance(record.config.get("canaries"), dict),
+        "hardly_learned": hardly_learned(record),
+        "released": views and "final" not in views,
+    }
+    texts = [fixed(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
+    gaps = coverage_gaps(record)
+    return " ".join([*texts, *([f"{gaps}."] if gaps else [])])
+
+
+def conclusion(record: Record) -> Answer:
+    """Return the record's own verdict, and how much was audited."""
+    figures = [figure for figure in record.findings if figure.attack and figure.n_members]
+    figures = [figure for figure in figures if figure.seed is not None] or figures
+    more = "A policy’s verdict is in a pack’s verdict.json."
+    if record.games:
+        return Answer("stated", wording.sentence(game_verdict(record).first.headline), more)
+    audit = wording.plural(len(record.seeds), "seed")
+    if figures:
+        members = wording.from_to(figure.n_members for figure in figures)
+        others = wording.from_to(figure.n_nonmembers for figure in figures)
+        audit += f"; {members} {units_of(record)} as members and {others} as non-members"
+        audit += " for each model"
+    return Answer("stated", wording.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
+
+
+def adversary(record: Record) -> Answer:
+    """Return the adversary, and whose samples were audited."""
+    text = f"View “{shortened(record.view.name)}”"
+    if record.games:
+        return Answer("stated", text, game_verdict(record).played)
+    return Answer("stated", text, f"{audited(record)} {fixed('answers.other_adversaries')}")
+
+
+def controls(record: Record) -> Answer:
+    """Return how many checks of the audit itself hold, and which kinds were not run."""
+    ran = evidence.checks_of(record.controls).ran
+    if not ran:
+        return _not_tested(fixed(f"answers.{'games' if record.games else 'no'}_controls"))
+    kinds = distinct(shortened(control.control, 120) for control in ran)
+    missing = [kind for kind in CHECKS if kind not in kinds]
+    more = f"Run: {wording.some(kinds)}." + f" Not run: {wording.some(missing)}." * bool(missing)
+    return Answer("figure", controls_line([record]), more)
+
+
+def parameters(record: Record) -> Answer:
+    """Return how many parameters the model has for each training sample."""
+    others, trained = record.other_clients, record.parameters
+    samples = sum(row.samples for row in record.clients) + (others.samples if others else 0)
+    size = f"{wording.count(samples)} training samples" if samples else "no number of samples"
+    if trained is None:
+        return Answer("not stated", "Not stated", fixed("answers.no_parameters", samples=size))
+    text = wording.plural(trained, "trained parameter")
+    text += f", {wording.number(trained / samples)} for each of {size}" if samples else ""
+    return Answer("figure", text, fixed("answers.parameters"))
+
+
+def defenses(record: Record) -> Answer:
+    """Return leakage and accuracy with a defense and without, if the record has both."""
+    if record.games or evidence.says_nothing(record):
+        return _not_tested(fixed("answers.no_accuracy"))
+    figures = (*record.others, *evidence.headline(record))
+    names = distinct(figure.defense for figure in figures)
+    is_compared = len(names) > 1 and NO_DEFENSE in names
+    lines = [
+        f"{shortened(wording.defense_name(name))}: {_row(record, name)}."
+        for name in names[:MOST_NAMED]
+    ]
+    more = "\n".join(lines if is_compared else [*lines, fixed("answers.alone")])
+    return Answer("figure", f"{len(names)} rows", more) if is_compared else _not_tested(more)
+
+
+def _row(record: Record, defense: str) -> str:
+    figures = [f for f in evidence.headline(record) if f.defense == defense and not f.doubt]
+    best = evidence.strongest(figures, AUC)
+    attacks = [attack for attack in on_sources(record) if attack.success.defense == defense]
+    source = strongest_on_sources([attack for attack in attacks if not attack.success.doubt])
+    utility = {"topic": "utility", "metric": TEST_ACCURACY, "defense": defense}
+    accuracies = [f.number for f in record.where(**utility) if not f.against]
+    texts = [f"largest AUC {wording.with_interval(best)}"] if best else []
+    if source:
+        texts.append(f"client identified for {wording.with_interval(source.success)} of samples")
+    if accuracies:
+        texts.append(f"test accuracy {wording.percent(sum(accuracies) / len(accuracies))}")
+    return ", ".join(texts) or "no figures"
+
+
+def references(record: Record) -> Answer:
+    """Return the largest AUC of attacks that compare with reference models."""
+    figures = [figure for figure in evidence.headline(record) if not figure.doubt]
+    best = evidence.strongest([f for f in figures if re.search(r"\b(rmia|lira)\b", f.attack)], AUC)
+    if evidence.says_nothing(record) or best is None:
+        return _not_tested(fixed("answers.no_references"))
+    text = f"Yes: largest AUC {wording.with_interval(best)}, {shortened(best.attack, 60)}"
+    return Answer("figure", text)
+
+
+def tester(record: Record) -> Answer:
+    """Return the date and version of the audit; nothing in a record states who made it."""
+    environment = record.environment
+    date, versions = environment.started[:10] or "not stated", environment.versions
+    text = f"Date: {date}; tester and role: not stated"
+    version = shortened(versions.get("fedaudit", "not stated"), 60)
+    return Answer("not stated", text, f"Version of fedaudit: {version}.")
+
+
+def claimed_epsilon(record: Record) -> Answer:
+    """Return the epsilons that are claimed or proven, with unit, adjacency and delta."""
+    games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
+    if games:
+        text = f"ε {wording.from_to(games, text=wording.number)} claimed for one record, delta 0"
+        tiles = [tile for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
+        return Answer("figure", text, f"{'. '.join(map(_as_text, tiles))}.")
+    names = {
+        metric: text.format(models=AGAINST_BOTH_MODELS)
+        for metric, text in fixed_texts("answers.claims").items()
+    }
+    claims = [
+        claim for metric in names if (claim := evidence.over_all_runs(record, metric)) is not None
+    ]
+    if not claims:
+        why = [figure.note for figure in record.findings if figure.metric in names and figure.note]
+        note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
+        return Answer("not stated", "No epsilon is claimed or proven", note)
+    text = "; ".join(f"ε {wording.number(c.number)} ({names[c.metric]})" for c in claims)
+    more = [f"{wording.capital(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
+    return Answer("figure", text, "\n".join(more))
+
+
+def _terms(claim: Estimate) -> str:
+    """Return unit, adjacency and method of an epsilon that is claimed or proven."""
+    unit = shortened(claim.note, 240).rpartition("unit: ")[2] or "not stated"
+    if claim.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE):
+        unit = "one client’s whole contribution"
+    kind = "renyi" if claim.method.startswith("Renyi accountant") else "other"
+    kind = "contribution" if "contribution" in unit else kind
+    adjacency = fixed(f"answers.adjacency.{kind}")
+    return f"unit: {unit}; adjacency: {adjacency}; {shortened(claim.method, 120) or 'not stated'}."
+
+
+def measured_epsilon(record: Record) -> Answer:
+    """Return the lower bounds on epsilon that attacks, canaries and games have shown."""
+    nothing = fixed("answers.proves_nothing")
+    if record.games:
+        proven = wording.number(max(point.proven_epsilon for point in record.games), -1)
+        text = f"ε at least {proven} for one record, against a server that tampers"
+        return Answer("figure", text, nothing)
+    bounds = epsilon_bounds(record)
+    if not bounds:
+        return _not_tested(fixed("answers.no_bound"))
+    lines = []
+    for bound in bounds:
+        others = [f"{other.text}." for other in bound.measured[1:]]
+        claim = [wording.sentence(bound.against_claim)] if bound.against_claim else []
+        line = f"{wording.capital(bound.unit)}: {shortened(bound.lead.method, 100)}."
+        lines.append(" ".join([line, *others, *claim]))
+    text = "; ".join(f"{bound.at_least} for {bound.unit}, {bound.observer}" for bound in bounds)
+    return Answer("figure", wording.capital(text), "\n".join([*lines, nothing]))
+
+
+def one_sum(record: Record) -> Answer:
+    """Return the lower bound on the epsilon of one client's update in one round's sum."""
+    bounds = [bound for bound in shown_bounds(record) if bound.unit.endswith("sum")]
+    if not bounds:
+        return _not_tested(fixed("answers.no_sum"))
+    text = f"{wording.capital(bounds[0].at_least)}, {bounds[0].observer}"
+    return Answer("figure", text, fixed("answers.proves_nothing"))
+
+
+class _UpperLimit(NamedTuple):
+    value: float
+    figure: str
+    without: str
+
+
+def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
+    """Return the largest 95% upper limit of a metric over runs, means, clients and contrasts.
+
+    It is valid for the strongest attack with the confidence of a single limit. None without a
+    limit, and if a control failed. Only fair comparisons count, if there are any.
+    """
+    figures = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
+    figures = [figure for figure in figures if figure.fair] or figures
+    limited = [figure for figure in figures if _has_limit(figure)]
+    failed = evidence.checks_of(record.controls).failed
+    if not limited or failed or evidence.says_nothing(record):
+        return None
+    best = max(limited, key=evidence.highest_of)
+    label = evidence.label_among(best, figures)
+    mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
+    parts = (f"{shortened(best.attack, 60)} {wording.against(best.contrast)}", label)
+    name = ", ".join(filter(None, (*parts, "mean over seeds" * mean)))
+    bounded = {wording.attack_code(figure.attack) for figure in limited}
+    lacking = [figure.attack for figure in figures if not _has_limit(figure)]
+    lacking += [
+        wording.attack_name(row.name)
+        for row in record.attacks
+        if not row.infers_source and row.name not in bounded
+    ]
+    names = [shortened(name, 60) for name in distinct(lacking)]
+    without = f" Without such a limit, in part or whole: {wording.some(names)}." if names else ""
+    return _UpperLimit(evidence.highest_of(best), name, without)
+
+
+def _has_limit(figure: Estimate) -> bool:
+    return figure.high is not None and wording.level_of(figure.method) == LEVEL
+
+
+def bound_on_success(record: Record) -> Answer:
+    """Return an upper bound on success: no test can show that success is that of guessing."""
+    limit = _largest_limit(record, AUC)
+    if limit is None:
+        return _unbounded(record, AUC)
+    auc = wording.number(limit.value, 1)
+    text = f"AUC at most {auc} with 95% confidence ({limit.figure})"
+    return Answer("figure", text, fixed("answers.bound") + limit.without)
+
+
+def flagged(record: Record) -> Answer:
+    """Return the chance that a flagged record is a member, at two priors."""
+    limit = _largest_limit(record, _RATE)
+    if limit is None:
+        return _unbounded(record, _RATE)
+    chances = [
+        f"{wording.percent(predictive_value(limit.value, FPR, p), 1)} at a prior of {p:.0%}"
+        for p in PRIORS
+    ]
+    more = fixed("answers.flagged", limit=f"{wording.percent(limit.value, 1)}: {limit.figure}")
+    return Answer("figure", f"At most {wording.listed(chances)}", more + limit.without)
+
+
+def predictive_value(tpr: float, fpr: float, prior: float) -> float:
+    """Return the chance that a flagged record is a member, by Bayes' theorem."""
+    return tpr * prior / (tpr * prior + fpr * (1 - prior))
+
+
+def _unbounded(record: Record, metric: str) -> Answer:
+    if evidence.checks_of(record.controls).failed and not evidence.says_nothing(record):
+        why = "No upper limit is relied on, because a control failed"
+        return Answer("inconclusive", why, controls_line([record]))
+    name = wording.metric_name(metric)
+    return _unanswered(record, f"The record has no {name} with a 95% upper limit.", metric)
+
+
+def residual(record: Record) -> Answer:
+    """Return the risk that remains if the model is deployed; a limit of 100% bounds nothing."""
+    if evidence.says_nothing(record):
+        return Answer("stated", "Nothing follows from this record", "It was made to show a flaw.")
+    texts = residual_risks(record) + [f"o{bound.sentence[1:]}" for bound in shown_bounds(record)]
+    text = wording.capital("; ".join(texts)) or NO_LIMIT
+    return Answer("stated", text, fixed("answers.residual"))
+
+
+def residual_risks(record: Record) -> list[str]:
+    """Return the largest upper limit of each risk in words, without bounds on epsilon."""
+    limits: dict[str, tuple[float, str]] = {}
+    for name, metric in (("pairs", AUC), ("rate", _RATE)):
+        if limit := _largest_limit(record, metric):
+            limits[name] = limit.value, limit.figure
+    highs = [a.success.high for a in on_sources(record) if a.success.high is not None]
+    if highs and not evidence.checks_of(record.controls).failed:
+        limits["sources"] = max(highs), ""
+    if record.games:
+        behind, bare = by_protection(shown_points(record.games))
+        worst = max(behind or bare, key=lambda item: item.point.adv.high)
+        limits["games"] = worst.point.adv.high, f"behind {worst.name}" if behind else worst.name
+    shares = {name: (wording.percent(value, 1), of) for name, (value, of) in limits.items()}
+    return [
+        fixed(f"answers.risks.{name}", most=share, of=of)
+        for name, (share, of) in shares.items()
+        if share != "100%"
+    ]
 
 
 _SOURCES = {key: Source(**source) for key, source in _FIXED["sources"].items()}
@@ -68,37 +439,21 @@ ROWS = tuple(
 )
 
 
-class ClauseSummary(NamedTuple):
-    """The map in short.
-
-    Attributes:
-        said: What it is, and where each answer is.
-        kinds: Kinds of answers with the topics that have one of that kind.
-    """
-
-    said: str
-    kinds: list[tuple[str, str]]
-
-
-def clause_summary(record: Record) -> ClauseSummary:
-    """Return which questions a record answers, for a page whose other parts have the figures."""
+def clause_summary(record: Record) -> tuple[str, list[tuple[str, str]]]:
+    """Return the map in short: an introduction, and the topics with an answer of each kind."""
     by_kind = grouped(ROWS, lambda row: row.answer(record).kind)
     sources = distinct(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
-    return ClauseSummary(
-        f"Questions of {listed(sources)}, in our words. clauses.json in a record’s pack has the "
-        "answers. No legal assessment.",
-        [
-            (name, listed(distinct(row.topic for row in by_kind[kind])))
-            for kind, name in _FIXED["kinds"].items()
-            if kind in by_kind
-        ],
-    )
+    topics = [
+        (name, wording.listed(distinct(row.topic for row in by_kind[kind])))
+        for kind, name in _FIXED["kinds"].items()
+        if kind in by_kind
+    ]
+    return _FIXED["summary"].format(sources=wording.listed(sources)), topics
 
 
 def clauses_json(record: Record) -> str:
-    """Return the map as JSON: what a pack holds, and what is computed again to check it."""
-    record = cleaned(record, without_digests([record]))
-    caveats = answers.caveats(record)
+    """Return the map as JSON: a file of a pack, which is computed again to check it."""
+    record = wording.printable(record)
     rows = [(row, row.answer(record)) for row in ROWS]
     document = {
         "format": "fedaudit-clauses",
@@ -106,7 +461,7 @@ def clauses_json(record: Record) -> str:
         "about": CAVEAT,
         "record": record.content_hash,
         "verdict": rows[0][1].text,
-        "caveats": caveats,
+        "caveats": caveats(record),
         "clauses": [
             {
                 "question": row.question,

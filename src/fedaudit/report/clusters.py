@@ -1,4 +1,4 @@
-"""Clustered learning in a report: studies and their models, sentences, table and charts."""
+"""Clustered learning in a report: studies, verdict, sentences and table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import cached_property
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
-from fedaudit.report.section import Section
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,
@@ -20,17 +20,12 @@ from fedaudit.results.record import Record
 from fedaudit.results.runs import ALL_CLIENTS, ClusterResult, choices, groups_by_size
 
 FIGURES = fixed_texts("cluster_figures")
-"""Names of figures, in the order of a table; fairness gaps go by their own names."""
+"""Names of figures, in the order of a table."""
 
 
 @dataclass(frozen=True)
 class Clustered:
-    """One algorithm under one defense, over its runs.
-
-    Attributes:
-        runs: Results of single runs, one for each seed.
-        figures: Figures of single runs, and over all of them.
-    """
+    """One algorithm under one defense: results of its runs, and figures of some or all of them."""
 
     algorithm: str
     defense: str
@@ -39,18 +34,18 @@ class Clustered:
 
     @cached_property
     def means(self) -> Mapping[tuple[str, str], Estimate]:
-        """Figures over the runs, by name and group."""
+        """Figures over all runs, by name and group."""
         return {
             (figure.metric, figure.group): figure for figure in self.figures if figure.seed is None
         }
 
     def mean(self, figure: str, group: str = ALL_CLIENTS) -> Estimate | None:
-        """Return a figure over the runs; None if no run has it."""
+        """Return a figure over all runs; None if no run has it."""
         return self.means.get((figure, group))
 
 
 def clustered_of(record: Record) -> tuple[Clustered, ...]:
-    """Return every algorithm and defense of a record that has clients choose between models."""
+    """Return every algorithm and defense of a record in which clients choose between models."""
     by_setting = evidence.grouped(record.clusters, lambda run: (run.algorithm, run.defense))
     return tuple(
         Clustered(
@@ -68,21 +63,14 @@ def group_names(study: Clustered) -> list[str]:
     return [run.group_names[group] for group in groups_by_size(run)]
 
 
-def label_of(study: Clustered, many: Sequence[Clustered]) -> str:
+def label_of(study: Clustered, studies: Sequence[Clustered]) -> str:
     """Return a label that distinguishes a study from others; empty if it is the only study."""
-    label = f"{shortened(study.algorithm, 40)} · {_defense(study.defense)}"
-    return label if len(many) > 1 else ""
-
-
-def _defense(name: str) -> str:
-    return shortened(wording.defense_name(name), 40)
+    parts = (study.algorithm, wording.defense_name(study.defense))
+    return " · ".join(shortened(part, 40) for part in parts) if len(studies) > 1 else ""
 
 
 def risk_size(mean: Estimate | None) -> evidence.Size | None:
-    """Return the size of the leak that a model's risk is at least; None if not above guessing.
-
-    The size follows the advantage over guessing that the lower limit shows.
-    """
+    """Return the least size of the leak that a model's risk shows; None at guessing."""
     return None if mean is None else evidence.size_reached_by(2 * evidence.least_of(mean) - 1)
 
 
@@ -93,36 +81,35 @@ def riskiest(study: Clustered) -> Estimate | None:
 
 
 def cluster_sentence(record: Record) -> str:
-    """Return the sentence of the section on clusters: what qualifies its figures."""
-    texts = []
+    """Return the sentences of the section on clusters, which qualify its figures."""
+    texts = [fixed("clusters.lead")]
     for study in clustered_of(record):
+        run = study.runs[0]
         if study.mean(ESTIMATE_ERROR) is None:
             texts.append(fixed("clusters.no_estimate"))
-        smaller = [
+        if smaller := [
             f"{wording.count(model.shadow_samples)} for {wording.count(model.samples)}"
-            for model in study.runs[0].rounds[-1].models
+            for model in run.rounds[-1].models
             if 0 < model.shadow_samples < model.samples
-        ]
-        if smaller:
+        ]:
             texts.append(fixed("clusters.small_shadows", samples=wording.listed(smaller)))
-        most = max(choices(run).count(None) for run in study.runs)
-        if most:
-            of = wording.plural(len(study.runs[0].clients), "client")
-            absent = f"{'Up to ' * (len(study.runs) > 1)}{wording.count(most)}"
-            texts.append(fixed("clusters.absent", most=absent, clients=of))
-    return " ".join([fixed("clusters.lead"), *evidence.distinct(texts)])
+        if absent := max(choices(run).count(None) for run in study.runs):
+            number = f"{'Up to ' * (len(study.runs) > 1)}{wording.count(absent)}"
+            clients = wording.plural(len(run.clients), "client")
+            texts.append(fixed("clusters.absent", most=number, clients=clients))
+    return " ".join(evidence.distinct(texts))
 
 
 def cluster_headline(studies: Sequence[Clustered]) -> str:
-    """Return the violations, as the verdict's headline has them."""
+    """Return the number of violations as a headline."""
     parts = []
     for study in studies:
         violations, floor = study.mean(VIOLATIONS), study.mean(CHANCE_VIOLATIONS)
         if violations is not None:
             chance = "" if floor is None else f"{wording.amount(floor.number)} by chance"
             notes = "; ".join(filter(None, (label_of(study, studies), chance)))
-            number = wording.amount(violations.number)
             clients = wording.plural(len(study.runs[0].clients), "client")
+            number = wording.amount(violations.number)
             parts.append(f"{number} of {clients}{f' ({notes})' * bool(notes)}")
     if not parts:
         return "No model’s membership risk was measured"
@@ -142,17 +129,15 @@ def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
     """Return what follows from the models' risk, and what does not."""
     size = evidence.largest([s for study in studies if (s := risk_size(riskiest(study)))])
-    if size is None:
-        return fixed("clusters.no_leak")
-    return fixed("clusters.leak", leak=evidence.a_leak(size))
+    return fixed("clusters.leak", leak=evidence.a_leak(size)) if size else fixed("clusters.no_leak")
 
 
 def cluster_section(record: Record) -> Section | None:
     """Return the section on clusters; None if no clients choose between models."""
     if not record.clusters:
         return None
-    said, table = cluster_sentence(record), cluster_table(record)
-    return Section("clusters", "Clustered learning", [said], tables=[table])
+    table = cluster_table(record)
+    return of_table("clusters", "Clustered learning", table, cluster_sentence(record))
 
 
 def cluster_table(record: Record) -> Grid:
@@ -174,10 +159,10 @@ def cluster_table(record: Record) -> Grid:
 
     return estimate_table(
         "Clustered learning",
-        sorted(figures, key=lambda one: [*order, one[1].metric].index(one[1].metric)),
-        rows=lambda one: named(FIGURES.get(one[1].metric, wording.capital(one[1].metric))),
-        columns=lambda one: (one[0], group_heading(one[1].group)),
-        cell=lambda one: cell(one[1]),
+        sorted(figures, key=lambda row: [*order, row[1].metric].index(row[1].metric)),
+        rows=lambda row: named(FIGURES.get(row[1].metric, wording.capital(row[1].metric))),
+        columns=lambda row: (row[0], group_heading(row[1].group)),
+        cell=lambda row: cell(row[1]),
         order=[(label, group_heading(name)) for label, name in groups],
         first="Figure",
         notes=notes,
@@ -187,7 +172,7 @@ def cluster_table(record: Record) -> Grid:
 
 
 _ON_ATTACKS = ("risk", "violations", "estimate")
-"""Words in the names of figures that rest on attacks, which a failed control takes back."""
+"""Words in the names of figures of attacks, which a failed control takes back."""
 
 
 def group_heading(group: str) -> str:

@@ -1,6 +1,6 @@
-"""Figures that stand in front of a report, and the size of the leak that each shows."""
+"""The figures that lead a report, and the size of the leak that each shows."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -26,8 +26,8 @@ Status = Literal[
     "inconclusive",
     "no leak shown",
 ]
-"""The verdicts, the gravest first. "Above guessing" is of sources: owners are named, but perhaps
-by the clients' label distributions alone."""
+"""The verdicts, the gravest first. "Above guessing" is for sources: label distributions alone may
+explain the success."""
 
 LEAKS: Mapping[Size, Status] = {
     "strong": "strong leak",
@@ -35,18 +35,14 @@ LEAKS: Mapping[Size, Status] = {
     "weak": "weak leak",
     "trace": "trace of a leak",
 }
-"""The verdict that goes with a leak of each size."""
+"""Verdict by the size of a leak."""
 
 
 class Threshold(NamedTuple):
-    """Least lower limits that earn a leak its word.
+    """Lower limits from which on a leak has a size: of an AUC, of rates, and of a share.
 
-    Attributes:
-        word: The word.
-        auc: Of an AUC.
-        percent_rate: Of a true-positive rate at 1% false positives, or between that and 0.1%.
-        thousandth_rate: The same at 0.1% false positives or fewer.
-        share: Of what guessing, or label distributions, leave open, the share that is named.
+    Rates are at 1% false positives or between that and 0.1%, and at 0.1% or fewer. A share is of
+    the possible excess over guessing, or over label distributions.
     """
 
     word: Size
@@ -71,17 +67,16 @@ SIZES = (
     Threshold("clear", 0.6, 0.05, 0.02, 0.15),
     Threshold("strong", 0.7, 0.1, 0.05, 0.3),
 )
-"""The words for a leak, smallest first. "Trace" is all that lies above guessing; of a rate, by its
-exact test. The best guess at membership that AUCs of 0.55, 0.6 and 0.7 allow has an advantage of
-about 7, 14 and 29%, and the share is that advantage for two clients of the same label
-distribution."""
+"""The sizes of a leak, smallest first. A "trace" is everything above guessing. AUCs of 0.55, 0.6
+and 0.7 allow an advantage of about 7, 14 and 29% for the best guess at membership. The shares are
+that advantage for two clients with the same label distribution."""
 
 ROOM_FOR_DOUBT: Size = "clear"
-"""An upper limit that reaches this size leaves too much room to speak of "no leak shown"."""
+"""Size from which on an upper limit rules out the verdict "no leak shown"."""
 
 
 def size_reached(value: float, metric: str) -> Size | None:
-    """Return the largest word that a value earns; None at guessing, below, or without words."""
+    """Return the largest size that a value reaches; None at guessing, below, or without sizes."""
     reached: Size | None = None
     for threshold in SIZES:
         limit = threshold.of(metric)
@@ -91,23 +86,20 @@ def size_reached(value: float, metric: str) -> Size | None:
 
 
 def size_reached_by(share: float) -> Size | None:
-    """Return the largest word that a share of what is left open earns."""
+    """Return the largest size that a share of the possible excess reaches."""
     return largest([one.word for one in SIZES if share >= one.share]) if share > 0 else None
 
 
 def leaves_doubt(share: float) -> bool:
-    """Return True if an upper limit, as a share of what is left open, allows too large a leak."""
+    """Return True if an upper limit, as a share of the possible excess, allows a clear leak."""
     return size_reached_by(share) in ("strong", ROOM_FOR_DOUBT)
 
 
-def status_between(least: Iterable[float], most: Iterable[float]) -> Status:
-    """Return the verdict on shares of what guessing leaves open, by their lower and upper limits.
-
-    The largest lower limit has the word. Without upper limits there is room for doubt.
-    """
-    size, highs = largest([s for one in least if (s := size_reached_by(one))]), list(most)
-    if size is not None:
-        return LEAKS[size]
+def status_between(least: Iterable[float], highest: Iterable[float]) -> Status:
+    """Return the verdict on shares of the possible excess, by their lower and upper limits."""
+    sizes, highs = [size for share in least if (size := size_reached_by(share))], list(highest)
+    if sizes:
+        return LEAKS[largest(sizes) or "trace"]
     return "inconclusive" if not highs or any(map(leaves_doubt, highs)) else "no leak shown"
 
 
@@ -122,7 +114,7 @@ def highest_of(figure: Estimate) -> float:
 
 
 def gravest(statuses: Sequence[Status]) -> Status:
-    """Return the one of several verdicts that stands in front."""
+    """Return the gravest of several verdicts."""
     return min(statuses, key=get_args(Status).index)
 
 
@@ -137,12 +129,11 @@ def largest(sizes: list[Size]) -> Size | None:
 
 
 def size_of(figure: Estimate) -> Size | None:
-    """Return the size of the leak that a figure above guessing shows at least; None elsewhere.
+    """Return the least size of the leak that a figure above guessing shows; else None.
 
-    It is the size by the lower limit, since a reader looks at the largest of many figures, whose
-    value errs upward. Without an interval the value itself has to do, except for a rate, whose
-    threshold is not known. A rate that its test finds above guessing and that has too few
-    non-members for a larger lower limit is a trace.
+    It is the size by the lower limit: the largest of many values errs upward. Without an interval
+    the value itself counts, except of a rate, whose threshold is not known. A rate above guessing
+    by its test whose lower limit is small for lack of non-members is a trace.
     """
     if not above_chance(figure) or figure.value is None:
         return None
@@ -155,17 +146,16 @@ def size_of(figure: Estimate) -> Size | None:
 
 
 def size_range(figure: Estimate) -> tuple[Size, Size] | None:
-    """Return the sizes by the lower and the upper limit if no single word fits the figure.
+    """Return the sizes by the lower and the upper limit if the value is two sizes above the first.
 
-    That is if the word of the value is at least two words above that of the lower limit: the
-    smaller word would hide the best estimate, and contradict other figures of the same samples.
+    The smaller size alone would hide the best estimate then.
     """
     least, value = size_of(figure), figure.value
     by_value = None if value is None else size_reached(value, figure.metric)
     if least is None or by_value is None or _ORDER.index(by_value) - _ORDER.index(least) < 2:
         return None
-    most = size_reached(figure.high, figure.metric) if figure.high is not None else "strong"
-    return least, most or by_value
+    highest = size_reached(figure.high, figure.metric) if figure.high is not None else "strong"
+    return least, highest or by_value
 
 
 def size_words(figure: Estimate) -> str:
@@ -177,7 +167,6 @@ def size_words(figure: Estimate) -> str:
 
 
 def _at_least(figure: Estimate) -> float:
-    """Return the lower limit; without one, 0 of a rate and the value of anything else."""
     if figure.low is not None:
         return figure.low
     return 0.0 if metric_names.rate_of(figure.metric) is not None else figure.value or 0.0
@@ -193,28 +182,27 @@ def _size_rank(figure: Estimate) -> int:
 
 
 def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
-    """Return the figures that stand for the rest wherever one is named: tile, headline, sentence.
+    """Return the figures for tile, headline and sentence: the AUC and rate that show the most.
 
-    They are the AUC and the rate above guessing that show most of a leak by their lower limits; of
-    equal rates that at fewest false positives. The one with the larger word comes first, the AUC
-    if the words are the same.
+    They are above guessing and have the largest lower limits; of equal rates that at the fewest
+    false positives. The one with the larger size comes first.
     """
     above = grouped(filter(above_chance, figures), lambda figure: figure.metric)
-    most = {metric: max(same, key=_shown_at_least) for metric, same in above.items()}
-    rates = sorted(filter(metric_names.rate_of, most), key=lambda m: metric_names.rate_of(m) or 0)
-    rate = max((most[metric] for metric in rates), key=_size_rank, default=None)
-    found = [figure for figure in (most.get(metric_names.AUC), rate) if figure is not None]
-    return tuple(sorted(found, key=lambda figure: -_size_rank(figure)))
+    best = {metric: max(same, key=_shown_at_least) for metric, same in above.items()}
+    rates = sorted(filter(metric_names.rate_of, best), key=lambda m: metric_names.rate_of(m) or 0)
+    rate = max((best[metric] for metric in rates), key=_size_rank, default=None)
+    leaders = [figure for figure in (best.get(metric_names.AUC), rate) if figure is not None]
+    return tuple(sorted(leaders, key=lambda figure: -_size_rank(figure)))
 
 
 def strongest(figures: Iterable[Estimate], metric: str) -> Estimate | None:
     """Return the figure of a metric with the largest value; None if all were refused."""
-    given = [figure for figure in figures if figure.metric == metric and figure.value is not None]
-    return max(given, key=lambda figure: figure.value or 0.0, default=None)
+    values = [figure for figure in figures if figure.metric == metric and figure.value is not None]
+    return max(values, key=lambda figure: figure.number, default=None)
 
 
 class Look(NamedTuple):
-    """Marking of a figure: the sign before it, its colour, and the word for its size."""
+    """Mark of a figure: the sign before it, its colour, and the word for its size."""
 
     sign: str = ""
     tone: Tone = ""
@@ -222,13 +210,13 @@ class Look(NamedTuple):
 
 
 DOUBTED = Look("✗ ", "", "not relied on")
-"""Marking of a figure that a failed control takes back."""
+"""Mark of a figure that a failed control takes back."""
 SIZE_OPEN = Look("△ ", "", "size open")
-"""Marking of a figure above guessing by its test alone."""
+"""Mark of a figure above guessing by its test alone."""
 
 
 def look_of(figure: Estimate) -> Look:
-    """Return the marking of a figure in tables."""
+    """Return the mark of a figure in tables."""
     if figure.doubt:
         return DOUBTED
     if by_test_alone(figure):
@@ -240,12 +228,12 @@ def look_of(figure: Estimate) -> Look:
 
 
 def tone_of(size: Size | None) -> Tone:
-    """Return the colour of a leak that is above guessing."""
+    """Return the colour of a figure above guessing by its size."""
     return size if size and size != "trace" else "raised"
 
 
 class Setting(NamedTuple):
-    """Setting of a table of figures; None is over all of them."""
+    """Setting of a figure; None stands for all clients or seeds."""
 
     defense: str
     view: str
@@ -264,17 +252,17 @@ def distinct(items: Iterable[Kept]) -> list[Kept]:
 
 
 def grouped(items: Iterable[Kept], key: Callable[[Kept], Key]) -> dict[Key, list[Kept]]:
-    """Return the items by what they have in common, in the order of its first appearance."""
-    found: dict[Key, list[Kept]] = {}
+    """Return the items by their key, in the order in which the keys first appear."""
+    groups: dict[Key, list[Kept]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def by_contrast(items: Iterable[Against]) -> dict[str, list[Against]]:
     """Return the items by the kind of their non-members, in a report's order."""
-    found = grouped(items, lambda one: one.contrast)
-    return {contrast: found[contrast] for contrast in sorted(found, key=contrast_order)}
+    groups = grouped(items, lambda item: item.contrast)
+    return {contrast: groups[contrast] for contrast in sorted(groups, key=contrast_order)}
 
 
 def headline(record: Record) -> list[Estimate]:
@@ -285,53 +273,48 @@ def headline(record: Record) -> list[Estimate]:
 
 
 def summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
-    """Return figures at their most summarised level: over seeds and clients if there are such.
+    """Return figures on membership over all seeds and clients if there are such.
 
-    Args:
-        figures: Figures on membership.
-        headline: True for AUCs and rates of attacks; False for others, such as a proven epsilon.
+    ``headline`` selects AUCs and rates of attacks, or else other figures, such as epsilons.
     """
+    figures = list(figures)
+    contrasts = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}
+    # With a single other kind of non-members, "mixed" repeats that kind.
+    repeats = len(contrasts) == 2 and "mixed" in contrasts
     shown = [
         f
-        for f in _without_repeats(list(figures))
-        if (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
+        for f in figures
+        if not (repeats and f.contrast == "mixed")
+        and (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
     ]
     levels = grouped(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
     return [figure for same in levels.values() for figure in _most_summarised(same)]
-
-
-def _without_repeats(figures: list[Estimate]) -> list[Estimate]:
-    """Without "mixed" where only one kind of non-members gave figures: it is the same again."""
-    given = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}
-    if len(given) == 2 and "mixed" in given:
-        return [figure for figure in figures if figure.contrast != "mixed"]
-    return figures
 
 
 def _most_summarised(figures: list[Estimate]) -> list[Estimate]:
     over_seeds = [figure for figure in figures if figure.seed is None] or figures
     over_clients = [figure for figure in over_seeds if figure.target is None]
     if any(figure.within == "client" for figure in over_clients):
-        # Pooled clients first; a single one of them may leak far more than all together.
+        # Pooled clients come first; a single client may leak far more than all together.
         return over_clients + [figure for figure in over_seeds if figure.target is not None]
     return over_clients or over_seeds
 
 
 def pooled(figures: Iterable[Estimate]) -> list[Estimate]:
     """Return the figures over all audited clients, each compared within its own draw."""
-    return [one for one in figures if one.target is None and one.within == "client"]
+    return [f for f in figures if f.target is None and f.within == "client"]
 
 
 def setting_of(figure: Estimate) -> Setting:
-    """Return the setting that a figure was found in."""
+    """Return the setting of a figure."""
     return Setting(figure.defense, figure.view, figure.target, figure.seed)
 
 
 def differing(settings: Iterable[Setting]) -> dict[Setting, str]:
     """Return a label for each setting that names only what differs between them."""
-    every = distinct(settings)
-    varies = [len(set(values)) > 1 for values in zip(*every, strict=True)]
-    return {one: shortened(" · ".join(compress(_parts(one), varies)), 120) for one in every}
+    names = {setting: _parts(setting) for setting in settings}
+    varies = [len(set(values)) > 1 for values in zip(*names, strict=True)]
+    return {s: shortened(" · ".join(compress(parts, varies)), 120) for s, parts in names.items()}
 
 
 def _parts(setting: Setting) -> tuple[str, ...]:
@@ -352,13 +335,18 @@ def label_among(figure: Estimate, figures: list[Estimate]) -> str:
 
 def above_chance_attacks(record: Record) -> set[tuple[str, str, int | None]]:
     """Return the attacks with a figure above guessing, each with its defense and client."""
-    found = [figure for figure in headline(record) if above_chance(figure)]
-    return {(figure.attack, figure.defense, figure.target) for figure in found}
+    return {(f.attack, f.defense, f.target) for f in headline(record) if above_chance(f)}
 
 
 def about_members(record: Record) -> bool:
-    """Return True if a record has figures of membership attacks, or is about nothing else."""
+    """Return True if a record has figures of membership attacks, or no other topic."""
     return bool(headline(record)) or not (record.sources or record.clusters)
+
+
+def named_attacks(record: Record) -> Collection[str]:
+    """Return the attacks that the user named, by their catalogue names."""
+    attacks = record.config.get("attacks")
+    return attacks if isinstance(attacks, dict) else ()
 
 
 def attacks_tried(record: Record) -> int:
@@ -367,30 +355,30 @@ def attacks_tried(record: Record) -> int:
 
 
 def says_nothing(record: Record) -> bool:
-    """Return True if a record was made to show a flaw, and its figures describe no leakage."""
+    """Return True if a record demonstrates a flaw, so that its figures are not about leakage."""
     return record.evaluation == "redraw" or record.nobody_is_a_member
 
 
 def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
-    """Return a figure of the run itself over all runs, or that of one run; None without any.
+    """Return a figure of the run over all seeds, or else of one seed; None if there is none.
 
     With ``like`` only figures under the defense of that figure count.
     """
     figures = [
-        one
-        for one in record.where(metric=metric)
-        if one.value is not None and (like is None or one.defense == like.defense)
+        figure
+        for figure in record.where(metric=metric)
+        if figure.value is not None and (like is None or figure.defense == like.defense)
     ]
-    return min(figures, key=lambda one: one.seed is not None, default=None)
+    return min(figures, key=lambda figure: figure.seed is not None, default=None)
 
 
 def at_ceiling(bound: Estimate) -> bool:
-    """Return True if a lower bound is all that its test could have shown."""
+    """Return True if a lower bound is the largest that its test can show."""
     return bool(bound.ceiling) and bound.number >= (bound.ceiling or 0.0) * (1 - 1e-9)
 
 
 class Checks(NamedTuple):
-    """Controls that ran, those of them that failed, and the number of those that cannot tell."""
+    """Controls that ran, those of them that failed, and the number of those that were not run."""
 
     ran: list[ControlResult]
     failed: list[ControlResult]
@@ -398,18 +386,18 @@ class Checks(NamedTuple):
 
     @property
     def passed(self) -> int:
-        """Number of those that hold."""
+        """Number of controls that hold."""
         return len(self.ran) - len(self.failed)
 
 
 def checks_of(controls: Iterable[ControlResult]) -> Checks:
     """Return controls by outcome."""
-    every = list(controls)
-    ran = [control for control in every if control.passed is not None]
-    return Checks(ran, [control for control in ran if not control.passed], len(every) - len(ran))
+    results = list(controls)
+    ran = [control for control in results if control.passed is not None]
+    return Checks(ran, [control for control in ran if not control.passed], len(results) - len(ran))
 
 
 def takes_figures_back(record: Record) -> bool:
     """Return True if a failed control takes figures of all attacks back."""
     failed = checks_of(record.controls).failed
-    return any(not one.attack and one.control not in HIDES_LEAKS for one in failed)
+    return any(not result.attack and result.control not in HIDES_LEAKS for result in failed)

@@ -1,72 +1,53 @@
 """The first screen of a report: verdict, picture, three numbers, controls, what to do next."""
 
-from collections.abc import Mapping
+from statistics import fmean
 from typing import NamedTuple
 
-from fedaudit.report import evidence, wording
+from fedaudit.core.metric_names import AUC
+from fedaudit.report import clusters, evidence, sources, verdict, wording
 from fedaudit.report.advice import Advice, advice
+from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
+from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
 from fedaudit.report.evidence import grouped
 from fedaudit.report.figures.forest import Picture
-from fedaudit.report.fixed import fixed_texts
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import first_picture
+from fedaudit.report.text.membership import rate_bounds
+from fedaudit.report.text.points import game_tiles
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.tiles import tiles_of
-from fedaudit.report.verdict import (
-    controls_line,
-    controls_sign,
-    figures_by_side,
-    is_defended,
-    wrong_sign,
+from fedaudit.report.unlearning import deletion, unlearning_tile
+from fedaudit.results.estimate import (
+    CHANCE_VIOLATIONS,
+    NO_DEFENSE,
+    TEST_ACCURACY,
+    VIOLATIONS,
+    Estimate,
 )
-from fedaudit.results.estimate import NO_DEFENSE
-from fedaudit.results.guessing import above_chance
+from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, without_doubts
 from fedaudit.results.record import Record
+from fedaudit.results.unlearning import UNLEARNING
 
+LOW = 6
+"""Rows up to which a picture leaves room below it, next to the numbers."""
 _STEPS = fixed_texts("steps")
-
-
-def idle_parts(record: Record) -> tuple[str, ...]:
-    """Return a sentence for each defense that never acted, and for risks that decided nothing.
-
-    A record without these counts gives none: most defenses always act.
-    """
-    found = []
-    defended = [row for row in record.usage if row.defended and row.defense != NO_DEFENSE]
-    for defense, rows in grouped(defended, lambda row: row.defense).items():
-        counts = [row.rounds_acted for row in rows if row.rounds_acted is not None]
-        if counts and len(counts) == len(rows) and not any(counts):
-            found.append(
-                f"The defense {shortened(defense, 60)} changed nothing: its condition was met "
-                f"in no round of {wording.plural(len(rows), 'client')}, so that these figures are "
-                "those of no defense."
-            )
-    decided = [
-        row.rounds_decided_by_risk for row in record.usage if row.rounds_decided_by_risk is not None
-    ]
-    if decided and not any(decided):
-        found.append(
-            "The models' risks changed no client's choice in any round: clients chose as they "
-            "would by loss alone."
-        )
-    return tuple(found)
 
 
 class First(NamedTuple):
     """The part of a report that a reader sees before scrolling or opening anything.
 
     Attributes:
-        look: The verdict whose colour the screen has.
+        look: The verdict that decides the colour of the screen.
         status: The verdict in two or three words.
-        headline: In one sentence.
-        warning: Why nothing follows from the figures; empty where the models learned.
-        beside: Sentences without which the headline would mislead.
-        picture: Empty where no figure says anything, or a figure of the page stands in its place.
+        headline: The verdict in one sentence.
+        warning: Why nothing follows from the figures; empty if the models learned.
+        picture: Empty if no figure is relied on, or if the page shows another one instead.
         numbers: Three at most.
-        controls: How many hold, in a line.
-        sign: "✓" if all hold, "✗" if one failed, "?" if some cannot tell or none was run.
+        controls: How many controls hold, in a line.
+        sign: "✓" if all hold, "✗" if one failed, "?" if some were not run.
         next: What to do, most important first.
+        beside: Sentences without which the headline would mislead.
     """
 
     look: evidence.Status
@@ -82,98 +63,280 @@ class First(NamedTuple):
 
     @property
     def caveat(self) -> str:
-        """Return the warning in a line; it is about other rows where an attack succeeds."""
-        if self.look in LEAKS:
-            return "Training accuracy near guessing in other rows: nothing follows about them."
-        return "Training accuracy near guessing: nothing follows about attacks or defenses."
+        """Return the warning in a line; it is about other rows if an attack succeeds."""
+        return fixed(f"verdict.caveat.{'others' if self.look in LEAKS else 'all'}")
 
     @property
     def low(self) -> bool:
         """Return True if the picture has so few rows that the steps fit below it."""
-        most = max((len(forest.lines) for forest in self.picture), default=0)
-        return bool(self.numbers) and 0 < most <= LOW
+        rows = max((len(forest.lines) for forest in self.picture), default=0)
+        return bool(self.numbers) and 0 < rows <= LOW
 
 
-LOW = 6
-"""Rows up to which a picture leaves room below it, beside the numbers."""
-
-
-def first_screen(record: Record, said: PlainVerdict) -> First:
+def first_screen(record: Record, conclusion: PlainVerdict) -> First:
     """Return the first screen of a record of a study or a recording."""
     return First(
-        said.status,
-        said.badge,
-        said.headline,
-        said.warning,
-        first_picture(record, topics=[topic for topic, _ in said.topics]),
-        _three(record, said),
-        controls_line([record]),
-        controls_sign([record]),
-        next_steps(record, said, advice(record)),
+        conclusion.status,
+        conclusion.badge,
+        conclusion.headline,
+        conclusion.warning,
+        first_picture(record, topics=[topic for topic, _ in conclusion.topics]),
+        _three(record, conclusion),
+        verdict.controls_line([record]),
+        verdict.controls_sign([record]),
+        next_steps(record, conclusion, advice(record)),
         (*idle_parts(record), *unanswered(record)),
     )
 
 
+def idle_parts(record: Record) -> tuple[str, ...]:
+    """Return a sentence for each defense that never acted, and for risks that decided nothing."""
+    sentences = []
+    defended = [row for row in record.usage if row.defended and row.defense != NO_DEFENSE]
+    for defense, rows in grouped(defended, lambda row: row.defense).items():
+        if all(row.rounds_acted == 0 for row in rows):
+            name, clients = shortened(defense, 60), wording.plural(len(rows), "client")
+            sentences.append(fixed("verdict.idle.defense", defense=name, clients=clients))
+    decided = {row.rounds_decided_by_risk for row in record.usage} - {None}
+    if decided == {0}:
+        sentences.append(fixed("verdict.idle.risks"))
+    return tuple(sentences)
+
+
 def unanswered(record: Record) -> tuple[str, ...]:
     """Return why attacks that the study names have no figures."""
-    named = record.config.get("attacks") or ()
     return tuple(
-        f"No figures of {shortened(row.name, 60)}: {shortened(row.note, 240)}"
+        f"No figures of {shortened(wording.attack_name(row.name), 80)}: {shortened(row.note, 240)}"
         for row in record.attacks
-        if row.status != "run" and isinstance(named, Mapping) and row.name in named
+        if row.status != "run" and row.name in evidence.named_attacks(record)
     )
 
 
-def next_steps(record: Record, said: PlainVerdict, known: Advice | None) -> tuple[str, ...]:
+def next_steps(
+    record: Record, conclusion: PlainVerdict, place: Advice | None = None
+) -> tuple[str, ...]:
     """Return the steps to take after a verdict, most important first.
 
-    Args:
-        record: The record.
-        said: Its verdict.
-        known: What the leak ladder says: what lowered such a leak elsewhere comes before general
-            steps.
+    What lowered such a leak on the leak ladder is the first step.
     """
-    situations, texts = [_situation(record, said)], list[str]()
-    if situations[0].startswith("leak") and known and known.step:
-        texts.append(known.step)
-    if said.status == "inconclusive" and wrong_sign(evidence.headline(record)):
+    situations, texts = [_situation(record, conclusion)], list[str]()
+    if situations[0].startswith("leak") and place and place.step:
+        texts.append(place.step)
+    if conclusion.status == "inconclusive" and verdict.wrong_sign(evidence.headline(record)):
         situations.insert(0, "wrong sign")
     failed = evidence.checks_of(record.controls).failed
-    if failed and said.status in LEAKS and said.status != "above guessing":
+    if failed and conclusion.status in LEAKS and conclusion.status != "above guessing":
         texts.insert(0, _STEPS["steps"]["find out"])
-    for name in (name for one in situations for name in _STEPS["situations"][one]):
+    for name in (name for situation in situations for name in _STEPS["situations"][situation]):
         step = _STEPS["steps"][name]
-        of_kind = "recording" if record.watched else "study"
-        texts.append(step if isinstance(step, str) else step.get(of_kind, ""))
+        kind = "recording" if record.watched else "study"
+        texts.append(step if isinstance(step, str) else step.get(kind, ""))
     return tuple(filter(None, texts))
 
 
-def _situation(record: Record, said: PlainVerdict) -> str:
-    status = said.status
-    if status == "above guessing" and said.topics[0][0] == "sources":
-        status = next((one for topic, one in said.topics if topic == "membership"), status)
+def _situation(record: Record, conclusion: PlainVerdict) -> str:
+    status, after = conclusion.status, deletion(record)
+    if status == "above guessing" and conclusion.topics[0][0] == "sources":
+        status = next((s for topic, s in conclusion.topics if topic == "membership"), status)
         return "labels" if status == "above guessing" else status
+    unusable = status in ("void", "control failed")
+    if after and not unusable and not conclusion.warning and after.verdict in _STEPS["situations"]:
+        return after.verdict
     if status in LEAKS:
-        defended, *others = figures_by_side(record).values()
+        defended, *others = verdict.figures_by_side(record).values()
         if others and not any(map(above_chance, defended)):
             return "leak without the defense"
-        return "leak with a defense" if is_defended(record) else "leak"
-    unlearned = said.warning and status not in ("void", "control failed")
-    return "not learned" if unlearned else status
+        return "leak with a defense" if verdict.is_defended(record) else "leak"
+    if conclusion.warning and not unusable:
+        return "not learned"
+    return "not measured" if status == "inconclusive" and verdict.coverage_gaps(record) else status
 
 
-def _three(record: Record, said: PlainVerdict) -> tuple[Tile, ...]:
-    """Return of one topic two numbers, of several one each, and what the model is good for.
-
-    A leak smaller than that of the verdict is left to the full one: one word stands in front.
-    """
-    made = tiles_of(record)
-    if not made:
+def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
+    """Return two numbers of one topic or one of each of several, and the model's utility."""
+    tiles = tiles_of(record)
+    if not tiles:
         return ()
-    grave = said.topics[0][1]
-    topics = [topic for topic, one in said.topics if one == grave or one not in LEAKS]
-    each = 2 if len(topics) == 1 else 1
-    found = [tile for topic in topics for tile in made[topic][:each]]
-    # A study of canary clients or of unlearning was made for what these tell.
-    special = [*made["epsilon"], *made["deletion"]]
-    return (*found[: max(2 - len(special), 0)], *special, *made["utility"])[:3]
+    gravest = conclusion.topics[0][1]
+    # A leak that is smaller than that of the verdict is left to the full report.
+    topics = [topic for topic, s in conclusion.topics if s == gravest or s not in LEAKS]
+    of_topics = [tile for topic in topics for tile in tiles[topic][: 2 if len(topics) == 1 else 1]]
+    # These numbers are what a study of canary clients or of unlearning was made for.
+    special = [*tiles["epsilon"], *tiles["deletion"]]
+    return (*of_topics[: max(2 - len(special), 0)], *special, *tiles["utility"])[:3]
+
+
+def tiles_of(record: Record) -> dict[str, list[Tile]]:
+    """Return the numbers of each topic, the most important first; none if figures say nothing."""
+    if evidence.says_nothing(record):
+        return {}
+    if record.games:
+        return {"games": game_tiles(record)}
+    return {
+        "membership": _tiles_by_side(record),
+        "sources": _source_tiles(record),
+        "clusters": _cluster_tiles(record),
+        "epsilon": [_epsilon_tile(bounds) for bounds in shown_bounds(record)],
+        "deletion": unlearning_tile(record),
+        "utility": _utility_tiles(record),
+    }
+
+
+def _tile(label: str, value: str, *parts: str, tone: str = "") -> Tile:
+    return Tile(label, value, " · ".join(filter(None, parts)), tone)
+
+
+def _tiles_by_side(record: Record) -> list[Tile]:
+    sides = verdict.figures_by_side(record)
+    if len(sides) == 1:
+        return _membership_tiles(next(iter(sides.values())))
+    return [
+        tile._replace(label=f"{wording.capital(name)}: {tile.label[:1].lower()}{tile.label[1:]}")
+        for name, figures in sides.items()
+        for tile in _membership_tiles(figures)[:1]
+    ]
+
+
+def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
+    lead, ceiling = bounds.measured[0], bounds.lead.ceiling
+    return _tile(
+        f"{wording.capital(bounds.unit)}, epsilon at least",
+        wording.number(bounds.lead.number, -1),
+        lead.assumes,
+        bounds.against_claim,
+        *(other.text for other in bounds.measured[1:]),
+        "" if ceiling is None else f"at most {wording.number(ceiling, -1)} could be found",
+        shortened(bounds.lead.method, 60),
+        tone="alarm" * bounds.refutes,
+    )
+
+
+def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
+    """Return the AUC and the rate that show most of a leak, or else how large one may be."""
+    trusted = without_doubts(figures)
+    figures = trusted or figures
+    leading = list(evidence.leading(figures))
+    has_rate = any(figure.metric != AUC for figure in leading)
+    highest = highest_auc(figures)
+    if highest is not None and all(figure.metric != AUC for figure in leading):
+        leading.append(highest)
+    tiles = [_membership_tile(figure, figures) for figure in leading]
+    limits = rate_bounds(trusted)
+    if limits and not has_rate:
+        tiles.append(Tile("TPR at few false alarms", "none shown", f"upper limits: {limits}"))
+    return tiles
+
+
+def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
+    is_above, name = bool(above_chance(best)), wording.metric_name(best.metric)
+    size, tone = evidence.size_words(best), evidence.look_of(best).tone
+    if best.doubt:
+        size = NOT_RELIED_ON
+    elif is_above and best.metric != AUC and best.low is None:
+        # Its size is not known: "a trace" would sound like one.
+        size = "above guessing; more non-members are needed to say by how much"
+    elif not size:
+        size, tone = ("above guessing", "raised") if is_above else (_not_above(best), "")
+    return _tile(
+        f"Strongest attack, {name}" if is_above else f"Highest {name}",
+        wording.value_of(best),
+        size,
+        wording.interval_of(best) or "no interval",
+        shortened(best.attack, 60),
+        wording.against(best.contrast),
+        evidence.label_among(best, figures),
+        best.note.partition(":")[0] if best.note.startswith("mean over") else "",
+        _larger_limits(best, figures),
+        tone=tone,
+    )
+
+
+def _not_above(figure: Estimate, guessing: str = "guessing") -> str:
+    corrected = " after correction for multiple testing" * by_interval_alone(figure)
+    return f"not shown above {guessing}{corrected}"
+
+
+def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
+    if not are_several(figures):
+        return ""
+    limits = largest_limits([f for f in figures if f.contrast == best.contrast], best.metric)
+    return wording.listed(
+        [
+            f"up to {wording.shown(limit.value, best.metric, 1)} for {limit.name}"
+            for limit in limits
+            if best.high is not None and limit.value > best.high
+        ]
+    )
+
+
+def _source_tiles(record: Record) -> list[Tile]:
+    attacks = sources.on_sources(record)
+    best = sources.strongest_on_sources(attacks)
+    if best is None:
+        return []
+    guessing = f"guessing ({wording.percent(best.chance)})"
+    result = f"above {guessing}" if best.above_guessing else _not_above(best.success, guessing)
+    level = f"label distributions alone {wording.percent(best.mixes)}"
+    level += ", which may be too high (earlier version)" * bool(best.older_level)
+    size, tone = _sized(sources.excess_size(best), "not above them")
+    success = _tile(
+        "Attack success rate",
+        wording.percent(best.success.number),
+        NOT_RELIED_ON if best.success.doubt else result,
+        wording.interval_of(best.success) or "no interval",
+        shortened(sources.labels_of_named(attacks)[attacks.index(best)], 60),
+        tone="raised" * best.above_guessing,
+    )
+    points, limits = wording.points(best.excess.number), sources.limits_in_words(best.excess)
+    beyond = "Beyond label distributions"
+    return [success, _tile(beyond, f"{points} points", size, level, limits, tone=tone)]
+
+
+def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
+    return (evidence.a_leak(size), evidence.tone_of(size)) if size else (otherwise, "")
+
+
+def _cluster_tiles(record: Record) -> list[Tile]:
+    studies, tiles = clusters.clustered_of(record), list[Tile]()
+    if verdict.clusters_doubted(record):
+        return [Tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
+
+    def add(name: str, mean: Estimate, text: str, label: str, tone: str) -> None:
+        limits = wording.interval_of(mean)
+        range_ = f"95% interval {limits}" * bool(limits)
+        tiles.append(_tile(name, wording.value_of(mean), text, range_, label, tone=tone))
+
+    for study in studies:
+        label = clusters.label_of(study, studies)
+        if (worst := clusters.riskiest(study)) is not None:
+            text, tone = _sized(clusters.risk_size(worst), "not above guessing")
+            add("Riskiest model", worst, text, label, tone)
+        if (violations := study.mean(VIOLATIONS)) is not None:
+            floor = study.mean(CHANCE_VIOLATIONS)
+            total = f"of {wording.plural(len(study.runs[0].clients), 'client')}"
+            total += f" · {wording.value_of(floor)} by chance" if floor else ""
+            add("Violations", violations, total, label, "raised" * bool(violations.number))
+    return tiles
+
+
+def _utility_tiles(record: Record) -> list[Tile]:
+    """Return utility on test samples, of undefended runs if there are any."""
+    if any(f.topic == UNLEARNING and f.metric == TEST_ACCURACY for f in record.estimates):
+        return []  # the tile on deletion has the accuracy
+    figures = record.where(topic="utility")
+    tested = [f for f in figures if f.metric.startswith(("test ", TEST_ACCURACY))]
+    none = wording.defense_name(NO_DEFENSE)
+    results = [f for f in tested if wording.defense_name(f.defense) == none] or tested
+    if not results:
+        return []
+    first, defense = results[0], shortened(wording.defense_name(results[0].defense), 32)
+    # Whether clients of a recorded federation have a defense is not known.
+    is_known = not record.watched or first.defense not in ("", NO_DEFENSE)
+    return [
+        _tile(
+            wording.capital(first.metric.replace("_", " ")),
+            wording.shown(fmean(figure.number for figure in results), first.metric),
+            f"mean of {len(results)} runs" if len(results) > 1 else wording.interval_of(first),
+            defense * is_known,
+        )
+    ]

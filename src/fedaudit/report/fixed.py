@@ -6,11 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_SECTIONS = ("clauses", "policy", "steps", "summary")
-"""Files that are a section each."""
-_OF_SECTIONS = ("sections", "wording")
-"""Files of several sections, of which each may be in several files."""
-
 
 @cache
 def package_file(name: str) -> str:
@@ -28,21 +23,20 @@ def fixed(name: str, **values: object) -> str:
 @cache
 def fixed_texts(section: str) -> Mapping[str, Any]:
     """Return the fixed texts of a section, such as "games.limits", by their keys."""
-    found: Any = _texts()
+    texts: Any = _texts()
     for name in section.split("."):
-        found = found[name]
-    texts: Mapping[str, Any] = found
-    return texts
+        texts = texts[name]
+    section_texts: Mapping[str, Any] = texts
+    return section_texts
 
 
 @cache
 def _texts() -> dict[str, Any]:
-    texts: dict[str, Any] = {name: _parsed(name) for name in _SECTIONS}
-    for name in _OF_SECTIONS:
-        for section, entries in _parsed(name).items():
+    texts: dict[str, Any] = {}
+    for name in ("wording", "sections", "clauses", "policy", "steps", "summary"):
+        parsed = tomllib.loads(package_file(f"{name}.toml"))
+        sections = parsed if name in ("wording", "sections") else {name: parsed}
+        # "games" is in both files of several sections.
+        for section, entries in sections.items():
             texts[section] = {**texts.get(section, {}), **entries}
     return texts
-
-
-def _parsed(name: str) -> dict[str, Any]:
-    return tomllib.loads(package_file(f"{name}.toml"))

@@ -1,4 +1,4 @@
-"""A table as data: one description that the terminal and the HTML report both draw."""
+"""A table as data, which the terminal and the HTML report draw."""
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
@@ -19,7 +19,7 @@ class Cell:
         detail: Smaller lines below it, such as the interval.
         tone: The colour; the text never relies on it alone.
         mark: Footnote letter, empty without one.
-        full: The whole text, or much of it, if ``text`` is shortened.
+        full: The whole text if ``text`` is shortened.
     """
 
     text: str
@@ -38,7 +38,7 @@ class Heading(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column's heading; numbers are set flush right."""
+    """A column's heading; numeric columns are set flush right."""
 
     text: str
     numeric: bool = False
@@ -54,7 +54,7 @@ class Grid:
         rows: One cell a column in each.
         headings: Headings above the columns; their spans add up to the number of columns.
         notes: Footnotes as (letter, text).
-        remark: A sentence below the table: how intervals were made, what a sign means.
+        remark: Sentences below the table.
     """
 
     caption: str
@@ -72,25 +72,19 @@ class Footnotes:
     notes: dict[str, str] = field(default_factory=dict)
 
     def mark(self, note: str) -> str:
-        """Return the letter of a note, a new one for a new note; "" for an empty note."""
-        note = shortened(note, 300)
-        return self.notes.setdefault(note, _letters(len(self.notes))) if note else ""
+        """Return the letter of a note; "" for an empty note."""
+        note, count = shortened(note, 300), len(self.notes)
+        letter = ascii_lowercase[count // 26 - 1] * (count >= 26) + ascii_lowercase[count % 26]
+        return self.notes.setdefault(note, letter) if note else ""
 
     def listed(self) -> tuple[tuple[str, str], ...]:
         """Return all notes as (letter, text), in the order of their letters."""
         return tuple((letter, note) for note, letter in self.notes.items())
 
 
-def _letters(number: int) -> str:
-    before = _letters(number // 26 - 1) if number >= 26 else ""
-    return before + ascii_lowercase[number % 26]
-
-
 def clean(text: str) -> str:
     """Return text on one line without control, direction or surrogate characters."""
-    if text.isprintable():  # nearly every text: no such character, and no line end
-        return text
-    return _on_one_line(text)
+    return text if text.isprintable() else _on_one_line(text)
 
 
 @lru_cache(maxsize=256)  # the same few names appear in thousands of places
@@ -120,13 +114,13 @@ def cut_within(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
-MOST_KEPT = 400
-"""Characters of a name that the ``full`` text of a cell holds."""
+_LONGEST_FULL = 400
+"""Characters of a name that the ``full`` text of a cell has at most."""
 
 
 def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
-    """Return a cell with a name from outside: cleaned and shortened, more of it in ``full``."""
-    short, whole = shortened(text, limit), shortened(text, MOST_KEPT)
+    """Return a cell with a name from a record: shortened, and in full in ``full``."""
+    short, whole = shortened(text, limit), shortened(text, _LONGEST_FULL)
     return Cell(short, detail, full=whole if whole != short else "")
 
 
@@ -164,17 +158,16 @@ def tabled(
         caption: What the table shows.
         rows: The first column of each is its heading.
         words: Columns without numbers, except the first; the others are set flush right.
-        order: Columns that come first, in this order; the others follow as they first appear.
-            Those below one heading are side by side.
+        order: Columns that come first; columns below one heading are put side by side.
         under: Smaller lines below headings over columns.
         notes: Footnotes of the cells.
-        remark: A sentence below the table.
+        remark: Sentences below the table.
     """
-    cells = [{_with_over(name): as_cell(one) for name, one in row.items()} for row in rows]
+    cells = [{_with_over(name): as_cell(cell) for name, cell in row.items()} for row in rows]
     used = dict.fromkeys(place for row in cells for place in row)
-    known = [place for place in dict.fromkeys((*map(_with_over, order), *used)) if place in used]
-    overs = dict.fromkeys(over for over, _ in known)
-    places = [place for over in overs for place in known if place[0] == over]
+    ordered = [place for place in dict.fromkeys((*map(_with_over, order), *used)) if place in used]
+    overs = dict.fromkeys(over for over, _ in ordered)
+    places = [place for over in overs for place in ordered if place[0] == over]
     names = [shortened(name, 60) for _, name in places]
     headings = [
         Heading(shortened(over, 60), sum(p[0] == over for p in places), (under or {}).get(over, ""))
@@ -182,7 +175,7 @@ def tabled(
     ]
     return Grid(
         caption,
-        tuple(Column(name, at > 0 and name not in words) for at, name in enumerate(names)),
+        tuple(Column(name, i > 0 and name not in words) for i, name in enumerate(names)),
         tuple(tuple(row.get(place, EMPTY) for place in places) for row in cells),
         tuple(headings) if any(overs) else (),
         notes.listed() if notes else (),
@@ -200,7 +193,7 @@ def below(*lines: str) -> str:
 
 
 class Tile(NamedTuple):
-    """A number that stands at the top: what it is, the number, and what to read it against."""
+    """A number at the top of a report: its name, value, and what to compare it with."""
 
     label: str
     value: str

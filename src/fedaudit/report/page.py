@@ -1,4 +1,4 @@
-"""A report as one HTML file that loads nothing from outside and runs no foreign script."""
+"""A report as one HTML file that loads nothing from outside and runs only its own script."""
 
 import base64
 import hashlib
@@ -17,8 +17,7 @@ from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_section
 from fedaudit.report.evidence import attacks_tried, says_nothing
-from fedaudit.report.figures.charts import drawn
-from fedaudit.report.figures.forest import forest_drawn
+from fedaudit.report.figures.charts import percent
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
@@ -33,19 +32,16 @@ from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record, record_json
 
 MOST_VERDICTS = 6
-"""Verdicts that get a tile each; of more, the table of rows says it."""
+"""Records up to which each verdict gets a tile; the table of rows has the verdicts of all."""
+_MOST_PICTURES, _MOST_PIXELS = 2**20, 2**22
+"""Bytes and pixels; ten images of 32 by 32 take a twentieth of the bytes."""
+_PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
 def write_report(record: Record, path: Path) -> None:
-    """Write the report of a record as one self-contained HTML file.
+    """Write the report of a record as one self-contained HTML file, with pictures of its folder.
 
-    Pictures that lie in the file's folder are shown in it. The file opens offline, and its content
-    policy lets it load nothing and run no script but its own, whatever names the record holds. It
-    is written to a temporary name first.
-
-    Args:
-        record: Of any kind.
-        path: The file.
+    The file opens offline, and its content policy lets it load nothing and run no other script.
 
     Raises:
         BadInput: The path is no place for a page.
@@ -54,36 +50,27 @@ def write_report(record: Record, path: Path) -> None:
 
 
 def write_report_beside(record: Record, folder: Path) -> None:
-    """Write the report of a record that was written to a folder, next to it.
-
-    Args:
-        record: As it was written.
-        folder: Its folder.
+    """Write the report of a record next to it.
 
     Raises:
         BadInput: Another process has replaced the record.
     """
-    path, own = folder / files.RECORD_FILE, record_json(record).encode()
+    path, expected = folder / files.RECORD_FILE, record_json(record).encode()
     with files.exclusive_access(folder):
         try:
-            same = read_bytes(path, max_bytes=len(own)) == own
+            is_unchanged = read_bytes(path, max_bytes=len(expected)) == expected
         except (OSError, files.TooLarge):
-            same = False
-        if not same:
+            is_unchanged = False
+        if not is_unchanged:
             raise BadInput(
-                f"{path} is another record by now, so that no report is written next to it; make "
-                f"one with `fedaudit report {folder}`"
+                f"another process has replaced {path}, so that no report is written next to it; "
+                f"write one with `fedaudit report {folder}`"
             )
         write_report(record, folder / files.REPORT_FILE)
 
 
 def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
-    """Write several records side by side as one self-contained HTML file.
-
-    Args:
-        comparison: The result of comparing the records.
-        records: Those that it is of, in its order.
-        path: The file.
+    """Write a comparison and its records as one self-contained HTML file.
 
     Raises:
         BadInput: The path is no place for a page.
@@ -92,10 +79,7 @@ def write_comparison(comparison: Comparison, records: Sequence[Record], path: Pa
 
 
 def write_page(path: Path, document: str) -> None:
-    """Write a page whole or not at all, over a file only, under a name of a page.
-
-    Only the owner of the file may read it, since a report can name exposed samples.
-    """
+    """Write a page atomically; only its owner may read it, since it can name exposed samples."""
     files.refuse_other_suffix(path, *files.PAGE_SUFFIXES, what="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
@@ -106,38 +90,33 @@ def write_page(path: Path, document: str) -> None:
 
 
 def report_html(record: Record, pictures: str = "") -> str:
-    """Return the report of a record as an HTML document.
-
-    Args:
-        record: Of any kind.
-        pictures: Members' images and those that a model draws, as a ``data:`` address.
-    """
-    record = wording.cleaned(record, wording.without_digests([record]))
+    """Return the report of a record as an HTML document; pictures are a ``data:`` address."""
+    record = wording.printable(record)
     if record.kind == "games":
         # Not at the top, as below: few records are of games or comparisons.
-        from fedaudit.report.text.games import first_of_games, game_verdict
+        from fedaudit.report.text.games import game_verdict
 
         played = game_verdict(record)
         return _report(
             "games.html.j2",
             record,
             "Security games",
-            first_of_games(record, played),
+            played.first,
             wording.plural(len(record.points), "point"),
             wording.plural(sum(game.adv.total for game in record.games), "game"),
             verdict=played,
             about=clean(str(record.config.get("about", ""))),
         )
-    said, tried = verdict(record), wording.plural(attacks_tried(record), "attack")
+    conclusion, tried = verdict(record), wording.plural(attacks_tried(record), "attack")
     return _report(
         "report.html.j2",
         record,
         kind_of(record),
-        first_screen(record, said),
+        first_screen(record, conclusion),
         wording.plural(record.federation_size, "client"),
         tried if record.attacks else "",
         wording.plural(len(record.seeds), "seed"),
-        verdict=said,
+        verdict=conclusion,
         pictures=pictures,
     )
 
@@ -164,7 +143,7 @@ def _report(
 
 
 def sections_of(record: Record) -> list[Section]:
-    """Return the sections of a record's report, without those that it has nothing for."""
+    """Return the sections of a record's report; topics that it has no figures on are left out."""
     if record.kind == "games":
         from fedaudit.report.tables.games import game_sections
 
@@ -181,28 +160,20 @@ def sections_of(record: Record) -> list[Section]:
 
 
 def _ladder_section(record: Record) -> Section | None:
-    place = advice(record)
-    if place is None:
+    rung = advice(record)
+    if rung is None:
         return None
-    said = [place.stands, fixed("ladder.lowered") if place.lowered else ""]
-    return Section("ladder", "On the leak ladder", said, place.lowered)
+    texts = [rung.place, fixed("ladder.lowered") if rung.lowered else ""]
+    return Section("ladder", "On the leak ladder", texts, rung.lowered)
 
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
-    """Return several records side by side as an HTML document.
-
-    Args:
-        comparison: The result of comparing the records.
-        records: Those that it is of, in its order.
-    """
+    """Return a comparison and its records as an HTML document."""
     from fedaudit.report.comparison.screen import first_of_comparison, front_figure
     from fedaudit.report.comparison.tables import comparison_sections
     from fedaudit.report.comparison.tradeoffs import cautions
 
-    speak = wording.without_digests([comparison, *records])
-    watched = all(record.watched for record in records)
-    comparison = wording.cleaned(comparison, speak, watched=watched)
-    records = [wording.cleaned(record, speak) for record in records]
+    comparison, records = wording.printable_comparison(comparison, records)
     verdicts = [verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
     first = first_of_comparison(comparison, records, verdicts)
@@ -222,27 +193,20 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     )
 
 
-_MOST_PICTURES, _MOST_PIXELS = 2**20, 2**22
-"""Bytes and pixels; ten images of 32 by 32 take a twentieth of the bytes."""
-_PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
-
-
 def _pictures(path: Path) -> str:
-    """Return an image as a page holds it; empty without one that is small and a PNG."""
     if path.is_symlink():
         return ""
     try:
         content = read_bytes(path, max_bytes=_MOST_PICTURES)
     except (OSError, files.TooLarge):
         return ""
-    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+    width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
     if not content.startswith(_PNG) or not 0 < width * height <= _MOST_PIXELS:
         return ""
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
 def _rendered(template: str, title: str, sections: Sequence[Section], **values: object) -> str:
-    """Return a template filled in, with the page's script."""
     scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
     return (
         templates()
@@ -279,8 +243,7 @@ def templates() -> Environment:
     )
     environment.filters |= {
         "shortened": shortened,
-        "drawn": drawn,
-        "forest": forest_drawn,
+        "percent": percent,
         "client": wording.client_name,
         "sight": wording.sight_name,
         "css_string": css_string,

@@ -13,10 +13,9 @@ from fedaudit.report.comparison.tradeoffs import (
     strongest_entry,
     tradeoffs,
 )
-from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, name_of
-from fedaudit.report.figures.charts import OKABE_ITO, Style
+from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
 from fedaudit.report.figures.forest import (
     BASELINE,
     DEFENDED,
@@ -25,7 +24,6 @@ from fedaudit.report.figures.forest import (
     Line,
     Mark,
     Picture,
-    Track,
     TrackCell,
     cell_of,
     forest,
@@ -34,13 +32,8 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.text.points import (
-    ShownPoint,
-    contradicted,
-    families,
-    most_right,
-    shown_points,
-)
+from fedaudit.report.text.points import ShownPoint, contradicted, families, most_right, shown_points
+from fedaudit.report.unlearning import WITHHELD, deletion
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.estimate import (
@@ -59,11 +52,9 @@ from fedaudit.results.unlearning import unlearning_rows
 
 
 def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
-    """Return the first picture of a record; empty if its figures say nothing about leakage.
+    """Return the first picture of a record, with its topics in this order.
 
-    Args:
-        record: The record.
-        topics: "membership", "sources" and "clusters" in the order of the picture.
+    It is empty if the record's figures say nothing about leakage.
     """
     if evidence.says_nothing(record):
         return ()
@@ -81,10 +72,10 @@ def _deletion(record: Record) -> Picture:
     is_withheld = decision is not None and decision.verdict == WITHHELD
     lines = []
     for row in unlearning_rows(record):
-        name, middle = shortened(row.after.attack, 30), row.retrained.number
-        figures = (row.after, row.retrained, row.before)
+        name, middle = shortened(row.after.attack, 60), row.retrained.number
+        figures = [row.after, row.retrained, row.before]
         if is_withheld:
-            figures = tuple(figure.doubted(NOT_RELIED_ON) for figure in figures)
+            figures = [figure.doubted(NOT_RELIED_ON) for figure in figures]
         marks = [
             mark_of(figure, look, f"{name} {when}: AUC")
             for figure, (when, look) in zip(figures, looks.items(), strict=True)
@@ -96,7 +87,7 @@ def _deletion(record: Record) -> Picture:
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
         lines.append(Line(name, (cell,), band=band))
     title = "Deleted samples before and after deletion"
-    tracks = [Track("AUC after deletion", guess=0.5)]
+    tracks = [Axis("AUC after deletion", guess=0.5)]
     return forest(title, "after deletion", fixed("pictures.deletion"), tracks, lines, looks)
 
 
@@ -109,19 +100,19 @@ def _epsilons(record: Record) -> Picture:
     lines = []
     for measured in bounds.measured:
         name, value = wording.capital(measured.assumes or "measured"), measured.bound.number
-        ceiling = measured.bound.ceiling
-        text = "" if ceiling is None else f"at most {wording.number(ceiling)} could be shown"
-        mark = Mark(value, value, None, PLAIN, f"{name}: {wording.number(value)}")
-        lines.append(Line(name, (TrackCell((mark,), f"≥ {wording.number(value)}", text),)))
+        text, ceiling = wording.number(value, -1), measured.bound.ceiling
+        limits = "" if ceiling is None else f"at most {wording.number(ceiling, -1)} could be shown"
+        mark = Mark(value, value, None, PLAIN, f"{name}: {text}")
+        lines.append(Line(name, (TrackCell((mark,), f"≥ {text}", limits),)))
     for name, claim in claimed:
-        value = claim.number
-        mark = Mark(value, None, value, DEFENDED[0], f"{name}: {wording.number(value)}")
-        lines.append(Line(name, (TrackCell((mark,), f"≤ {wording.number(value)}"),)))
+        text = wording.number(claim.number)
+        mark = Mark(claim.number, None, claim.number, DEFENDED[0], f"{name}: {text}")
+        lines.append(Line(name, (TrackCell((mark,), f"≤ {text}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
     caption = fixed("pictures.claimed" if claimed else "pictures.measured")
     looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}
     title = f"Epsilon of {bounds.unit}: {kind}"
-    return forest(title, "epsilon", caption, [Track("ε")], lines, looks)
+    return forest(title, "epsilon", caption, [Axis("ε")], lines, looks)
 
 
 def _membership(record: Record) -> Picture:
@@ -146,8 +137,9 @@ def _drawn_rate(figures: Sequence[Estimate]) -> str:
     """Return the TPR at the lowest FPR that at least half of the attacks have; else at 1 %."""
     rates = [f.metric for f in figures if rate_of(f.metric) is not None]
     ascending = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
-    most = max((rates.count(metric) for metric in ascending), default=0)
-    return next((metric for metric in ascending if 2 * rates.count(metric) >= most), tpr_at(0.01))
+    highest = max((rates.count(metric) for metric in ascending), default=0)
+    frequent = (metric for metric in ascending if 2 * rates.count(metric) >= highest)
+    return next(frequent, tpr_at(0.01))
 
 
 def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
@@ -157,8 +149,8 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     )
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     rate, labels = _drawn_rate(every), evidence.labels_among(figures)
-    rate_track = Track(wording.metric_name(rate), "%", rate_of(rate))
-    tracks = {AUC: Track("AUC", guess=0.5), rate: rate_track}
+    rate_track = Axis(wording.metric_name(rate), form="%", guess=rate_of(rate))
+    tracks = {AUC: Axis("AUC", guess=0.5), rate: rate_track}
     drawn = [figure for figure in figures if figure.defense in looks and figure.metric in tracks]
     # A metric without any value needs no track.
     tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in drawn)}
@@ -176,7 +168,7 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     for row in sorted(rows.values(), key=order):
         by_metric = {m: [figure for figure in row if figure.metric == m] for m in tracks}
         cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
-        name = shortened(row[0].attack, 30)
+        name = shortened(row[0].attack, 60)
         if several:
             name = f"{cut_within(name_of(row[0], figures), 40)} · {name}"
         tone = evidence.look_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
@@ -238,12 +230,12 @@ def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Pic
         cell = cell._replace(limits=" · ".join(texts))
         lines.append(Line(shortened(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
-    track = Track("Attack success rate", "%", max(chances) if len(chances) == 1 else None)
+    track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
     caption = fixed("pictures.sources", attack=who)
     return forest(title, "source inference", caption, [track], lines, looks)
 
 
-_RISK = Track("Risk of the model", "%", 0.5)
+_RISK = Axis("Risk of the model", form="%", guess=0.5)
 _ACCEPTS = Style(OKABE_ITO[2], "", "circle")
 _ACCEPTS_LESS = Style(OKABE_ITO[1], "", "triangle-down")
 _HAS_ANOTHER_MODEL = Style(OKABE_ITO[2], "", "circle-open")
@@ -366,7 +358,7 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
         if (accuracy := accuracies.get(row)) is not None:
             cells[1] = cell_of(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
         lines.append(Line(label, tuple(cells)))
-    tracks = (Track("Strongest AUC", guess=0.5), Track("Test accuracy", "%", high=1.0))
+    tracks = (Axis("Strongest AUC", guess=0.5), Axis("Test accuracy", high=1.0, form="%"))
     title = f"Rows, members {wording.against(contrast)}"
     return forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)
 
@@ -402,7 +394,8 @@ def games_picture(record: Record) -> Picture:
     caption = fixed("pictures.games") + text
     if hidden := len(record.games) - len(points):
         caption += f" The tables have {hidden} more points."
-    track, title = Track("Attack success rate", "%", 0.5), "Success of the server against guessing"
+    title = "Success of the server against guessing"
+    track = Axis("Attack success rate", form="%", guess=0.5)
     lines = [_point_line(item) for item in points]
     return forest(title, "success", caption, [track], lines, _GAME_LOOKS)
 
@@ -414,8 +407,8 @@ def _point_line(item: ShownPoint) -> Line:
     text = f"{item.name}: right in {success} ({limits})"
     marks = [Mark(adv.value, adv.low, adv.high, look, text)]
     claimed, actual = point.figure(CLAIMED_SUCCESS), point.most if point.most < 1 else None
-    for most, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
-        if most is not None:
-            text = f"{item.name}: at most {wording.percent(most)}"
-            marks.append(Mark(most, None, None, look, text, size))
+    for bound, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
+        if bound is not None:
+            text = f"{item.name}: at most {wording.percent(bound)}"
+            marks.append(Mark(bound, None, None, look, text, size))
     return Line(shortened(item.name, 60), (TrackCell(tuple(marks), success, limits),))

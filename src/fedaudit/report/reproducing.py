@@ -1,4 +1,4 @@
-"""Steps to make a record again: the study file, the command, and what to expect of it."""
+"""Steps to reproduce a record: the study file, the command and the environment."""
 
 import ast
 import json
@@ -17,15 +17,11 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def study_file(config: Mapping[str, object]) -> str:
     """Return the configuration of a study as TOML: a table for each section, all else inline.
 
-    Settings without a value are left out: TOML has no null, and a study takes what is left out
-    at its default. Characters that would not show as they are become escapes.
-
-    Args:
-        config: Plain values as JSON has them.
+    Settings without a value are left out, since TOML has no null: a study uses their defaults.
     """
-    known = {key: value for key, value in config.items() if value is not None}
-    lines = [f"{_key(key)} = {inline(v)}" for key, v in known.items() if not isinstance(v, dict)]
-    for key, value in known.items():
+    settings = {key: value for key, value in config.items() if value is not None}
+    lines = [f"{_key(k)} = {inline(v)}" for k, v in settings.items() if not isinstance(v, dict)]
+    for key, value in settings.items():
         if isinstance(value, dict):
             lines += ["", f"[{_key(key)}]"]
             lines += [f"{_key(k)} = {inline(v)}" for k, v in value.items() if v is not None]
@@ -33,7 +29,7 @@ def study_file(config: Mapping[str, object]) -> str:
 
 
 def inline(value: object) -> str:
-    """Return a value as TOML has it on one line."""
+    """Return a value as TOML on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
@@ -53,29 +49,21 @@ def _text(text: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    """Control, direction and unassigned characters by number; TOML has no half surrogates."""
     kind = unicodedata.category(char)
-    if kind == "Cs":
+    if kind == "Cs":  # TOML has no lone surrogates
         return "\\ufffd"
     return f"\\U{ord(char):08x}" if kind[0] == "C" or kind in ("Zl", "Zp") else char
 
 
 _BUNDLED = ("digits", "synthetic")
-"""Data sets that are made without any file."""
+"""Data sets that need no file."""
 MOST_SETTINGS = 500_000
-"""Characters of a study file up to which it is in the page of games."""
+"""Characters up to which the study file of games is printed in the page."""
 _LONGEST_VALUE = 300
 
 
-class Again(NamedTuple):
-    """Everything that a reader needs to make a record again.
-
-    Attributes:
-        study: The settings, as a file that ``fedaudit run`` takes.
-        command: The command that runs them.
-        data: The data set that it needs as well; empty if none.
-        environment: What it was made with, as names and values.
-    """
+class Recipe(NamedTuple):
+    """Study file, command, data set and versions to reproduce a record; empty if not known."""
 
     study: str
     command: str
@@ -83,20 +71,17 @@ class Again(NamedTuple):
     environment: list[tuple[str, str]]
 
 
-def reproducing(record: Record) -> Again:
-    """Return the steps to make a record again; of games, with a variant for each further point.
-
-    The study file is empty if settings of games are larger than any study's.
-    """
+def reproducing(record: Record) -> Recipe:
+    """Return the steps to reproduce a record; of games, with a variant for each further point."""
     games = record.kind == "games"
     study = study_file(_with_points(record) if games else resolve_older_settings(record.config))
-    # What no study file could hold is no study's: it would only make the page too large to open.
+    # A damaged record can have settings that would make the page too large to open.
     study = "" if games and len(study) > MOST_SETTINGS else study
     data = record.config.get("data")
     name = data.get("name") if isinstance(data, dict) else None
     needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
     command = "fedaudit run study.toml" + " --data-dir FOLDER" * bool(needed)
-    return Again(study, command, needed, _environment(record))
+    return Recipe(study, command, needed, _environment(record))
 
 
 def _with_points(record: Record) -> Mapping[str, object]:
@@ -109,27 +94,30 @@ def _with_points(record: Record) -> Mapping[str, object]:
 
 
 def _environment(record: Record) -> list[tuple[str, str]]:
-    made, rows = record.environment, {"Content hash": shortened(record.content_hash, 80)}
+    environment = record.environment
+    rows = {"Content hash": shortened(record.content_hash, 80)}
     if record.kind != "games":
         rows["Seeds"] = ", ".join(str(seed) for seed in record.seeds)
         rows["Evaluation"] = record.evaluation
     for name in ("commit", "device", "started"):
-        rows[name.capitalize()] = shortened(getattr(made, name), 80) or "not recorded"
-    rows["Time taken"] = "not recorded" if made.seconds is None else _duration(made.seconds)
+        rows[name.capitalize()] = shortened(getattr(environment, name), 80) or "not recorded"
+    rows["Time taken"] = _duration(environment.seconds)
     # Names of versions come from the record, and must not replace a row.
-    versions = made.versions.items()
+    versions = environment.versions.items()
     return [*rows.items(), *((shortened(name, 60), shortened(v, 120)) for name, v in versions)]
 
 
-def _duration(seconds: float) -> str:
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "not recorded"
     # A timedelta overflows on durations that a damaged record may state.
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02} (h:min:s)"
+    return f"{hours}:{minutes:02}:{seconds:02} (h:min:s)"
 
 
 def _value(text: str) -> object:
-    """Return a setting from its text; the text itself if it is none of a study's values."""
+    """Return the value of a setting; the text itself if it is no literal of a study."""
     if text in ("inf", "-inf", "nan"):
         return float(text)
     try:

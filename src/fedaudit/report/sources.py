@@ -1,4 +1,4 @@
-"""Source inference in a report: attacks with their runs, sentences, table and charts."""
+"""Source inference in a report: attacks, verdict, sentences and table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Grid, named, shortened
-from fedaudit.report.section import Section
+from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
@@ -14,7 +14,7 @@ from fedaudit.results.record import Record
 from fedaudit.results.runs import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
 
 SAME_LABELS = "all with the label distribution of an audited client"
-"""Mark of samples of a fair draw, in which classes do not reveal the client."""
+"""Samples of a fair draw, in which classes do not reveal the client."""
 
 
 class Named(NamedTuple):
@@ -22,10 +22,9 @@ class Named(NamedTuple):
 
     Attributes:
         success: Its success rate over all runs.
-        excess: The success rate less what label distributions alone explain.
-        over_baseline: The success rate less the label-distribution baseline; None if unknown.
-        on_fair_draw: Success rate on samples of a fair draw, in addition to that on clients' own
-            samples; None if the record has a single draw.
+        excess: The success rate minus the level that label distributions explain.
+        over_baseline: The success rate minus the label-distribution baseline; None if unknown.
+        on_fair_draw: Success rate on samples of a fair draw; None if the record has one draw only.
     """
 
     success: Estimate
@@ -35,7 +34,7 @@ class Named(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """Success rate of a guess."""
+        """Success rate of guessing."""
         return self.success.level or 0.0
 
     @property
@@ -45,7 +44,7 @@ class Named(NamedTuple):
 
     @property
     def older_level(self) -> str:
-        """A sentence on the level of label distributions if an earlier version made it, or ""."""
+        """A remark if an earlier version computed the level of label distributions; else ""."""
         return OLDER_LEVEL if has_older_level(self.excess) else ""
 
     @property
@@ -55,31 +54,31 @@ class Named(NamedTuple):
 
     @property
     def above_mixes(self) -> bool:
-        """True if it is above guessing and above label distributions."""
+        """True if the success rate is above guessing and above label distributions."""
         return self.above_guessing and bool(above_chance(self.excess))
 
     @property
     def share_beyond(self) -> float:
-        """Excess over label distributions by its lower limit, as a share of what they leave."""
+        """Lower limit of the excess, as a share of the largest possible excess."""
         return beyond(evidence.least_of(self.excess), self.mixes)
 
 
 def on_sources(record: Record) -> tuple[Named, ...]:
     """Return every source attack of a record, those without a defense first."""
-    figures = [figure for figure in record.on_sources if figure.seed is None]
     fair = {
         _key(figure): figure
         for figure in record.on_fair_sources
         if figure.seed is None and not figure.against
     }
     attacks = [
-        attack._replace(on_fair_draw=fair.get(_key(attack.success))) for attack in named_in(figures)
+        attack._replace(on_fair_draw=fair.get(_key(attack.success)))
+        for attack in named_in(figure for figure in record.on_sources if figure.seed is None)
     ]
     return tuple(sorted(attacks, key=lambda attack: attack.success.defense not in ("", NO_DEFENSE)))
 
 
 def named_in(figures: Iterable[Estimate]) -> list[Named]:
-    """Return the attacks that figures are of."""
+    """Return the attacks of figures."""
     by_attack = [
         {figure.against: figure for figure in same}
         for same in evidence.grouped(figures, _key).values()
@@ -99,36 +98,34 @@ def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     """Return a label for each attack: its name, and its defense and view if these differ."""
     settings = [evidence.setting_of(attack.success) for attack in attacks]
     labels = evidence.differing(settings)
-    named = zip(attacks, settings, strict=True)
-    parts = [(shortened(one.success.attack, 60), labels[setting]) for one, setting in named]
-    return [" · ".join(filter(None, pair)) for pair in parts]
+    return [
+        " · ".join(filter(None, (shortened(attack.success.attack, 60), labels[setting])))
+        for attack, setting in zip(attacks, settings, strict=True)
+    ]
 
 
 def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:
     """Return the attack with the largest excess by its lower limit, else the highest success."""
-    return max(
-        attacks,
-        key=lambda one: (
-            one.above_mixes,
-            one.above_guessing,
-            one.share_beyond if one.above_mixes else one.success.number,
-        ),
-        default=None,
-    )
+
+    def rank(attack: Named) -> tuple[bool, bool, float]:
+        value = attack.share_beyond if attack.above_mixes else attack.success.number
+        return attack.above_mixes, attack.above_guessing, value
+
+    return max(attacks, key=rank, default=None)
 
 
 def excess_size(attack: Named) -> evidence.Size | None:
-    """Return the size of the leak that is shown at least beyond label distributions."""
+    """Return the least size of the leak beyond label distributions; None if none is shown."""
     return evidence.size_reached_by(attack.share_beyond) if attack.above_mixes else None
 
 
 def beyond(excess: float, level: float) -> float:
-    """Return an excess over a level, as a share of what that level leaves open."""
+    """Return an excess over a level, as a share of the largest possible excess."""
     return excess / (1 - level) if level < 1 else 0.0
 
 
 def look_of_source(attack: Named) -> evidence.Look:
-    """Return the marking of a success rate in tables."""
+    """Return the mark of a success rate in tables."""
     if attack.success.doubt:
         return evidence.DOUBTED
     if not attack.above_guessing:
@@ -155,16 +152,16 @@ def source_status(attacks: Sequence[Named]) -> evidence.Status:
         return evidence.LEAKS[size]
     if any(attack.above_guessing for attack in attacks):
         return "above guessing"
-    # Against guessing and not label distributions, so that "no leak shown" covers both. A test
-    # that finds something, in one seed of several, is no sign of none.
-    open_still = any(
+    # Against guessing and not label distributions, so that "no leak shown" covers both. A
+    # significant test, in one seed of several, leaves the question open.
+    is_open = any(
         attack.success.significant
         or evidence.leaves_doubt(
             beyond(evidence.highest_of(attack.success) - attack.chance, attack.chance)
         )
         for attack in attacks
     )
-    return "inconclusive" if open_still or wrong_side(attacks) else "no leak shown"
+    return "inconclusive" if is_open or wrong_side(attacks) else "no leak shown"
 
 
 def source_meaning(status: evidence.Status, attacks: Sequence[Named]) -> str:
@@ -172,8 +169,8 @@ def source_meaning(status: evidence.Status, attacks: Sequence[Named]) -> str:
     meaning = fixed(f"source_meanings.{status}")
     if status != "no leak shown":
         return meaning
-    most = wording.percent(max(evidence.highest_of(attack.success) for attack in attacks))
-    return f"{meaning} {fixed('sources.open', most=most)}"
+    highest = max(evidence.highest_of(attack.success) for attack in attacks)
+    return f"{meaning} {fixed('sources.open', most=wording.percent(highest, 1))}"
 
 
 def source_question(record: Record) -> str:
@@ -188,15 +185,16 @@ def source_question(record: Record) -> str:
 def source_sentence(record: Record) -> str:
     """Return the sentence of the section on sources: what was asked, and what qualifies it."""
     attacks = on_sources(record)
-    asked = fixed("sources.question", question=source_question(record))
-    fair_only = any(one.on_fair_draw is None and one.success.contrast == FAIR for one in attacks)
-    absent = max((len(run.absent) for run in record.sources), default=0)
-    unnamed = fixed("sources.absent", clients=wording.plural(absent, "client")) if absent else ""
-    return " ".join(filter(None, [asked, fixed("sources.fair") if fair_only else "", unnamed]))
+    texts = [fixed("sources.question", question=source_question(record))]
+    if any(a.on_fair_draw is None and a.success.contrast == FAIR for a in attacks):
+        texts.append(fixed("sources.fair"))
+    if absent := max((len(run.absent) for run in record.sources), default=0):
+        texts.append(fixed("sources.absent", clients=wording.plural(absent, "client")))
+    return " ".join(texts)
 
 
 def limits_in_words(figure: Estimate) -> str:
-    """Return "95% interval 39.1–57.6%"; of a difference in percentage points."""
+    """Return "95% interval 39.1–57.6%"; a difference is in percentage points."""
     limits = wording.interval_of(figure)
     return f"95% interval {limits}" if limits else "no interval"
 
@@ -212,8 +210,7 @@ def source_section(record: Record) -> Section | None:
     """Return the section on sources; None if a record has no source inference."""
     if not record.sources:
         return None
-    said, table = source_sentence(record), source_table(record)
-    return Section("sources", "Source inference", [said], tables=[table])
+    return of_table("sources", "Source inference", source_table(record), source_sentence(record))
 
 
 def source_table(record: Record) -> Grid:
@@ -237,7 +234,10 @@ def source_table(record: Record) -> Grid:
         wording.about_runs(attack.success.further for attack in attacks).strip(),
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),
-        fixed("sources.signs", share=wording.percent(alpha_of(record)), rows=len(attacks)),
+        fixed("sources.signs"),
+        fixed("sources.tests", share=wording.percent(alpha_of(record)), rows=len(attacks))
+        if len(attacks) > 1
+        else fixed("sources.test", share=wording.percent(alpha_of(record))),
     ]
     return estimate_table(
         "Source inference",
@@ -261,5 +261,6 @@ def _lines(figure: Estimate) -> list[str]:
     if figure.level is not None:
         lines.append(f"{'over' if figure.against else 'guessing'} {wording.percent(figure.level)}")
     if test is not None and test.p_value is not None and test.adjusted is not None:
-        lines.append(f"p {wording.number(test.adjusted)}, alone {wording.number(test.p_value)}")
+        alone = f", alone {wording.number(test.p_value)}" * (test.p_value != test.adjusted)
+        lines.append(f"p {wording.number(test.adjusted)}{alone}")
     return lines

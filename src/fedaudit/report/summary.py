@@ -1,4 +1,4 @@
-"""The page that can be filed: what was asked, of which model, the answer, what was not tested.
+"""The summary for filing: what was asked, of which model, the answer, what was not tested.
 
 HTML and Markdown are two templates over the same sections. Verdict, numbers and controls are those
 of the report.
@@ -17,20 +17,19 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
-from fedaudit.report.deciding.deletion import WITHHELD
-from fedaudit.report.evidence import SIZES, checks_of, distinct
-from fedaudit.report.first import First, first_screen
+from fedaudit.report.clauses import CHECKS, residual_risks
+from fedaudit.report.evidence import SIZES, attacks_tried, checks_of, distinct
+from fedaudit.report.first import First, first_screen, tiles_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Tile, clean, shortened
 from fedaudit.report.page import templates, write_page
 from fedaudit.report.reproducing import inline, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
-from fedaudit.report.text.answers import CHECKS, NO_LIMIT, residual
-from fedaudit.report.text.games import first_of_games, game_verdict
+from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.tiles import tiles_of
+from fedaudit.report.unlearning import WITHHELD
 from fedaudit.report.verdict import clients_named, coverage_gaps, left_out, units_of
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
@@ -41,11 +40,11 @@ SUMMARY_FILE = "summary.html"
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 """Endings of the names of Markdown files."""
 MARK = "<!-- fedaudit summary -->"
-"""First line of the Markdown, which distinguishes an earlier summary from other files."""
+"""First line of the Markdown, by which an earlier summary is recognised."""
 MOST_LISTED = 14
 """Entries of a list or rows of a table at most; the report has the others."""
 TAKEN_BACK = ("void", "control failed")
-"""Verdicts that take every figure back."""
+"""Verdicts under which no figure counts."""
 POLICY_TITLE = "What the policy says"
 _LONG, _SHORT = 300, 80
 _FIXED = fixed_texts("summary")
@@ -60,20 +59,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a summary, in the order in which it is printed.
-
-    Attributes:
-        title: Its heading.
-        badge: The answer in two or three words; empty elsewhere.
-        tone: Colour of the badge: "good", "doubt" or "alarm".
-        lead: Sentence in large type.
-        paragraphs: Sentences below it.
-        facts: Names with what they stand for.
-        table: Figures, rules or controls.
-        items: A list.
-        commands: Each with what it is for.
-        remarks: Explanations in small type.
-    """
+    """One part of a summary, with the texts that its two forms print in this order."""
 
     title: str
     badge: str = ""
@@ -88,14 +74,11 @@ class Section:
 
 
 class Summary(NamedTuple):
-    """A record on one page that can be filed.
+    """A record as a summary for filing.
 
     Attributes:
-        name: Of the record.
-        kind: Kind of audit.
-        digest: Content hash of the record.
-        sections: All parts but signature and glossary.
-        signed: Statement that the signatures stand for: the finding, and the policy's outcome.
+        sections: All parts except signatures and glossary.
+        signed: Statement that is signed: the finding, and the policy's outcome.
         valid_until: Until when the page may be relied on.
         glossary: Terms that the page uses, each with one line of explanation.
     """
@@ -110,16 +93,12 @@ class Summary(NamedTuple):
 
 
 def summary_html(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
-    """Return the summary of a record as an HTML document.
-
-    It loads nothing, runs no script, and prints name, digest and page number on each page.
+    """Return the summary of a record as an HTML document that loads nothing and runs no script.
 
     Args:
-        record: Of any kind.
-        policy: Outcome of a policy for it, of :func:`fedaudit.gate.outputs.policy_section`; None
-            without one.
-        valid_until: Last day on which the page may be relied on, such as "2027-06-30"; empty
-            for none.
+        record: A record of any kind.
+        policy: Outcome of a policy for it, of :func:`fedaudit.gate.outputs.policy_section`.
+        valid_until: Last day on which the page may be relied on, such as "2027-06-30".
 
     Raises:
         BadInput: The text is not a date, or the date is before the audit.
@@ -129,9 +108,9 @@ def summary_html(record: Record, policy: Section | None = None, valid_until: str
 
 
 def summary_markdown(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
-    """Return the summary of a record as Markdown, as for ``$GITHUB_STEP_SUMMARY``.
+    """Return the summary as Markdown, as for ``$GITHUB_STEP_SUMMARY``: see :func:`summary_html`.
 
-    Names in the record can start no markup: see :func:`summary_html` for the arguments.
+    Names in the record cannot start any markup.
     """
     summary = summary_of(record, policy, valid_until)
     form = templates().overlay(finalize=_in_markdown)
@@ -143,16 +122,10 @@ def summary_markdown(record: Record, policy: Section | None = None, valid_until:
 def write_summary(
     record: Record, path: Path, policy: Section | None = None, valid_until: str = ""
 ) -> None:
-    """Write the summary of a record, as Markdown if the name ends in .md, else as HTML.
-
-    Args:
-        record: Of any kind.
-        path: The file; it is written whole or not at all.
-        policy: Outcome of a policy for the record; None without one.
-        valid_until: Last day on which the page may be relied on; empty for none.
+    """Write a summary, as Markdown if the name ends in .md, else as HTML (:func:`summary_html`).
 
     Raises:
-        BadInput: The path is no place for such a file, or the date is none.
+        BadInput: The path is no place for such a file, or the date is invalid.
     """
     if path.suffix.lower() in MARKDOWN_SUFFIXES:
         write_whole(path, summary_markdown(record, policy, valid_until), private=True)
@@ -189,23 +162,23 @@ def _paragraph(text: str) -> Markup:
 
 
 def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
-    """Return the contents of a summary: see :func:`summary_html` for the arguments."""
+    """Return the contents of a summary: see :func:`summary_html`."""
     until = _valid_until(record, valid_until)
-    record = wording.cleaned(record, wording.without_digests([record]))
+    record = wording.printable(record)
     if record.kind == "games":
         played = game_verdict(record)
-        first, asked, kind = first_of_games(record, played), played.played, "Security games"
+        first, question, kind = played.first, played.played, "Security games"
         meaning, unsettled = played.meaning, played.limits
         warnings = (*played.contradictions, *played.claims)
     else:
         plain = verdict(record)
-        first, asked, kind = first_screen(record, plain), plain.audited, kind_of(record)
+        first, question, kind = first_screen(record, plain), plain.audited, kind_of(record)
         meaning, unsettled = plain.meaning, plain.open
         warnings = (plain.warning, *first.beside)
     about = shortened(str(record.config.get("about") or ""), _LONG)
     described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
-        Section("What was asked", paragraphs=(asked,), remarks=described),
+        Section("What was asked", paragraphs=(question,), remarks=described),
         Section("Of which model", facts=tuple(_facts(record).items())),
         _answer(record, first, meaning, warnings),
         policy or Section(POLICY_TITLE, **_FIXED["no_policy"]),
@@ -213,11 +186,11 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
         _untested(record, unsettled),
         _verifying(record, is_judged=policy is not None),
     )
-    used = wording.explained(str(sections))
+    terms = wording.explained(str(sections))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
-    return Summary(name, kind, digest, sections, signed, until, used)
+    return Summary(name, kind, digest, sections, signed, until, terms)
 
 
 def _valid_until(record: Record, text: str) -> str:
@@ -226,13 +199,12 @@ def _valid_until(record: Record, text: str) -> str:
     last, started = _date(text), _date(record.environment.started[:10])
     if last is None:
         raise BadInput(
-            f"the date until which a summary is valid is {text[:40]!r}, which is no date; write "
-            "it as year-month-day, such as 2027-06-30"
+            f"the last day of validity is {text[:40]!r}, which is not a date; write it as "
+            "year-month-day, such as 2027-06-30"
         )
     if started is not None and last < started:
         raise BadInput(
-            f"a summary that is valid until {last} would have ended before the audit of {started}; "
-            "give a later date"
+            f"the last day of validity is {last}, before the audit of {started}; give a later date"
         )
     return f"{last}, or {_FIXED['change']}, whichever comes first."
 
@@ -248,7 +220,7 @@ _TABLES = ("data", "partition", "model", "algorithm", "training", "defense")
 
 
 def _facts(record: Record) -> dict[str, str]:
-    config, known, made = record.config, record.coverage, record.environment
+    config, coverage, environment = record.config, record.coverage, record.environment
     digest = f"{shortened(record.content_hash, 80)} (SHA-256)"
     facts = {"Result": shortened(record.name, _SHORT), "Digest of the result": digest}
     if record.kind == "games":
@@ -256,7 +228,7 @@ def _facts(record: Record) -> dict[str, str]:
         protections = "; ".join(distinct(map(protection_name, record.games)))
         facts["Protection"] = shortened(protections, _LONG)
     else:
-        models = shortened(known.identity, 80) if known else ""
+        models = shortened(coverage.identity, 80) if coverage else ""
         facts["Digest of the models"] = models or _FIXED["models"]
         if record.watched:
             recording = config.get("recording")
@@ -265,14 +237,16 @@ def _facts(record: Record) -> dict[str, str]:
             facts |= _FIXED["recorded"]
         else:
             facts |= {wording.capital(name): settings_line(config.get(name)) for name in _TABLES}
-    seen = [wording.sight_name(one) for one in record.view.sees]
-    facts["The adversary sees"] = wording.listed(seen[:12])
+    facts["The adversary sees"] = wording.listed(
+        [wording.sight_name(part) for part in record.view.sees[:12]]
+    )
     if record.kind != "games":
         facts["Audited"] = _audited(record)
-    if known:
-        facts["Coverage"] = f"{known.measured} of {known.rounds} rounds measured"
-    version = shortened(made.versions.get("fedaudit", "not recorded"), 30)
-    facts["Audit made"] = f"{shortened(made.started[:10], 10)}, fedaudit {version}"
+    if coverage:
+        chosen = f", every {coverage.every} by choice" * coverage.sampled_rounds
+        facts["Coverage"] = f"{coverage.measured} of {coverage.rounds} rounds measured{chosen}"
+    version = shortened(environment.versions.get("fedaudit", "not recorded"), 30)
+    facts["Audit made"] = f"{shortened(environment.started[:10], 10)}, fedaudit {version}"
     return facts
 
 
@@ -283,30 +257,32 @@ def settings_line(entry: object) -> str:
     """Return a table of a study in one line: "dp-sgd (clip = 1.0, noise_multiplier = 2.0)"."""
     if not isinstance(entry, dict):
         return "not stated in the result"
-    rest, options = dict(entry), entry.get("options")
-    name = shortened(str(rest.pop("name", None) or rest.pop("scheme", "")), _SHORT)
-    rest.pop("options", None)
-    rest |= options if isinstance(options, dict) else {}
+    settings, options = dict(entry), entry.get("options")
+    name = shortened(str(settings.pop("name", None) or settings.pop("scheme", "")), _SHORT)
+    settings.pop("options", None)
+    settings |= options if isinstance(options, dict) else {}
     stated = {
         key: value
-        for key, value in rest.items()
+        for key, value in settings.items()
         if value not in (None, "", [], {}) and (value or key not in _ZERO_IS_UNSET)
     }
-    more = inline(stated)[1:-1]
-    return shortened(f"{name} ({more})" if name and more else name or more, _LONG)
+    values = inline(stated)[1:-1]
+    return shortened(f"{name} ({values})" if name and values else name or values, _LONG)
 
 
 def _audited(record: Record) -> str:
-    aucs = [one for one in record.findings if one.metric == AUC and one.seed is not None]
-    figures = [one for one in aucs if one.n_members and one.contrast != "mixed"]
+    aucs = [
+        figure for figure in record.findings if figure.metric == AUC and figure.seed is not None
+    ]
+    figures = [figure for figure in aucs if figure.n_members and figure.contrast != "mixed"]
     if not figures:
         return "every client" if record.sources or record.clusters else "no sample"
-    targets = sorted({one.target for one in figures if one.target is not None})
-    members = wording.from_to(one.n_members for one in figures)
-    others = wording.from_to(one.n_nonmembers for one in figures)
+    targets = sorted({figure.target for figure in figures if figure.target is not None})
+    members = wording.from_to(figure.n_members for figure in figures)
+    others = wording.from_to(figure.n_nonmembers for figure in figures)
     each = " for each" * (len(targets) > 1)
-    whose = clients_named(targets) if targets else "all clients"
-    return f"{whose}: {members} {units_of(record)} as members, {others} as non-members{each}"
+    clients = clients_named(targets) if targets else "all clients"
+    return f"{clients}: {members} {units_of(record)} as members, {others} as non-members{each}"
 
 
 def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...]) -> Section:
@@ -315,17 +291,13 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
     if first.look in TAKEN_BACK:
         numbers = []
         texts.append(_FIXED["taken_back"])
-    elif numbers and not of_one_client and not checks_of(record.controls).failed:
-        left = residual(record).text
-        if left != NO_LIMIT:
-            left = left[:1].lower() + left[1:]
-            texts.append(f"By the attacks tried here, with 95% confidence each: {left}")
-    head = ("Figure", "Measured", "Range (95% unless stated), and what to compare it with")
-    rows = tuple((one.label, one.value, one.detail) for one in numbers)
+    elif numbers and not of_one_client and (risks := residual_risks(record)):
+        texts.append(_FIXED["risks"].format(risks="; ".join(risks)))
+    rows = tuple((tile.label, tile.value, tile.detail) for tile in numbers)
     sizes = _FIXED["sizes"].format(
-        words=wording.listed([one.word for one in SIZES[1:]]),
-        aucs=wording.listed([f"{one.auc:g}" for one in SIZES[1:]]),
-        shares=wording.listed([f"{one.share:.0%}" for one in SIZES[1:]]),
+        words=wording.listed([size.word for size in SIZES[1:]]),
+        aucs=wording.listed([f"{size.auc:g}" for size in SIZES[1:]]),
+        shares=wording.listed([f"{size.share:.0%}" for size in SIZES[1:]]),
     )
     return Section(
         "The answer",
@@ -333,17 +305,19 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         tone=_FIXED["tones"].get(first.look, "alarm"),
         lead=wording.sentence(first.headline),
         paragraphs=tuple(wording.sentence(text) for text in (*texts, *warnings[:4]) if text),
-        table=Table(head, rows) if rows else None,
+        table=Table(tuple(_FIXED["columns"]), rows) if rows else None,
         remarks=(sizes,) if rows else (),
     )
 
 
 def _numbers(record: Record, first: First) -> list[Tile]:
-    """Return the numbers of the first screen and of each topic that no control takes back."""
+    """Return the numbers of the first screen and of each topic, without those taken back."""
     topics = {} if record.kind == "games" else tiles_of(record)
-    every = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
+    tiles = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
     return [
-        one for one in distinct(every) if one.value != WITHHELD and NOT_RELIED_ON not in one.detail
+        tile
+        for tile in distinct(tiles)
+        if tile.value != WITHHELD and NOT_RELIED_ON not in tile.detail
     ]
 
 
@@ -365,54 +339,48 @@ def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
     if record.kind == "games":
         items = [*_FIXED["untested_games"], *items]
         games = wording.plural(sum(point.adv.total for point in record.games), "game")
-        scale = f"{games} over {wording.plural(len(record.points), 'setting')}; others were not"
-        scale += " played."
+        points = wording.plural(len(record.points), "setting")
+        scale = _FIXED["scale"]["games"].format(games=games, points=points)
     else:
-        ran = wording.plural(sum(row.status == "run" for row in record.attacks), "attack")
+        attacks = wording.plural(attacks_tried(record), "attack")
         runs = wording.plural(len(record.seeds), "training run")
-        scale = f"{ran}, {runs}. More attacks, samples or runs may find more."
+        scale = _FIXED["scale"]["attacks"].format(attacks=attacks, runs=runs)
     listed = [wording.sentence(shortened(item, _LONG)) for item in distinct(items) if item]
-    more = len(listed) - MOST_LISTED
-    left = [f"And {more} more; the report has them."] * (more > 0)
-    notes = [f"Not settled: {shortened(item, 2 * _LONG)}" for item in unsettled[:4]]
+    excess = len(listed) - MOST_LISTED
+    more = [f"And {excess} more; the report has them."] * (excess > 0)
     return Section(
         "What was not tested",
         lead="The answer says nothing about these.",
-        items=(*listed[:MOST_LISTED], *left),
-        remarks=(f"Scale: {scale}", *notes),
+        items=(*listed[:MOST_LISTED], *more),
+        remarks=(scale, *(f"Not settled: {shortened(item, 2 * _LONG)}" for item in unsettled[:4])),
     )
 
 
 def _unmeasured(record: Record) -> Iterator[str]:
     """Yield which rounds and clients were not measured, and which controls were not run."""
-    known = record.coverage
-    if known and known.rounds - known.measured > known.n_missing_rounds:
-        skipped = f"{known.rounds - known.measured} of {known.rounds} rounds"
+    coverage = record.coverage
+    if coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
+        skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"
         yield f"What clients sent in {skipped}, which were not measured"
     yield coverage_gaps(record)
-    if known and known.never_measured:
-        yield f"Never took part in a measured round: {clients_named(known.never_measured)}"
-    ran = {one.control for one in checks_of(record.controls).ran}
+    if coverage and coverage.never_measured:
+        yield f"Never took part in a measured round: {clients_named(coverage.never_measured)}"
+    ran = {control.control for control in checks_of(record.controls).ran}
     absent = [name for name in CHECKS if name not in ran]
     if absent and record.kind != "games":
         yield f"Controls that were not run: {wording.listed(absent)}"
 
 
 def _verifying(record: Record, *, is_judged: bool) -> Section:
-    again, option = reproducing(record), " --policy policy.toml" * is_judged
-    steps = [("Make this page again from the result", f"fedaudit summary RESULT{option}")]
+    recipe, option = reproducing(record), " --policy policy.toml" * is_judged
+    why = _FIXED["verify"]
+    steps = [(why["page"], f"fedaudit summary RESULT{option}")]
     if record.watched:
-        steps.append(("Attack the recording again", "fedaudit attack RECORDING"))
-    elif again.study:
-        needs = f" (needs the data set “{again.data}”)" if again.data else ""
-        steps.append((f"Train and audit again; study.toml is in the report{needs}", again.command))
-    steps.append(
-        ("Check an evidence pack and everything in it", "fedaudit verify PACK --digest DIGEST")
-    )
+        steps.append((why["recording"], "fedaudit attack RECORDING"))
+    elif recipe.study:
+        needs = f" (needs the data set “{recipe.data}”)" if recipe.data else ""
+        steps.append((why["study"] + needs, recipe.command))
+    steps.append((why["pack"], "fedaudit verify PACK --digest DIGEST"))
     same = "Attacking the same recording" if record.watched else "Training with the same settings"
     appendix = _FIXED["appendix"].format(same=same)
-    return Section(
-        "How to verify this page",
-        paragraphs=(appendix,),
-        commands=tuple(steps),
-    )
+    return Section("How to verify this page", paragraphs=(appendix,), commands=tuple(steps))

@@ -1,26 +1,80 @@
-"""Unlearning in a report: forgotten against unseen samples, before, after, and retrained."""
+"""Unlearning in a report: deleted against unseen samples, before, after, and retrained."""
 
-from fedaudit.core.metric_names import DESTROYED
+from typing import NamedTuple
+
+from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
 from fedaudit.report import wording
-from fedaudit.report.deciding.deletion import WITHHELD, deletion, deletion_verdict
+from fedaudit.report.evidence import checks_of
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Content, Tile, named
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.report.verdict import units_of
 from fedaudit.results import unlearning
 from fedaudit.results.estimate import TEST_ACCURACY, Estimate
-from fedaudit.results.guessing import NOT_RELIED_ON
+from fedaudit.results.guessing import HIDES_LEAKS, NOT_RELIED_ON
 from fedaudit.results.record import Record
+
+WITHHELD = "withheld: a control failed"
+"""Replaces a verdict on unlearning whose controls failed."""
+
+
+class Deletion(NamedTuple):
+    """What a model still reveals of deleted samples.
+
+    Attributes:
+        verdict: Over all attacks.
+        most: The attack that finds most in the model after deletion.
+        both: Largest AUC of an adversary with the models before and after.
+    """
+
+    verdict: str
+    most: unlearning.UnlearningRow
+    both: Estimate
+
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence."""
+        if self.verdict == WITHHELD:
+            return f"The verdict after deletion is {WITHHELD}"
+        return f"This is before deletion; verdict after deletion: {self.verdict}"
+
+
+def deletion(record: Record) -> Deletion | None:
+    """Return what a model still reveals of deleted samples; None of a record without deletion."""
+    rows = unlearning.unlearning_rows(record)
+    if not rows:
+        return None
+    verdict = deletion_verdict(record, unlearning.unlearning_verdict_of(rows))
+    both = max((row.both for row in rows), key=lambda figure: figure.number)
+    return Deletion(verdict, unlearning.row_with_largest_auc(rows), both)
+
+
+def deletion_verdict(record: Record, by_figures: str) -> str:
+    """Return the verdict after deletion, given the one by figures of one attack or of all.
+
+    It is withheld if a control failed. A model that no longer predicts is called destroyed, not
+    forgetful.
+    """
+    verdict = by_figures or CANNOT_TELL
+    failed = checks_of(record.controls).failed
+    only_hides = all(result.control in HIDES_LEAKS for result in failed)
+    # Controls that can only hide leaks do not refute that samples are not forgotten.
+    if failed and not (verdict == NOT_FORGOTTEN and only_hides):
+        return WITHHELD
+    accuses = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
+    return DESTROYED if not accuses and unlearning.is_destroyed(record) else verdict
+
 
 _POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
 _HEADINGS = {point: wording.capital(point) for point in _POINTS} | {unlearning.BOTH: "Both models"}
-_EXCESS, _VERDICT = "After less retrained", "Verdict"
+_EXCESS, _VERDICT = "After minus retrained", "Verdict"
 
 
 def unlearning_section(record: Record) -> Section | None:
     """Return the section on unlearning: AUCs of each attack and utility; None without it."""
-    rows, left = unlearning.unlearning_rows(record), deletion(record)
-    if left is None:
+    rows, after = unlearning.unlearning_rows(record), deletion(record)
+    if after is None:
         return None
     several = len({row.after.target for row in rows}) > 1
     figures = record.where(topic=unlearning.UNLEARNING, seed=None)
@@ -37,12 +91,11 @@ def unlearning_section(record: Record) -> Section | None:
     def content(column: str, figure: Estimate) -> Content:
         if column == _VERDICT:
             return deletion_verdict(record, figure.note)
-        if figure.attack and left.verdict == WITHHELD:
-            figure = figure.doubted(NOT_RELIED_ON)
-        return measured(figure, unbounded="")
+        doubted = figure.attack and after.verdict == WITHHELD
+        return measured(figure.doubted(NOT_RELIED_ON) if doubted else figure, unbounded="")
 
     table = estimate_table(
-        f"AUC of forgotten against unseen {_units(record)}, and utility",
+        f"AUC of deleted against unseen {units_of(record)}, and utility",
         cells,
         rows=lambda cell: heading(cell[1]),
         columns=lambda cell: cell[0],
@@ -50,31 +103,31 @@ def unlearning_section(record: Record) -> Section | None:
         order=(*(_HEADINGS[point] for point in _POINTS), _EXCESS, _VERDICT),
         remark=fixed("unlearning.remark"),
     )
-    return of_table("unlearning", "Unlearning", table, _sentence(record, left.verdict))
+    return of_table("unlearning", "Unlearning", table, _sentence(record, after.verdict))
 
 
 def unlearning_tile(record: Record) -> list[Tile]:
     """Return the gravest verdict, with the attack that finds most after unlearning."""
-    left = deletion(record)
-    if left is None:
+    after = deletion(record)
+    if after is None:
         return []
-    most, both = left.most, left.both
-    points = dict(zip(_POINTS, (most.before, most.after, most.retrained), strict=True))
+    row, both = after.most, after.both
+    points = dict(zip(_POINTS, (row.before, row.after, row.retrained), strict=True))
     aucs = ", ".join(f"{name} {_with_range(figure)}" for name, figure in points.items())
-    detail = f"{most.after.attack}, AUC {aucs}; "
+    detail = f"{row.after.attack}, AUC {aucs}; "
     detail += f"adversary with both models {_with_range(both)}, {both.attack}"
     utilities = record.where(topic=unlearning.UNLEARNING, seed=None, metric=TEST_ACCURACY)
-    if accuracies := [
-        f"{name} {wording.shown(figure.value, TEST_ACCURACY)}"
+    accuracies = {figure.point: figure.value for figure in utilities}
+    if texts := [
+        f"{name} {wording.shown(accuracies[name], TEST_ACCURACY)}"
         for name in points
-        for figure in utilities
-        if figure.point == name
+        if name in accuracies
     ]:
-        detail += f"; test accuracy {', '.join(accuracies)}"
-    if left.verdict == WITHHELD:
+        detail += f"; test accuracy {', '.join(texts)}"
+    if after.verdict == WITHHELD:
         detail = NOT_RELIED_ON
-    tone = "" if left.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", left.verdict, detail, tone)]
+    tone = "" if after.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
+    return [Tile(f"Unlearning by {_method(record)}", after.verdict, detail, tone)]
 
 
 def _with_range(figure: Estimate) -> str:
@@ -88,15 +141,14 @@ def _method(record: Record) -> str:
     return wording.MISSING if method is None else str(method)
 
 
-def _units(record: Record) -> str:
-    return "people" if record.unit == "person" else "samples"
-
-
 def _sentence(record: Record, verdict: str) -> str:
     rows = unlearning.unlearning_rows(record)
-    of_target = {row.after.target: row.after for row in rows}.values()
-    forgotten, unseen = sum(o.n_members for o in of_target), max(o.n_nonmembers for o in of_target)
-    what = f"unlearning by {_method(record)!r} of {forgotten} {_units(record)}"
-    attacks = wording.plural(len({row.after.attack for row in rows}), "attack")
-    said = "unlearning.destroyed" if verdict == DESTROYED else "unlearning.said"
-    return fixed(said, verdict=wording.capital(verdict), attacks=attacks, what=what, unseen=unseen)
+    by_target = {row.after.target: row.after for row in rows}.values()
+    deleted = wording.count(sum(figure.n_members for figure in by_target))
+    return fixed(
+        f"unlearning.{'destroyed' if verdict == DESTROYED else 'verdict'}",
+        verdict=wording.capital(verdict),
+        attacks=wording.plural(len({row.after.attack for row in rows}), "attack"),
+        what=f"unlearning by {_method(record)!r} of {deleted} {units_of(record)}",
+        unseen=max(figure.n_nonmembers for figure in by_target),
+    )

@@ -1,7 +1,4 @@
-"""Decisions that every reader of a record shares: headline, tiles, terminal, gate and clause map.
-
-Each function answers one question about a record, and no other module answers it again.
-"""
+"""Decisions about a record that headline, tiles, terminal, gate and clause map share."""
 
 from collections.abc import Sequence
 from math import exp, log
@@ -10,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
+from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import (
@@ -47,12 +45,7 @@ def clients_named(clients: Sequence[int]) -> str:
 
 
 class Sides(NamedTuple):
-    """Audited clients of a partly defended run.
-
-    Attributes:
-        defended: Clients that use the defense.
-        undefended: Clients that do not.
-    """
+    """Audited clients of a partly defended run: those that use the defense, and the others."""
 
     defended: list[int]
     undefended: list[int]
@@ -60,19 +53,18 @@ class Sides(NamedTuple):
 
 def sides_of(record: Record) -> Sides | None:
     """Return the audited clients by their use of the defense; None unless there are both."""
-    used = [row for row in record.usage if row.defense != NO_DEFENSE]
-    users = {row.client for row in used if row.defended}
-    others = {row.client for row in used} - users
+    usage = [row for row in record.usage if row.defense != NO_DEFENSE]
+    users = {row.client for row in usage if row.defended}
+    others = {row.client for row in usage} - users
     targets = sorted({f.target for f in record.findings if f.target is not None})
     sides = Sides([t for t in targets if t in users], [t for t in targets if t in others])
     return sides if sides.defended and sides.undefended else None
 
 
 def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
-    """Return the headline figures, those of defended clients first; one group elsewhere.
+    """Return the headline figures by their clients, "client 0, defended" first.
 
-    The keys name the clients: "client 0, defended". The one key of a record without both kinds of
-    clients is empty.
+    The key is empty for a record without both kinds of clients.
     """
     figures, sides = evidence.headline(record), sides_of(record)
     if sides is None:
@@ -85,31 +77,26 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 
 def is_defended(record: Record) -> bool:
-    """Return True if every figure on membership, sources or clusters is of a defended run.
+    """Return True if every figure on membership, sources or clusters is of a defended run."""
+    defenses = [figure.defense for figure in evidence.headline(record)] + run_defenses(record)
+    # A record without such figures can be on canary clients alone.
+    defenses = defenses or [figure.defense for figure in record.estimates]
+    return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
 
-    A record without such figures, as of canary clients alone, is as its settings say.
-    """
-    used = [figure.defense for figure in evidence.headline(record)]
-    used += [run.defense for run in record.sources]
-    used += [run.defense for run in record.clusters]
-    if not used:
-        used = [figure.defense for figure in record.estimates]
-    return bool(used) and all(name not in ("", NO_DEFENSE) for name in used)
+
+def run_defenses(record: Record) -> list[str]:
+    """Return the defense of every run of source inference and of clustered learning."""
+    return [run.defense for run in record.sources] + [run.defense for run in record.clusters]
 
 
 def hardly_learned(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
-    """Return rows near guessing on which no attack succeeds: there was little to find.
-
-    Args:
-        record: The record.
-        least: See :func:`fedaudit.results.guessing.near_guessing`.
-    """
-    learned = leaking_defenses(record)
-    return [row for row in near_guessing(record, least) if row.defense not in learned]
+    """Return rows with an accuracy near guessing and without a successful attack."""
+    leaking = leaking_defenses(record)
+    return [row for row in near_guessing(record, least) if row.defense not in leaking]
 
 
 def leaking_defenses(record: Record) -> set[str]:
-    """Return the defenses, "none" without, with which some attack is above chance."""
+    """Return the defenses, or "none", under which some attack is above chance."""
     figures = [*evidence.headline(record), *record.where(topic="source", against="")]
     above = {figure.defense for figure in figures if above_chance(figure)}
     risky = {
@@ -122,11 +109,8 @@ def leaking_defenses(record: Record) -> set[str]:
 
 
 def clusters_doubted(record: Record) -> bool:
-    """Return True if a failed control takes back figures of clusters' models.
-
-    They have no controls of their own; those of no single attack are about all figures.
-    """
-    return any(not one.attack for one in evidence.checks_of(record.controls).failed)
+    """Return True if a failed control, not of one attack, takes back risks of clusters' models."""
+    return any(not result.attack for result in evidence.checks_of(record.controls).failed)
 
 
 def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
@@ -136,7 +120,7 @@ def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
     level, one lies below 0.5.
     """
     areas = [f for f in figures if f.metric == AUC and f.value is not None and f.high is not None]
-    return [one for one in areas if _high_among(one, len(areas)) < 0.5]
+    return [figure for figure in areas if _high_among(figure, len(areas)) < 0.5]
 
 
 def _high_among(figure: Estimate, count: int) -> float:
@@ -150,44 +134,45 @@ def _high_among(figure: Estimate, count: int) -> float:
     return 1 / (1 + exp(-max(logits[0] + widened * (logits[1] - logits[0]), -700.0)))
 
 
-WRONG_SIGN = "members score lower than non-members: the score may have the wrong sign"
+WRONG_SIGN = fixed("membership.inconclusive.wrong sign")
 
 
 def coverage_gaps(record: Record) -> str:
-    """Return what was not measured, clients by name; empty if coverage is whole or not known.
+    """Return what was not measured, clients by name; empty if nothing is missing.
 
     A client that never took part has sent nothing that could be missing.
     """
-    known = record.coverage
-    if known is None:
+    coverage = record.coverage
+    if coverage is None:
         return ""
     gaps = []
-    if known.n_missing_rounds:
+    if coverage.n_missing_rounds:
         spans = [
             f"{span.first}" if span.first == span.last else f"{span.first}–{span.last}"
-            for span in known.missing_rounds[: wording.MOST_NAMED]
+            for span in coverage.missing_rounds[: wording.MOST_NAMED]
         ]
-        which = f" ({', '.join(spans)})" if spans else ""
-        gaps.append(f"{wording.plural(known.n_missing_rounds, 'round')}{which}")
-    if known.n_missing_uploads:
-        senders = sorted({one.client for one in known.missing_uploads if one.aggregated})
-        of = f" of {clients_named(senders)}" if senders else ""
-        gaps.append(f"{wording.plural(known.n_missing_uploads, 'upload')}{of}")
+        numbers = f" ({', '.join(spans)})" if spans else ""
+        gaps.append(f"{wording.plural(coverage.n_missing_rounds, 'round')}{numbers}")
+    if coverage.n_missing_uploads:
+        missing = [upload for upload in coverage.missing_uploads if upload.aggregated]
+        senders = sorted({upload.client for upload in missing})
+        names = f" of {clients_named(senders)}" if senders else ""
+        gaps.append(f"{wording.plural(coverage.n_missing_uploads, 'upload')}{names}")
     return f"Not measured: {wording.listed(gaps)}" if gaps else ""
 
 
 def left_out(record: Record) -> list[str]:
-    """Return what a recording says nothing about: clients by choice, and rounds after its last."""
-    known, said = record.coverage, []
-    if known is not None and known.unattacked:
-        said.append(f"Not attacked, by choice: {clients_named(known.unattacked)}")
-    if known is not None and known.is_open:
-        said.append(f"The recorder was not closed: rounds after {known.rounds} may have run")
-    return said
+    """Return what a recording leaves out: clients by choice, and rounds after its last."""
+    coverage, texts = record.coverage, []
+    if coverage is not None and coverage.unattacked:
+        texts.append(f"Not attacked, by choice: {clients_named(coverage.unattacked)}")
+    if coverage is not None and coverage.is_open:
+        texts.append(f"The recorder was not closed: rounds after {coverage.rounds} may have run")
+    return texts
 
 
 def fairness_caveat(record: Record) -> str:
-    """Return the sentence for figures that no fair draw stands behind; empty for fair ones."""
+    """Return a sentence if the figures are not of a fair draw; else ""."""
     figures = evidence.headline(record)
     if not figures or any(figure.fair for figure in figures):
         return ""
@@ -195,19 +180,15 @@ def fairness_caveat(record: Record) -> str:
 
 
 def people_caveat(record: Record) -> str:
-    """Return the sentence on limits that take samples of one person as independent, if any do."""
-    if not any(PEOPLE_IGNORED in figure.method for figure in record.findings):
-        return ""
-    return (
-        "Several audited samples are of one person and count as independent, so that intervals "
-        'are too narrow: audit people (audit.unit = "person")'
-    )
+    """Return a sentence if intervals take samples of one person as independent; else ""."""
+    ignored = any(PEOPLE_IGNORED in figure.method for figure in record.findings)
+    return fixed("verdict.people") if ignored else ""
 
 
 def independence(record: Record) -> str:
     """Return what intervals and tests of a record assume about its samples.
 
-    Empty where people are the units, or the data say of whom samples are and no person has several.
+    Empty if people are the units, or if the data name each sample's person and none has several.
     """
     if caveat := people_caveat(record):
         return f"{wording.sentence(caveat)} Tests err more often as well."
@@ -215,40 +196,37 @@ def independence(record: Record) -> str:
     options = data.get("options") if isinstance(data, dict) else None
     if record.unit == "person" or (isinstance(options, dict) and options.get("subject")):
         return ""
-    return (
-        "Intervals and tests take audited samples as independent of each other."
-        + " If several are of one person, audit people (data.options.subject, "
-        'audit.unit = "person").' * (not record.watched)
-    )
+    hint = " " + fixed("verdict.audit_people")
+    return fixed("verdict.independent") + hint * (not record.watched)
 
 
 MOST_FAILED = 3
-"""Controls that a line names; the page has them all."""
+"""Failed controls that a line names at most."""
 
 
 def controls_line(records: Sequence[Record]) -> str:
-    """Return the number of controls that hold, fail or cannot tell, in one line."""
+    """Return the numbers of controls that hold, failed or were not run, in one line."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
     total = len(checks.ran) + checks.untold
     if not total:
         return "No control was run"
     line = f"{checks.passed} of {total} controls hold"
-    line += f", {checks.untold} cannot tell" * bool(checks.untold)
+    line += f", {checks.untold} without a result" * bool(checks.untold)
     failed = evidence.distinct(map(_control_name, checks.failed))
     return f"{line}; failed: {wording.some(failed, MOST_FAILED)}" if failed else line
 
 
 def failures_beside(record: Record, status: evidence.Status) -> list[str]:
-    """Return the sentences on failed controls beside a leak that other figures show."""
+    """Return the sentences on failed controls for a leak that other figures show."""
     if status in ("void", "control failed"):
         return []
     failed = evidence.checks_of(record.controls).failed
     texts = {False: "Not relied on", True: "Perhaps too low"}
     about = {
         text: evidence.distinct(
-            _about(one) or shortened(one.control, 40)
-            for one in failed
-            if (one.control in HIDES_LEAKS) is hides
+            _about(result) or shortened(result.control, 40)
+            for result in failed
+            if (result.control in HIDES_LEAKS) is hides
         )
         for hides, text in texts.items()
     }
@@ -260,14 +238,14 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
 
 
 def _control_name(control: ControlResult) -> str:
-    named = clients_named(control.clients) if control.clients else ""
-    about = "; ".join(filter(None, (_about(control), named)))
+    clients = clients_named(control.clients) if control.clients else ""
+    about = "; ".join(filter(None, (_about(control), clients)))
     return f"{shortened(control.control, 40)}{f' ({about})' * bool(about)}"
 
 
 def _about(control: ControlResult) -> str:
     client = "" if control.target is None else wording.client_name(control.target)
-    return " · ".join(filter(None, (client, shortened(control.attack, 40))))
+    return " · ".join(filter(None, (client, shortened(control.attack, 60))))
 
 
 def controls_sign(records: Sequence[Record]) -> str:
@@ -279,11 +257,11 @@ def controls_sign(records: Sequence[Record]) -> str:
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:
-    """Return the headline of a leak that no single word fits; empty elsewhere."""
-    found = [figure for figure in figures if above_chance(figure)]
-    if evidence.largest([s for f in found if (s := evidence.size_of(f))]) not in ("trace", None):
+    """Return the headline of a leak whose figures allow several sizes; else ""."""
+    above = [figure for figure in figures if above_chance(figure)]
+    if evidence.largest([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
         return ""
-    wide = [figure for figure in found if evidence.size_range(figure)]
+    wide = [figure for figure in above if evidence.size_range(figure)]
     if not wide:
         return ""
     best = max(wide, key=lambda figure: figure.value or 0.0)

@@ -1,5 +1,6 @@
 """Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
+from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import (
     AGREEMENT,
     AT_THRESHOLD,
@@ -30,11 +32,7 @@ Number = int | float
 
 
 def explained(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the terms of the glossary that a text uses, each with its explanation.
-
-    Args:
-        text: Everything that a page prints.
-    """
+    """Return the terms of the glossary that a page uses, each with its explanation."""
     return tuple(
         (term, meaning)
         for term, meaning in fixed_texts("glossary").items()
@@ -50,26 +48,43 @@ def _with_plurals(term: str) -> str:
 # Numbers and intervals.
 
 
-def percent(share: float) -> str:
-    """Format a share in per cent: one decimal, two near the ends, none at exactly 0 or 100%."""
+def _rounded(value: float, digits: int, side: int) -> float:
+    # Float noise must not lift 0.646 to 0.647.
+    scaled = round(value * 10**digits, 6)
+    return (math.ceil(scaled) if side > 0 else math.floor(scaled)) / 10**digits if side else value
+
+
+def percent(share: float, side: int = 0) -> str:
+    """Format a share in per cent: one decimal, two near the ends, none at exactly 0 or 100%.
+
+    Args:
+        share: The share.
+        side: 1 rounds up, as for an upper limit; -1 down, as for a lower one; 0 to the nearest.
+    """
     value = 100 * share
+    digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
+    if not 0 < value < 0.005:
+        value = _rounded(value, digits, side)
     if value in (0, 100):
         return f"{value:.0f}%"
     if 0 < value < 0.005:
         return f"{value:.1g}%"
-    if abs(value) < 1 or 99 < value < 100:
-        # 99.996% must not read as 100%: cut, not rounded.
-        return f"{min(value, 99.99):.2f}%"
-    return f"{value:.1f}%"
+    # 99.996% must not read as 100%: cut, not rounded.
+    return f"{min(value, 99.99) if value < 100 else value:.{digits}f}%"
 
 
-def number(value: float) -> str:
-    """Format a number that is no share: three decimals up to 10, fewer for larger ones."""
+def number(value: float, side: int = 0) -> str:
+    """Format a number that is no share: three decimals up to 10, fewer for larger ones.
+
+    Args:
+        value: The number.
+        side: See :func:`percent`.
+    """
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")
-    text = f"{value:,.3f}" if size < 10 else f"{value:,.1f}"
-    return text.replace("-", "−")
+    digits = 3 if size < 10 else 1
+    return f"{_rounded(value, digits, side):,.{digits}f}".replace("-", "−")
 
 
 def count(value: int) -> str:
@@ -81,9 +96,9 @@ def from_to(
     values: Iterable[Number], joint: str = " to ", *, text: Callable[[Number], str] | None = None
 ) -> str:
     """Format the least and the largest number, whole ones by default; one if all are equal."""
-    known = list(values)
+    numbers = list(values)
     speak = text or (lambda value: count(round(value)))
-    low, high = speak(min(known)), speak(max(known))
+    low, high = speak(min(numbers)), speak(max(numbers))
     return low if low == high else f"{low}{joint}{high}"
 
 
@@ -97,37 +112,43 @@ def given(value: float | None, text: Callable[[float], str] = percent) -> str | 
     return None if value is None else text(value)
 
 
-def shown(value: float | None, metric: str) -> str:
-    """Format a metric's value, in per cent if it is a share; return a dash for None."""
+def shown(value: float | None, metric: str, side: int = 0) -> str:
+    """Format a metric's value, in per cent if it is a share; return a dash for None.
+
+    Args:
+        value: The value.
+        metric: Name of the metric.
+        side: 1 for an upper limit, which is rounded up; -1 for a lower one, which is rounded down.
+    """
     if value is None:
         return MISSING
     if metric in COUNTS:
         return amount(value)
     if metric == AGREEMENT:
         return f"{value:.2f}".replace("-", "−")
-    return percent(value) if is_share(metric) else number(value)
+    return percent(value, side) if is_share(metric) else number(value, side)
 
 
-def points(change: float) -> str:
+def points(change: float, side: int = 0) -> str:
     """Format a difference of shares in percentage points, with its sign."""
-    return _signed(100 * change, 1)
+    return _signed(100 * change, 1, side)
 
 
-def signed(value: float, metric: str) -> str:
+def signed(value: float, metric: str, side: int = 0) -> str:
     """Format a difference of two values of a metric with its sign; of shares in points."""
     if is_share(metric):
-        return points(value)
-    return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3)
+        return points(value, side)
+    return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3, side)
 
 
-def _signed(value: float, decimals: int) -> str:
-    size = f"{abs(value):.{decimals}f}"
+def _signed(value: float, digits: int, side: int) -> str:
+    size = f"{abs(_rounded(value, digits, side)):.{digits}f}"
     return size if float(size) == 0 else ("+" if value > 0 else "−") + size
 
 
 def span(low: float, high: float, metric: str) -> str:
     """Format both limits of a difference."""
-    return f"{signed(low, metric)} to {signed(high, metric)}"
+    return f"{signed(low, metric, -1)} to {signed(high, metric, 1)}"
 
 
 def value_of(figure: Estimate) -> str:
@@ -138,12 +159,13 @@ def value_of(figure: Estimate) -> str:
 
 
 def interval(low: float | None, high: float | None, metric: str) -> str:
-    """Format both limits, such as "0.918–0.944" or "38.0–44.5%"; return "" without them."""
-    if low is None and high is None:
-        return ""
+    """Format both limits, such as "0.918–0.944" or "38.0–44.5%"; return "" without them.
+
+    The lower limit is rounded down and the upper one up, so that they still are limits.
+    """
+    left, right = shown(low, metric, -1), shown(high, metric, 1)
     if low is None or high is None:
-        return f"≤ {shown(high, metric)}" if low is None else f"≥ {shown(low, metric)}"
-    left, right = shown(low, metric), shown(high, metric)
+        return "" if low is high else f"≤ {right}" if low is None else f"≥ {left}"
     if left.endswith("%") and right.endswith("%"):
         left = left[:-1]
     return f"{left}–{right}" if not left.startswith("−") else f"{left} to {right}"
@@ -151,8 +173,8 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
 def interval_of(figure: Estimate) -> str:
     """Format the interval of a figure; of older rates that at the threshold used."""
-    at = figure.at_threshold
-    used = interval(at.low, at.high, figure.metric) if at else ""
+    limits = figure.at_threshold
+    used = interval(limits.low, limits.high, figure.metric) if limits else ""
     return _limits(figure.low, figure.high, figure) or (used and f"{AT_THRESHOLD} {used}")
 
 
@@ -171,25 +193,21 @@ def further_of(figure: Estimate) -> str:
 
 
 def about_runs(further: Iterable[Interval | None]) -> str:
-    """Return what intervals of figures over several runs mean, for a table's remark, or "".
-
-    Args:
-        further: Of every figure of the table.
-    """
-    known = [one for one in further if one is not None]
-    if not known:
+    """Return what the intervals of a table's figures over several runs mean, or ""."""
+    intervals = [interval for interval in further if interval is not None]
+    if not intervals:
         return ""
-    methods = "; ".join(list(dict.fromkeys(shortened(one.method, 80) for one in known))[:3])
-    text = " Over several seeds intervals are for these runs; "
-    if all(one.low is None for one in known):
+    methods = "; ".join(list(dict.fromkeys(shortened(i.method, 80) for i in intervals))[:3])
+    text = " Intervals of means over seeds are for these runs; "
+    if all(interval.low is None for interval in intervals):
         return f"{text}{methods}."
-    return f"{text}the interval for further runs is below them ({methods})."
+    return f"{text}the line below each gives the interval for further runs ({methods})."
 
 
 def level_of(method: str) -> str:
     """Return the level named in a method, such as "95%"; empty if it names none."""
-    found = re.search(r"\d+(?:\.\d+)?\s?%", method)
-    return found[0].replace(" ", "") if found else ""
+    match = re.search(r"\d+(?:\.\d+)?\s?%", method)
+    return match[0].replace(" ", "") if match else ""
 
 
 def with_interval(figure: Estimate) -> str:
@@ -215,15 +233,15 @@ MOST_NAMED = 5
 """Items that a sentence names; of more, their number is given."""
 
 
-def some(items: Sequence[str], most: int = MOST_NAMED, what: str = "more") -> str:
-    """Join items, of many the first: "a, b and 3 more"."""
-    left = len(items) - most
-    return listed([*items[:most], f"{count(left)} {what}"] if left > 0 else items)
+def some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more") -> str:
+    """Join items; of many only the first: "a, b and 3 more"."""
+    excess = len(items) - limit
+    return listed([*items[:limit], f"{count(excess)} {what}"] if excess > 0 else items)
 
 
-def plural(amount: int, one: str, many: str = "") -> str:
+def plural(amount: int, singular: str, plural: str = "") -> str:
     """Return a count with its noun: "1 seed", "3 seeds"."""
-    return f"{count(amount)} {one if amount == 1 else many or one + 's'}"
+    return f"{count(amount)} {singular if amount == 1 else plural or singular + 's'}"
 
 
 def sentence(text: str) -> str:
@@ -240,7 +258,21 @@ def capital(text: str) -> str:
 # Names.
 
 NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
-"""Mark of a contrast whose members and non-members no single draw divided."""
+"""Mark of a contrast whose members and non-members come from different draws."""
+
+_ATTACKS = fixed_texts("attacks")
+
+
+def attack_name(attack: str) -> str:
+    """Return the name of an attack with its catalogue name: "Loss over rounds (loss-series)"."""
+    code, *remark = attack.split(", ", 1)  # a comparison appends "mirrored"
+    return ", ".join([f"{_ATTACKS[code]} ({code})", *remark]) if code in _ATTACKS else attack
+
+
+def attack_code(name: str) -> str:
+    """Return the catalogue name of an attack from :func:`attack_name`; else the text itself."""
+    code = name.rpartition("(")[2][:-1]
+    return code if attack_name(code) == name else name
 
 
 def _named(name: str, section: str) -> str:
@@ -264,8 +296,8 @@ def contrast_meaning(contrast: str, unit: str = "sample") -> str:
 
 def contrast_order(contrast: str) -> tuple[int, str]:
     """Return a sort key that puts contrasts in the order of a report."""
-    known = list(fixed_texts("contrasts.heading"))
-    return (known.index(contrast) if contrast in known else len(known), contrast)
+    order = list(fixed_texts("contrasts.heading"))
+    return (order.index(contrast) if contrast in order else len(order), contrast)
 
 
 class UnknownDefense(str):
@@ -282,7 +314,7 @@ def defense_name(defense: str) -> str:
 
 
 def sight_name(sight: str) -> str:
-    """Return the name of what an adversary sees or an attack needs."""
+    """Return the name of a part of the run that an adversary sees or an attack needs."""
     return _named(sight.lower(), "sights")
 
 
@@ -304,9 +336,9 @@ class NamedClient(int):
 
     def __new__(cls, number: int, name: str) -> "NamedClient":
         """Attach a name to a number."""
-        made = super().__new__(cls, number)
-        made.name = name
-        return made
+        client = super().__new__(cls, number)
+        client.name = name
+        return client
 
     def __str__(self) -> str:
         """Return the name."""
@@ -330,18 +362,15 @@ def client_names(record: BaseModel) -> dict[int, NamedClient]:
     names = recording.get("names") if isinstance(recording, dict) else None
     if not isinstance(names, dict):
         return {}
-    numbers = ((_as_number(str(number)), str(name)) for number, name in names.items())
-    whole = {number: name for number, name in numbers if number is not None}
-    printed = {number: cut_within(name, LONGEST_NAME) for number, name in whole.items()}
-    count = Counter(printed.values())
-    return {
-        number: NamedClient(
-            number,
-            # Names that differ where they are cut are distinguished by number.
-            name if count[name] == 1 else cut_within(f"{whole[number]} ({number})", LONGEST_NAME),
-        )
-        for number, name in printed.items()
-    }
+    numbers = ((_as_number(str(key)), str(name)) for key, name in names.items())
+    full_names = {number: name for number, name in numbers if number is not None}
+    printed = {number: cut_within(name, LONGEST_NAME) for number, name in full_names.items()}
+    uses = Counter(printed.values())
+    for number, name in printed.items():
+        # Names that differ where they are cut are distinguished by number.
+        if uses[name] > 1:
+            printed[number] = cut_within(f"{full_names[number]} ({number})", LONGEST_NAME)
+    return {number: NamedClient(number, name) for number, name in printed.items()}
 
 
 def _as_number(text: str) -> int | None:
@@ -359,20 +388,18 @@ Speaker = Callable[[str], str]
 """Makes a text safe to show."""
 
 _NOT_SHOWN = "config"
-"""A study's settings are shown as a study file, which escapes what it must."""
+"""A study's settings are shown as a study file, which escapes its texts."""
 _NUMBERS = {float, int, bool, type(None)}
-"""Most of a record, which needs no look at each."""
-_DIGEST = re.compile(r"(?<=[^\s#])#[0-9a-f]{8}\b")
-_MOST_BEFORE = 100
-"""Characters before a digest that are compared: bounded, since a text may be of any length."""
+"""Types of most values of a record, which need no cleaning."""
+_DIGEST = re.compile(r"([^\s#\"]{1,100})(#[0-9a-f]{8})\b")
 
 
 def without_digests(models: Iterable[BaseModel]) -> Speaker:
     """Return a function that makes texts safe and leaves out the digests of custom objects.
 
-    A digest is kept if two objects of some records, or one and another name, share a name.
+    A digest stays if two objects of the records share a name.
     """
-    texts = set[str]()
+    texts, digests = set[str](), defaultdict[str, set[str]](set)
 
     def collect(text: str) -> str:
         texts.add(clean(text))
@@ -380,21 +407,13 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
     for model in models:
         _Cleaner(collect, {}, watched=False).model(model)
-    digests = defaultdict[str, set[str]](set)
-    for text in texts:
-        for found in _DIGEST.finditer(text):
-            name = _word_before(found)
-            digests[name].update({found[0], ""} if name in texts else {found[0]})
+    for name, digest in (pair for text in texts for pair in _DIGEST.findall(text)):
+        digests[name] |= {digest, ""} if name in texts else {digest}
 
-    def kept(found: re.Match[str]) -> str:
-        return found[0] if len(digests[_word_before(found)]) > 1 else ""
+    def shorten(match: re.Match[str]) -> str:
+        return match[0] if len(digests[match[1]]) > 1 else match[1]
 
-    return cache(lambda text: _DIGEST.sub(kept, clean(text)))
-
-
-def _word_before(found: re.Match[str]) -> str:
-    before = found.string[max(0, found.start() - _MOST_BEFORE) : found.start()]
-    return re.split(r"[\s#]", before)[-1]
+    return cache(lambda text: _DIGEST.sub(shorten, clean(text)))
 
 
 def cleaned(
@@ -403,33 +422,48 @@ def cleaned(
     clients: Mapping[int, NamedClient] | None = None,
     *,
     watched: bool | None = None,
+    name_attacks: bool = False,
 ) -> Model:
     """Return a record or comparison without control or direction characters in any text.
 
-    Names that a page or a terminal shows must not turn round the text next to them, whichever
-    field they are in, so nothing of a record is shown before it went through here. Notes get words
-    in the place of the program's own names. What is clean already is returned as it is: nearly all
-    of a record, whose copy would take long. Figures are marked that a failed control takes back.
+    Every text of a record passes through this function before it is shown: a name must not reverse
+    the text next to it. Identifiers of the program in notes are replaced by words. Values that a
+    failed control takes back are marked. Unchanged parts are not copied, which would take long.
 
     Args:
         model: The record or comparison.
         speak: Makes each text safe.
         clients: Clients that have names; read from the record by default.
         watched: Whether defenses are not known, as of recordings; read from the record by default.
+        name_attacks: Whether attacks are called as in :func:`attack_name`.
     """
     clients = client_names(model) if clients is None else clients
     watched = bool(getattr(model, "watched", False)) if watched is None else watched
-    safe = _Cleaner(speak, clients, watched).model(model)
+    safe = _Cleaner(speak, clients, watched, name_attacks).model(model)
     return mark_doubts(safe) if isinstance(safe, Record) else safe
+
+
+def printable(record: Record) -> Record:
+    """Return a record as a page or a terminal shows it."""
+    return cleaned(record, without_digests([record]), name_attacks=True)
+
+
+def printable_comparison(
+    comparison: Comparison, records: Sequence[Record]
+) -> tuple[Comparison, list[Record]]:
+    """Return a comparison and its records as a page or a terminal shows them."""
+    speak = without_digests([comparison, *records])
+    watched = all(record.watched for record in records)
+    safe = cleaned(comparison, speak, watched=watched, name_attacks=True)
+    return safe, [cleaned(record, speak, name_attacks=True) for record in records]
 
 
 @dataclass(frozen=True)
 class _Cleaner:
-    """Makes texts safe, and puts names in the place of clients' numbers."""
-
     speak: Speaker
     clients: Mapping[int, NamedClient]
     watched: bool
+    name_attacks: bool = False
 
     def model(self, model: Model) -> Model:
         update: dict[str, object] = {}
@@ -452,7 +486,13 @@ class _Cleaner:
         if self.watched and name == "defense" and value == NO_DEFENSE:
             return UnknownDefense(NO_DEFENSE)
         safe = self._value(value)
-        return in_words(safe) if name == "note" and isinstance(safe, str) else safe
+        if name == "note" and isinstance(safe, str):
+            return in_words(safe)
+        if self.name_attacks and name == "attack" and isinstance(safe, str):
+            return attack_name(safe)
+        if self.name_attacks and name == "attacks" and isinstance(safe, list):
+            return [attack_name(part) if isinstance(part, str) else part for part in safe]
+        return safe
 
     def _value(self, value: object) -> object:
         if isinstance(value, str):
@@ -476,5 +516,5 @@ _NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 
 
 def in_words(note: str) -> str:
-    """Return a note with words in the place of names that only the program has."""
-    return _NOTED.sub(lambda found: _IN_NOTES[found[1]], note)
+    """Return a note with words in the place of identifiers of the program."""
+    return _NOTED.sub(lambda match: _IN_NOTES[match[1]], note)

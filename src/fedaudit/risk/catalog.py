@@ -1,7 +1,8 @@
-"""Measures of membership risk: a model's outputs, an attack of the catalogue, or a client's own.
+"""Measures of the membership risk of a model, for a server or for a client.
 
-A client knows its own model, and which of its samples it held out. The threshold on losses that
-best distinguishes the two in its own model is the one that it uses in the models that it is sent.
+A server fits an attack on shadow models. A client compares its training samples with samples that
+it held out: it chooses a loss threshold in its own model and applies it to the models that it
+receives.
 """
 
 from dataclasses import dataclass
@@ -27,50 +28,50 @@ from fedaudit.signals.measure import measure_round
 
 @runtime_checkable
 class MembershipRule(Protocol):
-    """Tells members by what was looked at."""
+    """Rule that decides about membership from the features of an attack."""
 
     def __call__(self, evidence: Float[Tensor, "samples _"]) -> Bool[Tensor, " samples"]:
-        """Membership decision on each sample."""
+        """Return whether each sample is called a member."""
         ...
 
 
 @runtime_checkable
 class Measure(Protocol):
-    """An attack on one model, to be fitted on shadows; a frozen dataclass with its settings.
+    """Attack on a single model that is fitted on shadow models; a frozen dataclass of settings.
 
-    What it looks at is kept apart from what it concludes, because a shadow is looked at once and
-    fitted on several times.
+    Computing features and fitting are separate, because the features of a shadow model are computed
+    once and used in several fits.
     """
 
     def evidence(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
-        """The attack's features of each sample in a model, in 64 bits.
+        """Compute the attack's features of each sample, in double precision.
 
         Args:
-            model: Under attack.
-            samples: To look at.
-            start: Where the model's training began; most attacks need no such thing.
-            device: Where to run the model.
+            model: The attacked model.
+            samples: The samples.
+            start: The model before its training, for attacks on updates; others ignore it.
+            device: Device to run the model on.
         """
         ...
 
     def fitted(
         self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
     ) -> MembershipRule:
-        """The attack fitted to features of members and of as many others."""
+        """Fit the attack to features of members and of as many non-members."""
         ...
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Takes samples for members of a model's training data, or not.
+    """Attack on a model with its rule fitted on shadow models.
 
     Attributes:
-        measure: Looks at the model.
-        verdict: What it has learned from shadows.
-        start: Where the shadows began.
-        device: Where models are run.
+        measure: Computes the features.
+        verdict: The fitted rule.
+        start: The model that the shadow models were trained from.
+        device: Device to run models on.
     """
 
     measure: Measure
@@ -81,13 +82,13 @@ class Decision:
     def __call__(
         self, model: Model, samples: Samples, *, start: Model | None = None
     ) -> Bool[Tensor, " samples"]:
-        """Membership decision on each sample.
+        """Return whether each sample is called a member of the model's training data.
 
         Args:
-            model: Under attack.
-            samples: To decide on.
-            start: Where its training began; None for where the shadows did. Attacks on updates
-                need it for the very model that the shadows began at.
+            model: The attacked model.
+            samples: The samples.
+            start: The model before its training, None for that of the shadow models. Attacks on
+                updates need it if the attacked model is that one.
         """
         evidence = self.measure.evidence(
             model, samples, start=start or self.start, device=self.device
@@ -96,54 +97,53 @@ class Decision:
 
 
 def best_threshold(inside: Float[Tensor, " members"], outside: Float[Tensor, " others"]) -> float:
-    """The score from which on samples are taken for members with the largest balanced accuracy.
-
-    Compared in whole numbers, so that rounding breaks no tie.
+    """Return the score threshold with the largest balanced accuracy.
 
     Args:
-        inside: Scores of members, larger for likelier ones.
-        outside: Scores of others.
+        inside: Scores of members, larger for likelier members.
+        outside: Scores of non-members.
 
     Returns:
-        One of the scores, the highest of equally good ones; infinity, at which nobody is taken for
-        a member, where no score is better than a guess.
+        One of the scores, the highest of equally good ones. Infinity, at which no sample is called
+        a member, if no score is better than guessing.
 
     Raises:
-        BadInput: A side is empty, or a score is not a number.
+        BadInput: A side is empty, or a score is NaN.
     """
     refuse_unusable(inside, outside)
     levels = torch.cat([inside, outside]).sort(descending=True).values
-    found, alarms = (
+    caught, alarms = (
         len(side) - torch.searchsorted(side.sort().values, levels) for side in (inside, outside)
     )
-    gain = found * len(outside) - alarms * len(inside)
-    most = gain.max()
-    return float(levels[gain == most][0]) if most > 0 else torch.inf
+    # Cross-multiplied integers, so that rounding breaks no tie.
+    gain = caught * len(outside) - alarms * len(inside)
+    best = gain.max()
+    return float(levels[gain == best][0]) if best > 0 else torch.inf
 
 
 def refuse_unusable(inside: Tensor, outside: Tensor) -> None:
-    """Refuses scores (or losses) that no line can be drawn between.
+    """Raise if scores (or losses) cannot be separated by a threshold.
 
     Raises:
-        BadInput: A side is empty, or one of them is not a number.
+        BadInput: A side is empty, or a value is NaN.
     """
     broken = int(torch.cat([inside, outside]).isnan().sum())
     if broken or not (len(inside) and len(outside)):
         raise BadInput(
-            f"a line is drawn between members and others, got {len(inside)} and {len(outside)} of "
-            f"them, of whose scores or losses {broken} are not numbers; give samples of both kinds "
-            "and check the model's outputs"
+            f"a threshold separates members from non-members, got {len(inside)} and "
+            f"{len(outside)} of them, of which {broken} have no number as score or loss; give "
+            "samples of both kinds and check the model's outputs"
         )
 
 
 @dataclass(frozen=True)
 class ByLoss:
-    """A client's own attack, as an algorithm takes it."""
+    """Loss-threshold attack of a client, with the methods that algorithms call."""
 
     def line(
         self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
     ) -> float:
-        """See :func:`threshold_of`."""
+        """Return the best threshold in the client's model, by :func:`threshold_of`."""
         return threshold_of(trained, held_out)
 
     def risk(
@@ -152,23 +152,23 @@ class ByLoss:
         held_out: Float[Tensor, " held_out"],
         line: float,
     ) -> float:
-        """See :func:`risk_of`."""
+        """Return the balanced accuracy at a threshold, by :func:`risk_of`."""
         return risk_of(trained, held_out, line)
 
 
 def threshold_of(trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]) -> float:
-    """The loss up to which samples are best taken for members of the client's own model.
+    """Return the loss threshold with the largest balanced accuracy in the client's own model.
 
     Args:
         trained: Losses in that model of samples that it was trained on.
         held_out: Losses of samples of the same client that it was not trained on.
 
     Returns:
-        One of these losses, the lowest of those with the largest balanced accuracy; minus
-        infinity, at which nobody is taken for a member, if that is the best.
+        One of these losses, the lowest of equally good ones. Minus infinity, at which no sample is
+        called a member, if no loss is better than guessing.
 
     Raises:
-        BadInput: A side is empty, or a loss is not a number.
+        BadInput: A side is empty, or a loss is NaN.
 
     Source: IFCA-MIR, section 5.7, which names the idea only; the threshold on the loss is that of
         Yeom et al. 2018.
@@ -179,23 +179,23 @@ def threshold_of(trained: Float[Tensor, " trained"], held_out: Float[Tensor, " h
 def risk_of(
     trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"], threshold: float
 ) -> float:
-    """Balanced accuracy of a client's threshold on a model that it was sent.
+    """Compute the balanced accuracy of a client's threshold on a model that it received.
 
     Args:
         trained: Losses in that model of samples that the client trains on.
         held_out: Losses of the samples that it holds out.
-        threshold: Samples with this loss or less are taken for members; see :func:`threshold_of`.
+        threshold: Samples with at most this loss are called members; see :func:`threshold_of`.
 
     Returns:
-        A share; 0.5 is what a guess gets right.
+        A share; 0.5 is chance level.
 
     Raises:
-        BadInput: A side is empty, or a loss is not a number.
+        BadInput: A side is empty, or a loss is NaN.
 
     Source: IFCA-MIR, Eqs. (8)-(10).
     """
     refuse_unusable(trained, held_out)
-    # In 64 bits: a threshold is not rounded to the losses' precision first.
+    # Double precision, so that the threshold is not rounded to the precision of the losses.
     caught = int((trained.double() <= threshold).sum())
     cleared = int((held_out.double() > threshold).sum())
     return (caught / len(trained) + cleared / len(held_out)) / 2
@@ -203,49 +203,49 @@ def risk_of(
 
 @dataclass(frozen=True)
 class TrainMia:
-    """A classifier of a model's largest posteriors and its loss, learned on shadow models.
+    """Classifier of the largest posteriors and the loss, trained on shadow models.
 
     Attributes:
-        top: How many posteriors it sees, the largest first, at least 1; all where the model has
+        top: Number of posteriors, the largest first, at least 1; all posteriors if the model has
             fewer classes.
 
     Source: Shokri et al. 2017, section 5.3; IFCA-MIR, Algorithm 2.
     Differs: The paper names no classifier. This is logistic regression at 0.5 on standardised
-        evidence; sorted posteriors and the loss of the true class stand for the posterior and
-        one classifier for each class.
+        features. Sorted posteriors and the loss of the true class replace the posteriors and one
+        classifier per class.
     """
 
     top: int = 3
 
     def __post_init__(self) -> None:
         if self.top < 1:
-            raise BadInput(f"an attack on posteriors sees at least 1 of them, got {self.top}")
+            raise BadInput(f"top, the number of posteriors, must be at least 1, got {self.top}")
 
     def evidence(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
-        """The largest posteriors, and the loss; see :class:`fedaudit.risk.catalog.Measure`.
+        """Return the largest posteriors and the loss of each sample.
 
         Raises:
-            BadInput: They are not finite.
+            BadInput: A value is not finite.
         """
         outputs = outputs_of(model, samples.features, device)
         posteriors = outputs.double().softmax(1)
         largest = posteriors.topk(min(self.top, posteriors.shape[1])).values
         losses = model.architecture.loss(outputs, samples.targets).double()
-        found = torch.cat([largest, losses[:, None]], 1)
-        if not bool(found.isfinite().all()):
+        features = torch.cat([largest, losses[:, None]], 1)
+        if not bool(features.isfinite().all()):
             raise BadInput(
-                "the model's outputs or losses are not finite for some samples, so that nothing "
-                "can be learned of members; lower the learning rate or check the features"
+                "the model's outputs or losses are not finite for some samples, so that no attack "
+                "can be trained; lower the learning rate or check the features"
             )
-        return found
+        return features
 
     def fitted(
         self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
     ) -> "Linear":
-        """See :class:`fedaudit.risk.catalog.Measure`."""
-        # Imported here: a second of start-up that training alone need not pay.
+        """Fit a logistic regression on standardised features."""
+        # Imported here, because scikit-learn would add a second to every start-up.
         from sklearn.linear_model import LogisticRegression
         from threadpoolctl import threadpool_limits
 
@@ -253,7 +253,7 @@ class TrainMia:
         spread, center = torch.std_mean(together, 0, correction=0)
         scale = torch.where(spread > 0, spread, 1.0)
         is_member = np.arange(len(together)) < len(inside)
-        # Threads of BLAS change the last bits.
+        # Threads of BLAS change the last bits of results.
         with threadpool_limits(1, user_api="blas"):
             model = LogisticRegression(max_iter=1000)
             model.fit(((together - center) / scale).numpy(), is_member)
@@ -262,12 +262,12 @@ class TrainMia:
 
 @dataclass(frozen=True)
 class Linear:
-    """Members are on one side of a plane.
+    """Linear rule: a sample is called a member if it lies on one side of a hyperplane.
 
     Attributes:
-        center: A point, for exactness the middle of what was learned from.
-        weights: Across the plane, towards members.
-        offset: How far inside the center is.
+        center: Point that is subtracted first for numerical accuracy: the mean of the features.
+        weights: Normal vector of the hyperplane, towards members.
+        offset: Decision value at the center.
     """
 
     center: Float[Tensor, " evidence"]
@@ -275,107 +275,107 @@ class Linear:
     offset: float
 
     def __call__(self, evidence: Float[Tensor, "samples evidence"]) -> Bool[Tensor, " samples"]:
-        """See :class:`fedaudit.risk.catalog.MembershipRule`."""
+        """Return whether each sample is called a member."""
         return ((evidence - self.center) * self.weights).sum(1) + self.offset > 0
 
 
-_LACKING = {
-    Sees.ROUNDS: "follows the training over several rounds",
+_UNAVAILABLE = {
+    Sees.ROUNDS: "needs several rounds of the training",
     Sees.UPLOADS: "compares clients with each other",
-    Sees.AUXILIARY_DATA: "needs data of its own to learn from",
-    Sees.REFERENCE_MODELS: "needs models of its own to compare with",
+    Sees.AUXILIARY_DATA: "needs auxiliary data to train on",
+    Sees.REFERENCE_MODELS: "needs reference models",
     Sees.CHOOSES_MODEL: "chooses the model that is trained",
-    Sees.CHOOSES_UPLOAD: "chooses what a client sends",
+    Sees.CHOOSES_UPLOAD: "chooses the update of a client",
 }
 _TARGET = 0
 
 
 def why_unfit(attack: Attack) -> str:
-    """Reason why an attack cannot measure what one model gives away; empty if it can."""
+    """Return why an attack cannot measure the risk of a single model, or an empty string."""
     if attack.infers_source:
-        return "asks whose a sample is, not whether it was trained on"
-    for sight, why in _LACKING.items():
-        if sight in attack.needs:
-            return why
+        return "infers the source of a sample, not its membership"
+    for capability, reason in _UNAVAILABLE.items():
+        if capability in attack.needs:
+            return reason
     if attack.learns:
-        return "has to be shown a run of which the members are known"
+        return "is trained on a run with known members"
     if attack.needs_side_information:
-        return "has to be told what a defense chose"
+        return "needs side information about a defense"
     if Reading.TOKENS in attack.reads:
-        return "reads tokens, and clients choose between models that tell classes apart"
+        return "reads tokens, and the models that clients choose between are classifiers"
     return ""
 
 
 @dataclass(frozen=True)
 class ByAttack:
-    """An attack that scores samples by one model, or by one step from a model to the next.
+    """Attack of the catalogue on one model, or on the update from one model to the next.
 
     Attributes:
-        attack: On membership; it learns nothing but where to draw the line.
+        attack: A membership attack without trained parameters; only its threshold is fitted.
     """
 
     attack: Attack
 
     def __post_init__(self) -> None:
-        why = why_unfit(self.attack)
-        if why:
+        reason = why_unfit(self.attack)
+        if reason:
             raise Unsupported(
                 f"this attack ({self.attack.about or self.attack.source}) cannot measure the risk "
-                f"of a model: it {why}; use one that looks at one model, such as blackbox-loss"
+                f"of a model: it {reason}; use an attack on a single model, such as blackbox-loss"
             )
 
     def evidence(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
-        """The attack's score; see :class:`fedaudit.risk.catalog.Measure`.
+        """Return the attack's score of each sample.
 
         Raises:
-            NotVisible: The attack looks at an update, and the model is where it started.
+            NotVisible: The attack needs an update, and the model equals its start.
         """
-        round = _one_client(self._shown(model, start))
+        round = _one_client(self._exposed(model, start))
         measured = measure_round(round, self.attack.signals, samples, device=device)
         return self.attack.scores(stacked([measured]), _TARGET)[:, None]
 
     def fitted(
         self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
     ) -> "AtLeast":
-        """The line that tells most apart; see :class:`fedaudit.risk.catalog.Measure`."""
+        """Fit the threshold with the largest balanced accuracy."""
         return AtLeast(best_threshold(inside[:, 0], outside[:, 0]))
 
-    def _shown(self, model: Model, start: Model) -> Exposed:
+    def _exposed(self, model: Model, start: Model) -> Exposed:
         if Sees.UPDATE not in self.attack.needs:
-            # As it is sent out next: what nobody has trained yet is all there is to see.
+            # The server sees the model as it is sent in the next round, before any training.
             return Exposed(base=model, local=model)
         update = difference(model.params, start.params)
         if not any(bool(step.any()) for step in update.values()):
             raise NotVisible(
-                "an attack on updates cannot be tried on a model that has not moved; give "
-                "the model that its training started from"
+                "an attack on updates needs a model that has changed; pass the model that its "
+                "training started from"
             )
         return Exposed(base=start, local=model, update=update)
 
 
 @dataclass(frozen=True)
 class AtLeast:
-    """Members are the samples with the highest scores.
+    """Threshold rule: samples with the highest scores are called members.
 
     Attributes:
-        lowest: Of the scores of those who are taken for members; infinite for nobody.
+        lowest: Lowest score of a sample that is called a member; infinite if none is.
     """
 
     lowest: float
 
     def __call__(self, evidence: Float[Tensor, "samples 1"]) -> Bool[Tensor, " samples"]:
-        """See :class:`fedaudit.risk.catalog.MembershipRule`."""
+        """Return whether each sample is called a member."""
         return evidence[:, 0] >= self.lowest
 
 
-def _one_client(shown: Exposed) -> Round:
-    """A federation of one: nobody to compare with."""
-    after = {} if shown.local is None else {"global": shown.local}
+def _one_client(exposed: Exposed) -> Round:
+    """Return the round of a federation with a single client."""
+    after = {} if exposed.local is None else {"global": exposed.local}
     return Round(
         index=1,
-        exposed={_TARGET: shown},
+        exposed={_TARGET: exposed},
         sent={},
         uploads={},
         weights={_TARGET: 1.0},
@@ -391,11 +391,11 @@ MEASURES: dict[str, Measure] = {"train-mia": TrainMia()} | {
 
 
 def measure_named(name: str) -> Measure:
-    """The measure of that name.
+    """Return the measure with this name.
 
     Raises:
-        BadInput: There is neither a measure nor an attack of that name.
-        Unsupported: It is an attack that cannot measure the risk of a model; it says why.
+        BadInput: No measure and no attack has this name.
+        Unsupported: The name is that of an attack that cannot measure the risk of a model.
     """
     if name in MEASURES:
         return MEASURES[name]
@@ -405,10 +405,10 @@ def measure_named(name: str) -> Measure:
         if is_custom(name):
             raise
         raise unknown_name("measure of risk", name, MEASURES) from None
-    why = why_unfit(attack)
-    if why:
+    reason = why_unfit(attack)
+    if reason:
         raise Unsupported(
-            f"the attack {name!r} cannot measure the risk of a model: it {why}; "
+            f"the attack {name!r} cannot measure the risk of a model: it {reason}; "
             f"measures: {', '.join(sorted(MEASURES))}"
         )
     return ByAttack(attack)

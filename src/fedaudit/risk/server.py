@@ -1,6 +1,6 @@
-"""Risk as a server finds it out: it trains shadows of each model, and attacks them.
+"""Risk measured by a server: it trains shadow models of each model and attacks them.
 
-Shadow models are trained like a federation's model, on samples of which one knows who was in.
+Shadow models are trained like the federation's models, on samples with known membership.
 """
 
 from collections.abc import Sequence
@@ -28,38 +28,39 @@ from fedaudit.observe.round import Sent
 from fedaudit.risk.catalog import Decision, Measure, TrainMia
 
 FEWEST = 10
-"""Samples that a server needs to train any shadow."""
+"""Fewest samples of the server for training shadow models."""
 
 WAYS = ("repeated", "continued")
-"""How a shadow is trained: as its model was, from the start; or on from its model."""
+"""Training of shadow models: repeat the model's training, or continue training the model."""
 
 SIZES = ("proportional", "capped")
-"""What becomes of the shadows' sizes where the server has too few samples."""
+"""Sizes of shadow models if the server has too few samples."""
 
 
 @dataclass(frozen=True)
 class ShadowTraining:
-    """Training of shadow models.
+    """Settings of the training of shadow models.
 
-    "repeated": each shadow is a federation of its own, from other first parameters, with as many
-    clients as its model has, for as many rounds of as many epochs: its samples are seen as often
-    as the clients' were, and hidden by averaging as theirs are. "continued": a shadow begins at
-    the model itself and goes on for a few epochs on all its samples at once. That is cheap, and
-    far too low where models learn samples by heart over many rounds.
+    With "repeated", each shadow model is the result of a separate federation with new initial
+    parameters and the number of clients, rounds and epochs of the attacked model. Its samples are
+    therefore seen as often as the clients' samples, and averaging hides them to the same extent.
+    With "continued", a shadow model starts from the attacked model and is trained for a few epochs
+    on all its samples at once. That is cheap, but it underestimates the risk of models that
+    memorise samples over many rounds.
 
-    Where the largest cluster has more than half of the server's samples, "proportional" scales all
-    shadows down by one factor, so that a small cluster still has the smaller shadows; "capped"
-    gives each that half at most, and clusters beyond it the same.
+    If the largest cluster has more samples than half of the server's, "proportional" scales all
+    shadow models down by one factor, so that smaller clusters still have smaller shadow models.
+    "capped" limits each to that half.
 
     Attributes:
-        training: As the federation's clients train.
-        count: Shadows of each model, at least 1.
+        training: Local training of the federation's clients.
+        count: Number of shadow models of each model, at least 1.
         way: "repeated" or "continued".
-        epochs: Passes of a continued shadow over its samples, at least 1, at the first round's
-            learning rate; a repeated one has the clients' own.
+        epochs: Epochs of a continued shadow model, at least 1, at the first round's learning rate.
+            A repeated one has the clients' epochs.
         sizes: "proportional" or "capped".
-        rounds: Of the whole run, by which a repeated shadow's learning rate falls; at least as
-            many as it is trained for.
+        rounds: Rounds of the run, for the learning-rate schedule of a repeated shadow model; at
+            least the rounds that it is trained for.
     """
 
     training: LocalTraining
@@ -72,24 +73,24 @@ class ShadowTraining:
     def __post_init__(self) -> None:
         if self.count < 1 or self.epochs < 1:
             raise BadInput(
-                "a model needs at least 1 shadow, trained for at least 1 epoch, got "
-                f"{self.count} shadows and {self.epochs} epochs"
+                "a model needs at least 1 shadow model, trained for at least 1 epoch, got "
+                f"{self.count} shadow models and {self.epochs} epochs"
             )
         if self.way not in WAYS:
             raise unknown_name("training of shadow models", self.way, WAYS)
         if self.sizes not in SIZES:
-            raise unknown_name("way with sizes of shadow models", self.sizes, SIZES)
+            raise unknown_name("choice for sizes of shadow models", self.sizes, SIZES)
 
 
 class Shadows(NamedTuple):
-    """The shadows of one model.
+    """Shadow models of one model.
 
     Attributes:
-        base: The model itself.
-        starts: For each shadow, the model that its last training began at.
-        models: The shadows; none of a model that nobody trains.
-        inside: For each shadow, positions of the samples that it was trained on.
-        outside: Positions of as many that it was not.
+        base: The attacked model.
+        starts: For each shadow model, the model before its last round of training.
+        models: The shadow models; empty for a model that no client trains.
+        inside: For each shadow model, positions of the samples that it was trained on.
+        outside: Positions of equally many samples that it was not trained on.
     """
 
     base: Model
@@ -104,7 +105,7 @@ class _Split(NamedTuple):
     outside: Int[Tensor, " _"]
 
 
-class _Job(NamedTuple):
+class _ShadowTask(NamedTuple):
     place: int
     number: int
     cluster: Cluster
@@ -125,93 +126,94 @@ def shadow_models(
     seed: int,
     device: torch.device = CPU,
 ) -> list[Shadows]:
-    """Trains the shadows of all models together, side by side, one a processor core.
+    """Train the shadow models of all models in parallel, one per processor core.
 
-    A shadow is trained on as many samples as the model's clients have, since it is small sets that
-    give their samples away; on fewer where the server has too few, as many of which must be left
-    that it never saw. See :class:`ShadowTraining` and :func:`shadow_sizes`.
+    A shadow model has as many training samples as the model's clients have, since models of small
+    data sets leak more. It has fewer if the server has too few samples, since equally many must be
+    left out of its training. See :class:`ShadowTraining` and :func:`shadow_sizes`.
 
     Args:
         clusters: The models, each with the number of samples that its clients have.
-        samples: The server's own, of nobody in the federation.
-        how: How many shadows, and how they are trained.
-        seed: Draws depend on it, on the cluster's place and on the shadow's number, and on
-            nothing else; sizes depend on the other clusters where they are scaled down.
-        device: Where to train.
+        samples: The server's own samples, which no client has.
+        how: Settings of the training.
+        seed: Random draws depend on the seed, the cluster's position and the number of the shadow
+            model only. Sizes depend on the other clusters if they are scaled down.
+        device: Device to train on.
 
     Raises:
         BadInput: There are too few samples, or training diverges.
 
     Source: Shokri et al. 2017, section 5; IFCA-MIR, Algorithm 2.
-    Differs: Algorithm 2 says neither where shadows begin, nor on how much they are trained, nor for
-        how long; as it stands nothing tells a small cluster from a large one. Clients' defenses
-        are not repeated: shadows are trained without any.
+    Differs: Algorithm 2 does not specify the initial parameters, the number of samples or the
+        length of the training. As published, it does not distinguish small clusters from large
+        ones. Shadow models are trained without the clients' defenses.
     """
     refuse_few(samples)
-    sizes = shadow_sizes([one.samples for one in clusters], len(samples), how.sizes)
-    splits = [
+    sizes = shadow_sizes([cluster.samples for cluster in clusters], len(samples), how.sizes)
+    splits_by_cluster = [
         [_split(size, len(samples), seed, place, number) for number in range(how.count)]
         if size
         else []
         for place, size in enumerate(sizes)
     ]
-    # Beginnings are drawn here, one after another: modules are built with the global generator.
-    jobs = [
-        _Job(place, number, cluster, _beginning(cluster, how, seed, place, number), split.inside)
-        for place, (cluster, own) in enumerate(zip(clusters, splits, strict=True))
-        for number, split in enumerate(own)
+    # Initial models are built here, one after another: modules use the global random generator.
+    tasks = [
+        _ShadowTask(
+            place, number, cluster, _initial_model(cluster, how, seed, place, number), split.inside
+        )
+        for place, (cluster, splits) in enumerate(zip(clusters, splits_by_cluster, strict=True))
+        for number, split in enumerate(splits)
     ]
-    learn = partial(_shadow, samples, how=how, seed=seed, device=device)
+    train_shadow = partial(_shadow, samples, how=how, seed=seed, device=device)
     alone = any(draws_as_it_trains(cluster.model) for cluster in clusters)
-    trained = iter(side_by_side(learn, jobs, device=device, alone=alone))
-    found = []
-    for cluster, own in zip(clusters, splits, strict=True):
-        shadows = [next(trained) for _ in own]
-        found.append(
+    trained = iter(side_by_side(train_shadow, tasks, device=device, alone=alone))
+    result = []
+    for cluster, splits in zip(clusters, splits_by_cluster, strict=True):
+        shadows = [next(trained) for _ in splits]
+        result.append(
             Shadows(
                 cluster.model,
-                tuple(one.start for one in shadows),
-                tuple(one.model for one in shadows),
-                tuple(split.inside for split in own),
-                tuple(split.outside for split in own),
+                tuple(shadow.start for shadow in shadows),
+                tuple(shadow.model for shadow in shadows),
+                tuple(split.inside for split in splits),
+                tuple(split.outside for split in splits),
             )
         )
-    return found
+    return result
 
 
 def shadow_sizes(samples: Sequence[int], available: int, sizes: str = "proportional") -> list[int]:
-    """Training samples of each model's shadows: as many as its clients have, or fewer.
+    """Return the number of training samples of each model's shadow models.
 
     Args:
-        samples: Of the clients of each model; 0 for one that nobody trains, which has no shadow.
-        available: Of the server's own, of which a shadow may take half.
-        sizes: See :class:`ShadowTraining`.
+        samples: Number of samples of the clients of each model; 0 for a model that no client
+            trains, which has no shadow model.
+        available: Number of the server's samples; a shadow model is trained on half at most.
+        sizes: "proportional" or "capped", as in :class:`ShadowTraining`.
     """
     half = available // 2
-    most = max(samples, default=0)
-    factor = min(1.0, half / most) if most and sizes == "proportional" else 1.0
-    # Two at least: an attack is fitted on some of them and tried on the others.
-    return [max(2, min(round(factor * own), half)) if own else 0 for own in samples]
+    largest = max(samples, default=0)
+    factor = min(1.0, half / largest) if largest and sizes == "proportional" else 1.0
+    # At least two, because an attack is fitted on some samples and evaluated on the others.
+    return [max(2, min(round(factor * size), half)) if size else 0 for size in samples]
 
 
 def refuse_few(samples: Samples) -> None:
-    """Refuses samples that are too few to train and try shadows on.
-
-    Raises:
-        BadInput: They are.
-    """
+    """Raise if the server has too few samples to train and evaluate shadow models on."""
     if len(samples) < FEWEST:
         raise BadInput(
             f"shadow models need at least {FEWEST} samples that no client has, got "
-            f"{len(samples)}; leave the server more"
+            f"{len(samples)}; assign more samples to the server"
         )
 
 
-def _beginning(cluster: Cluster, how: ShadowTraining, seed: int, place: int, number: int) -> Model:
+def _initial_model(
+    cluster: Cluster, how: ShadowTraining, seed: int, place: int, number: int
+) -> Model:
     if how.way == "continued":
         return cluster.model
-    own = seed_for(seed, "cluster", place, "shadow", number, "initial model")
-    return cluster.model.architecture.initial(own)
+    initial_seed = seed_for(seed, "cluster", place, "shadow", number, "initial model")
+    return cluster.model.architecture.initial(initial_seed)
 
 
 def _split(size: int, available: int, seed: int, place: int, number: int) -> _Split:
@@ -221,46 +223,47 @@ def _split(size: int, available: int, seed: int, place: int, number: int) -> _Sp
 
 
 def _shadow(
-    samples: Samples, job: _Job, *, how: ShadowTraining, seed: int, device: torch.device
+    samples: Samples, task: _ShadowTask, *, how: ShadowTraining, seed: int, device: torch.device
 ) -> _Trained:
-    way = _continued if how.way == "continued" else _repeated
+    train_shadow = _continued if how.way == "continued" else _repeated
     try:
-        return way(samples.take(job.inside), job, how, seed, device)
+        return train_shadow(samples.take(task.inside), task, how, seed, device)
     except BadInput as error:
         raise BadInput(
-            f"shadow {job.number} of model {job.place} diverged: its parameters are no longer "
-            f"finite; lower the learning rate ({how.training.lr})"
+            f"shadow model {task.number} of model {task.place} diverged: its parameters are no "
+            f"longer finite; lower the learning rate ({how.training.lr})"
         ) from error
 
 
 def _continued(
-    data: Samples, job: _Job, how: ShadowTraining, seed: int, device: torch.device
+    data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
 ) -> _Trained:
     visit = Visit(
         round=1,
         rounds=1,
-        client=job.number,
-        cohort=(job.number,),
-        weights={job.number: 1.0},
-        seed=seed_for(seed, "cluster", job.place, "shadow"),
+        client=task.number,
+        cohort=(task.number,),
+        weights={task.number: 1.0},
+        seed=seed_for(seed, "cluster", task.place, "shadow"),
         device=device,
     )
     training = replace(how.training, epochs=how.epochs)
-    return _Trained(job.start, train(job.start, data, training, UNDEFENDED, visit.at(job.start)))
+    return _Trained(task.start, train(task.start, data, training, UNDEFENDED, visit.at(task.start)))
 
 
 def _repeated(
-    data: Samples, job: _Job, how: ShadowTraining, seed: int, device: torch.device
+    data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
 ) -> _Trained:
-    """A federation of as many clients as the model's, fewer of the same size where scaled down."""
-    cluster, own = job.cluster, seed_for(seed, "cluster", job.place, "shadow", job.number)
+    """Train a federation like the cluster's; scaled-down data are split among fewer clients."""
+    cluster = task.cluster
+    shadow_seed = seed_for(seed, "cluster", task.place, "shadow", task.number)
     count = min(len(data), max(1, round(cluster.clients * len(data) / cluster.samples)))
-    # In random order already.
-    parts = [data.take(at) for at in torch.arange(len(data)).tensor_split(count)]
-    federation = FedAvg(job.start.architecture, how.training)
-    start = model = job.start
+    # The samples are in random order already.
+    parts = [data.take(index) for index in torch.arange(len(data)).tensor_split(count)]
+    federation = FedAvg(task.start.architecture, how.training)
+    start = model = task.start
     for round_ in range(1, cluster.rounds + 1):
-        cohort = cohort_of(list(range(count)), cluster.share, own, round_)
+        cohort = cohort_of(list(range(count)), cluster.share, shadow_seed, round_)
         total = sum(len(parts[client]) for client in cohort)
         weights = {client: len(parts[client]) / total for client in cohort}
         uploads = {}
@@ -271,7 +274,7 @@ def _repeated(
                 client=client,
                 cohort=cohort,
                 weights=weights,
-                seed=own,
+                seed=shadow_seed,
                 device=device,
             )
             sent = Sent((model,))
@@ -284,28 +287,27 @@ def _repeated(
 
 @dataclass(frozen=True)
 class ShadowSuccess(Limited[float]):
-    """Success of an attack on members of a model's shadows.
+    """Balanced accuracy of an attack on shadow models that it was not fitted on.
 
-    It is the balanced accuracy on shadows that the attack was not fitted on. The limits (95%) are
-    for other samples and these shadows.
+    The limits (95%) are for other samples and the same shadow models.
 
     Attributes:
-        decide: The attack, fitted on all shadows, for models and samples of one's own.
-        size: Samples that each shadow was trained on.
+        decide: The attack, fitted on all shadow models, which can be applied to other models.
+        size: Number of training samples of each shadow model.
     """
 
     decide: Decision
     size: int
 
 
-class _Seen(NamedTuple):
-    """Evidence of a shadow, or of half of its samples."""
+class _Evidence(NamedTuple):
+    """Features of the samples of a shadow model, or of half of them."""
 
     inside: Float[Tensor, "members _"]
     outside: Float[Tensor, "others _"]
 
 
-class _Look(NamedTuple):
+class _Shadow(NamedTuple):
     start: Model
     model: Model
     inside: Int[Tensor, " size"]
@@ -313,7 +315,7 @@ class _Look(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Numbers of members caught and of others cleared, each out of so many."""
+    """Correct decisions on members and non-members, with the numbers of both."""
 
     caught: int
     members: int
@@ -323,21 +325,21 @@ class _Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerRisk:
-    """The server plays the attacker on its own models.
+    """Risk of each model, measured by the server with shadow models.
 
-    It trains shadows of each model on samples of its own, fits an attack on all but one of them,
-    and tries it on that one, each in turn. Of a single shadow, one half of the samples is tried
-    with what the other half taught.
+    The server trains shadow models on its own samples. It evaluates an attack by leave-one-out
+    cross-validation over the shadow models. For a single shadow model, each half of its samples is
+    evaluated with the attack that is fitted on the other half.
 
     Attributes:
-        samples: The server's own: of nobody in the federation, at least ten.
-        shadows: How many shadows, and how they are trained.
+        samples: The server's own samples, which no client has; at least ten.
+        shadows: Settings of the training of shadow models.
         measure: The attack.
-        device: Where shadows are trained and run.
+        device: Device to train and run shadow models on.
 
     Source: IFCA-MIR, Algorithm 2 and Eq. (8).
     Differs: The paper does not say what the attack's accuracy is measured on. Here it is always
-        on a shadow that the attack never saw.
+        measured on samples or shadow models that the attack was not fitted on.
     """
 
     samples: Samples
@@ -349,64 +351,65 @@ class ServerRisk:
         refuse_few(self.samples)
 
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
-        """See :class:`~fedaudit.fl.algorithms.ifca_mir.Risk`; a guess's for what nobody trains."""
-        judged = self.judged(clusters, seed=seed)
-        return [GUESS if one is None else one.value for one in judged]
+        """Return the risk of each model; chance level for a model that no client trains."""
+        estimates = self.estimate(clusters, seed=seed)
+        return [GUESS if estimate is None else estimate.value for estimate in estimates]
 
-    def judged(self, clusters: Sequence[Cluster], *, seed: int) -> list[ShadowSuccess | None]:
-        """The risk of each model, with its limits and the attack that found it.
+    def estimate(self, clusters: Sequence[Cluster], *, seed: int) -> list[ShadowSuccess | None]:
+        """Estimate the risk of each model, with its limits and the fitted attack.
 
         Args:
-            clusters: The models; None comes back for one that nobody trains.
-            seed: See :func:`fedaudit.risk.server.shadow_models`.
+            clusters: The models; the estimate of a model that no client trains is None.
+            seed: As in :func:`fedaudit.risk.server.shadow_models`.
         """
         trained = shadow_models(clusters, self.samples, self.shadows, seed=seed, device=self.device)
-        seen = iter(self._seen(trained))
-        return [self._judged(one, [next(seen) for _ in one.models]) for one in trained]
-
-    def _seen(self, trained: Sequence[Shadows]) -> list[_Seen]:
-        """Evidence of all shadows of all models, in their order."""
-        looks = [
-            _Look(*own)
-            for one in trained
-            for own in zip(one.starts, one.models, one.inside, one.outside, strict=True)
+        pending = [
+            _Shadow(*fields)
+            for shadows in trained
+            for fields in zip(
+                shadows.starts, shadows.models, shadows.inside, shadows.outside, strict=True
+            )
         ]
-        return side_by_side(self._looked, looks, device=self.device)
+        evidence = iter(side_by_side(self._evidence, pending, device=self.device))
+        return [
+            self._estimate(shadows, [next(evidence) for _ in shadows.models]) for shadows in trained
+        ]
 
-    def _looked(self, look: _Look) -> _Seen:
+    def _evidence(self, shadow: _Shadow) -> _Evidence:
         evidence = self.measure.evidence(
-            look.model,
-            self.samples.take(torch.cat([look.inside, look.outside])),
-            start=look.start,
+            shadow.model,
+            self.samples.take(torch.cat([shadow.inside, shadow.outside])),
+            start=shadow.start,
             device=self.device,
         )
         inside, outside = evidence.chunk(2)
-        return _Seen(inside, outside)
+        return _Evidence(inside, outside)
 
-    def _judged(self, shadows: Shadows, seen: list[_Seen]) -> ShadowSuccess | None:
-        if not seen:
+    def _estimate(self, shadows: Shadows, evidence: list[_Evidence]) -> ShadowSuccess | None:
+        if not evidence:
             return None
-        parts = _halves(seen[0]) if len(seen) == 1 else seen
+        parts = _halves(evidence[0]) if len(evidence) == 1 else evidence
         counts = [
-            self._tried(one, parts[:place] + parts[place + 1 :]) for place, one in enumerate(parts)
+            self._counts(part, parts[:place] + parts[place + 1 :])
+            for place, part in enumerate(parts)
         ]
-        found = counted_balanced_accuracy(*(sum(column) for column in zip(*counts, strict=True)))
-        verdict = self.measure.fitted(*_joined(seen))
+        risk = counted_balanced_accuracy(*(sum(column) for column in zip(*counts, strict=True)))
+        verdict = self.measure.fitted(*_joined(evidence))
         decide = Decision(self.measure, verdict, shadows.base, self.device)
-        return ShadowSuccess(found.value, found.low, found.high, decide, len(shadows.inside[0]))
+        return ShadowSuccess(risk.value, risk.low, risk.high, decide, len(shadows.inside[0]))
 
-    def _tried(self, one: _Seen, others: list[_Seen]) -> _Counts:
+    def _counts(self, part: _Evidence, others: list[_Evidence]) -> _Counts:
         verdict = self.measure.fitted(*_joined(others))
-        caught, cleared = verdict(one.inside), ~verdict(one.outside)
+        caught, cleared = verdict(part.inside), ~verdict(part.outside)
         return _Counts(int(caught.sum()), len(caught), int(cleared.sum()), len(cleared))
 
 
-def _joined(seen: Sequence[_Seen]) -> _Seen:
-    inside, outside = zip(*seen, strict=True)
-    return _Seen(torch.cat(inside), torch.cat(outside))
+def _joined(parts: Sequence[_Evidence]) -> _Evidence:
+    inside, outside = zip(*parts, strict=True)
+    return _Evidence(torch.cat(inside), torch.cat(outside))
 
 
-def _halves(seen: _Seen) -> list[_Seen]:
-    middle = len(seen.inside) // 2
+def _halves(evidence: _Evidence) -> list[_Evidence]:
+    middle = len(evidence.inside) // 2
     first, second = slice(middle), slice(middle, None)
-    return [_Seen(seen.inside[part], seen.outside[part]) for part in (first, second)]
+    return [_Evidence(evidence.inside[part], evidence.outside[part]) for part in (first, second)]

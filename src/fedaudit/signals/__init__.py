@@ -1,1 +1,1 @@
-"""Numbers that an adversary measures for every (round, client, sample)."""
+"""Signals: numbers that an adversary measures for every round, client and sample."""

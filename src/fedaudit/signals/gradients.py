@@ -1,8 +1,8 @@
-"""Every sample's gradient against every client's update, without ever storing the gradients.
+"""Products of every sample's gradient with every client's update, without storing the gradients.
 
-All attacks that look at gradients need three numbers only: ``<u_k, g_i>``, ``||g_i||^2`` and
-``||u_k||``, where ``g_i`` is sample i's gradient at the model that was sent out. For instance
-``||u||^2 - ||u - g||^2 = 2 <u, g> - ||g||^2``.
+All attacks on gradients need three numbers only: ``<u_k, g_i>``, ``||g_i||^2`` and ``||u_k||``,
+where ``g_i`` is sample i's gradient at the model that was sent. For instance ``||u||^2 - ||u -
+g||^2 = 2 <u, g> - ||g||^2``.
 """
 
 import logging
@@ -38,13 +38,13 @@ from fedaudit.signals.kernels.plan import measure_chunk, plan_for
 
 _log = logging.getLogger("fedaudit")
 
-# Wrong kernels are off by far more; float32 noise and ReLUs at zero by far less.
+# Errors of a wrong kernel are far larger; those of float32 and of ReLUs at zero far smaller.
 _RELATIVE_ERROR = 1e-3
 _COSINE_ERROR = 1e-4
 
 
 class GradientProducts(NamedTuple):
-    """All that the gradient signals need, in double precision.
+    """Products that all gradient signals are computed from, in double precision.
 
     Attributes:
         dots: ``<u_k, g_i>``.
@@ -57,34 +57,34 @@ class GradientProducts(NamedTuple):
     update_norms: Float[Tensor, " clients"]
 
 
-class _Way(NamedTuple):
-    """One way to measure: makes what a worker runs on each chunk."""
+class _Method(NamedTuple):
+    """Method of measuring: a factory of the function that a worker calls on each chunk."""
 
     make: Callable[[], Measure]
     chunk: int
 
 
-class _Built:
-    """A model's module, of which every worker has a copy of its own."""
+class _ModuleFactory:
+    """Factory of one copy of a model's module for each worker."""
 
     def __init__(self, base: Model, device: torch.device) -> None:
         self._base, self._device = base, device
         self._first = base.module().to(device)
 
     def copy(self) -> nn.Module:
-        """A module that shares nothing with the others; built anew where it cannot be copied."""
+        """Return a module that shares no state with the others."""
         try:
             return deepcopy(self._first)
-        # Weights that hooks work out from others, and whatever else somebody keeps in a module.
+        # Modules with weights that hooks compute, or with other objects that cannot be copied.
         except (RuntimeError, TypeError):
             return self._base.module().to(self._device)
 
 
 class _Work(NamedTuple):
-    """Samples to measure, and with what; most fields are arguments of ``gradient_products``.
+    """Samples to measure and options; most fields are arguments of ``gradient_products``.
 
     Attributes:
-        cut: Of parameters that count in part only: how many of their first entries do.
+        cut: Number of leading entries that count, for parameters that count only in part.
     """
 
     features: Tensor
@@ -106,38 +106,38 @@ def gradient_products(
     device: torch.device = CPU,
     without: int = 0,
 ) -> GradientProducts:
-    """Products of each sample's gradient, in evaluation mode, with each update.
+    """Compute the products of each sample's gradient, in evaluation mode, with each update.
 
-    One backward pass serves all clients, and each layer's gradients are used up in blocks.
-    Layers without a fast kernel, and models that cannot be taken apart, go a slower exact way
-    and are named once in the log. Two samples of every call are checked against ordinary
-    automatic differentiation.
+    One backward pass serves all clients, and each layer's gradients are processed in blocks. Layers
+    without a fast kernel, and models whose layers cannot be captured, use a slower exact method,
+    which is logged once. Two samples of every call are checked against ordinary automatic
+    differentiation.
 
     Args:
-        base: The model at which gradients are taken.
-        updates: What each client changed, ``local - base``; may be empty for norms alone.
-        features: One row a sample.
-        labels: What the architecture's loss compares outputs with, one row a sample.
-        workers: Threads, each with one processor core; results do not depend on it.
-        chunk: Samples that go through together; None takes a number fixed by the shapes.
-            Another number can change the last bits.
-        device: Where to calculate, whatever the arguments are on; results are on the CPU.
-        without: So many of the last parameters count neither in gradients nor in updates.
+        base: The model at which gradients are computed.
+        updates: Each client's update, ``local - base``; may be empty for norms alone.
+        features: One row for each sample.
+        labels: Targets of the architecture's loss, one row for each sample.
+        workers: Threads, each with one processor core; they do not change results.
+        chunk: Samples of a batch; None selects a number by the shapes. Another number can change
+            the last bits.
+        device: Device to compute on, wherever the arguments are; results are on the CPU.
+        without: Number of trailing parameters that are excluded from gradients and updates.
 
     Raises:
-        BadInput: Arguments that do not fit each other.
+        BadInput: The arguments do not fit each other.
         Unsupported: The model gives the same sample different gradients on different runs, or
-            several workers are to share a GPU.
+            several workers would share a GPU.
     """
     refuse_several_workers(device, workers)
     _check(base, updates, features, labels, workers, chunk)
     base, updates, cut = _without_last(base, updates, without)
-    kept, place = _distinct(base, updates)
-    lengths = torch.tensor([_length(base, update) for update in kept], dtype=torch.float64)
+    distinct, index = _distinct(base, updates)
+    lengths = torch.tensor([_length(base, update) for update in distinct], dtype=torch.float64)
     if not len(labels):
         empty = torch.zeros(0, dtype=torch.float64)
-        return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths[place])
-    # Tensors made in inference mode cannot be differentiated; copies made outside can.
+        return GradientProducts(empty.new_zeros(len(updates), 0), empty, lengths[index])
+    # Tensors from inference mode cannot be differentiated, but their copies can.
     with (
         torch.inference_mode(False),
         one_thread(),
@@ -146,8 +146,8 @@ def gradient_products(
     ):
         warnings.filterwarnings("ignore", message="There is a performance drop")
         work = _Work(in_model_dtype(features.detach(), base), labels, workers, chunk, device, cut)
-        dots, squared = _checked(base, kept, lengths, work)
-    return GradientProducts(dots.t()[place].contiguous(), squared, lengths[place])
+        dots, squared = _checked(base, distinct, lengths, work)
+    return GradientProducts(dots.t()[index].contiguous(), squared, lengths[index])
 
 
 def products_without_tail(
@@ -160,7 +160,7 @@ def products_without_tail(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> GradientProducts:
-    """As :func:`gradient_products`, without the share ``tail`` of the parameters, the last ones."""
+    """Return :func:`gradient_products` without the last parameters, a share ``tail`` of all."""
     last = tail_size(base.params, tail)
     return gradient_products(
         base, updates, features, labels, workers=workers, device=device, without=last
@@ -177,12 +177,15 @@ def products_centred_in_tail(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> GradientProducts:
-    """As :func:`gradient_products`, once each vector's last entries are less their own mean.
+    """Return :func:`gradient_products` with the last entries of each vector centred by their mean.
 
     With 1 the vector that is one in the n last entries and zero elsewhere, gradients and updates
-    are both projected: P v = v - <1, v> / n * 1. Of gradients, whose entries are never all
-    there, <P u, P g> = <P u, g> and |P g|^2 = |g|^2 - <1, g>^2 / n say the same. ``tail`` is the
-    share of the parameters that are the last ones.
+    are both projected: P v = v - <1, v> / n * 1. Gradients are never stored, so their products use
+    <P u, P g> = <P u, g> and |P g|^2 = |g|^2 - <1, g>^2 / n.
+
+    Args:
+        base: As in :func:`gradient_products`, like the other arguments.
+        tail: Share of the parameters that are the last ones.
     """
     last = tail_size(base.params, tail)
     if not last:
@@ -190,33 +193,33 @@ def products_centred_in_tail(
     zeros = {name: torch.zeros_like(value) for name, value in base.params.items()}
     ones = plus_tail(zeros, torch.ones(last))
     centred = [_centred(base, update, last) for update in updates]
-    found = gradient_products(
+    products = gradient_products(
         base, [*centred, ones], features, labels, workers=workers, device=device
     )
-    squared = found.squared_norms - found.dots[-1].square() / last
-    return GradientProducts(found.dots[:-1], squared.clamp_min(0), found.update_norms[:-1])
+    squared = products.squared_norms - products.dots[-1].square() / last
+    return GradientProducts(products.dots[:-1], squared.clamp_min(0), products.update_norms[:-1])
 
 
 def _centred(base: Model, update: Params, last: int) -> Params:
-    own = {name: update[name] for name in base.params}
-    mean = tail_of(own, last).double().mean()
-    return plus_tail(own, -mean.expand(last))
+    trained = {name: update[name] for name in base.params}
+    mean = tail_of(trained, last).double().mean()
+    return plus_tail(trained, -mean.expand(last))
 
 
 def _without_last(
     base: Model, updates: Sequence[Params], last: int
 ) -> tuple[Model, Sequence[Params], dict[str, int]]:
-    """The model with its last entries frozen, and updates with zeros there."""
+    """Return the model with its last entries frozen, and updates with zeros there."""
     if not last:
         return base, updates, {}
-    left = sum(value.numel() for value in base.params.values()) - last
+    remaining = sum(value.numel() for value in base.params.values()) - last
     first: Params = {}
     cut: dict[str, int] = {}
     for name, value in base.params.items():
-        if left > 0:
+        if remaining > 0:
             first[name] = value
-            cut |= {name: left} if left < value.numel() else {}
-        left -= value.numel()
+            cut |= {name: remaining} if remaining < value.numel() else {}
+        remaining -= value.numel()
     frozen = {name: value for name, value in base.params.items() if name not in first}
     shortened: list[Params] = [
         {name: update[name] for name in first}
@@ -234,13 +237,13 @@ def gradient_norms(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> Float[Tensor, " samples"]:
-    """Length of each sample's gradient; arguments as in :func:`gradient_products`."""
+    """Return the norm of each sample's gradient; arguments as in :func:`gradient_products`."""
     products = gradient_products(base, [], features, labels, workers=workers, device=device)
     return products.squared_norms.sqrt()
 
 
 def cosine(products: GradientProducts) -> Float[Tensor, "clients samples"]:
-    """Cosine of each update with each gradient; 0 where either is zero."""
+    """Return the cosine of each update with each gradient; 0 if either is zero."""
     lengths = products.update_norms[:, None] * products.squared_norms.sqrt()
     safe = lengths.masked_fill(lengths == 0, 1.0)
     return (products.dots / safe).masked_fill(lengths == 0, 0.0).clamp(-1, 1)
@@ -258,7 +261,7 @@ def _check(
         raise BadInput("the model has no trainable parameters; there is no gradient to measure")
     if len(features) != len(labels):
         raise BadInput(
-            f"features and labels must have one entry a sample, got {len(features)} and "
+            f"features and labels must have one entry for each sample, got {len(features)} and "
             f"{len(labels)}"
         )
     if workers < 1 or (chunk is not None and chunk < 1):
@@ -273,59 +276,60 @@ def _check(
 
 
 def _distinct(base: Model, updates: Sequence[Params]) -> tuple[list[Params], list[int]]:
-    """Each update once, and which of them each is.
+    """Return the distinct updates, and the index of each update among them.
 
-    Rules ask whether clients agree exactly, and a product rounds equal columns by their place in
-    it: only what is worked out once is the same.
+    Attacks test whether clients agree exactly, and a matrix product rounds equal columns
+    differently at different positions. Equal updates therefore share one computed column.
     """
-    alike: dict[tuple[float, ...], list[int]] = {}
-    kept: list[Params] = []
-    place = []
+    by_ends: dict[tuple[float, ...], list[int]] = {}
+    distinct: list[Params] = []
+    indices = []
     for update in updates:
         parts = [update[name] for name in base.params]
-        # Two numbers of each parameter tell most apart without a look at all of them.
+        # Two entries of each parameter distinguish most updates, and save full comparisons.
         ends = tuple(float(p[(end,) * p.dim()]) for p in parts if p.numel() for end in (0, -1))
-        like = alike.setdefault(ends, [])
-        found = next((one for one in like if _same(base, kept[one], update)), len(kept))
-        if found == len(kept):
-            like.append(found)
-            kept.append(update)
-        place.append(found)
-    return kept, place
+        candidates = by_ends.setdefault(ends, [])
+        equal = (i for i in candidates if _are_equal(base, distinct[i], update))
+        index = next(equal, len(distinct))
+        if index == len(distinct):
+            candidates.append(index)
+            distinct.append(update)
+        indices.append(index)
+    return distinct, indices
 
 
-def _same(base: Model, one: Params, other: Params) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in base.params)
+def _are_equal(base: Model, update: Params, other: Params) -> bool:
+    return all(torch.equal(update[name], other[name]) for name in base.params)
 
 
 def _checked(
     base: Model, updates: Sequence[Params], lengths: Float[Tensor, " clients"], work: _Work
 ) -> LayerProducts:
-    """The first way whose results ordinary differentiation confirms."""
+    """Return the first method's products that ordinary differentiation confirms."""
     features, labels, device = work.features, work.labels, work.device
-    built = _Built(base, device)
+    modules = _ModuleFactory(base, device)
     base, updates = model_on(base, device), [params_on(update, device) for update in updates]
     first = (part[:2].to(device, copy=True) for part in (features, labels))
-    ways = (
-        partial(_fast_way, built, base, updates, work.cut, *first),
-        partial(_vmap_way, built, base, updates, work.cut),
-        partial(_loop_way, built, base, updates, work.cut),
+    methods = (
+        partial(_fast_method, modules, base, updates, work.cut, *first),
+        partial(_vmap_method, modules, base, updates, work.cut),
+        partial(_loop_method, modules, base, updates, work.cut),
     )
     probe = torch.tensor(sorted({0, len(labels) - 1}))
-    for step, way in enumerate(ways):
-        last = step == len(ways) - 1
+    for step, method in enumerate(methods):
+        last = step == len(methods) - 1
         try:
-            found = _stream(way(), work)
+            products = _stream(method(), work)
         except Exception as error:
-            # Whatever a model does that this way cannot follow, the next may.
+            # The next method may support what this one does not.
             if last:
                 raise
             _announce(base.architecture.name, step, str(error).split("\n")[0])
             continue
-        exact = loop_measure(built.copy(), base, updates, work.cut)
+        exact = loop_measure(modules.copy(), base, updates, work.cut)
         truth = exact(features[probe].to(device), labels[probe].to(device))
-        if _agree(found, truth, probe, lengths):
-            return found
+        if _agree(products, truth, probe, lengths):
+            return products
         if not last:
             _announce(base.architecture.name, step, "two samples differ from ordinary autograd")
     raise Unsupported(
@@ -337,30 +341,28 @@ def _checked(
 @cache
 def _announce(architecture: str, step: int, reason: str) -> None:
     slower = ("per-sample gradients of the whole model", "one backward pass a sample")[step]
-    _log.warning(
-        "gradients of %r are taken the slower exact way, %s: %s", architecture, slower, reason
-    )
+    _log.warning("gradients of %r use a slower exact method, %s: %s", architecture, slower, reason)
 
 
 @cache
 def _announce_generic(architecture: str, kind: str) -> None:
-    _log.info("layer type %s of %r has no fast kernel; the generic one serves", kind, architecture)
+    _log.info("layer type %s of %r uses the generic kernel, which is slower", kind, architecture)
 
 
-def _fast_way(
-    built: _Built,
+def _fast_method(
+    modules: _ModuleFactory,
     base: Model,
     updates: Sequence[Params],
     cut: Mapping[str, int],
     features: Tensor,
     labels: Tensor,
-) -> _Way:
-    plan = plan_for(built.copy, base, updates, features, labels, cut)
+) -> _Method:
+    plan = plan_for(modules.copy, base, updates, features, labels, cut)
     for kind in plan.generic:
         _announce_generic(base.architecture.name, kind)
 
     def make() -> Measure:
-        module = built.copy()
+        module = modules.copy()
         parts = owners(module, base.params)
         capture = Capture(module, parts, base.architecture.task, plan.layout)
 
@@ -369,34 +371,34 @@ def _fast_way(
 
         return measure
 
-    return _Way(make, plan.chunk)
+    return _Method(make, plan.chunk)
 
 
-def _vmap_way(
-    built: _Built, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
-) -> _Way:
-    packed = stacked(base, updates)
-    return _Way(lambda: vmap_measure(built.copy(), base, packed, cut), VMAP_CHUNK)
+def _vmap_method(
+    modules: _ModuleFactory, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
+) -> _Method:
+    rows = stacked(base, updates)
+    return _Method(lambda: vmap_measure(modules.copy(), base, rows, cut), VMAP_CHUNK)
 
 
-def _loop_way(
-    built: _Built, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
-) -> _Way:
-    return _Way(lambda: loop_measure(built.copy(), base, updates, cut), VMAP_CHUNK)
+def _loop_method(
+    modules: _ModuleFactory, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
+) -> _Method:
+    return _Method(lambda: loop_measure(modules.copy(), base, updates, cut), VMAP_CHUNK)
 
 
-def _stream(way: _Way, work: _Work) -> LayerProducts:
-    """Chunks through as many workers; the order of results, on the CPU, is that of the samples."""
-    pieces = list(chunks(len(work.labels), work.chunk or way.chunk))
+def _stream(method: _Method, work: _Work) -> LayerProducts:
+    """Measure chunks in parallel; results are on the CPU, in the order of the samples."""
+    pieces = list(chunks(len(work.labels), work.chunk or method.chunk))
     idle: SimpleQueue[Measure] = SimpleQueue()
     for _ in range(min(work.workers, len(pieces))):
-        idle.put(way.make())
+        idle.put(method.make())
 
     def run(piece: slice) -> LayerProducts:
         measure = idle.get()
         try:
-            # Copies: the model may overwrite its input, and new memory is aligned alike on every
-            # run, on which the last bits of a matrix product depend.
+            # Copies, since the model may overwrite its input. New memory also has the same
+            # alignment on every run, on which the last bits of a matrix product depend.
             x, y = (part[piece].to(work.device, copy=True) for part in work[:2])
             return measure(x, y)
         finally:
@@ -414,30 +416,30 @@ def _stream(way: _Way, work: _Work) -> LayerProducts:
 
 
 def _worker() -> None:
-    # A thread takes up the process's setting only when its first operation asks for it.
+    # A new thread adopts the process's setting only at its first operation.
     torch.set_num_threads(1)
 
 
 def _agree(
-    found: LayerProducts,
+    products: LayerProducts,
     truth: LayerProducts,
     probe: Int[Tensor, " probed"],
     lengths: Float[Tensor, " clients"],
 ) -> bool:
     norms = truth.squared_norms.sqrt()
     reach = norms[:, None] * lengths
-    dots = _near(found.dots[probe], truth.dots, _COSINE_ERROR * reach)
-    return dots and _near(found.squared_norms[probe].sqrt(), norms, torch.tensor(1e-12))
+    dots = _are_close(products.dots[probe], truth.dots, _COSINE_ERROR * reach)
+    return dots and _are_close(products.squared_norms[probe].sqrt(), norms, torch.tensor(1e-12))
 
 
-def _near(found: Tensor, truth: Tensor, slack: Tensor) -> bool:
-    near = (found - truth).abs() <= _RELATIVE_ERROR * truth.abs() + slack
-    # A model that has diverged has no gradient, whichever way it is taken.
-    return bool((near | ~(found.isfinite() | truth.isfinite())).all())
+def _are_close(values: Tensor, truth: Tensor, slack: Tensor) -> bool:
+    close = (values - truth).abs() <= _RELATIVE_ERROR * truth.abs() + slack
+    # A diverged model has no finite gradient by any method.
+    return bool((close | ~(values.isfinite() | truth.isfinite())).all())
 
 
 def _length(base: Model, update: Params) -> float:
-    # Parameter by parameter: joining them would copy them.
+    # One parameter at a time, since concatenation would copy them.
     parts = [
         torch.linalg.vector_norm(update[name].detach(), dtype=torch.float64) for name in base.params
     ]

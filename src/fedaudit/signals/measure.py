@@ -1,4 +1,4 @@
-"""One pass over rounds for all signals."""
+"""Measurement of all signals in one pass over the rounds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,27 +20,27 @@ from fedaudit.signals.base import Seen, Signal
 from fedaudit.signals.outputs import OutputSignal
 
 BLOCK = 256
-"""Samples measured elsewhere go in multiples of so many: whatever goes through a model together on
-a CPU is a power of two of at most these, so that blocks cut none of it and change no bit."""
+"""Blocks of samples are multiples of this. Models on a CPU process batches of a power of two of
+at most this size, so blocks split no batch and change no bit."""
 
 Measuring: TypeAlias = Callable[[Round], MeasuredRound]
 
 
 class NotFinite(BadInput):
-    """A signal is infinite or not a number.
+    """Error for a signal that is infinite or not a number.
 
     Attributes:
         clients: Clients whose values are not finite, with the reason.
     """
 
-    # With a default, since an exception of a worker process is made again of its message alone.
+    # With a default, since exceptions of worker processes are recreated from the message alone.
     def __init__(self, message: str, clients: Mapping[ClientId, str] | None = None) -> None:
         super().__init__(message)
         self.clients = dict(clients or {})
 
 
 class _Job(NamedTuple):
-    """Inputs that all blocks share."""
+    """Inputs of all blocks."""
 
     signals: Sequence[Signal]
     blocks: SharedByKey[int, Samples]
@@ -59,40 +59,40 @@ def measure_round(
     workers: int = 1,
     device: torch.device = CPU,
 ) -> MeasuredRound:
-    """Every signal of one round, for every client in it and every sample.
+    """Measure every signal of one round, for every client in it and every sample.
 
     Args:
-        round: As the adversary sees it.
-        signals: What to measure; work that several need is done once.
+        round: The round as the adversary sees it.
+        signals: Signals to measure; computations that several signals share are done once.
         samples: The audited samples, the same for all rounds.
-        workers: Threads for the gradient signals; changes no result.
-        device: Where models are run; a GPU takes one worker.
+        workers: Threads for the gradient signals; they do not change results.
+        device: Device on which models run; a GPU takes one worker.
 
     Raises:
-        NotVisible: A signal needs what the round does not show.
+        NotVisible: A signal needs something that the round does not show.
         NotFinite: A signal is infinite or not a number.
     """
-    # The clients' own models are in a round for whoever asks how good they are.
+    # Signals never need the models that clients keep, which serve to measure utility.
     seen = Seen(replace(round, kept={}), samples, workers, device)
     of_outputs = [signal for signal in signals if isinstance(signal, OutputSignal)]
     with one_thread():
-        found = _by_clients(of_outputs, seen)
+        measured = _by_clients(of_outputs, seen)
         for signal in signals:
-            if signal.name not in found:
-                found[signal.name] = signal(seen)
-        values = {signal.name: found[signal.name] for signal in signals}
+            if signal.name not in measured:
+                measured[signal.name] = signal(seen)
+        values = {signal.name: measured[signal.name] for signal in signals}
         _refuse_not_finite(values, seen)
         return MeasuredRound(round.index, seen.clients, seen.bases, values, round.stands_for)
 
 
 _CLIENTS = 64
-"""Clients whose models are held together while their outputs are measured."""
+"""Clients whose models are in memory at the same time while their outputs are measured."""
 
 
 def _by_clients(
     signals: Sequence[OutputSignal], seen: Seen
 ) -> dict[str, Float[Tensor, "clients samples"]]:
-    """Signals of outputs, for some clients at a time: each client's depend on its model alone."""
+    """Measure signals of outputs for some clients at a time, as each depends on one model alone."""
     if isinstance(seen.round.exposed, dict) or len(seen.clients) <= _CLIENTS or not signals:
         return _by_blocks(signals, seen)
     parts = list[dict[str, Tensor]]()
@@ -105,7 +105,7 @@ def _by_clients(
 def _by_blocks(
     signals: Sequence[OutputSignal], seen: Seen
 ) -> dict[str, Float[Tensor, "clients samples"]]:
-    """Signals of outputs, for some samples at a time: outputs of sequences are large."""
+    """Measure signals of outputs for some samples at a time, as outputs of sequences are large."""
     parts: dict[str, list[Tensor]] = {signal.name: [] for signal in signals}
     for part in chunks(len(seen.samples), by_kind(seen.device, cpu=BLOCK, gpu=4 * BLOCK)):
         block = replace(seen, samples=seen.samples.take(part))
@@ -120,23 +120,24 @@ def measure_by_block(
     samples: Samples,
     *,
     workers: int = 1,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda completed, total: None,
 ) -> MeasuredRound:
-    """A round as by :func:`measure_round` on a CPU, to the same bits, told of as it goes on.
+    """Measure a round block by block on a CPU, with progress and the bits of :func:`measure_round`.
 
     Args:
-        round: As there.
-        signals: As there.
-        samples: As there.
-        workers: As there.
-        progress: Called with (samples done, samples in all), first with none and after each block.
+        round: The round as the adversary sees it.
+        signals: Signals to measure.
+        samples: The audited samples.
+        workers: Threads for the gradient signals.
+        progress: Called with (completed samples, all samples), first with 0 and then after each
+            block.
     """
     parts = list[MeasuredRound]()
     progress(0, len(samples))
     for part in chunks(len(samples), BLOCK):
         parts.append(measure_round(round, signals, samples.take(part), workers=workers))
         progress(min(len(parts) * BLOCK, len(samples)), len(samples))
-    return _joined(parts)
+    return _join(parts)
 
 
 def measure(
@@ -169,7 +170,7 @@ def measure(
         >>> algorithm = FedAvg(mlp, LocalTraining())
         >>> samples = fa.Samples([[0.0, 1.0], [1.0, 0.0]], [0, 1])
         >>> rounds = fa.simulate(algorithm, {0: samples}, rounds=2, seed=1)
-        >>> [one.clients for one in fa.measure(rounds, [Loss()], samples)]
+        >>> [measured.clients for measured in fa.measure(rounds, [Loss()], samples)]
         [(0,), (0,)]
     """
     for round in rounds:
@@ -180,15 +181,15 @@ def measure(
 def measuring_on(
     engine: Engine, signals: Sequence[Signal], samples: Samples, *, count: int
 ) -> Iterator[Measuring]:
-    """A function that measures rounds on an engine, to the bits of :func:`measure_round`.
+    """Return a function that measures rounds on an engine, with the bits of :func:`measure_round`.
 
-    Every worker takes a block of the samples through all signals.
+    Every worker measures all signals on a block of the samples.
 
     Args:
-        engine: Where to measure.
-        signals: What to measure. Each scores a sample by itself, whatever the others are.
+        engine: The engine.
+        signals: Signals to measure. Each scores a sample independently of the other samples.
         samples: The audited samples, the same for all rounds.
-        count: Blocks to aim at, such as the number of workers.
+        count: Desired number of blocks, such as the number of workers.
     """
     size = BLOCK * max(1, -(-len(samples) // (BLOCK * count)))
     parts = [samples.take(part) for part in chunks(len(samples), size)] or [samples]
@@ -196,19 +197,19 @@ def measuring_on(
     with engine.session(_measure_block, _Job(signals, blocks)) as run:
 
         def measure(round: Round) -> MeasuredRound:
-            # What clients noted and keep is for others, and need not travel.
-            shown = replace(round, kept={}, facts={})
-            return _joined(list(run([_Block(shown, number) for number in blocks])))
+            # Signals need neither clients' facts nor their kept models, so workers get none.
+            visible = replace(round, kept={}, facts={})
+            return _join(list(run([_Block(visible, number) for number in blocks])))
 
         yield measure
 
 
 def _measure_block(job: _Job, block: _Block) -> MeasuredRound:
-    """One block of samples: the function that an engine runs."""
+    """Measure one block of samples; an engine runs this function."""
     return measure_round(block.round, job.signals, job.blocks[block.number])
 
 
-def _joined(parts: Sequence[MeasuredRound]) -> MeasuredRound:
+def _join(parts: Sequence[MeasuredRound]) -> MeasuredRound:
     first = parts[0]
     signals = {
         name: torch.cat([part.signals[name] for part in parts], dim=1) for name in first.signals
@@ -217,7 +218,7 @@ def _joined(parts: Sequence[MeasuredRound]) -> MeasuredRound:
 
 
 def _refuse_not_finite(values: Mapping[str, Float[Tensor, "clients samples"]], seen: Seen) -> None:
-    """Raise if a signal is not finite; every client of whom that is true is named."""
+    """Raise if a signal is not finite, naming every client with such values."""
     clients = dict[ClientId, str]()
     messages = list[str]()
     for name, of_clients in values.items():

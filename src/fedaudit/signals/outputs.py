@@ -1,4 +1,4 @@
-"""Signals from a model's outputs: what anybody who can query the model could measure."""
+"""Signals from a model's outputs, for which query access to the model is enough."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ Classes = Int[Tensor, " samples"]
 Values = Float[Tensor, " samples"]
 
 LOG_FLOOR = 1e-30
-"""Logarithms are taken of nothing smaller (Song & Mittal's code)."""
+"""Lower limit of the arguments of logarithms (Song & Mittal's code)."""
 
 
 _LARGEST_LOGIT = 1e6
-"""A model that leaves the other classes no chance, or has one class, is as sure as that."""
+"""Limit of a scaled logit, for a model that gives the other classes no probability."""
 
 
 @dataclass(frozen=True)
 class OutputSignal:
-    """A signal of a model's outputs after training and of the label alone, sample by sample.
+    """Signal of a sample's label and of a model's outputs on it after training.
 
     Attributes:
-        snapshot: "local" for each client's own model, "global" for the server's.
+        snapshot: "local" for each client's model, "global" for the server's.
     """
 
     snapshot: str = "local"
@@ -42,18 +42,18 @@ class OutputSignal:
     def __post_init__(self) -> None:
         if self.snapshot not in ("local", "global"):
             raise BadInput(
-                "snapshot is 'local' (each client's model) or 'global' (the server's), got "
-                f"{self.snapshot!r}"
+                f"snapshot is {self.snapshot!r}; give 'local' (each client's model) or 'global' "
+                "(the server's)"
             )
 
     @property
     def needs(self) -> Sees:
-        """Outputs of the clients' models, or the one model that the server makes of them."""
+        """Outputs of the clients' models, or the global model."""
         return Sees.NEXT_MODEL if self.snapshot == "global" else Sees.PREDICTIONS
 
     @property
     def name(self) -> str:
-        """Under which measurements are kept; those of clients' own models have the plain name."""
+        """Name of the stored measurements; signals of clients' models have the plain name."""
         return self.kind if self.snapshot == "local" else f"global_{self.kind}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
@@ -70,15 +70,15 @@ class OutputSignal:
 
     @abstractmethod
     def of(self, model: Model, outputs: Outputs, targets: Targets) -> Values:
-        """The signal of one model, in 64 bits."""
+        """Return the signal of one model, in double precision."""
 
 
 @dataclass(frozen=True)
 class Loss(OutputSignal):
-    """Minus the loss of the client's model after training.
+    """Negative loss of the client's model after training.
 
-    Source: Yeom et al. 2018 (threshold on the loss); FedMIA section 3.2 takes it as one of its
-        two measurements.
+    Source: Yeom et al. 2018 (threshold on the loss); FedMIA section 3.2 takes it as one of its two
+    measurements.
     """
 
     kind = "loss"
@@ -90,7 +90,7 @@ class Loss(OutputSignal):
 
 @dataclass(frozen=True)
 class Confidence(OutputSignal):
-    """Probability that the client's model after training gives to the true class.
+    """Probability of the true class under the client's model after training.
 
     Source: CoFedMID section 5.1 (FTA-C follows it over rounds).
     """
@@ -103,9 +103,9 @@ class Confidence(OutputSignal):
 
 @dataclass(frozen=True)
 class ScaledLogit(OutputSignal):
-    """log(p / (1 - p)) of the probability p that the model gives to the true class.
+    """log(p / (1 - p)) of the model's probability p of the true class.
 
-    Over models that were trained alike it is nearly normal, as the loss is not.
+    Over similarly trained models it is approximately normal, unlike the loss.
 
     Source: Carlini et al. 2022 (LiRA), section V-B; from logits, as in section VI-A.
     """
@@ -121,7 +121,7 @@ class ScaledLogit(OutputSignal):
 
 @dataclass(frozen=True)
 class MaxPosterior(OutputSignal):
-    """Largest probability that the client's model after training gives to any class.
+    """Largest class probability under the client's model after training.
 
     Source: SeqMIA, second of the five metrics (Salem et al. 2019).
     """
@@ -134,7 +134,7 @@ class MaxPosterior(OutputSignal):
 
 @dataclass(frozen=True)
 class PosteriorSpread(OutputSignal):
-    """Standard deviation over the classes of the probabilities that the client's model gives.
+    """Standard deviation of the client's model's probabilities over the classes.
 
     Source: SeqMIA, third of the five metrics (population standard deviation).
     """
@@ -147,7 +147,7 @@ class PosteriorSpread(OutputSignal):
 
 @dataclass(frozen=True)
 class Entropy(OutputSignal):
-    """Minus the entropy, in nats, of the probabilities that the client's model gives.
+    """Negative entropy, in nats, of the client's model's class probabilities.
 
     Source: SeqMIA, fourth of the five metrics.
     Differs: Sign turned, so that it is larger for members.
@@ -162,11 +162,10 @@ class Entropy(OutputSignal):
 
 @dataclass(frozen=True)
 class ModifiedEntropy(OutputSignal):
-    """Minus the modified entropy: an entropy that knows which class is the true one.
+    """Negative modified entropy, an entropy that takes the true class into account.
 
-    With p the probability of the true class it sums -(1 - p) log p and, for every other class,
-    -p log(1 - p): nothing for a model that is sure and right, much for one that is sure and
-    wrong.
+    With p the probability of the true class, it sums -(1 - p) log p and, for every other class, -p
+    log(1 - p). It is zero for a confident correct model, and large for a confident wrong one.
 
     Source: Song & Mittal 2021, section 3.2; SeqMIA, last of the five metrics.
     Differs: Sign turned, so that it is larger for members.
@@ -177,7 +176,7 @@ class ModifiedEntropy(OutputSignal):
     def of(self, model: Model, outputs: Outputs, targets: Classes) -> Values:
         p = outputs.double().softmax(1)
         true = p.gather(1, targets[:, None]).squeeze(1)
-        # What is left to the other classes, summed: 1 - p would round to 0 for a sure model.
+        # Summed over the other classes, since 1 - p would round to 0 for a confident model.
         others = p.scatter(1, targets[:, None], 0.0)
         right = others.sum(1) * true.clamp_min(LOG_FLOOR).log()
         wrong = others * (1 - others).clamp_min(LOG_FLOOR).log()
@@ -186,10 +185,10 @@ class ModifiedEntropy(OutputSignal):
 
 @dataclass(frozen=True)
 class _LeastLikely(OutputSignal):
-    """The mean of a score over the tokens of a sequence that it is lowest for.
+    """Mean of a token score over the tokens of a sequence with the lowest scores.
 
     Attributes:
-        share: Of a sequence's tokens, in (0, 1]; at least one token is taken.
+        share: Share of a sequence's tokens, in (0, 1]; at least one token is used.
     """
 
     share: float = 0.2
@@ -198,11 +197,11 @@ class _LeastLikely(OutputSignal):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.share <= 1:
-            raise BadInput(f"share is of a sequence's tokens, in (0, 1], got {self.share}")
+            raise BadInput(f"share is {self.share}; give a share of the tokens, in (0, 1]")
 
     @property
     def name(self) -> str:
-        """Differs by share."""
+        """Name of the stored measurements, with the share."""
         return f"{super().name}_{self.share:g}"
 
     def of(self, model: Model, outputs: Outputs, targets: Tensor) -> Values:
@@ -211,12 +210,12 @@ class _LeastLikely(OutputSignal):
             raise NotVisible(f"the task {task.name!r} has no tokens, which {self.name!r} needs")
         read = task.tokens(outputs, targets)
         scores = self.scores(read).masked_fill(~read.counted, float("inf")).sort(1).values
-        taken = (self.share * read.counted.sum(1)).long().clamp_min(1)
-        return scores.cumsum(1).gather(1, taken[:, None] - 1)[:, 0] / taken
+        count = (self.share * read.counted.sum(1)).long().clamp_min(1)
+        return scores.cumsum(1).gather(1, count[:, None] - 1)[:, 0] / count
 
     @abstractmethod
     def scores(self, read: NextTokens) -> Float[Tensor, "samples positions"]:
-        """A score for every token, in 64 bits."""
+        """Return a score for every token, in double precision."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +228,7 @@ class MinK(_LeastLikely):
     kind = "min_k"
 
     def scores(self, read: NextTokens) -> Float[Tensor, "samples positions"]:
-        """Log-probabilities of the tokens that came."""
+        """Return log-probabilities of the actual tokens."""
         logs = read.logits.double().log_softmax(2)
         return logs.gather(2, read.tokens[..., None])[..., 0]
 
@@ -238,17 +237,17 @@ class MinK(_LeastLikely):
 class MinKPlusPlus(_LeastLikely):
     """Mean standardised log-probability of the least likely tokens: Min-K%++.
 
-    A token's log-probability is taken less the mean, and over the spread, of the log-probability
-    of a token that the model itself draws there.
+    A token's log-probability is standardised by the mean and the standard deviation of the
+    log-probability of a token drawn from the model at its position.
 
     Source: Zhang et al. 2025, Eqs. (3) and (4).
-    Differs: A spread of 0, where the model is certain, counts as the smallest number.
+    Differs: The variance is at least 1e-12, where the model is certain.
     """
 
     kind = "min_k_plus_plus"
 
     def scores(self, read: NextTokens) -> Float[Tensor, "samples positions"]:
-        """Standardised log-probabilities of the tokens that came."""
+        """Return standardised log-probabilities of the actual tokens."""
         logs = read.logits.double().log_softmax(2)
         chances = logs.exp()
         mean = (chances * logs).sum(2)

@@ -1,7 +1,7 @@
-"""Signals from updates: each sample's gradient against what training did to the model.
+"""Signals from updates, which compare each sample's gradient with the client's update.
 
-FedMIA writes I for the model sent minus the model returned, which points along the gradient;
-fedaudit's update is returned minus sent, so that I is minus the update.
+FedMIA defines I as the model sent minus the model returned, which points along the gradient.
+fedaudit's update is returned minus sent, so that I is the negative update.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ from fedaudit.signals.base import AgainstUpdates, Seen
 
 @dataclass(frozen=True)
 class GradientCosine:
-    """Cosine between a sample's gradient at the model sent and minus the client's update.
+    """Cosine between a sample's gradient at the model sent and the negative update of the client.
 
-    A zero gradient or update has no direction; its cosine is 0.
+    The cosine of a zero gradient or update is 0.
 
     Source: FedMIA, Eq. (7); Li et al. 2022.
     """
@@ -38,15 +38,14 @@ class GradientCosine:
 
 @dataclass(frozen=True)
 class CentredTailCosine:
-    """The cosine once the last entries of gradient and update are each less their own mean.
+    """Cosine after the last entries of gradient and update are each centred by their mean.
 
-    A server that knows of one number which a client adds to all of its last parameters has by
-    this what the cosine over uploads without that number would tell it, but for the one
-    direction that it gives up.
+    For a server that knows that a client adds one number to all of its last parameters: this
+    removes the number. The result is the cosine without it, up to the one projected direction.
 
     Attributes:
-        tail: Share of the parameters, counted from the last, to which the number is added, in
-            (0, 1]; in a study that of the audited client's noise if left out.
+        tail: Share of the parameters, counted from the last, to which the number is added, in (0,
+            1]. In a study it defaults to that of the audited client's noise.
 
     Source: None; FedMIA, Eq. (7), against CoFedMID's algorithm 3.
     """
@@ -56,11 +55,11 @@ class CentredTailCosine:
 
     def __post_init__(self) -> None:
         if not 0 < self.tail <= 1:
-            raise BadInput(f"tail is a share of the parameters in (0, 1], got {self.tail}")
+            raise BadInput(f"tail is {self.tail}; give a share of the parameters, in (0, 1]")
 
     @property
     def name(self) -> str:
-        """Differs by where the tail begins."""
+        """Name of the stored measurements, with the tail."""
         return f"gradient-cosine-centred-tail-{self.tail:g}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
@@ -72,13 +71,13 @@ class CentredTailCosine:
 
 @dataclass(frozen=True)
 class WithoutTailCosine:
-    """The cosine over all parameters but the last.
+    """Cosine over all parameters but the last ones.
 
-    A server that knows where a client's noise lies looks at the rest, which has none.
+    For a server that knows where a client adds noise: the other parameters have none.
 
     Attributes:
-        tail: Share of the parameters, counted from the last, that is left out, in (0, 1); in a
-            study that of the audited client's noise if left out.
+        tail: Share of the parameters, counted from the last, that is excluded, in (0, 1). In a
+            study it defaults to that of the audited client's noise.
 
     Source: None; FedMIA, Eq. (7), against CoFedMID's section 4.3.
     """
@@ -89,13 +88,13 @@ class WithoutTailCosine:
     def __post_init__(self) -> None:
         if not 0 < self.tail < 1:
             raise BadInput(
-                f"tail is a share of the parameters in (0, 1), of which some must be left; got "
-                f"{self.tail}"
+                f"tail is {self.tail}; give a share of the parameters, in (0, 1), so that some "
+                "parameters remain"
             )
 
     @property
     def name(self) -> str:
-        """Differs by where the tail begins."""
+        """Name of the stored measurements, with the tail."""
         return f"gradient-cosine-without-tail-{self.tail:g}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
@@ -112,13 +111,13 @@ def _cosines(against: AgainstUpdates) -> Float[Tensor, "clients samples"]:
 
 @dataclass(frozen=True)
 class GradientNorm:
-    """Minus the squared length of a sample's gradient at the model sent.
+    """Negative squared norm of a sample's gradient at the model sent.
 
-    It knows nothing of the client: the same for all clients that were sent the same model.
+    It does not depend on the client: clients that were sent the same model have the same values.
 
     Source: Nasr et al. 2019, as FedMIA's Grad-Norm.
-    Differs: Also as "grad-norm" over several rounds it keeps this sign; the published code
-        negates the averaged form twice.
+    Differs: Also as "grad-norm" over several rounds it keeps this sign; the published code negates
+    the averaged form twice.
     """
 
     name = "gradient-norm"
@@ -130,12 +129,12 @@ class GradientNorm:
 
 @dataclass(frozen=True)
 class GradientDifference:
-    """Reduction of I's squared length without a sample's gradient g: |I|^2 - |I - g|^2.
+    """Reduction of I's squared norm when a sample's gradient g is subtracted: |I|^2 - |I - g|^2.
 
     Attributes:
-        scale: "raw" takes I as it is, as the published code does: I is about a learning rate
-            long, so that the score is mostly minus the squared length of g. "sum" lengthens I
-            to the sum of the samples' gradients, for which the threshold 0 was derived.
+        scale: "raw" uses I as it is, like the published code. The norm of I is then proportional to
+            the learning rate, and the score is mostly the negative squared norm of g. "sum" scales
+            I to the sum of the samples' gradients, for which the threshold 0 was derived.
 
     Source: Li et al. 2022; FedMIA's Grad-Diff.
     """
@@ -145,36 +144,36 @@ class GradientDifference:
 
     def __post_init__(self) -> None:
         if self.scale not in ("raw", "sum"):
-            raise BadInput(f'scale is "raw" or "sum", got {self.scale!r}')
+            raise BadInput(f'scale is {self.scale!r}; give "raw" or "sum"')
 
     @property
     def name(self) -> str:
-        """Differs by scale."""
+        """Name of the stored measurements, with the scale."""
         return f"gradient-difference-{self.scale}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """See :class:`fedaudit.signals.base.Signal`.
+        """Return the signal of every client and sample.
 
         Raises:
-            Unsupported: The scale "sum" is asked for, but how clients step is unknown.
+            Unsupported: The scale is "sum", and the clients' step sizes are unknown.
         """
         dots, gradient_norms, _ = seen.against_updates
-        return 2 * self._lengthening(seen)[:, None] * -dots - gradient_norms.square()
+        return 2 * self._scales(seen)[:, None] * -dots - gradient_norms.square()
 
-    def _lengthening(self, seen: Seen) -> Float[Tensor, " clients"]:
+    def _scales(self, seen: Seen) -> Float[Tensor, " clients"]:
         if self.scale == "raw":
             return torch.ones(len(seen.clients), dtype=torch.float64)
-        known = [scale for scale in seen.gradient_scales if scale is not None]
-        if len(known) < len(seen.clients):
+        scales = [scale for scale in seen.gradient_scales if scale is not None]
+        if len(scales) < len(seen.clients):
             raise Unsupported(
-                'gradient-difference with scale "sum" must know the learning rate, batch size and '
-                'epochs of SGD clients; they are not known here, use scale "raw"'
+                'gradient-difference with scale "sum" needs the learning rate, batch size and '
+                'epochs of SGD clients, which are unknown; use scale "raw"'
             )
-        return torch.tensor(known, dtype=torch.float64)
+        return torch.tensor(scales, dtype=torch.float64)
 
 
 class _Linear(NamedTuple):
-    """A trained linear layer: its path, and its weight's shape."""
+    """Trained linear layer: its path and its weight's shape."""
 
     path: str
     outputs: int
@@ -183,24 +182,28 @@ class _Linear(NamedTuple):
 
 @dataclass(frozen=True)
 class ProjectionResidual:
-    """Minus the share of a linear layer's input that lies outside of the span of its update.
+    """Negative share of a linear layer's input that lies outside the row space of its update.
 
-    The input is that of the model sent, in evaluation mode; of a sequence, that of all positions
-    together. The span has at most as many dimensions as the layer has outputs (an adapter has its
-    rank of them, the last layer one less than there are classes), and as an upload stands for
-    different inputs: with more of these it holds members in part, and with more of these than the
-    layer has inputs it tells little. What enters the first layer is the same in all steps of a
-    client; what enters later ones moves as the client trains. Noise, weight decay and optimizers
-    that scale each weight (Adam) bring in directions that nobody's sample has.
+    The input is computed at the model sent, in evaluation mode. For a sequence it consists of all
+    positions together.
 
-    An input of zeros, and every input where the update is zero, is outside: -1.
+    An update spans at most as many dimensions as the layer has outputs. An adapter spans at most
+    its rank, and the last layer one dimension less than there are classes. It also spans at most as
+    many dimensions as it had distinct inputs. With more inputs than that, members lie in the span
+    only in part; with more than the layer has input features, the signal says little.
+
+    Inputs of the first layer are the same in all steps of a client, while those of later layers
+    change during training. Noise, weight decay and optimizers that scale each weight (Adam) add
+    directions that no sample has.
+
+    The signal is -1 for an input of zeros, and for every input if the update is zero.
 
     Attributes:
-        layer: Path of the layer in the network, such as ``"3"`` or ``"blocks.0.hidden.0"``; empty
-            takes the one whose update can span most, the first of equal ones.
-        ridge: How strong a direction is, as a share of the update's length, that counts by half:
-            with A the layer's update over its length, I - A'(AA' + ridge² I)⁻¹A is what is left
-            outside. Above 0.
+        layer: Path of the layer in the network, such as ``"3"`` or ``"blocks.0.hidden.0"``. Empty
+            selects the first of the layers whose update can span most dimensions.
+        ridge: Strength at which a direction counts half, as a share of the update's norm, in (0,
+            1). With A the layer's update over its norm, the residual is that of I - A'(AA' + ridge²
+            I)⁻¹A.
 
     Source: Deng et al. 2026 (ProjRes, arXiv 2604.21197), the idea; seen in its abstract alone.
     Differs: No threshold on singular values, at which rounding would decide what is in the span.
@@ -213,57 +216,57 @@ class ProjectionResidual:
     def __post_init__(self) -> None:
         if not 0 < self.ridge < 1:
             raise BadInput(
-                f"ridge is a share of the update's length, in (0, 1), got {self.ridge}; 0.0003 is "
-                "far above rounding and far below what a sample leaves"
+                f"ridge is {self.ridge}; give a share of the update's norm, in (0, 1): 0.0003 is "
+                "far above rounding errors and far below the contribution of a sample"
             )
 
     @property
     def name(self) -> str:
-        """Differs by layer and ridge."""
-        at = f"-at-{self.layer}" if self.layer else ""
-        return f"projection-residual{at}" + (f"-{self.ridge:g}" if self.ridge != 3e-4 else "")
+        """Name of the stored measurements, with layer and ridge."""
+        suffix = f"-at-{self.layer}" if self.layer else ""
+        return f"projection-residual{suffix}" + (f"-{self.ridge:g}" if self.ridge != 3e-4 else "")
 
     def refuse_misfit(self, model: Model) -> None:
-        """Refuses a model without a trained linear layer, or without the one that is named.
+        """Raise if the model lacks a trained linear layer, or the selected one.
 
         Raises:
             Unsupported: There is no linear layer.
-            BadInput: None of that name.
+            BadInput: The selected layer does not exist.
         """
         self._layer_of(model)
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
         features, bases = seen.samples.features, seen.bases.tolist()
-        # Each distinct model is run once, wherever the clients that were sent it stand.
-        entered: dict[int, tuple[_Linear, list[Tensor]]] = {}
-        found = list[Float[Tensor, " samples"]]()
+        # Each distinct model runs once, whichever clients were sent it.
+        inputs_of: dict[int, tuple[_Linear, list[Tensor]]] = {}
+        scores = list[Float[Tensor, " samples"]]()
         for client, base in zip(seen.clients, bases, strict=True):
-            one = seen.round.exposed[client]
-            if one.base is None or one.update is None:
+            exposed = seen.round.exposed[client]
+            if exposed.base is None or exposed.update is None:
                 raise NotVisible(
-                    "the models the clients were sent, or their updates, are hidden in this view, "
-                    "so this signal cannot be measured"
+                    "this view hides the models the clients were sent, or their updates, so this "
+                    "signal cannot be measured"
                 )
-            if base not in entered:
-                layer = self._layer_of(one.base, seen.device)
-                entered[base] = layer, _entering(one.base, layer, features, seen.device)
-            layer, inputs = entered[base]
-            found.append(_scores(one.update[f"{layer.path}.weight"], inputs, self.ridge))
-        return torch.stack(found)
+            if base not in inputs_of:
+                layer = self._layer_of(exposed.base, seen.device)
+                inputs_of[base] = layer, _layer_inputs(exposed.base, layer, features, seen.device)
+            layer, inputs = inputs_of[base]
+            scores.append(_scores(exposed.update[f"{layer.path}.weight"], inputs, self.ridge))
+        return torch.stack(scores)
 
     def _layer_of(self, model: Model, device: torch.device = CPU) -> _Linear:
-        layers = {one.path: one for one in _linear_layers(model, device)}
+        layers = {layer.path: layer for layer in _linear_layers(model, device)}
         if not layers:
             raise Unsupported(
-                f"model {model.architecture.name!r} has no linear layer that clients train, in "
-                "whose update a sample could leave its input; take an attack on losses or "
-                "gradients, such as fedmia-1 or fedmia-2"
+                f"model {model.architecture.name!r} has no trained linear layer, whose update "
+                "would contain inputs of samples; use an attack on losses or gradients, such as "
+                "fedmia-1 or fedmia-2"
             )
         if self.layer and self.layer not in layers:
             raise unknown_name("trained linear layer", self.layer, layers)
         if self.layer:
             return layers[self.layer]
-        return max(layers.values(), key=lambda one: min(one.outputs, one.inputs))
+        return max(layers.values(), key=lambda layer: min(layer.outputs, layer.inputs))
 
 
 def _scores(
@@ -273,40 +276,41 @@ def _scores(
 ) -> Float[Tensor, " samples"]:
     if not bool(update.isfinite().all()):
         return torch.full((sum(map(len, inputs)),), torch.nan, dtype=torch.float64)
-    outside = _Outside(update, ridge)
+    projection = _ResidualProjection(update, ridge)
     parts = [torch.empty(0, dtype=torch.float64)]
     for vectors in (part.double() for part in inputs):
-        whole, left = (each.square().sum((1, 2)).sqrt() for each in (vectors, outside.of(vectors)))
-        parts.append(-torch.where(whole > 0, left / whole.where(whole > 0, 1.0), 1.0))
+        pair = vectors, projection.residual(vectors)
+        norms, residuals = (each.square().sum((1, 2)).sqrt() for each in pair)
+        parts.append(-torch.where(norms > 0, residuals / norms.where(norms > 0, 1.0), 1.0))
     return torch.cat(parts)
 
 
-class _Outside:
-    """Takes away from vectors what lies in the span of a matrix's rows, weak directions less."""
+class _ResidualProjection:
+    """Ridge-regularised projection onto the complement of a matrix's row space."""
 
     def __init__(self, update: Float[Tensor, "outputs inputs"], ridge: float) -> None:
         rows = update.detach().double().to(CPU)
         length = rows.norm()
         self._rows = rows / length if float(length) > 0 else rows
-        # Of both products the smaller: the inverse is the same map, worked out on either side.
+        # The smaller of both products: the inverse gives the same map on either side.
         self._wide = rows.shape[0] < rows.shape[1]
         product = self._rows @ self._rows.T if self._wide else self._rows.T @ self._rows
         eye = torch.eye(len(product), dtype=product.dtype)
         self._weakest = ridge**2
         self._factor = torch.linalg.cholesky(product + self._weakest * eye)
 
-    def of(self, vectors: Float[Tensor, "samples positions inputs"]) -> Tensor:
-        """Rest of each vector."""
+    def residual(self, vectors: Float[Tensor, "samples positions inputs"]) -> Tensor:
+        """Return the part of each vector outside the row space."""
         flat = vectors.reshape(-1, vectors.shape[-1])
         if self._wide:
-            left = flat - (self._solved(self._rows @ flat.T).T @ self._rows)
+            residual = flat - (self._solve(self._rows @ flat.T).T @ self._rows)
         else:
-            left = self._weakest * self._solved(flat.T).T
-        return left.reshape(vectors.shape)
+            residual = self._weakest * self._solve(flat.T).T
+        return residual.reshape(vectors.shape)
 
-    def _solved(self, right: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-        found: Tensor = torch.cholesky_solve(right, self._factor)
-        return found
+    def _solve(self, right: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+        solution: Tensor = torch.cholesky_solve(right, self._factor)
+        return solution
 
 
 def _linear_layers(model: Model, device: torch.device) -> Iterator[_Linear]:
@@ -316,28 +320,30 @@ def _linear_layers(model: Model, device: torch.device) -> Iterator[_Linear]:
             yield _Linear(path, *weight.shape)
 
 
-def _entering(model: Model, layer: _Linear, features: Tensor, device: torch.device) -> list[Tensor]:
-    """Inputs of a layer, for some samples at a time; several calls are so many positions."""
-    found, given = list[Tensor](), list[Tensor]()
+def _layer_inputs(
+    model: Model, layer: _Linear, features: Tensor, device: torch.device
+) -> list[Tensor]:
+    """Return a layer's inputs in batches of samples; each call of the layer is a position."""
+    batches, calls = list[Tensor](), list[Tensor]()
 
-    def watch(part: nn.Module, args: tuple[Tensor, ...]) -> None:
-        given.append(args[0].detach().clone())
+    def record(part: nn.Module, args: tuple[Tensor, ...]) -> None:
+        calls.append(args[0].detach().clone())
 
     with computing_on(device), torch.no_grad():
         module = loaded(model, "evaluation", device).eval()
-        handle = module.get_submodule(layer.path).register_forward_pre_hook(watch)
+        handle = module.get_submodule(layer.path).register_forward_pre_hook(record)
         try:
             for piece in chunks(len(features), CHUNK):
                 x = in_model_dtype(features[piece].detach(), model).to(device, copy=True)
                 model.architecture.task.outputs(module, x)
-                if not given or any(one.shape[0] != len(x) for one in given):
+                if not calls or any(inputs.shape[0] != len(x) for inputs in calls):
                     raise Unsupported(
                         f"the layer {layer.path!r} of model {model.architecture.name!r} is not "
-                        "called with a row a sample; name another in the setting 'layer'"
+                        "called with one row for each sample; set 'layer' to another layer"
                     )
-                rows = [one.reshape(len(x), -1, layer.inputs).to(CPU) for one in given]
-                found.append(torch.cat(rows, dim=1))
-                given.clear()
+                rows = [inputs.reshape(len(x), -1, layer.inputs).to(CPU) for inputs in calls]
+                batches.append(torch.cat(rows, dim=1))
+                calls.clear()
         finally:
             handle.remove()
-    return found
+    return batches

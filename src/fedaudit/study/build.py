@@ -26,9 +26,9 @@ from fedaudit.metrics.table import metric_named
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
     View,
-    as_one,
-    of_outputs,
-    of_several_models,
+    merged_view,
+    output_view,
+    several_models_view,
     view_named,
 )
 from fedaudit.plan.algorithm import algorithm_of, refuse_unmeasured
@@ -339,7 +339,7 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
             f"{study.partition.clients - 1}"
         )
     if study.audit.merge:
-        view = as_one(view, study.audit.merge)
+        view = merged_view(view, study.audit.merge)
     for kind in extensions:
         view = kind.extend_view(study, view)
     return view
@@ -348,8 +348,8 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
 def _view_of_uploads(view: View, algorithm: Algorithm) -> View:
     """Remove from a view what the clients of an algorithm do not send."""
     if algorithm.upload_kind is Logits:
-        return of_outputs(view)
-    return of_several_models(view) if isinstance(algorithm, ChoosesModels) else view
+        return output_view(view)
+    return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view
 
 
 def _attacks_of(study: Study) -> dict[str, Attack]:

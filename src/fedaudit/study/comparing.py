@@ -473,18 +473,22 @@ def _inside(row: Row, figures: _RowFigures) -> Targets:
 
 def _attack_figures(record: Record, family: str) -> _RowFigures:
     """Return a record's figures of attacks on a defense; those with values come first."""
-    own = [f for f in record.findings if _is_compared(f) and (f.defense or NO_DEFENSE) == family]
+    compared = [
+        figure
+        for figure in record.findings
+        if _is_compared(figure) and (figure.defense or NO_DEFENSE) == family
+    ]
     # Without a fair draw, differences between clients are part of a figure.
-    own = [figure for figure in own if figure.fair] or own
+    compared = [figure for figure in compared if figure.fair] or compared
     # Tests of figures over seeds are corrected as a separate family.
-    over_seeds = any(figure.seed is None for figure in own)
-    single = [figure for figure in own if figure.seed is not None] or own
+    over_seeds = any(figure.seed is None for figure in compared)
+    single = [figure for figure in compared if figure.seed is not None] or compared
     refused = [figure for figure in single if figure.value is None]
     groups: dict[AttackKey, list[Estimate]] = {}
-    for figure in [*(figure for figure in own if figure.value is not None), *refused]:
+    for figure in [*(figure for figure in compared if figure.value is not None), *refused]:
         key = AttackKey(figure.attack, figure.contrast, figure.metric)
         groups.setdefault(key, []).append(figure)
-    by_key, directions = _RowFigures(), directions_of(own)
+    by_key, directions = _RowFigures(), directions_of(compared)
     for key, figures in groups.items():
         values: dict[int | None, dict[int | None, Value]] = {}
         tested = []

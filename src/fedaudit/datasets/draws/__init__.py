@@ -1,1 +1,1 @@
-"""Audit draws: which samples are audited, who trained on them, and data for attacks that learn."""
+"""Audit draws: the audited samples, their owners, and data for attacks that learn."""

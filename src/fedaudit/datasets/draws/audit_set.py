@@ -1,6 +1,6 @@
-"""Audited samples with their true owners, and the training samples of each client."""
+"""Audited samples with their owners, clients' training samples, and data for attacks that learn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, short_repr
@@ -21,16 +21,16 @@ from fedaudit.datasets.dataset import Dataset
 @short_repr
 @dataclass(frozen=True)
 class AuditSet:
-    """Samples to be attacked, the same for every client and round, and their true owners.
+    """Audited samples, the same for every client and round, and their true owners.
 
     Attributes:
         samples: The audited samples, in random order.
-        owner: The client that trains on each, or ``NOBODY``.
-        panel: The target client for which a fair draw decided the sample's owner; ``NOBODY`` if
-            no fair draw decided it.
+        owner: The client that trains on each sample; ``NOBODY`` (-1) for a held-out sample.
+        panel: The target client for which a fair draw decided the sample's owner; ``NOBODY``
+            without a fair draw.
         group: Group of each sample (a protected attribute), if the data set has one.
-        subject: Person of each sample, if fair draws were about people with all their samples; None
-            if they were about single samples.
+        subject: Person of each sample, if fair draws chose people with all their samples; None if
+            they chose single samples.
         drawn_for: The target whose label distribution each sample was drawn with, or ``NOBODY``;
             None if that is the panel.
         unaudited: Clients that declined the audit or gave no part that fits, with the reason.
@@ -49,22 +49,22 @@ class AuditSet:
 
     @property
     def fair(self) -> Bool[ndarray, " samples"]:
-        """Which samples had their owner decided by a fair draw for some target."""
+        """Mask of the samples whose owner a fair draw for some target decided."""
         decided: Bool[ndarray, " samples"] = self.panel != NOBODY
         return decided
 
     def fair_for(self, target: ClientId) -> Bool[ndarray, " samples"]:
-        """Which samples were member, other client's or unseen with equal chance for this target.
+        """Return a mask of the samples whose owner a fair draw for this target decided.
 
-        Bounds that rest on independent inclusion use these samples only.
+        Bounds that require independent inclusion use these samples only.
         """
         decided: Bool[ndarray, " samples"] = self.panel == target
         return decided
 
     def drawn_with(self, target: ClientId) -> Bool[ndarray, " samples"]:
-        """Return which samples were drawn with this target's label distribution.
+        """Return a mask of the samples that were drawn with this target's label distribution.
 
-        All samples of its fair draw are, and so are the extra non-members of that draw.
+        They are all samples of its fair draw and the extra non-members of that draw.
         """
         drawn: Bool[ndarray, " samples"] = (
             self.panel if self.drawn_for is None else self.drawn_for
@@ -72,12 +72,12 @@ class AuditSet:
         return drawn
 
     def origin(self, target: ClientId) -> Int[ndarray, " samples"]:
-        """Provenance of each sample as seen from the target: values of :class:`Origin`."""
+        """Return the provenance of each sample for the target: values of :class:`Origin`."""
         elsewhere = np.where(self.owner == NOBODY, Origin.UNSEEN, Origin.OTHER_CLIENT)
         return np.where(self.owner == target, Origin.MEMBER, elsewhere).astype(np.int64)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything but the features, for storage with a run."""
+        """Return all fields but the features, for storage with a run."""
         stored = {
             "ids": self.samples.ids,
             "labels": self.samples.labels,
@@ -95,8 +95,8 @@ class AuditSet:
 class OwnSamples(NamedTuple):
     """Random samples of each client's training data for source inference, equally many of each.
 
-    Membership inference does not use them. They are measured after the audited samples, and are
-    not part of the audit set.
+    Membership inference does not use them. They are measured after the audited samples, and are not
+    part of the audit set.
 
     Attributes:
         added: Samples that are not audited for membership.
@@ -112,14 +112,14 @@ class OwnSamples(NamedTuple):
 @short_repr
 @dataclass(frozen=True)
 class Deal:
-    """Each client's training samples, and the audited ones.
+    """Training samples of each client, and the audited samples.
 
     Attributes:
-        clients: Training samples of each client, audited and background samples in one
-            random order.
+        clients: Training samples of each client, audited and background samples in one random
+            order.
         audit: The audited samples with their owners.
-        told: Stated number of training samples of clients whose other samples are not known.
-        own: Samples for source inference only; None if it asks about audited samples.
+        told: Reported number of training samples of clients whose other samples are unknown.
+        own: Samples for source inference only; None if it uses the audited samples.
     """
 
     clients: dict[ClientId, Samples]
@@ -147,7 +147,7 @@ class Deal:
         return Samples.joined(self.audit.samples, self.own.added)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything about the measured samples but their features, for storage."""
+        """Return all fields of the measured samples but the features, for storage."""
         stored = self.audit.tensors()
         if self.own is not None:
             stored["own/ids"] = self.own.added.ids
@@ -162,7 +162,7 @@ class Deal:
 
         Args:
             data: The samples that each client trains on.
-            each: Samples of each client; as many as the smallest one has if that is fewer.
+            each: Samples of each client, at most as many as the smallest client has.
             seed: Root seed.
         """
         each = min(each, *(len(samples) for samples in data.values()))
@@ -186,13 +186,13 @@ class Deal:
             ],
             dtype=np.int64,
         )
-        # In random order.
+        # A random order, so that positions reveal no owner.
         new = seeded_numpy(seed, "order of own samples").permutation(np.flatnonzero(place < 0))
         place[new] = len(self.audit) + np.arange(len(new))
         return replace(self, own=OwnSamples(chosen.take(torch.from_numpy(new)), place, owner))
 
     def class_counts(self, classes: int) -> dict[ClientId, list[int]]:
-        """Number of samples of each class that each client trains on."""
+        """Return the number of samples of each class that each client trains on."""
         return {
             client: torch.bincount(samples.labels, minlength=classes).tolist()
             for client, samples in self.clients.items()
@@ -203,11 +203,11 @@ class Audited(NamedTuple):
     """Audited samples by id.
 
     Attributes:
-        ids: Of the samples.
-        owner: Who trains on each.
-        panel: For which target that was a fair draw.
-        subject: Of which person each is, where the draw was about people.
-        drawn_for: As of :class:`AuditSet`.
+        ids: Ids of the samples.
+        owner: The client that trains on each sample.
+        panel: The target for which a fair draw decided this.
+        subject: Person of each sample, if people were drawn.
+        drawn_for: As in :class:`AuditSet`.
     """
 
     ids: Int[ndarray, " audited"]
@@ -217,35 +217,35 @@ class Audited(NamedTuple):
     drawn_for: Int[ndarray, " audited"] | None = None
 
 
-def dealt(
+def build_deal(
     dataset: Dataset,
-    held: Mapping[ClientId, Int[ndarray, " _"]],
+    ids_by_client: Mapping[ClientId, Int[ndarray, " _"]],
     audited: Audited,
     *,
     seed: int,
 ) -> Deal:
-    """Look the samples up, in random orders that reveal nothing.
+    """Return the deal of samples that are given by their ids, in random orders that reveal nothing.
 
     Args:
-        dataset: Where the samples are.
-        held: Ids of the samples that each client trains on.
-        audited: What is audited.
-        seed: Root seed; decides the orders.
+        dataset: The samples.
+        ids_by_client: Ids of the samples that each client trains on.
+        audited: The audited samples.
+        seed: Root seed of the orders.
 
     Raises:
         BadInput: A client has no samples.
     """
-    for client, mine in held.items():
-        if not len(mine):
+    for client, ids in ids_by_client.items():
+        if not len(ids):
             raise BadInput(
-                f"client {client} is left without samples; give more samples per client, "
-                "fewer clients or a smaller audit"
+                f"client {client} has no samples; give more samples per client, fewer clients or "
+                "a smaller audit"
             )
     clients = {
         client: dataset.samples(
-            torch.from_numpy(seeded_numpy(seed, "order", client).permutation(mine))
+            torch.from_numpy(seeded_numpy(seed, "order", client).permutation(ids))
         )
-        for client, mine in held.items()
+        for client, ids in ids_by_client.items()
     }
     order = seeded_numpy(seed, "audit order").permutation(len(audited.ids))
     samples = dataset.samples(torch.from_numpy(audited.ids[order]))
@@ -257,21 +257,141 @@ def dealt(
 
 
 def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
-    """Raise if there are fewer than two clients, or targets are unknown or named twice."""
+    """Raise if there are fewer than two clients, or targets are unknown or repeated."""
     if clients < 2:
         raise BadInput(
-            f"an audit compares the target with other clients and so needs at least 2 clients, "
-            f"got {clients}; raise clients"
+            f"an audit compares the target with other clients and needs at least 2 clients, got "
+            f"{clients}; raise clients"
         )
     if not targets or len(set(targets)) != len(targets):
-        raise BadInput(f"targets must name at least one client, each once, got {tuple(targets)}")
+        raise BadInput(f"targets are {tuple(targets)}; name at least one client, each once")
     for target in targets:
         if not 0 <= target < clients:
             raise BadInput(f"target {target} is no client; clients are numbered 0 to {clients - 1}")
 
 
-def all_but(count: int, taken: Int[ndarray, " taken"]) -> Int[ndarray, " left"]:
-    """Return the whole numbers below a count that are not taken, in ascending order."""
-    free = np.ones(count, dtype=bool)
-    free[taken] = False
-    return np.flatnonzero(free)
+def other_positions(count: int, used: Int[ndarray, " used"]) -> Int[ndarray, " free"]:
+    """Return the positions below a count that are not used, in ascending order."""
+    is_free = np.ones(count, dtype=bool)
+    is_free[used] = False
+    return np.flatnonzero(is_free)
+
+
+def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:
+    """Deal a shadow federation from training samples that the audited run does not use.
+
+    Training samples of the audited run's clients and its audited samples are not dealt. The test
+    part is used for testing. Samples keep their ids in the data set.
+
+    Args:
+        dataset: Data set of the audited run.
+        audited: The audited run's deal.
+        draw: Function that deals a data set to the shadow's clients.
+
+    Raises:
+        BadInput: Too few samples remain for a federation of the audited one's size.
+    """
+    free_ids = untouched(dataset, audited)
+    needed, available = sum(audited.sizes.values()), len(free_ids)
+    if available < needed:
+        raise BadInput(
+            f"a shadow federation needs {needed} training samples that the audited run does not "
+            f"use, and {available} of {len(dataset.train)} are left; lower "
+            f"{setting('partition.samples_per_client')} so that the clients take less than half of "
+            "the data (or, "
+            'for attacks that learn, set shadow.mode = "known-split")'
+        )
+    ids = torch.cat([free_ids, dataset.test.ids])
+    remaining = Dataset(
+        dataset.name,
+        dataset.train.take(free_ids).replace(ids=torch.arange(available)),
+        dataset.test.replace(ids=torch.arange(available, available + len(dataset.test))),
+        dataset.classes,
+        dataset.normalisation,
+        None if dataset.group is None else dataset.group[ids],
+        dataset.group_names,
+        None if dataset.subject is None else dataset.subject[ids],
+    )
+    try:
+        deal = draw(remaining)
+    except BadInput as error:
+        raise BadInput(
+            f"no shadow federation can be dealt from the {available} remaining samples: {error}"
+        ) from error
+    return Deal(
+        {client: _with_ids(samples, ids) for client, samples in deal.clients.items()},
+        replace(deal.audit, samples=_with_ids(deal.audit.samples, ids)),
+    )
+
+
+class KnownMembers(NamedTuple):
+    """Samples that are not audited, with known membership.
+
+    Attributes:
+        client: The client whose training data is known.
+        samples: The samples, half of them that client's.
+        is_member: Which samples are that client's.
+    """
+
+    client: ClientId
+    samples: Samples
+    is_member: Bool[Tensor, " samples"]
+
+
+def known_split(
+    dataset: Dataset,
+    audited: Deal,
+    *,
+    client: ClientId,
+    trained_on: Int[ndarray, " _"],
+    size: int,
+    seed: int,
+) -> KnownMembers:
+    """Draw samples that a client trained on and as many that no client did, none of them audited.
+
+    Non-members are training samples that were not dealt and, if these do not suffice, test samples.
+
+    Args:
+        dataset: Data set of the run.
+        audited: Deal of the run.
+        client: The client whose training data is known.
+        trained_on: Ids of the samples that this client trains on: its data, less those that a
+            defense holds out.
+        size: Size of both halves together.
+        seed: Root seed of the choice.
+
+    Raises:
+        BadInput: Too few of the client's samples, or of held-out samples, are not audited.
+    """
+    rng = seeded_numpy(seed, "known split")
+    audit, half = audited.audit.samples.ids.numpy(), size // 2
+    members = np.setdiff1d(trained_on, audit)
+    unused = rng.permutation(untouched(dataset, audited).numpy())
+    tests = rng.permutation(np.setdiff1d(dataset.test.ids.numpy(), audit))
+    non_members = np.concatenate([unused, tests])
+    if min(len(members), len(non_members)) < half or not half:
+        raise BadInput(
+            f"a known split of {size} needs {half} samples that client {client} trained on and as "
+            f"many held-out samples, none of them audited; there are {len(members)} and "
+            f"{len(non_members)}; set shadow.known to at least 2 and at most "
+            f"{2 * min(len(members), len(non_members))}, or audit less"
+        )
+    ids: Int[ndarray, " samples"] = np.concatenate(
+        [rng.permutation(members)[:half], non_members[:half]]
+    )
+    order = rng.permutation(len(ids))
+    is_member = torch.from_numpy(order < half)
+    return KnownMembers(client, dataset.samples(torch.from_numpy(ids[order])), is_member)
+
+
+def untouched(dataset: Dataset, audited: Deal) -> Int[Tensor, " samples"]:
+    """Return ids of training samples that no client trains on and that are not audited."""
+    used = [samples.ids for samples in audited.clients.values()] + [audited.audit.samples.ids]
+    free = torch.ones(len(dataset), dtype=torch.bool)
+    free[torch.cat(used)] = False
+    return free[: len(dataset.train)].nonzero().flatten()
+
+
+def _with_ids(samples: Samples, ids: Int[Tensor, " all"]) -> Samples:
+    """Return the samples with their ids in the whole data set."""
+    return samples.replace(ids=ids[samples.ids])

@@ -1,4 +1,4 @@
-"""Drawing the audit set: the fair draw, and the fixed draws of published papers by name."""
+"""Draws of the audit set: the fair draw, canaries, and the draws of published papers by name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,15 +14,22 @@ from fedaudit.core.errors import BadInput, Unsupported, setting
 from fedaudit.core.seeds import seeded, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, positions_of
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Audited, AuditSet, Deal, all_but, check_targets, dealt
+from fedaudit.datasets.draws.audit_set import (
+    Audited,
+    AuditSet,
+    Deal,
+    build_deal,
+    check_targets,
+    other_positions,
+)
 from fedaudit.datasets.draws.published import cofedmid, fedmia_code, fedmia_paper, sia
 from fedaudit.datasets.partitions.schemes import (
     Counts,
     Partition,
     Quotas,
-    apportioned,
+    apportion,
     deal,
-    within,
+    limit_quotas,
 )
 
 KINDS = ("mislabelled", "noise")
@@ -36,21 +43,21 @@ def with_canaries(
     targets: Sequence[ClientId],
     kind: str,
 ) -> Deal:
-    """Turn the audited samples of a deal into canaries, and toss a coin for each.
+    """Turn the audited samples of a deal into canaries, and draw a fair coin for each.
 
     Args:
         deal: A draw whose audited samples no client trains on.
-        dataset: Where they are from.
+        dataset: Data set of the samples.
         seed: Root seed of labels and coins.
         targets: Clients that train on canaries; each has as many coins as any other.
-        kind: Of canary.
+        kind: Kind of canary.
 
     Raises:
-        BadInput: No such kind.
-        Unsupported: A task without classes; noise in the place of tokens.
+        BadInput: The kind does not exist.
+        Unsupported: The task has no classes, or noise would replace tokens.
     """
     if kind not in KINDS:
-        raise BadInput(f"canaries are 'mislabelled' or 'noise', got {kind!r}")
+        raise BadInput(f"the kind of canaries is {kind!r}; give 'mislabelled' or 'noise'")
     audit, rng = deal.audit, seeded(seed, "canary records")
     samples = audit.samples
     if samples.targets.ndim != 1 or samples.targets.is_floating_point() or dataset.classes < 2:
@@ -61,7 +68,7 @@ def with_canaries(
     if kind == "noise":
         if samples.has_whole_numbers or samples.inputs is not None:
             raise Unsupported(
-                "noise has no tokens and no parts by name; use canaries that are 'mislabelled'"
+                "noise has no tokens and no named inputs; use canaries of the kind 'mislabelled'"
             )
         samples = samples.replace(features=_noise_like(samples, dataset, rng))
     step = torch.randint(1, dataset.classes, (len(samples),), generator=rng)
@@ -94,11 +101,13 @@ _FEWEST_PEOPLE = 4
 
 
 class _Panel(NamedTuple):
-    """The audited training samples drawn for one target.
+    """Audited training samples drawn for one target.
 
     Attributes:
+        target: The target.
+        positions: Positions of the samples in the training part.
         counts: Samples of each class.
-        subject: Of which person each sample is, where people were drawn.
+        subject: Person of each sample, if people were drawn.
     """
 
     target: ClientId
@@ -138,8 +147,8 @@ def draw(
 
     With ``unit="person"``, people are drawn uniformly from the training part, each with all of
     their samples, and the probability of 1/3 is that of the person. The target gets all samples of
-    a person that is assigned to it. With ``clients_per_person`` above 1 it gets a share, as a
-    hospital has some of the records of a patient who visits several.
+    a person that is assigned to it. With ``clients_per_person`` above 1 it gets a share, like a
+    hospital that has some of the records of a patient who visits several.
 
     Each of several targets has a panel with its label distribution. Only that panel is fair for
     the target. If label distributions differ, figures of a target leave other panels out.
@@ -175,17 +184,21 @@ def draw(
     else:
         panels = _panels(labels, quotas, targets=targets, size=panel_size, seed=seed)
     audited_positions = np.concatenate([panel.positions for panel in panels])
-    free_positions = all_but(len(labels), audited_positions)
+    free_positions = other_positions(len(labels), audited_positions)
     background_quotas = _background(
         quotas, panels, of_target=of_target, of_others=of_others, fixed=background
     )
     rng = seeded_numpy(seed, "background")
     available = np.bincount(labels[free_positions], minlength=dataset.classes)
-    hands = deal(labels[free_positions], within(background_quotas, available, rng=rng), rng=rng)
+    hands = deal(
+        labels[free_positions], limit_quotas(background_quotas, available, rng=rng), rng=rng
+    )
     if unit == "person":
-        audited = _with_their_people(panels, clients, clients_per_person, seed=seed)
+        audited = _assign_people(panels, clients, clients_per_person, seed=seed)
     else:
-        audited = _assigned(panels, clients, n_fair=n_fair, extra_other=extra_other, seed=seed)
+        audited = _assign_samples(
+            panels, clients, n_fair=n_fair, extra_other=extra_other, seed=seed
+        )
     # Ids of the training part are positions in it.
     training_ids = {
         client: np.concatenate([free_positions[hand], audited_positions[audited.owner == client]])
@@ -194,11 +207,11 @@ def draw(
     empty = [target for target in targets if not len(training_ids[target])]
     if empty and background == 0:
         raise BadInput(
-            f"client {empty[0]} is left without samples: its background (audit.background) is 0, "
-            f"and none of the {n_fair} fairly drawn {'people' if unit == 'person' else 'samples'} "
-            "fell to it; raise audit.background, or leave it out, or draw more (audit.samples)"
+            f"client {empty[0]} has no samples: its background (audit.background) is 0, and it "
+            f"got none of the {n_fair} fairly drawn {'people' if unit == 'person' else 'samples'}; "
+            "raise or omit audit.background, or draw more (audit.samples)"
         )
-    return dealt(dataset, training_ids, audited, seed=seed)
+    return build_deal(dataset, training_ids, audited, seed=seed)
 
 
 def canaries(
@@ -215,29 +228,30 @@ def canaries(
 
     A model can predict a wrong label only if it was trained on it. Bounds on epsilon from one run
     are therefore tighter than with ordinary samples. Canaries inside and outside the training data
-    differ in their coin only. The target has as many other samples as the partition says.
+    differ only in their coin. The target has as many other samples as in the partition.
 
     Args:
         dataset: Its training part is drawn from; its test part stays untouched.
         clients: Number of clients, at least 2.
         partition: Label distribution and size of every client.
         seed: Root seed of all choices.
-        targets: Clients under audit.
+        targets: Audited clients.
         count: Canaries for each target; about half of them are trained on.
         kind: "mislabelled" for samples of the data set; "noise" for normal numbers about 0, as
-            large as features are, which resemble no other sample and barely each other.
+            large as features, which resemble no other sample and barely each other.
 
     Raises:
-        BadInput: No such kind, targets or numbers out of range, or too few training samples.
-        Unsupported: A task without classes; noise in the place of tokens.
+        BadInput: The kind does not exist, targets or numbers are out of range, or there are too few
+            training samples.
+        Unsupported: The task has no classes, or noise would replace tokens.
 
     Source: Steinke, Nasr and Jagielski 2023 (many canaries in one run, by fair coins); Nasr et al.
-        2023, Tight Auditing of Differentially Private Machine Learning (mislabelled samples).
+    2023, Tight Auditing of Differentially Private Machine Learning (mislabelled samples).
     Differs: Canaries are trained on in every round, as other samples are.
     """
     if count < 2:
-        raise BadInput(f"{count} canary records are audited; give at least 2 (audit.options.count)")
-    nobodys = draw(
+        raise BadInput(f"the number of canaries is {count}; give at least 2 (audit.options.count)")
+    untrained = draw(
         dataset,
         clients=clients,
         partition=partition,
@@ -246,7 +260,7 @@ def canaries(
         seed=seed,
         targets=targets,
     )
-    return with_canaries(nobodys, dataset, seed=seed, targets=targets, kind=kind)
+    return with_canaries(untrained, dataset, seed=seed, targets=targets, kind=kind)
 
 
 AS_PUBLISHED = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})
@@ -281,14 +295,14 @@ def _panels(
     used = np.zeros(classes, dtype=np.int64)
     panels = []
     for target in targets:
-        need = apportioned(size, quotas[target])
-        _check_enough(target, need, np.array([len(pool) for pool in pools]) - used)
+        needed = apportion(size, quotas[target])
+        _check_enough(target, needed, np.array([len(pool) for pool in pools]) - used)
         chosen = [
             pool[start : start + count]
-            for pool, start, count in zip(pools, used, need, strict=True)
+            for pool, start, count in zip(pools, used, needed, strict=True)
         ]
-        panels.append(_Panel(target, rng.permutation(np.concatenate(chosen)), need))
-        used = used + need
+        panels.append(_Panel(target, rng.permutation(np.concatenate(chosen)), needed))
+        used = used + needed
     return panels
 
 
@@ -304,14 +318,14 @@ def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: i
         )
     drawn = seeded_numpy(seed, "audit records").permutation(people)
     panels = []
-    for place, target in enumerate(targets):
-        positions = np.flatnonzero(np.isin(subject, drawn[place * size : (place + 1) * size]))
+    for index, target in enumerate(targets):
+        positions = np.flatnonzero(np.isin(subject, drawn[index * size : (index + 1) * size]))
         counts = np.bincount(dataset.train.labels.numpy()[positions], minlength=dataset.classes)
         panels.append(_Panel(target, positions, counts, subject[positions]))
     return panels
 
 
-def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, seed: int) -> Audited:
+def _assign_people(panels: Sequence[_Panel], clients: int, each: int, *, seed: int) -> Audited:
     """Assign each person to clients, and each sample of a person to one of these clients."""
     owners, subjects = [], []
     for panel in panels:
@@ -320,13 +334,13 @@ def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, see
         owner = np.full(len(panel.positions), NOBODY, dtype=np.int64)
         others = np.delete(np.arange(clients), panel.target)
         for positions in positions_of(panel.subject).values():
-            # All draws are made for each person, so that no draw depends on an earlier outcome.
-            coin, visited = int(rng.integers(3)), rng.permutation(others)[:each]
+            # Every person uses all draws, so that no draw depends on an earlier outcome.
+            coin, holders = int(rng.integers(3)), rng.permutation(others)[:each]
             if coin == 0:
-                visited[0] = panel.target
-            theirs = rng.permutation(positions)
+                holders[0] = panel.target
+            shuffled = rng.permutation(positions)
             if coin < 2:
-                owner[theirs] = np.resize(visited, len(theirs))
+                owner[shuffled] = np.resize(holders, len(shuffled))
         owners.append(owner)
         subjects.append(panel.subject)
     return Audited(
@@ -337,7 +351,7 @@ def _with_their_people(panels: Sequence[_Panel], clients: int, each: int, *, see
     )
 
 
-def _assigned(
+def _assign_samples(
     panels: Sequence[_Panel], clients: int, *, n_fair: int, extra_other: int, seed: int
 ) -> Audited:
     """Assign an owner to each audited sample."""
@@ -358,9 +372,9 @@ def _owners(
     rng = seeded_numpy(seed, "owners", panel.target)
     size = len(panel.positions)
     others = np.delete(np.arange(clients), panel.target)
-    someone = rng.choice(others, size=size)
-    fair = np.choose(rng.integers(3, size=size), [np.full(size, panel.target), someone, NOBODY])
-    extra = np.where(np.arange(size) < n_fair + extra_other, someone, NOBODY)
+    other = rng.choice(others, size=size)
+    fair = np.choose(rng.integers(3, size=size), [np.full(size, panel.target), other, NOBODY])
+    extra = np.where(np.arange(size) < n_fair + extra_other, other, NOBODY)
     return np.where(np.arange(size) < n_fair, fair, extra)
 
 
@@ -377,9 +391,9 @@ def _background(
     Args:
         quotas: Samples of each class that each client has in total.
         panels: The audited samples.
-        of_target: Share of a panel that its target can expect.
-        of_others: Share that all other clients can expect together.
-        fixed: For the targets instead; None for none.
+        of_target: Expected share of a panel for its target.
+        of_others: Expected share for all other clients together.
+        fixed: Background of each target instead, if not None.
     """
     clients = len(quotas)
     expected: Float[ndarray, "clients classes"] = np.zeros(quotas.shape)
@@ -391,58 +405,58 @@ def _background(
     if fixed is not None:
         sizes[[panel.target for panel in panels]] = fixed
     missing = np.maximum(quotas - expected, 0)
-    # A client whose quota the audit covers in every class draws by its mix all the same.
+    # A client whose quota the audit covers in every class draws by its label distribution.
     empty = missing.sum(axis=1) == 0
     missing[empty] = quotas[empty]
-    return np.stack([apportioned(int(size), row) for size, row in zip(sizes, missing, strict=True)])
+    return np.stack([apportion(int(size), row) for size, row in zip(sizes, missing, strict=True)])
 
 
 def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int]) -> None:
     check_targets(clients, targets)
     if min(numbers) < 0:
         raise BadInput(
-            f"n_fair, extra_other, extra_unseen and background are numbers of samples, got "
-            f"{', '.join(map(str, numbers))}; give 0 or more"
+            f"n_fair, extra_other, extra_unseen and background are {', '.join(map(str, numbers))}; "
+            "give numbers of samples, 0 or more"
         )
     if not sum(numbers[:3]):
         raise BadInput(
-            "nothing would be audited; give the number of fairly drawn samples (n_fair, in a study "
-            f"{setting('audit.fair')})"
+            "no sample would be audited; give n_fair, the number of fairly drawn samples "
+            f"({setting('audit.samples')} in a study)"
         )
 
 
 def _check_people(dataset: Dataset, clients: int, each: int, count: int, extra: int) -> None:
     if dataset.subject is None:
         raise BadInput(
-            f"people are audited, and {dataset.name!r} does not say of which person its samples "
-            f"are; name what does with {setting('data.options.subject')}, or leave audit.unit at "
+            f"people are audited, and {dataset.name!r} does not state the person of each sample; "
+            f"set {setting('data.options.subject')}, or leave audit.unit at "
             '"sample"'
         )
     if not 1 <= each < clients:
         raise BadInput(
-            f"the samples of a person are divided among {each} of {clients} clients; give "
-            f"clients_per_person from 1 to {clients - 1}, so that one of the others is left out"
+            f"clients_per_person is {each} of {clients} clients; give 1 to {clients - 1}, so that "
+            "at least one client has no samples of a person"
         )
     if count < _FEWEST_PEOPLE:
         raise BadInput(
-            f"{count} people are audited, of whom a third are the target's by chance; give at "
-            f"least {_FEWEST_PEOPLE} (audit.people)"
+            f"{count} people are audited, and only about a third become members; give at least "
+            f"{_FEWEST_PEOPLE} (audit.people)"
         )
     if extra:
         raise BadInput(
-            "extra_other and extra_unseen are single samples, and people are audited; leave them "
-            "at 0"
+            "extra_other and extra_unseen count single samples, and people are audited; set both "
+            "to 0"
         )
 
 
-def _check_enough(target: ClientId, need: Counts, left: Counts) -> None:
-    short = np.maximum(need - left, 0)
-    if short.any():
-        worst = int(short.argmax())
+def _check_enough(target: ClientId, needed: Counts, available: Counts) -> None:
+    missing = np.maximum(needed - available, 0)
+    if missing.any():
+        worst = int(missing.argmax())
         raise BadInput(
-            f"the audit of client {target} needs {need.sum()} training samples of its label "
-            f"distribution and is {short.sum()} short: {need[worst]} of class {worst} are needed "
-            f"and {left[worst]} left; lower the number of fairly drawn samples "
-            f"({setting('audit.fair')}, or shadow.fair for a shadow federation) and of extra ones, "
-            "or make the clients' classes more alike (a larger beta)"
+            f"the audit of client {target} needs {needed.sum()} training samples of its label "
+            f"distribution and is {missing.sum()} short: {needed[worst]} of class {worst} are "
+            f"needed and {available[worst]} left; lower the number of fairly drawn samples "
+            f"({setting('audit.samples')}, or shadow.fair for a shadow federation) and of extra "
+            "ones, or make the clients' label distributions more similar (a larger beta)"
         )

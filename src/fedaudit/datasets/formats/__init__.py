@@ -1,1 +1,1 @@
-"""File formats that data sets come in, one a file."""
+"""File formats of data sets, one in each module."""

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their Python format: pickles, read without running anything."""
+"""CIFAR-10 and CIFAR-100 in their Python format: pickles, read without executing anything."""
 
 import io
 import pickle
@@ -16,37 +16,36 @@ from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import TooLarge, read_bytes
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.source import DataFile
+from fedaudit.datasets.dataset import DataFile, Dataset
 
 _USUAL_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _MAX_BATCH_BYTES = 2**28
 _MOST_STEPS = 2_000_000
-"""Steps of a pickle; the largest batch takes a tenth, mostly for names of pictures."""
+"""Limit of the steps of a pickle; the largest batch takes a tenth, mostly for names of images."""
 _MOST_BUILT = 16
-"""Calls in a pickle; one array takes five, and each may copy the whole file."""
+"""Limit of the calls in a pickle; one array takes five, and each may copy the whole file."""
 
 _rebuild_array = cast(Callable[..., ndarray], np.empty(0).__reduce__()[0])
 
 
 def _empty_array(kind: object, shape: object, code: object) -> ndarray:
-    """An array without values, which are put into it later; of no other shape is one made."""
+    """Return an array without values, which the pickle adds later, whatever shape is requested."""
     return _rebuild_array(ndarray, (0,), b"b")
 
 
 def _as_latin1(text: str, codec: str) -> bytes:
-    """Bytes that old pickles hold as text; other codecs would be looked for among modules."""
+    """Return bytes that old pickles store as text; other codecs would be searched among modules."""
     if codec != "latin1":
-        raise Damaged(f"the batch asks for the codec {codec!r:.40}; fetch it again")
+        raise Damaged(f"the batch requests the codec {codec!r:.40}; fetch it again")
     return text.encode("latin1")
 
 
-# All that an array of bytes needs, under the module names of numpy 1 and 2. Looked up here and
-# not imported by name, so that a pickle cannot have any module loaded.
+# Everything that an array of bytes needs, under the module names of numpy 1 and 2. A table instead
+# of imports by name, so that a pickle cannot load a module.
 _ADMITTED: dict[tuple[str, str], object] = {
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,
-    # Told, never called: it would set aside any shape.
+    # A type argument only: a call could allocate any shape.
     ("numpy", "ndarray"): None,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _as_latin1,
@@ -54,10 +53,10 @@ _ADMITTED: dict[tuple[str, str], object] = {
 
 
 _NEEDLESS = {
-    *("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"),  # memory that arrays could be left without
+    *("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER"),  # could allocate memory or lack a buffer
     *("PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
 }
-"""Steps of a pickle that no array of pixels takes."""
+"""Steps of a pickle that no array of pixels needs."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class cifar(DataFile):
     Attributes:
         path: The folder.
         coarse: Whether CIFAR-100 is labelled by its 20 superclasses.
-        standardise: Whether pixels get mean 0 and standard deviation 1 for each channel.
+        standardise: Whether pixels are scaled to mean 0 and standard deviation 1 for each channel.
 
     Examples:
         >>> cifar("cifar-100-python", coarse=True).part().options
@@ -82,27 +81,29 @@ class cifar(DataFile):
 
     @classmethod
     def find(cls, folder: Path, name: str) -> Path | None:
-        """Return the folder of that name (or its usual name) if it holds CIFAR's batches."""
+        """Return the folder of that name, or of its usual name, if it contains CIFAR's batches."""
         for path in (folder / name, folder / _USUAL_FOLDERS.get(name, name)):
             if (path / "data_batch_1").is_file() or (path / "meta").is_file():
                 return path
         return None
 
     def read(self, seed: int) -> Dataset:
-        """Return the data set, whose files settle the split.
+        """Return the data set, whose split the files define.
 
         Raises:
             BadInput: A batch is missing.
-            Damaged: A batch is cut off, asks for code to be run, or holds no CIFAR images.
+            Damaged: A batch is truncated, requests code, or contains no CIFAR images.
         """
         path = self.file
-        ten = (path / "data_batch_1").is_file()
-        if ten and self.coarse:
-            raise BadInput("CIFAR-10 has no superclasses; leave coarse false, or take CIFAR-100")
-        trained = [f"data_batch_{number}" for number in range(1, 6)] if ten else ["train"]
-        key = "labels" if ten else "coarse_labels" if self.coarse else "fine_labels"
-        train = [_batch(path, name, key) for name in trained]
-        test = _batch(path, "test_batch" if ten else "test", key)
+        is_cifar10 = (path / "data_batch_1").is_file()
+        if is_cifar10 and self.coarse:
+            raise BadInput("CIFAR-10 has no superclasses; set coarse to false, or use CIFAR-100")
+        train_names = (
+            [f"data_batch_{number}" for number in range(1, 6)] if is_cifar10 else ["train"]
+        )
+        key = "labels" if is_cifar10 else "coarse_labels" if self.coarse else "fine_labels"
+        train = [_batch(path, name, key) for name in train_names]
+        test = _batch(path, "test_batch" if is_cifar10 else "test", key)
         images, labels = zip(*train, strict=True)
         arrays = Arrays(np.concatenate(images), np.concatenate(labels), test.images, test.labels)
         return from_arrays(path.name, arrays, standardise=self.standardise)
@@ -116,13 +117,13 @@ class _Batch(NamedTuple):
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Rebuilds numbers, texts, lists, dictionaries and arrays; anything else is refused."""
+    """Unpickler of numbers, texts, lists, dictionaries and arrays; it refuses anything else."""
 
     def find_class(self, module: str, name: str) -> object:
         if (module, name) not in _ADMITTED:
             raise Damaged(
-                f"the batch asks for {module}.{name}, which no array of pixels needs; it was "
-                "altered or is no CIFAR batch, so nothing of it was run: fetch it again"
+                f"the batch requests {module}.{name}, which no array of pixels needs; it was "
+                "altered or is no CIFAR batch, so nothing of it was executed: fetch it again"
             )
         return _ADMITTED[module, name]
 
@@ -134,39 +135,41 @@ def _batch(folder: Path, name: str, key: str) -> _Batch:
     stored = _by_text(_unpickled(path))
     data, labels = stored.get("data"), stored.get(key)
     if not isinstance(data, ndarray) or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
-        raise Damaged(f"{name} holds no rows of 3,072 pixels under 'data'; fetch it again")
+        raise Damaged(f"{name} has no rows of 3,072 pixels under 'data'; fetch it again")
     if data.dtype != np.uint8 or not _are_whole(labels):
-        raise Damaged(f"{name} holds no bytes under 'data' or no labels under {key!r}; fetch it")
+        raise Damaged(
+            f"{name} has no bytes under 'data' or no labels under {key!r}; fetch it again"
+        )
     images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return _Batch(images, np.asarray(labels, dtype=np.int64))
 
 
 def _unpickled(path: Path) -> object:
-    built = 0
+    calls = 0
     try:
         content = read_bytes(path, max_bytes=_MAX_BATCH_BYTES, within=path.parent)
-        for number, (step, place, _) in enumerate(pickletools.genops(content)):
-            built += step.name in ("REDUCE", "BUILD")
-            if number > _MOST_STEPS or built > _MOST_BUILT:
+        for number, (step, argument, _) in enumerate(pickletools.genops(content)):
+            calls += step.name in ("REDUCE", "BUILD")
+            if number > _MOST_STEPS or calls > _MOST_BUILT:
                 raise Damaged(
-                    f"{path.name} has more steps than any array of pixels takes; it was altered or "
-                    "is no CIFAR batch, so nothing of it was run: fetch it again"
+                    f"{path.name} has more steps than any array of pixels needs; it was altered or "
+                    "is no CIFAR batch, so nothing of it was executed: fetch it again"
                 )
-            # A place to remember something in, beyond all things that there are, takes memory only.
-            far = step.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(content)
-            if far or step.name in _NEEDLESS:
+            # A memo index larger than the file serves only to allocate memory.
+            is_far = step.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content)
+            if is_far or step.name in _NEEDLESS:
                 raise Damaged(
-                    f"{path.name} has a step ({step.name}) that no array of pixels takes; it was "
-                    "altered or is no CIFAR batch, so nothing of it was run: fetch it again"
+                    f"{path.name} has a step ({step.name}) that no array of pixels needs; it was "
+                    "altered or is no CIFAR batch, so nothing of it was executed: fetch it again"
                 )
         loaded: object = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except Damaged:
         raise
     except TooLarge as error:
         raise BadInput(
-            f"{path.name} is larger than any CIFAR batch; point at the original files"
+            f"{path.name} is larger than any CIFAR batch; use the original files"
         ) from error
-    except Exception as error:  # A hostile pickle can fail in any way at all.
+    except Exception as error:  # A hostile pickle can raise anything.
         raise Damaged(f"{path.name} cannot be read ({error}); fetch it again") from error
     return loaded
 

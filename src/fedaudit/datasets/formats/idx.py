@@ -16,8 +16,7 @@ from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import hold_to_budget, open_regular
 from fedaudit.datasets.arrays import Arrays, from_arrays
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.source import DataFile
+from fedaudit.datasets.dataset import DataFile, Dataset
 
 _BYTES_TYPE = 8
 
@@ -32,7 +31,7 @@ class idx(DataFile):
         prefix: Beginning of the file names, such as ``emnist-letters-``.
         first_label: Label of the first class; 1 for EMNIST letters.
         transposed: Whether rows and columns of the images are exchanged, as in EMNIST.
-        standardise: Whether pixels get mean 0 and standard deviation 1.
+        standardise: Whether pixels are scaled to mean 0 and standard deviation 1.
 
     Examples:
         >>> idx("mnist", first_label=1).part().what
@@ -49,22 +48,22 @@ class idx(DataFile):
 
     @classmethod
     def find(cls, folder: Path, name: str) -> Path | None:
-        """Return the folder ``NAME`` if it holds IDX files of training images."""
+        """Return the folder ``NAME`` if it contains IDX files of training images."""
         path = folder / name
         return path if any(path.glob("*train-images-idx3-ubyte*")) else None
 
     def read(self, seed: int) -> Dataset:
-        """Return the data set, whose files settle the split.
+        """Return the data set, whose split the files define.
 
         Raises:
             BadInput: A file is missing, or its contents are unusable.
-            Damaged: A file is cut off or no IDX file.
+            Damaged: A file is truncated or no IDX file.
         """
         path, prefix = self.file, self.prefix
-        tested = "t10k" if _existing(path, f"{prefix}t10k-images-idx3-ubyte") else "test"
+        test_name = "t10k" if _existing(path, f"{prefix}t10k-images-idx3-ubyte") else "test"
         x_train, y_train, x_test, y_test = (
             _array(path, f"{prefix}{part}-{kind}-ubyte")
-            for part in ("train", tested)
+            for part in ("train", test_name)
             for kind in ("images-idx3", "labels-idx1")
         )
         if self.transposed:
@@ -88,8 +87,8 @@ def _array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
     path = _existing(folder, name)
     if path is None:
         raise BadInput(
-            f"{folder} has neither {name} nor {name}.gz; put it there, or set prefix where the "
-            "names start with something else"
+            f"{folder} has neither {name} nor {name}.gz; put it there, or set prefix if the names "
+            "start with something else"
         )
     try:
         with open_regular(path, within=folder) as packed:
@@ -99,19 +98,19 @@ def _array(folder: Path, name: str) -> UInt8[ndarray, "..."]:
 
 
 def _values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, "..."]:
-    """Values of the file, if they are as many as its first bytes announce and no bomb."""
+    """Return the values of the file, if their number and memory fit its header and size."""
     head = file.read(4)
     sizes = file.read(4 * head[3]) if len(head) == 4 else b""
     if len(head) < 4 or head[:3] != bytes([0, 0, _BYTES_TYPE]) or len(sizes) < 4 * head[3]:
         raise Damaged(f"{path.name} is no IDX file of bytes; fetch it again")
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
     values = math.prod(shape)
-    # As 32-bit numbers, which features become.
+    # Features become 32-bit numbers.
     hold_to_budget(path.name, 4 * values, on_disk=path.stat().st_size)
     data = file.read(values + 1)
     if len(data) != values or not values:
         raise Damaged(
-            f"{path.name} announces {values} bytes of shape {shape} and holds "
+            f"{path.name} declares {values} bytes of shape {shape} and contains "
             f"{'more' if len(data) > values else len(data)}; fetch it again"
         )
     return np.frombuffer(data, np.uint8).reshape(shape)

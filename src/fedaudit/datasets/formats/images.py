@@ -1,4 +1,4 @@
-"""Pictures as arrays of bytes, and data sets in folders of pictures: one sub-folder a class."""
+"""Image files as arrays of bytes, and data sets in folders of images with a folder per class."""
 
 import os
 import warnings
@@ -18,8 +18,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import hold_to_budget, open_regular, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.source import DataFile
+from fedaudit.datasets.dataset import DataFile, Dataset
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,29 +34,29 @@ def stacked(
     grey: bool,
     on_disk: int,
 ) -> UInt8[ndarray, "samples height width channels"]:
-    """All pictures in one array of bytes.
+    """Return all images in one array of bytes.
 
     Args:
-        pictures: As many pictures as ``count`` says, each after its name; see :func:`decoded`.
-        count: Their number.
-        size: Side in pixels that every picture is resized to, whatever its form; 0 keeps them,
-            and they must then be of one size.
+        pictures: Pairs of a name and an image; see :func:`decoded`.
+        count: Number of images.
+        size: Side in pixels that every image is resized to, whatever its shape. 0 keeps the sizes,
+            which must then be equal.
         grey: Whether to keep brightness only, instead of three colours.
-        on_disk: Bytes that all of them have there, which bound those that they may take.
+        on_disk: Size of all files in bytes, which limits the memory of the array.
 
     Raises:
-        BadInput: Pictures of several sizes, or more or larger ones than can be held.
+        BadInput: Images have several sizes, or are too many or too large.
     """
     block: UInt8[ndarray, "samples height width channels"] | None = None
-    for at, (name, picture) in enumerate(pictures):
+    for index, (name, picture) in enumerate(pictures):
         pixels = _pixels(picture, size, grey)
         if block is None:
             if count * pixels.size > MAX_VALUES:
                 raise BadInput(
                     f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels are more "
-                    f"than the {MAX_VALUES} values that can be held; set a smaller size"
+                    f"than the limit of {MAX_VALUES} values; set a smaller size"
                 )
-            # As 32-bit numbers, which features become.
+            # Features become 32-bit numbers.
             what = f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels"
             hold_to_budget(what, 4 * count * pixels.size, on_disk=on_disk)
             block = np.empty((count, *pixels.shape), dtype=np.uint8)
@@ -66,14 +65,14 @@ def stacked(
                 f"{name} is {pixels.shape[1]} x {pixels.shape[0]} pixels and the first "
                 f"{block.shape[2]} x {block.shape[1]}; set size to bring all to one"
             )
-        block[at] = pixels
+        block[index] = pixels
     if block is None:
         raise BadInput("there are no pictures to read; give at least one")
     return block
 
 
 def check_size(name: str, picture: "Image.Image") -> None:
-    """Refuse a picture whose header announces more pixels than are read."""
+    """Raise if a picture's header declares more pixels than are read."""
     if picture.width * picture.height > _MAX_PIXELS:
         raise BadInput(
             f"{name} has {picture.width} x {picture.height} pixels, and at most {_MAX_PIXELS} are "
@@ -94,10 +93,10 @@ def _pixels(
 
 
 def _of_eight_bits(name: str, picture: "Image.Image") -> "Image.Image":
-    """Scale a grey picture of 16 bits to 8, which Pillow would clip to white instead.
+    """Scale a grey picture of 16 bits to 8 bits, which Pillow would clip to white instead.
 
     Raises:
-        BadInput: The mode has no fixed range to scale by, such as 32-bit numbers.
+        BadInput: The mode, such as 32-bit numbers, has no fixed range for scaling.
     """
     from PIL import Image
 
@@ -117,15 +116,16 @@ def _of_eight_bits(name: str, picture: "Image.Image") -> "Image.Image":
 
 
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "La", "RGBa")
-"""Modes of 8 bits a channel, whose conversion to grey or colour keeps the range."""
+"""Modes of 8 bits per channel, whose conversion to grey or colour keeps the range."""
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-"""Of every picture that is read, whatever its name: Pillow hands some others to other programs."""
+"""Formats of all pictures, whatever their names: Pillow opens some other formats with other
+programs."""
 _BYTES_A_PIXEL = 4
 _MOST_LEVELS = 32
-"""Of folders within a class's folder."""
+"""Limit of the nesting of folders within a class's folder."""
 _MOST_ENTRIES = 10_000_000
-"""Files and folders within a class's folder."""
+"""Limit of the files and folders within a class's folder."""
 _TEST_FOLDERS = ("test", "val")
 
 
@@ -133,9 +133,9 @@ class _Files(NamedTuple):
     """Picture files and their classes.
 
     Attributes:
-        root: Folder that none of them leaves.
+        root: Folder that contains all of them.
         paths: The files.
-        labels: Class of each.
+        labels: Class of each file.
     """
 
     root: Path
@@ -154,16 +154,16 @@ class _Parts(NamedTuple):
 class images(DataFile):
     """Data set in a folder of pictures, with a folder for each class.
 
-    Classes are numbered by the sorted names of their folders, samples by sorted file names.
-    Folders within a class's folder are searched too. ``val`` serves where there is no ``test``.
-    Where ``train`` is alone, ``test_share`` of each of its classes is held out for testing.
+    Classes are numbered by the sorted names of their folders, samples by sorted file names. Folders
+    within a class's folder are searched too. ``val`` is used if there is no ``test``. If there is
+    only ``train``, ``test_share`` of each class is held out for testing.
 
     Attributes:
         path: Folder with ``train/CLASS/*`` and ``test/CLASS/*``, or with ``CLASS/*``.
         size: Side in pixels that every picture is resized to; 0 if all have one size.
         grey: Whether only brightness is kept.
         test_share: Share of each class in the test part, if there is no folder for it.
-        standardise: Whether pixels get mean 0 and standard deviation 1 for each channel.
+        standardise: Whether pixels are scaled to mean 0 and standard deviation 1 for each channel.
 
     Examples:
         >>> images("pictures", size=32).part().options
@@ -190,9 +190,9 @@ class images(DataFile):
         Raises:
             BadInput: No pictures, a class without any, a test class that is not trained on, folders
                 of parts without ``train`` or under other names, pictures of several sizes, a link
-                to a folder or out of this one, a folder that cannot be read or is nested too deep,
-                or a file that is no regular one, such as a pipe.
-            Damaged: A file that is no picture.
+                to a folder or out of this one, a folder that cannot be read or is nested too
+                deeply, or a file that is not regular, such as a pipe.
+            Damaged: A file is no picture.
         """
         path, size = self.file, self.size
         names = {folder.name for folder in _subfolders(path)}
@@ -216,15 +216,15 @@ _PART_NAMES = {
 
 
 def _refuse_other_parts(path: Path, names: set[str]) -> None:
-    """Raise if sub-folders are parts of a data set and would be taken for its classes."""
+    """Raise if the folders are parts of a data set instead of classes."""
     usual = {name.lower() for name in names}
     if not usual <= _PART_NAMES or names == {_TRAIN_FOLDER}:
         return
     if _TRAIN_FOLDER not in names or not names & {*_TEST_FOLDERS}:
         raise BadInput(
             f"{path} has the folders {', '.join(sorted(names))}, which are parts and no classes; "
-            "name them train and test (or val), or leave train alone, of which a share is then "
-            "held out"
+            "name them train and test (or val), or keep only train, of which a share is then held "
+            "out"
         )
 
 
@@ -239,24 +239,25 @@ def _parts(path: Path, seed: int, test_share: float) -> _Parts:
         names = {folder.name for folder in folders}
         if not names:
             raise BadInput(f"{path} has no folder of a class; give one for each class")
-    tested = [name for name in _TEST_FOLDERS if name in names]
-    if "train" in names and tested:
+    test_names = [name for name in _TEST_FOLDERS if name in names]
+    if "train" in names and test_names:
         classes = [folder.name for folder in _subfolders(path / "train")]
-        unknown = {folder.name for folder in _subfolders(path / tested[0])} - set(classes)
+        test_folder = path / test_names[0]
+        unknown = {folder.name for folder in _subfolders(test_folder)} - set(classes)
         if unknown:
             raise BadInput(
-                f"{path / tested[0]} has class {min(unknown)!r}, which {path / 'train'} has not; "
-                "give both the same classes"
+                f"{test_folder} has class {min(unknown)!r}, which {path / 'train'} lacks; give "
+                "both the same classes"
             )
         return _Parts(
             _files(path, path / "train", classes),
-            _files(path, path / tested[0], classes, partial=True),
+            _files(path, test_folder, classes, partial=True),
         )
     classes = sorted(names)
-    every = _files(path, path, classes)
-    parts = split(every.labels, test_share, rng=seeded_numpy(seed, "split", path.name))
+    files = _files(path, path, classes)
+    parts = split(files.labels, test_share, rng=seeded_numpy(seed, "split", path.name))
     return _Parts(
-        *(_Files(path, [every.paths[at] for at in part], every.labels[part]) for part in parts)
+        *(_Files(path, [files.paths[i] for i in part], files.labels[part]) for part in parts)
     )
 
 
@@ -264,22 +265,22 @@ def _files(root: Path, folder: Path, classes: Sequence[str], *, partial: bool = 
     paths: list[Path] = []
     counts = []
     for name in classes:
-        # A class need not be in the test part.
-        walked = _walked(folder / name) if not partial or (folder / name).is_dir() else ()
-        found = sorted(file for file in walked if file.suffix.lower() in _SUFFIXES)
-        if not found and not partial:
+        # The test part may lack a class.
+        every = _walk(folder / name) if not partial or (folder / name).is_dir() else ()
+        pictures = sorted(file for file in every if file.suffix.lower() in _SUFFIXES)
+        if not pictures and not partial:
             raise BadInput(f"class folder {folder / name} has no pictures; fill or remove it")
-        paths += found
-        counts.append(len(found))
+        paths += pictures
+        counts.append(len(pictures))
     return _Files(root, paths, np.repeat(np.arange(len(classes)), counts))
 
 
-def _walked(folder: Path) -> Iterator[Path]:
-    """All files in a folder and its subfolders.
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield all files in a folder and its subfolders.
 
     Raises:
-        BadInput: One of the folders is a link or cannot be read, is nested too deep, or there are
-            too many entries.
+        BadInput: A folder is a link, cannot be read or is nested too deeply, or there are too many
+            entries.
     """
     _refuse_links([folder])
     waiting, count = [(folder, 0)], 0
@@ -287,15 +288,15 @@ def _walked(folder: Path) -> Iterator[Path]:
         place, depth = waiting.pop()
         if depth > _MOST_LEVELS:
             raise BadInput(
-                f"{folder} has folders that nest over {_MOST_LEVELS} levels deep, and none of "
-                "pictures does; move the pictures up"
+                f"{folder} has folders nested over {_MOST_LEVELS} levels deep, the limit for "
+                "pictures; move the pictures up"
             )
         for entry in _entries(place):
             count += 1
             if count > _MOST_ENTRIES:
                 raise BadInput(
-                    f"{folder} holds over {_MOST_ENTRIES:,} files and folders, which are more than "
-                    "are read; give fewer"
+                    f"{folder} contains over {_MOST_ENTRIES:,} files and folders, which is the "
+                    "limit; give fewer"
                 )
             if entry.is_dir():
                 _refuse_links([entry])
@@ -305,18 +306,18 @@ def _walked(folder: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """The files and folders in a folder.
+    """Yield the files and folders in a folder.
 
     Raises:
-        BadInput: It cannot be read.
+        BadInput: The folder cannot be read.
     """
     try:
         with os.scandir(folder) as entries:
             yield from (Path(entry.path) for entry in entries)
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be read ({error.strerror}), and the data set would lack what is in "
-            "it; change its permissions, or remove it"
+            f"{folder} cannot be read ({error.strerror}), so the data set would lack its "
+            "contents; change its permissions, or remove it"
         ) from error
 
 
@@ -324,14 +325,14 @@ def _refuse_links(folders: Iterable[Path]) -> None:
     for folder in folders:
         if folder.is_symlink():
             raise BadInput(
-                f"{folder} is a link to a folder, which may be any of this machine; copy the "
-                "folder to that place, or remove the link"
+                f"{folder} is a link to a folder, which may lead anywhere on this machine; replace "
+                "it with a copy of the folder, or remove it"
             )
 
 
 def _block(files: _Files, size: int, grey: bool) -> UInt8[ndarray, "samples height width channels"]:
     try:
-        # All of them, before the first is opened.
+        # The sizes of all files are needed before the first is opened.
         on_disk = sum(regular_size(path, within=_bounds(path, files)) for path in files.paths)
     except OSError as error:
         raise BadInput(
@@ -348,17 +349,18 @@ def _block(files: _Files, size: int, grey: bool) -> UInt8[ndarray, "samples heig
 def _bounds(path: Path, files: _Files) -> Path | None:
     """Return the folder that a link must not leave; None for a file that is no link.
 
-    That its folders are no links is known, and to resolve each of many paths takes long.
+    Other paths are not resolved, since this takes long for many files and their folders are known
+    to be no links.
     """
     return files.root if path.is_symlink() else None
 
 
 class Encoded(NamedTuple):
-    """A picture that is not decoded yet.
+    """Picture that is not decoded yet.
 
     Attributes:
-        name: Name of the picture, for refusals.
-        open: Opens its bytes.
+        name: Name of the picture, for messages.
+        open: Function that opens its bytes.
     """
 
     name: str
@@ -366,15 +368,15 @@ class Encoded(NamedTuple):
 
 
 def decoded(pictures: Iterable[Encoded]) -> "Iterator[tuple[str, Image.Image]]":
-    """Decode pictures one by one, each within the budget for its size on the disk.
+    """Decode pictures one by one, each within a memory budget for its file size.
 
     Yields:
-        A picture's name, and the picture with 8 bits a channel.
+        A picture's name, and the picture with 8 bits per channel.
 
     Raises:
-        BadInput: A picture takes more memory than its bytes allow, or has a mode whose values have
-            no fixed range.
-        Damaged: A picture that is cut off, or of another format than those that are read.
+        BadInput: A picture takes more memory than its file size allows, or its mode has no fixed
+            range of values.
+        Damaged: A picture is truncated, or has a format that is not read.
     """
     from PIL import UnidentifiedImageError
 
@@ -393,16 +395,16 @@ def decoded(pictures: Iterable[Encoded]) -> "Iterator[tuple[str, Image.Image]]":
             raise
         except UnidentifiedImageError as error:
             raise Damaged(
-                f"{name} cannot be read as a picture: it is of none of the formats "
+                f"{name} cannot be read as a picture: its format is none of "
                 f"{', '.join(_FORMATS)}, whatever its name; convert or replace it"
             ) from error
-        # A hostile picture can fail in any way at all.
+        # A hostile picture can raise anything.
         except Exception as error:
             raise Damaged(f"{name} cannot be read as a picture ({error}); replace it") from error
 
 
 def _sized(file: IO[bytes]) -> "Image.Image":
-    """A picture of which the header alone is read; Pillow's own words on its size are not heard."""
+    """Open a picture and read only its header, without Pillow's warning about its size."""
     from PIL import Image
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Data sets in numpy's ``.npz`` files: arrays, and tables of people with a grouping column."""
+"""Data sets in NumPy's ``.npz`` files: arrays, and tables of people with a grouping column."""
 
 import math
 import os
@@ -37,8 +37,7 @@ from fedaudit.datasets.arrays import (
     scaled_columns,
     split_arrays,
 )
-from fedaudit.datasets.dataset import Dataset, with_subjects
-from fedaudit.datasets.source import DataFile
+from fedaudit.datasets.dataset import DataFile, Dataset, with_subjects
 
 _MOST_OF_NOTHING = 2**24
 _MOST_ARRAYS = 1000
@@ -48,34 +47,35 @@ _HEADERS = {
     (1, 0): ("<H", npy.read_array_header_1_0),
     (2, 0): ("<I", npy.read_array_header_2_0),
 }
-"""By version of numpy's format: how a header's length is packed, and what reads both."""
+"""For each version of NumPy's format, the packing of a header's length and the reader of
+headers."""
 _LONGEST_HEADER = 8192
-"""Bytes; that of a plain array has 128."""
+"""Limit of a header in bytes; that of a plain array has 128."""
 
 
 @dataclass(frozen=True)
 class npz(DataFile):
     """Data set in a NumPy file.
 
-    The file holds ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``, of which
-    a random part is held out for testing. Where it also holds ``columns`` and ``vocab_json``, the
-    features are a table of codes.
+    The file contains ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``, of
+    which a random part is held out for testing. If it also contains ``columns`` and ``vocab_json``,
+    the features are a table of codes.
 
     Attributes:
-        path: Of the file, or its name in the data directory.
+        path: Path of the file, or its name in the data directory.
         test_share: Share of each class in the test part, for ``x`` and ``y`` only.
-        standardise: Whether features get mean 0 and standard deviation 1.
+        standardise: Whether features are scaled to mean 0 and standard deviation 1.
         first_label: Label of the first class in the file.
         labels: Name of the array of classes or targets of ``x``.
-        distinct: Whether only the first of equal samples is kept, for ``x`` only. Of a sample that
-            is there twice, membership is undefined.
-        longest: Number of columns of ``x`` that are kept, from the first; 0 for all.
-        tokenizer: "minilm" if ``x`` holds texts as bytes, filled up with zeros: features are their
+        distinct: Whether only the first of equal samples is kept, for ``x`` only. The membership of
+            a duplicated sample is undefined.
+        longest: Number of leading columns of ``x`` that are kept; 0 for all.
+        tokenizer: "minilm" if ``x`` contains texts as bytes, padded with zeros: features are their
             tokens, at most ``longest`` of them (64 if that is 0).
         group: Column that divides people into groups, for coded tables; empty for none.
-        subject: Array that says which person (patient, author, device) each sample of ``x`` is
-            from, by number or name. A file with a test part has it twice, with ``_train`` and
-            ``_test`` after its name. Empty if that is not known.
+        subject: Array of the person (patient, author, device) that each sample of ``x`` is from, by
+            number or name. A file with a test part has it twice, with ``_train`` and ``_test``
+            after its name. Empty if it is unknown.
 
     Examples:
         >>> npz("data/tumours.npz", standardise=False).part().what
@@ -98,15 +98,15 @@ class npz(DataFile):
 
     @classmethod
     def find(cls, folder: Path, name: str) -> Path | None:
-        """Return ``NAME.npz`` in the folder if it is there."""
+        """Return ``NAME.npz`` in the folder if it exists."""
         path = folder / f"{name}.npz"
         return path if path.is_file() else None
 
     def read(self, seed: int) -> Dataset:
-        """Return the data set; the seed decides the split of ``x`` and ``y``.
+        """Return the data set; the seed selects the test samples of ``x`` and ``y``.
 
         Raises:
-            Damaged: The file is no ``.npz`` or cut off.
+            Damaged: The file is truncated or no ``.npz``.
             BadInput: Arrays are missing or unusable.
         """
         stored = _stored(self.file)
@@ -118,9 +118,11 @@ class npz(DataFile):
             }
         elif self.longest and "x" in stored and stored["x"].ndim == 2:
             stored["x"] = stored["x"][:, : self.longest]
-        arrays, at = self._parts(stored, seed)
-        found = self._dataset(arrays, stored)
-        return with_subjects(found, self._subjects(stored, at)) if self.subject else found
+        arrays, positions = self._parts(stored, seed)
+        dataset = self._dataset(arrays, stored)
+        return (
+            with_subjects(dataset, self._subjects(stored, positions)) if self.subject else dataset
+        )
 
     def _dataset(self, arrays: Arrays, stored: Mapping[str, AnyArray]) -> Dataset:
         path = self.file
@@ -128,7 +130,7 @@ class npz(DataFile):
             if stored["columns"].ndim != 1:
                 raise BadInput(
                     f"columns in {path.name} must be a list of names, got shape "
-                    f"{stored['columns'].shape}; store one name a column of x"
+                    f"{stored['columns'].shape}; store one name for each column of x"
                 )
             return coded_table(
                 path.stem,
@@ -154,12 +156,12 @@ class npz(DataFile):
     def _parts(
         self, stored: Mapping[str, AnyArray], seed: int
     ) -> tuple[Arrays, Int[ndarray, " samples"] | None]:
-        """The two parts, and where one block was divided, the place of each sample in it."""
+        """Return the two parts, and each sample's position if one block was split."""
         path, labels = self.file, self.labels
         for name in ("x_train", "y_train", "x_test", "y_test", "x", labels):
             if name in stored and not stored[name].ndim:
                 raise BadInput(
-                    f"{name} in {path.name} is a single value and no list; store one row a sample"
+                    f"{name} in {path.name} is a single value; store one row for each sample"
                 )
         if {"x_train", "y_train", "x_test", "y_test"} <= stored.keys():
             parts = (stored[name] for name in ("x_train", "y_train", "x_test", "y_test"))
@@ -170,63 +172,64 @@ class npz(DataFile):
             if self.distinct and len(x) == len(y):
                 first = np.sort(np.unique(x, axis=0, return_index=True)[1])
                 x, y = x[first], y[first]
-            arrays, at = split_arrays(x, y, test_share=self.test_share, rng=rng)
-            return arrays, first[np.concatenate(at)]
+            arrays, positions = split_arrays(x, y, test_share=self.test_share, rng=rng)
+            return arrays, first[np.concatenate(positions)]
         raise BadInput(
-            f"{path.name} holds {', '.join(sorted(stored)) or 'nothing'}; it must hold x_train, "
-            f"y_train, x_test and y_test, or x and {labels}"
+            f"{path.name} contains {', '.join(sorted(stored)) or 'nothing'}; it must contain "
+            f"x_train, y_train, x_test and y_test, or x and {labels}"
         )
 
     def _subjects(
-        self, stored: Mapping[str, AnyArray], at: Int[ndarray, " samples"] | None
+        self, stored: Mapping[str, AnyArray], positions: Int[ndarray, " samples"] | None
     ) -> Shaped[ndarray, " samples"]:
-        """Of which person each sample of both parts is."""
-        subject = self.subject
-        wanted = [subject] if at is not None else [f"{subject}_train", f"{subject}_test"]
-        missing = [name for name in wanted if name not in stored]
+        """Return the person of each sample of both parts."""
+        subject, is_split = self.subject, positions is not None
+        names = [subject] if is_split else [f"{subject}_train", f"{subject}_test"]
+        missing = [name for name in names if name not in stored]
         if missing:
             raise unknown_name("array of people", missing[0], stored)
-        given = [stored[name] for name in wanted]
-        if any(one.ndim != 1 for one in given) or (at is not None and len(given[0]) <= at.max()):
+        people = [stored[name] for name in names]
+        too_short = positions is not None and len(people[0]) <= positions.max()
+        if any(part.ndim != 1 for part in people) or too_short:
             raise BadInput(
-                f"{' and '.join(wanted)} in {self.file.name} must name one person for each sample, "
-                f"got shape {given[0].shape}; store as many as there are rows of x"
+                f"{' and '.join(names)} in {self.file.name} must name one person for each sample, "
+                f"got shape {people[0].shape}; store one entry for each row of x"
             )
-        return given[0][at] if at is not None else np.concatenate(given)
+        return np.concatenate(people) if positions is None else people[0][positions]
 
 
 TOKENIZERS: dict[str, Callable[..., bytes]] = {"minilm": of_minilm}
-"""What reads ``tokenizer.json`` of a model, by its name."""
+"""Functions that read ``tokenizer.json`` of a model, by its name."""
 
 
 def tokens_of(
     texts: UInt8[ndarray, "samples bytes"], tokenizer: str, longest: int
 ) -> Int[ndarray, "samples tokens"]:
-    """The tokens of texts, cut at and filled up to a length.
+    """Return the tokens of texts, truncated or padded to a length.
 
     Args:
-        texts: A row of bytes each (UTF-8), filled up with zeros.
-        tokenizer: Which.
+        texts: One row of bytes (UTF-8) for each text, padded with zeros.
+        tokenizer: Name of the tokenizer.
         longest: Tokens of a row.
 
     Raises:
-        BadInput: No such tokenizer, its package is not installed, or rows are no texts.
+        BadInput: The tokenizer does not exist, its package is not installed, or rows are no texts.
     """
     if tokenizer not in TOKENIZERS:
         raise unknown_name("tokenizer", tokenizer, TOKENIZERS)
     if texts.ndim != 2 or texts.dtype != np.uint8:
         raise BadInput(
-            f"texts are rows of bytes, got {texts.dtype} of shape {texts.shape}; leave tokenizer "
-            "out for features that are none"
+            f"texts are rows of bytes, got {texts.dtype} of shape {texts.shape}; omit tokenizer "
+            "for other features"
         )
     rules = TOKENIZERS[tokenizer]("tokenizer.json", "tokenizers").decode()
     from tokenizers import Tokenizer
 
-    made = Tokenizer.from_str(rules)
-    made.enable_truncation(longest)
-    made.enable_padding(length=longest)
-    read = [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in texts]
-    return np.array([one.ids for one in made.encode_batch(read)], dtype=np.int32)
+    encoder = Tokenizer.from_str(rules)
+    encoder.enable_truncation(longest)
+    encoder.enable_padding(length=longest)
+    lines = [row.tobytes().rstrip(b"\0").decode("utf-8", "replace") for row in texts]
+    return np.array([encoding.ids for encoding in encoder.encode_batch(lines)], dtype=np.int32)
 
 
 def _stored(path: Path) -> dict[str, AnyArray]:
@@ -242,82 +245,82 @@ def _stored(path: Path) -> dict[str, AnyArray]:
                     max((_dictionary(file, entry) for entry in entries), default=0),
                     on_disk=size,
                 )
-                needed = sum(_announced(path, archive, entry) for entry in entries)
+                needed = sum(_declared(path, archive, entry) for entry in entries)
             hold_to_budget(path.name, needed, on_disk=size)
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in arrays.files}
+                stored = {name: arrays[name] for name in arrays.files}
     except (BadInput, Damaged, MemoryError):
         raise
     except ValueError as error:
         raise BadInput(
-            f"{path.name} holds something other than plain arrays ({_first_line(error)}); save "
+            f"{path.name} contains something other than plain arrays ({_first_line(error)}); save "
             "numbers only, never objects"
         ) from error
-    # A damaged file makes zipfile, zlib, tokenize and numpy raise whatever they please.
+    # With a damaged file zipfile, zlib, tokenize and numpy can raise anything.
     except Exception as error:
         raise Damaged(
             f"{path.name} cannot be read as .npz ({_first_line(error)}); fetch it again"
         ) from error
-    for name, array in found.items():
-        if not isinstance(array, np.ndarray):  # the bytes of an entry that is none
-            raise BadInput(f"{path.name} holds {name!r}, which is no array; store arrays only")
-        # Of what takes no bytes there can be more than anybody can count.
+    for name, array in stored.items():
+        if not isinstance(array, np.ndarray):  # the raw bytes of another file
+            raise BadInput(f"{path.name} contains {name!r}, which is no array; store arrays only")
+        # An array without bytes can have any number of rows.
         if not array.nbytes and max(array.shape, default=0) > _MOST_OF_NOTHING:
             raise BadInput(
-                f"{path.name} holds {name!r} of shape {array.shape} and no bytes; store arrays "
+                f"{path.name} contains {name!r} of shape {array.shape} and no bytes; store arrays "
                 "with values"
             )
-    return found
+    return stored
 
 
 def _first_line(error: Exception) -> str:
-    """Message of an error, without the advice that numpy adds for files of one's own."""
+    """Return the message of an error, without NumPy's advice for trusted files."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _refuse_many(path: Path, file: BufferedReader, size: int) -> None:
-    """Refuses an archive of very many entries, each of which would take a kilobyte to list."""
+    """Raise if an archive has very many entries, each of which would take a kilobyte to list."""
     if not size:
         return
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        # The signature of an entry; that it stands in an array by chance is one in four billion.
-        found = islice(finditer(b"PK\x01\x02", content), _MOST_ARRAYS + 1)
-        if sum(1 for _ in found) > _MOST_ARRAYS:
+        # The signature of an entry, which occurs by chance once in four billion positions.
+        entries = islice(finditer(b"PK\x01\x02", content), _MOST_ARRAYS + 1)
+        if sum(1 for _ in entries) > _MOST_ARRAYS:
             raise BadInput(
-                f"{path.name} holds over {_MOST_ARRAYS} arrays; store those of the data set alone"
+                f"{path.name} contains over {_MOST_ARRAYS} arrays; store only those of the data set"
             )
 
 
 def _refuse_odd(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuses two entries of one name, and ways of packing that zip files rarely have."""
+    """Raise for two entries of one name, and for compression methods that zip files rarely have."""
     for name, count in Counter(entry.filename for entry in entries).items():
         if count > 1:
-            raise BadInput(f"{path.name} holds two arrays named {name!r}; store each once")
+            raise BadInput(f"{path.name} contains two arrays named {name!r}; store each once")
     if any(entry.compress_type not in _PACKINGS for entry in entries):
         raise Damaged(
-            f"{path.name} cannot be read as .npz (an entry is packed in a way that is not known "
-            "here); save it with numpy.savez_compressed"
+            f"{path.name} cannot be read as .npz (an entry has an unknown compression method); "
+            "save it with numpy.savez_compressed"
         )
 
 
 def _dictionary(file: BufferedReader, entry: zipfile.ZipInfo) -> int:
-    """Bytes that unpacking an entry sets aside before it has read anything: LZMA's dictionary."""
+    """Return the size of LZMA's dictionary, which is allocated before an entry is read."""
     if entry.compress_type != zipfile.ZIP_LZMA:
         return 0
     file.seek(entry.header_offset + 26)
     file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
-    # Version, size of the properties, and the first of them stand before the size.
+    # The size follows the version, the length of the properties, and the first property.
     (size,) = struct.unpack("<5xI", file.read(9))
     return int(size)
 
 
-def _announced(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
-    """Bytes of memory that an array takes by its header, which numpy sets aside unasked.
+def _declared(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """Return the bytes that an array takes by its header, which NumPy allocates unchecked.
 
     Raises:
-        BadInput: Its values would be more bytes than it unpacks to.
-        ValueError: It is of objects, or of another version.
+        BadInput: The values would take more bytes than the entry unpacks to.
+        ValueError: The array contains objects, or has another version of the format.
     """
     with archive.open(entry) as file:
         if file.read(len(_NPY)) != _NPY:
@@ -326,19 +329,19 @@ def _announced(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> 
     values = math.prod(shape)
     if values * size > entry.file_size:
         raise BadInput(
-            f"{path.name} announces more values than its {entry.file_size} bytes hold (shape "
+            f"{path.name} declares more values than fit its {entry.file_size} bytes (shape "
             f"{str(shape)[:80]}); fetch it again"
         )
-    # As 32-bit numbers, which features become.
+    # Features become 32-bit numbers.
     return values * max(size, 4) if size else 0
 
 
 def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]:
-    """Shape of an array, and bytes of one value.
+    """Return the shape of an array, and the bytes of one value.
 
     Raises:
-        BadInput: The header is said to be longer than any; it is not read.
-        ValueError: It is of objects, or of another version.
+        BadInput: The declared length of the header exceeds the limit.
+        ValueError: The array contains objects, or has another version of the format.
     """
     version = (*file.read(2),)
     if version not in _HEADERS:
@@ -348,8 +351,8 @@ def _header(path: Path, file: zipfile.ZipExtFile) -> tuple[tuple[int, ...], int]
     (length,) = struct.unpack(packing, packed)
     if length > _LONGEST_HEADER:
         raise BadInput(
-            f"{path.name} holds an array whose header is said to have {length:,} bytes, and at "
-            f"most {_LONGEST_HEADER:,} are read; save it with numpy.savez_compressed"
+            f"{path.name} contains an array whose header has {length:,} bytes, and at most "
+            f"{_LONGEST_HEADER:,} are read; save it with numpy.savez_compressed"
         )
     shape, _, kind = read_header(BytesIO(packed + file.read(length)))
     if kind.hasobject:
@@ -366,24 +369,23 @@ def coded_table(
     group: str = "",
     on_disk: int,
 ) -> Dataset:
-    """A table of categories and numbers, as features for a model.
+    """Return a table of categories and numbers as features for a model.
 
-    A column that has a vocabulary holds indices into it and becomes one 0/1 feature a value;
+    A column with a vocabulary contains indices into it and becomes one 0/1 feature for each value;
     the others are standardised.
 
     Args:
         name: Name of the data set.
-        arrays: Integer codes and numbers, one row a person.
+        arrays: Integer codes and numbers, one row for each person.
         columns: Name of each column.
-        vocabulary: JSON object: for each column of categories, the values its codes stand for.
+        vocabulary: JSON object: for each column of categories, the values of its codes.
         group: Column of categories whose values become the groups; empty for none. It stays a
             feature as well.
-        on_disk: Bytes that the table has there, which bound those that its features may take.
+        on_disk: Size of the table in bytes, which limits the memory of its features.
 
     Raises:
-        BadInput: Columns do not match the table, a code is outside its vocabulary, or the
-            group is no column of categories,
-            or the features would take far more memory than the table.
+        BadInput: Columns do not match the table, a code is outside its vocabulary, the group is no
+            column of categories, or the features would take far more memory than the table.
     """
     words = _words(vocabulary)
     for part in (arrays.x_train, arrays.x_test):
@@ -393,7 +395,7 @@ def coded_table(
     width = sum(len(words[column]) if column in words else 1 for column in columns)
     rows = len(arrays.x_train) + len(arrays.x_test)
     hold_to_budget(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
-    numeric = [at for at, column in enumerate(columns) if column not in words]
+    numeric = [index for index, column in enumerate(columns) if column not in words]
     numbers = scaled_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
     scaled = Scaled(
         _features(arrays.x_train, columns, words, numbers.train),
@@ -405,8 +407,8 @@ def coded_table(
     y_test = checked_labels("test labels", arrays.y_test)
     codes = None
     if group:
-        at = list(columns).index(group)
-        both = np.concatenate([arrays.x_train[:, at], arrays.x_test[:, at]])
+        index = list(columns).index(group)
+        both = np.concatenate([arrays.x_train[:, index], arrays.x_test[:, index]])
         codes = torch.from_numpy(both.astype(np.int64))
     return assembled(
         name,
@@ -437,10 +439,10 @@ def _check_table(
     if table.ndim != 2 or table.shape[1] != len(columns):
         raise BadInput(
             f"a table of {len(columns)} named columns cannot have shape {table.shape}; "
-            "give one name a column"
+            "give one name for each column"
         )
-    for at, column in enumerate(columns):
-        codes = table[:, at]
+    for index, column in enumerate(columns):
+        codes = table[:, index]
         size = len(words[column]) if column in words else None
         if size is not None and not ((codes >= 0) & (codes < size) & (codes % 1 == 0)).all():
             raise BadInput(
@@ -456,14 +458,14 @@ def _features(
     numbers: Float[Tensor, "samples numeric"],
 ) -> Float[Tensor, "samples features"]:
     one_hot = [
-        _one_hot(table[:, at].astype(np.int64), len(words[column]))
-        for at, column in enumerate(columns)
+        _one_hot(table[:, index].astype(np.int64), len(words[column]))
+        for index, column in enumerate(columns)
         if column in words
     ]
     return torch.cat([numbers, *one_hot], dim=1)
 
 
 def _one_hot(codes: Int[ndarray, " samples"], size: int) -> Float[Tensor, "samples values"]:
-    # Not torch's one_hot, whose ones and zeros take eight bytes each.
+    # Not torch's one_hot, whose values take eight bytes each.
     ones = torch.zeros(len(codes), size)
     return ones.scatter_(1, torch.from_numpy(codes)[:, None], 1.0)

@@ -1,1 +1,1 @@
-"""Data sets that need no file of the user's, one a file."""
+"""Data sets that need no file, one in each module."""

@@ -10,18 +10,17 @@ from jaxtyping import Float
 from fedaudit.core.arguments import ProperShare, Range, dataclass
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import assembled, scaled_columns, split
-from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.generated.digits import bundled_file
-from fedaudit.datasets.source import DataSource
 
 
 @dataclass(frozen=True)
 class diabetes(DataSource):
-    """442 diabetes patients, with how far their disease progressed in a year as the class.
+    """442 diabetes patients, with the progression of their disease in a year as the class.
 
-    The ten features are age, sex, body mass index, blood pressure and six blood serum
-    measurements, standardised. A quantitative measure of progression is divided into classes of
-    equal size. Bundled with scikit-learn.
+    The ten features are age, sex, body mass index, blood pressure and six blood serum measurements,
+    standardised. A quantitative measure of progression is divided into classes of equal size.
+    Bundled with scikit-learn.
 
     Attributes:
         progression_classes: Number of classes, from 2 to 10.
@@ -31,8 +30,8 @@ class diabetes(DataSource):
         >>> diabetes(progression_classes=3).read(seed=0).classes
         3
 
-    Source: Efron, Hastie, Johnstone and Tibshirani, "Least Angle Regression", Annals of
-        Statistics 32 (2004), section 1.
+    Source: Efron, Hastie, Johnstone and Tibshirani, "Least Angle Regression", Annals of Statistics
+    32 (2004), section 1.
     """
 
     _: KW_ONLY
@@ -40,7 +39,7 @@ class diabetes(DataSource):
     test_share: ProperShare = 0.2
 
     def read(self, seed: int) -> Dataset:
-        """Return the data set; the seed decides which patients are tested on."""
+        """Return the data set; the seed selects the patients of the test part."""
         features, progression = _bundled_patients()
         inner = np.arange(1, self.progression_classes) / self.progression_classes
         labels = np.searchsorted(np.quantile(progression, inner), progression).astype(np.int64)
@@ -51,7 +50,7 @@ class diabetes(DataSource):
 
 
 def _bundled_patients() -> tuple[Float[np.ndarray, "patients 10"], Float[np.ndarray, " patients"]]:
-    """Return baseline measurements, and the measure of progression one year later."""
+    """Return baseline measurements and the progression one year later."""
     files = [bundled_file(f"diabetes_{part}.csv.gz") for part in ("data_raw", "target")]
     if None in files:
         from sklearn.datasets import load_diabetes

@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 from fedaudit.core.arguments import ProperShare, dataclass
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.source import DataSource
+from fedaudit.datasets.dataset import Dataset, DataSource
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,10 @@ class digits(DataSource):
     test_share: ProperShare = 0.2
 
     def read(self, seed: int) -> Dataset:
-        """Return the data set; the seed decides which digits are tested on."""
+        """Return the data set; the seed selects the digits of the test part."""
         pixels, labels = _bundled_digits()
         parts = split(labels, self.test_share, rng=seeded_numpy(seed, "digits split"))
-        # Pixels count the dark points of a 4 x 4 block.
+        # Pixels count the dark points of a 4 x 4 block, so they are at most 16.
         images = torch.from_numpy(pixels / 16)[:, None].to(torch.float32)
         train, test = images[parts.train], images[parts.test]
         mean, spread = float(train.double().mean()), float(train.double().std(correction=0))
@@ -60,7 +59,7 @@ def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, 
 
 
 def bundled_file(name: str) -> Path | None:
-    """Return the path of a data file in scikit-learn, or None if it is not where it used to be.
+    """Return the path of a data file in scikit-learn, or None if a version has it elsewhere.
 
     Importing scikit-learn takes half of the time to a small study's first round.
     """

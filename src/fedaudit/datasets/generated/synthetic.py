@@ -1,4 +1,4 @@
-"""SIA's synthetic classes."""
+"""Synthetic classes of the SIA paper."""
 
 from dataclasses import KW_ONLY
 from typing import Annotated
@@ -10,29 +10,27 @@ from fedaudit.core.arguments import Count, Fraction, Positive, ProperShare, Rang
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, assembled, split
-from fedaudit.datasets.dataset import Dataset, with_subjects
-from fedaudit.datasets.source import DataSource
+from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
 
 
 @dataclass(frozen=True)
 class synthetic(DataSource):
     """Normal features labelled by a random linear classifier.
 
-    Feature j has variance ``j ** -1.2``; the label is the largest entry of ``W x + b`` with
-    entries of W and b normal with spread 2. Classes are unequal, and a small draw may leave one
-    out.
+    Feature j has variance ``j ** -1.2``; the label is the largest entry of ``W x + b``, where
+    entries of W and b are normal with standard deviation 2. Classes are unequal, and a small draw
+    may omit one.
 
-    With ``people``, each sample is of one of them, drawn alike. The features of a person and the
-    rule of their labels have a part in common: a share ``alike`` of the variance of each feature,
-    and of each entry of W and b, is the same for all samples of a person.
+    With ``people``, each sample belongs to one of them, drawn uniformly. A share ``alike`` of the
+    variance of each feature, and of each entry of W and b, is common to all samples of a person.
 
     Attributes:
         samples: Number of samples in both parts together, at least 2.
         dimensions: Number of features, at least 1.
         classes: Number of classes, from 2 to 1,000,000.
         test_share: Share of each class in the test part, in (0, 1).
-        people: Number of people that the samples are of; 0 for none.
-        alike: Share of the variance that the samples of a person have in common, in [0, 1].
+        people: Number of people that the samples belong to; 0 for none.
+        alike: Share of the variance that is common to a person's samples, in [0, 1].
 
     Examples:
         >>> len(synthetic(samples=2_000, classes=4).read(seed=0))
@@ -60,8 +58,8 @@ class synthetic(DataSource):
         people, alike = self.people, self.alike
         if people > samples:
             raise BadInput(
-                f"people is {people} and samples {samples}, so that some people would have none; "
-                "give at least as many samples"
+                f"people is {people} and samples is {samples}, so that some people would have "
+                "none; give at least as many samples as people"
             )
         rng = seeded_numpy(seed, "synthetic")
         spread = np.arange(1, dimensions + 1) ** -0.6
@@ -71,17 +69,17 @@ class synthetic(DataSource):
         if people:
             subject = rng.integers(people, size=samples)
             style = rng.standard_normal((people, dimensions)) * spread
-            own = np.sqrt(alike) * style[subject] + np.sqrt(1 - alike) * features
-            features = own.astype(np.float32)
+            mixed = np.sqrt(alike) * style[subject] + np.sqrt(1 - alike) * features
+            features = mixed.astype(np.float32)
             habit = rng.normal(0, 2, (people, classes, dimensions + 1))
-            named = np.einsum("pcd,pd->pc", habit[:, :, :-1], style) + habit[:, :, -1]
-            shared = np.sqrt(1 - alike) * (features @ weight + offset)
-            labels = np.argmax(shared + np.sqrt(alike) * named[subject], axis=1)
+            of_person = np.einsum("pcd,pd->pc", habit[:, :, :-1], style) + habit[:, :, -1]
+            of_sample = np.sqrt(1 - alike) * (features @ weight + offset)
+            labels = np.argmax(of_sample + np.sqrt(alike) * of_person[subject], axis=1)
         else:
             labels = np.argmax(features @ weight + offset, axis=1)
         parts = split(labels, self.test_share, rng=seeded_numpy(seed, "synthetic split"))
         train, test = (torch.from_numpy(features[part]) for part in parts)
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
         scaled = Scaled(train, test, "as generated")
-        found = assembled("synthetic", scaled, y_train, y_test, classes=classes)
-        return with_subjects(found, subject[np.concatenate(parts)]) if people else found
+        dataset = assembled("synthetic", scaled, y_train, y_test, classes=classes)
+        return with_subjects(dataset, subject[np.concatenate(parts)]) if people else dataset

@@ -1,1 +1,1 @@
-"""Hubs that data sets are loaded from by name, one a file."""
+"""Hubs that data sets are loaded from by name, one in each module."""

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub or cache, by way of the optional package ``datasets``."""
+"""Data sets from the Hugging Face hub or its cache, with the optional package ``datasets``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,9 +18,8 @@ from fedaudit.core.files import hold_to_budget, open_regular, resolved
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
-from fedaudit.datasets.dataset import Dataset, with_subjects
+from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
 from fedaudit.datasets.formats.images import Encoded, decoded, stacked
-from fedaudit.datasets.source import DataSource
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,12 +27,13 @@ if TYPE_CHECKING:
 _PICTURE_COLUMNS = ("image", "img")
 _BATCH_BYTES = 2**26
 _BATCH_ROWS = 100_000
-"""Bytes and rows, at most, that are read of a Parquet file at once to see what it unpacks to."""
+"""Limits of the bytes and rows of a Parquet file that are read at once to measure its unpacked
+size."""
 
 
 @runtime_checkable
 class Column(Protocol):
-    """Values of one column, as they are stored: nothing in it is decoded."""
+    """Values of one column as they are stored, before any decoding."""
 
     def __len__(self) -> int: ...
 
@@ -43,18 +43,18 @@ class Column(Protocol):
         """Return the values as an array, for columns of numbers, of texts, or of rows of these.
 
         Raises:
-            BadInput: Rows differ in length, or the values take more memory than is allowed.
+            BadInput: Rows differ in length, or the values exceed the memory limit.
         """
         ...
 
 
 class Source(NamedTuple):
-    """A data set before anything in it is decoded.
+    """Data set before any decoding.
 
     Attributes:
         parts: Columns by name, for each part by name.
-        on_disk: Bytes of the files that it was loaded from.
-        folders: Folders that pictures may be read from, if a column holds paths.
+        on_disk: Size in bytes of the files that it was loaded from.
+        folders: Folders that pictures may be read from, if a column contains paths.
     """
 
     parts: Mapping[str, Mapping[str, Column]]
@@ -64,18 +64,18 @@ class Source(NamedTuple):
 
 @arguments.dataclass(frozen=True)
 class hf(DataSource):
-    """A data set of pictures or rows of numbers from Hugging Face or its local cache.
+    """Data set of pictures or rows of numbers from Hugging Face or its local cache.
 
     Attributes:
         name: Name on the hub, such as "ylecun/mnist".
-        config: Which of the data set's configurations; empty for the only one.
+        config: Name of the data set's configuration; empty for the only one.
         features: Column of pictures or of rows of numbers; empty for ``image`` or ``img``.
         label: Column of class indices.
         size: Side in pixels that pictures are resized to; 0 if all have one size.
         grey: Whether only brightness is kept.
         test_share: Share of each class in the test part, if the data set has none.
-        standardise: Whether features get mean 0 and standard deviation 1.
-        subject: Column that says which person each sample is from; empty for none.
+        standardise: Whether features are scaled to mean 0 and standard deviation 1.
+        subject: Column of the person that each sample is from; empty for none.
 
     Examples:
         >>> hf("ylecun/mnist", grey=True).part().what
@@ -94,7 +94,7 @@ class hf(DataSource):
     subject: str = ""
 
     def part(self) -> DataPart:
-        """Return name and settings as a study file has them, without settings at their defaults."""
+        """Return name and settings as in a study file, without settings at their defaults."""
         settings = changed_fields(self)
         return DataPart(f"hf:{settings.pop('name')}", settings)
 
@@ -102,9 +102,9 @@ class hf(DataSource):
         """Return the data set.
 
         Raises:
-            BadInput: The package is not installed, the data set cannot be had, lacks a training
-                part or a column, or takes far more memory than its files have bytes.
-            Damaged: A picture or a file that cannot be read.
+            BadInput: The package is not installed, the data set cannot be loaded, lacks a training
+                part or a column, or takes far more memory than its files.
+            Damaged: A picture or a file cannot be read.
         """
         name, size = self.name, self.size
         source = _loaded(name, self.config)
@@ -121,8 +121,8 @@ class hf(DataSource):
             arrays = Arrays(x[0], y[0], x[1], y[1])
         else:
             rng = seeded_numpy(seed, "split", name)
-            arrays, at = split_arrays(x[0], y[0], test_share=self.test_share, rng=rng)
-            order = np.concatenate(at)
+            arrays, positions = split_arrays(x[0], y[0], test_share=self.test_share, rng=rng)
+            order = np.concatenate(positions)
         dataset = from_arrays(name, arrays, standardise=self.standardise)
         if self.subject:
             subjects = [_column(parts[part], self.subject).array() for part in used]
@@ -147,12 +147,12 @@ def _loaded(name: str, config: str) -> Source:
         parts = datasets.load_dataset(name, config or None)
     except FedauditError:
         raise
-    # The package raises errors of its own, and those of whatever reads a file.
+    # The package can raise its own errors, and those of any reader of files.
     except Exception as error:
         cause = error.__cause__ or error
         raise BadInput(
             f"Hugging Face data set {name!r} cannot be loaded ({str(cause)[:300]}); check name, "
-            "config and network, and that its files are whole"
+            "config and network, and that its files are complete"
         ) from error
     on_disk = sum(part.info.download_size or 0 for part in list(parts.values())[:1])
     folders = [Path(datasets.config.HF_CACHE_HOME), Path(datasets.config.HF_DATASETS_CACHE)]
@@ -170,21 +170,22 @@ def _loaded(name: str, config: str) -> Source:
 
 
 def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
-    """Raise if Parquet files hold far more values than bytes, before the package unpacks them.
+    """Raise if Parquet files unpack to far more bytes than they have.
 
-    One value can stand for millions of rows in a few bytes, and a whole group of rows is unpacked
-    at once.
+    This precedes loading, since a few bytes can repeat one value for millions of rows, and the
+    package unpacks a whole group of rows at once.
 
     Args:
         name: Name of the data set.
         files: Paths or addresses of its files, by part.
     """
-    parquet = [str(one) for part in files.values() for one in part if str(one).endswith(".parquet")]
+    addresses = [str(file) for part in files.values() for file in part]
+    parquet = [address for address in addresses if address.endswith(".parquet")]
     if not parquet:
         return
     from datasets import DownloadManager
 
-    paths = [Path(one) for one in DownloadManager(dataset_name=name).download(parquet)]
+    paths = [Path(path) for path in DownloadManager(dataset_name=name).download(parquet)]
     on_disk = sum(path.stat().st_size for path in paths)
     needed = 0
     for path in paths:
@@ -207,29 +208,29 @@ def _unpacked(path: Path) -> Iterator[int]:
     from pyarrow import parquet
 
     with open_regular(path) as opened, parquet.ParquetFile(opened) as file:
-        for at in range(file.metadata.num_row_groups):
-            group = file.metadata.row_group(at)
-            # One value can be as large as all that is stored of its column.
+        for index in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(index)
+            # A single value can be as large as its whole stored column.
             columns = [group.column(place) for place in range(group.num_columns)]
             largest = max((column.total_uncompressed_size for column in columns), default=1)
             rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(largest, 1)))
-            for batch in file.iter_batches(batch_size=rows, row_groups=[at]):
+            for batch in file.iter_batches(batch_size=rows, row_groups=[index]):
                 yield sum(_plain(values).nbytes for values in batch.columns)
 
 
 def _plain(values: "pyarrow.Array") -> "pyarrow.Array":
-    """Return values that are stored as places in a list of values, each written out."""
+    """Return values without dictionary encoding."""
     return values.dictionary_decode() if hasattr(values, "dictionary_decode") else values
 
 
 @dataclass(frozen=True)
 class ArrowColumn:
-    """A column of a table in memory or mapped into it.
+    """Column of a table in memory or mapped into it.
 
     Attributes:
-        name: Name of the column, for refusals.
+        name: Name of the column, for messages.
         values: Its chunks.
-        on_disk: Bytes of the files that the data set was loaded from.
+        on_disk: Size in bytes of the files that the data set was loaded from.
     """
 
     name: str
@@ -240,7 +241,7 @@ class ArrowColumn:
         return len(self.values)
 
     def __iter__(self) -> Iterator[object]:
-        # One chunk may hold all rows; each becomes an object of Python when its turn comes.
+        # One chunk may hold all rows, so each becomes a Python object only when it is reached.
         return (value.as_py() for value in self.values)
 
     def array(self) -> AnyArray:
@@ -264,14 +265,14 @@ class ArrowColumn:
                     )
                 shape.append(lengths[0])
                 values = values.flatten()
-            # As 32-bit numbers, which features become.
+            # Features become 32-bit numbers.
             needed = max(values.nbytes, 4 * len(values))
             hold_to_budget(self.name, needed, on_disk=self.on_disk)
             return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
         except pyarrow.ArrowException as error:
             raise BadInput(
-                f"{self.name} holds no numbers ({error}); give pictures, or rows of equally many "
-                "numbers"
+                f"{self.name} contains no numbers ({error}); give pictures, or rows of equally "
+                "many numbers"
             ) from error
 
 
@@ -293,14 +294,14 @@ def _features(source: Source, part: str, name: str, size: int, grey: bool) -> An
     first = next(islice(column, 1), None)
     if not isinstance(first, Mapping):
         return column.array()
-    pictures = (_encoded(row, at, part, source.folders) for at, row in enumerate(column))
+    pictures = (_encoded(row, index, part, source.folders) for index, row in enumerate(column))
     on_disk = source.on_disk
     return stacked(decoded(pictures), len(column), size=size, grey=grey, on_disk=on_disk)
 
 
-def _encoded(row: object, at: int, part: str, folders: Sequence[Path]) -> Encoded:
+def _encoded(row: object, index: int, part: str, folders: Sequence[Path]) -> Encoded:
     """Return a picture as the package stores it: its bytes, or the path of its file."""
-    what = f"picture {at} of the part {part!r}"
+    what = f"picture {index} of the part {part!r}"
     content, path = (
         (row.get("bytes"), row.get("path")) if isinstance(row, Mapping) else (None, None)
     )
@@ -308,7 +309,7 @@ def _encoded(row: object, at: int, part: str, folders: Sequence[Path]) -> Encode
         return Encoded(what, partial(BytesIO, content))
     file, within = Path(path if isinstance(path, str) else ""), list[Path]()
     with suppress(ValueError, OSError):  # a path that no file can have
-        within = [one for one in folders if resolved(file).is_relative_to(resolved(one))]
+        within = [root for root in folders if resolved(file).is_relative_to(resolved(root))]
     if not path or not within:
         raise Damaged(
             f"{what} has no bytes, and no path within the data set ({str(path)[:200]}); fetch the "

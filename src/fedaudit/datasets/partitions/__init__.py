@@ -1,1 +1,1 @@
-"""Partitions: which client trains on which samples, and how clients' data differ."""
+"""Partitions of the training samples among clients, and differences between clients' data."""

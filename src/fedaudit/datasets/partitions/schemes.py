@@ -1,7 +1,7 @@
 """Partitions of the training samples among clients.
 
-Every scheme comes down to a table of quotas, how many samples of each class each client gets;
-which samples they are is then a matter of shuffling each class.
+Every scheme returns a table of quotas: the number of samples of each class for each client. The
+samples themselves are then chosen by shuffling each class.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ _REDRAWS = 200
 
 @runtime_checkable
 class Partition(Protocol):
-    """A way to divide classes among clients."""
+    """Scheme that divides classes among clients."""
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Number of samples of each class for each client; never more than there are."""
+        """Return the number of samples of each class for each client, within the available ones."""
         ...
 
 
@@ -45,10 +45,10 @@ class PartitionScheme:
     clients: Positive = 10
 
     def part(self) -> Clients:
-        """Return name and settings as a study file has them, without settings at their defaults.
+        """Return name and settings as in a study file, without settings at their defaults.
 
         Raises:
-            BadInput: The object is of the base class, which divides nothing.
+            BadInput: The object is of the base class, which has no scheme.
         """
         if not self.catalogue_name:
             raise BadInput(
@@ -62,10 +62,10 @@ class PartitionScheme:
 
 @dataclass(frozen=True)
 class IID(PartitionScheme):
-    """Deals samples at random, whatever their class, in equal shares.
+    """Equal shares of samples that are dealt at random, whatever their class.
 
     Attributes:
-        samples_per_client: Samples of each client; 0 deals everything.
+        samples_per_client: Samples of each client; 0 deals all samples.
 
     Examples:
         >>> IID(10, samples_per_client=300).clients
@@ -77,8 +77,8 @@ class IID(PartitionScheme):
     samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Number of samples of each class for each client."""
-        counts = _used(counts, clients, self.samples_per_client, rng)
+        """Return the number of samples of each class for each client."""
+        counts = _dealt_counts(counts, clients, self.samples_per_client, rng)
         shuffled = rng.permutation(np.repeat(np.arange(len(counts)), counts))
         hands = np.array_split(shuffled, clients)
         return np.stack([np.bincount(hand, minlength=len(counts)) for hand in hands])
@@ -86,20 +86,22 @@ class IID(PartitionScheme):
 
 @dataclass(frozen=True)
 class Dirichlet(PartitionScheme):
-    """Deals each class in random unequal shares: the smaller ``beta``, the more unequal.
+    """Random unequal shares of each class; a smaller ``beta`` makes them more unequal.
 
-    Without ``samples_per_client`` the clients' shares of each class are one Dirichlet draw, and
-    every sample is dealt exactly once; clients differ in size. With it, each client draws its
-    own label distribution and takes its samples from the classes' pools; where a class runs
-    out, demand is cut at random and the gap filled at random from what is left over, so
-    that clients keep their size and their mix is a little milder than drawn.
+    Without ``samples_per_client`` the clients' shares of each class are one Dirichlet draw. Every
+    sample is dealt exactly once, and clients differ in size.
+
+    With ``samples_per_client``, each client draws its label distribution and takes its samples from
+    the classes' pools. If a class runs out, demand is reduced at random and filled at random from
+    the remaining samples. Clients therefore keep their size, and their label distribution is a
+    little milder than drawn.
 
     Attributes:
-        beta: Concentration, above 0 and finite; 0.1 to 100 is usual. Published:
-            0.1, 1 and 10 (FedMIA), 0.5, 1 and 10 (CoFedMID).
-        minimum: Fewest samples a client may get; the draw is repeated until all have them.
-            Without effect where ``samples_per_client`` is set.
-        samples_per_client: Samples of each client; 0 deals everything.
+        beta: Concentration, above 0 and finite; 0.1 to 100 is usual. Published: 0.1, 1 and 10
+            (FedMIA), 0.5, 1 and 10 (CoFedMID).
+        minimum: Fewest samples of a client; the draw is repeated until all have them. It has no
+            effect if ``samples_per_client`` is set.
+        samples_per_client: Samples of each client; 0 deals all samples.
 
     Examples:
         >>> Dirichlet(10, beta=0.5).beta
@@ -115,8 +117,8 @@ class Dirichlet(PartitionScheme):
     samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Number of samples of each class for each client."""
-        _used(counts, clients, self.samples_per_client, rng)
+        """Return the number of samples of each class for each client."""
+        _dealt_counts(counts, clients, self.samples_per_client, rng)
         if self.samples_per_client:
             return self._equal_sizes(counts, clients, rng)
         return _with_minimum(
@@ -132,25 +134,25 @@ class Dirichlet(PartitionScheme):
         return quotas
 
     def _equal_sizes(self, counts: Counts, clients: int, rng: np.random.Generator) -> Quotas:
-        mixes = rng.dirichlet(np.full(len(counts), self.beta), size=clients)
-        wanted = np.stack([apportioned(self.samples_per_client, mix) for mix in mixes])
-        quotas = within(wanted, counts, rng=rng)
-        left = counts - quotas.sum(axis=0)
+        distributions = rng.dirichlet(np.full(len(counts), self.beta), size=clients)
+        demand = np.stack([apportion(self.samples_per_client, row) for row in distributions])
+        quotas = limit_quotas(demand, counts, rng=rng)
+        remaining = counts - quotas.sum(axis=0)
         for client in rng.permutation(clients):
             missing = self.samples_per_client - int(quotas[client].sum())
-            extra = rng.multivariate_hypergeometric(left, missing)
+            extra = rng.multivariate_hypergeometric(remaining, missing)
             quotas[client] += extra
-            left = left - extra
+            remaining = remaining - extra
         return quotas
 
 
 @dataclass(frozen=True)
 class Shards(PartitionScheme):
-    """Sorts samples by class, cuts them into equal shards and gives each client a few.
+    """Equal shards of the samples, sorted by class, of which each client gets a few.
 
     Attributes:
         per_client: Shards of each client, at least 1; 2 gives most clients two classes.
-        samples_per_client: Samples of each client; 0 deals everything.
+        samples_per_client: Samples of each client; 0 deals all samples.
 
     Examples:
         >>> Shards(100, per_client=2).per_client
@@ -165,17 +167,17 @@ class Shards(PartitionScheme):
     samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Number of samples of each class for each client."""
+        """Return the number of samples of each class for each client."""
         shards = clients * self.per_client
         if shards > counts.sum():
             raise BadInput(
                 f"{self.per_client} shards for each of {clients} clients cannot be cut from "
                 f"{counts.sum()} samples; give between 1 and {counts.sum() // max(clients, 1)}"
             )
-        counts = _used(counts, clients, self.samples_per_client, rng)
-        sizes = apportioned(int(counts.sum()), np.ones(clients))
-        slots = np.concatenate([apportioned(int(size), np.ones(self.per_client)) for size in sizes])
-        # The order in which clients' slots are cut from the sorted samples is all the chance.
+        counts = _dealt_counts(counts, clients, self.samples_per_client, rng)
+        sizes = apportion(int(counts.sum()), np.ones(clients))
+        slots = np.concatenate([apportion(int(size), np.ones(self.per_client)) for size in sizes])
+        # The only random choice is the order in which slots are cut from the sorted samples.
         order = rng.permutation(shards)
         by_class = np.repeat(np.arange(len(counts)), counts)
         parts = np.split(by_class, slots[order].cumsum()[:-1])
@@ -187,14 +189,14 @@ class Shards(PartitionScheme):
 
 @dataclass(frozen=True)
 class WholeClasses(PartitionScheme):
-    """Gives every class whole to one client, as where clients are books, authors or hospitals.
+    """Whole classes for single clients, as if clients were books, authors or hospitals.
 
-    The largest class goes first, each to the client with the fewest samples so far. Of a client
-    under audit it is what it had before the fair draw, which gives samples of its classes to
-    others.
+    The largest class goes first, each to the client with the fewest samples so far. An audited
+    client has its whole classes only before the fair draw, which gives samples of them to other
+    clients.
 
     Attributes:
-        samples_per_client: Samples of each client, drawn from its classes; 0 deals everything.
+        samples_per_client: Samples of each client, drawn from its classes; 0 deals all samples.
 
     Examples:
         >>> WholeClasses(5).samples_per_client
@@ -206,43 +208,43 @@ class WholeClasses(PartitionScheme):
     samples_per_client: Count = 0
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Number of samples of each class for each client."""
-        _used(counts, clients, self.samples_per_client, rng)
+        """Return the number of samples of each class for each client."""
+        _dealt_counts(counts, clients, self.samples_per_client, rng)
         quotas: Quotas = np.zeros((clients, len(counts)), dtype=np.int64)
-        # Equal ones in any order.
+        # Classes of equal size are in random order.
         order = rng.permutation(len(counts))
         for label in order[np.argsort(-counts[order], kind="stable")]:
             sizes = quotas.sum(axis=1)
             least = rng.choice(np.flatnonzero(sizes == sizes.min()))
             quotas[least, label] = counts[label]
-        fewest, wanted = int(quotas.sum(axis=1).min()), max(1, self.samples_per_client)
-        if fewest < wanted:
+        fewest, needed = int(quotas.sum(axis=1).min()), max(1, self.samples_per_client)
+        if fewest < needed:
             raise BadInput(
-                f"of {np.count_nonzero(counts)} classes dealt whole to {clients} clients one gets "
-                f"{fewest} samples, and {wanted} are asked for; give fewer clients or fewer samples"
+                f"with {np.count_nonzero(counts)} whole classes for {clients} clients, one gets "
+                f"{fewest} of the needed {needed} samples; give fewer clients or fewer samples"
             )
         if not self.samples_per_client:
             return quotas
-        drawn = [rng.multivariate_hypergeometric(own, self.samples_per_client) for own in quotas]
+        drawn = [rng.multivariate_hypergeometric(row, self.samples_per_client) for row in quotas]
         return np.stack(drawn)
 
 
 @dataclass(frozen=True)
 class SIAClass0Size(PartitionScheme):
-    """The split of SIA's published code, for comparison only: most samples are dropped.
+    """Split of SIA's published code, for comparison only: it drops most samples.
 
     Attributes:
         beta: Concentration of the Dirichlet draw, above 0.
-        minimum: Fewest samples a client may get; the published code has no such limit.
+        minimum: Fewest samples of a client; the published code has no such limit.
 
     Examples:
         >>> SIAClass0Size(10, beta=1.0).minimum
         1
 
     Source: SIA, published code (its alpha is our beta).
-    Differs: From an exact split, on purpose: every class is dealt as if it were as large as
-        class 0, and clients are served in order until a class runs out. The original draws its
-        shuffle and its shares from two global generators.
+    Differs: From an exact split, on purpose: every class is dealt as if it were as large as class
+    0, and clients are served in order until a class runs out. The original draws its shuffle and
+    its shares from two global generators.
     """
 
     catalogue_name: ClassVar[str] = "sia_class0_size"
@@ -251,16 +253,16 @@ class SIAClass0Size(PartitionScheme):
     minimum: Count = 1
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Number of samples of each class for each client."""
-        _used(counts, clients, 0, rng)
+        """Return the number of samples of each class for each client."""
+        _dealt_counts(counts, clients, 0, rng)
 
-        def once() -> Quotas:
+        def draw() -> Quotas:
             shares = rng.dirichlet(np.full(clients, self.beta), size=len(counts))
             ends = np.rint(shares * counts[0]).astype(np.int64).cumsum(axis=1)
             quotas: Quotas = np.diff(np.minimum(ends, counts[:, None]), axis=1, prepend=0).T
             return quotas
 
-        return _with_minimum(once, self.minimum, f"beta={self.beta} and {clients} clients")
+        return _with_minimum(draw, self.minimum, f"beta={self.beta} and {clients} clients")
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
@@ -271,12 +273,12 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 def deal(
     labels: Int[ndarray, " samples"], quotas: Quotas, *, rng: np.random.Generator
 ) -> list[Int[ndarray, " _"]]:
-    """Positions of the samples that each client gets; no position goes to two clients.
+    """Return the positions of the samples of each client; no position goes to two clients.
 
     Args:
         labels: Class of each sample.
         quotas: Samples of each class for each client.
-        rng: Decides which samples of a class, and the order within a client.
+        rng: Random generator of the choice within a class, and of the order within a client.
     """
     hands: list[list[Int[ndarray, " _"]]] = [[] for _ in quotas]
     positions, none = positions_of(labels), np.zeros(0, dtype=np.int64)
@@ -288,31 +290,33 @@ def deal(
     return [rng.permutation(np.concatenate(hand)) for hand in hands]
 
 
-def apportioned(total: int, shares: Num[ndarray, " classes"]) -> Counts:
-    """Divides a whole number in proportion to shares; the largest remainders are rounded up.
+def apportion(total: int, shares: Num[ndarray, " classes"]) -> Counts:
+    """Divide a whole number in proportion to shares; the largest remainders are rounded up.
 
     Shares that are all zero divide it evenly.
     """
     weights = shares.astype(np.float64)
     weights = weights if weights.sum() > 0 else np.ones(len(weights))
     exact = total * weights / weights.sum()
-    whole: Counts = np.floor(exact).astype(np.int64)
-    missing = total - int(whole.sum())
+    counts: Counts = np.floor(exact).astype(np.int64)
+    missing = total - int(counts.sum())
     # A stable order decides ties, so that the result does not depend on the sorting method.
-    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
-    return whole
+    counts[np.argsort(counts - exact, kind="stable")[:missing]] += 1
+    return counts
 
 
-def within(wanted: Quotas, available: Counts, *, rng: np.random.Generator) -> Quotas:
-    """Cuts the demand for each class to what there is, at random among those who want it."""
-    served = wanted.copy()
-    for label in np.flatnonzero(wanted.sum(axis=0) > available):
-        served[:, label] = rng.multivariate_hypergeometric(wanted[:, label], int(available[label]))
-    return served
+def limit_quotas(demand: Quotas, available: Counts, *, rng: np.random.Generator) -> Quotas:
+    """Reduce the demand for each class to the available samples, at random among the clients."""
+    limited = demand.copy()
+    for label in np.flatnonzero(demand.sum(axis=0) > available):
+        limited[:, label] = rng.multivariate_hypergeometric(demand[:, label], int(available[label]))
+    return limited
 
 
-def _used(counts: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:
-    """Class counts of the samples that are dealt at all, after checking that there are enough."""
+def _dealt_counts(
+    counts: Counts, clients: int, per_client: int, rng: np.random.Generator
+) -> Counts:
+    """Return class counts of the samples that are dealt; raise if there are too few samples."""
     total = int(counts.sum())
     if clients < 1 or clients > total:
         raise BadInput(
@@ -326,8 +330,8 @@ def _used(counts: Counts, clients: int, per_client: int, rng: np.random.Generato
         )
     if not per_client:
         return counts
-    kept: Counts = rng.multivariate_hypergeometric(counts, clients * per_client)
-    return kept
+    drawn: Counts = rng.multivariate_hypergeometric(counts, clients * per_client)
+    return drawn
 
 
 def _with_minimum(draw: Callable[[], Quotas], minimum: int, setting: str) -> Quotas:
@@ -337,5 +341,5 @@ def _with_minimum(draw: Callable[[], Quotas], minimum: int, setting: str) -> Quo
             return quotas
     raise BadInput(
         f"with {setting}, none of {_REDRAWS} draws gave every client {minimum} samples; "
-        "raise beta, lower minimum, or take fewer clients"
+        "raise beta, lower minimum, or use fewer clients"
     )

@@ -1,4 +1,4 @@
-"""Groups of clients that differ: by rotated or brighter images, or by an attribute of people."""
+"""Groups of clients whose data differ: in image rotation or brightness, or in an attribute."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,28 +25,28 @@ _IMAGES_AT_ONCE = 2048
 
 
 def rotated(images: Images, degrees: Amounts) -> Images:
-    """Images turned counter-clockwise about their middle, with as much of them as fits.
+    """Return images rotated counter-clockwise about their centre, cropped to their size.
 
     Args:
-        images: Channels first; what is turned in from outside is like the edge.
-        degrees: For each image.
+        images: Channels first; areas from outside the image repeat its edge.
+        degrees: Angle of each image.
     """
     angle = torch.deg2rad(degrees)
     cos, sin = angle.cos(), angle.sin()
     ratio = images.shape[2] / images.shape[3]
     none = torch.zeros_like(cos)
-    # From places in the new image to places in the old one, both in units of half a side.
+    # The map from positions in the new image to those in the old one, in units of half a side.
     rows = [torch.stack([cos, -sin * ratio, none], 1), torch.stack([sin / ratio, cos, none], 1)]
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 def brightened(images: Images, factors: Amounts) -> Images:
-    """Images with every pixel times a factor, at most white.
+    """Return images with every pixel multiplied by a factor, at most white.
 
     Args:
         images: Pixels in [0, 1].
-        factors: For each image; below 1 is darker.
+        factors: Factor of each image; below 1 is darker.
 
     Raises:
         BadInput: Pixels are not in [0, 1].
@@ -70,19 +70,19 @@ SHIFTS: dict[str, Callable[[Images, Amounts], Images]] = {
 
 @dataclass(frozen=True)
 class Shift:
-    """A minority of clients whose images differ from the majority's.
+    """Minority of clients whose images differ from the majority's.
 
-    Every client draws its own amount, uniformly from its group's range, and all its images
-    have that one.
+    Every client draws its amount uniformly from its group's range, and all its images have that
+    amount.
 
     Attributes:
         kind: "rotation" (degrees) or "brightness" (a factor).
         minority: Share of the clients in the minority, in (0, 1); they are the first ones.
-        minority_range: Smallest and largest amount there.
-        majority_range: The same of the majority.
+        minority_range: Smallest and largest amount of the minority.
+        majority_range: Smallest and largest amount of the majority.
 
     Raises:
-        BadInput: No such kind, or numbers out of range.
+        BadInput: The kind does not exist, or numbers are out of range.
 
     Source: IFCA-MIR, section 5.1 (rotation and brightness drawn for each client).
     """
@@ -96,34 +96,34 @@ class Shift:
         if self.kind not in SHIFTS:
             raise unknown_name("shift", self.kind, SHIFTS)
         if not 0 < self.minority < 1:
-            raise BadInput(f"the minority's share lies between 0 and 1, got {self.minority}")
+            raise BadInput(f"shift.minority is {self.minority}; give a share between 0 and 1")
         for low, high in (self.minority_range, self.majority_range):
             if not (np.isfinite([low, high]).all() and low <= high):
                 raise BadInput(
-                    f"a group's range is two finite numbers, the smaller first, got {low} and "
-                    f"{high}; see shift.minority_range and shift.majority_range"
+                    f"a group's range is {low} and {high}; give two finite numbers, the smaller "
+                    "first, as shift.minority_range and shift.majority_range"
                 )
             if self.kind == "brightness" and low < 0:
-                raise BadInput(f"a factor of brightness is at least 0, got {low}")
+                raise BadInput(f"a factor of brightness is {low}; give at least 0")
 
     def amounts(self, group: Int[ndarray, " clients"], *, seed: int) -> Float[ndarray, " clients"]:
-        """Each client's amount.
+        """Return each client's amount.
 
         Args:
             group: 0 for the majority, 1 for the minority.
             seed: Root seed.
         """
-        ranges = [self.minority_range if one else self.majority_range for one in group]
+        ranges = [self.minority_range if number else self.majority_range for number in group]
         low, high = np.array(ranges, dtype=float).reshape(-1, 2).T
         drawn: Float[ndarray, " clients"] = seeded_numpy(seed, "shift").uniform(low, high)
         return drawn
 
 
-def of_clients(clients: int, minority: float) -> Int[ndarray, " clients"]:
-    """Each client's group: 1 for the minority, the first clients, at least one and not all.
+def minority_groups(clients: int, minority: float) -> Int[ndarray, " clients"]:
+    """Return each client's group: 1 for the minority, the first clients, at least one and not all.
 
     Args:
-        clients: How many there are.
+        clients: Number of clients.
         minority: The minority's share of them.
     """
     size = min(max(round(minority * clients), 1), clients - 1)
@@ -131,10 +131,10 @@ def of_clients(clients: int, minority: float) -> Int[ndarray, " clients"]:
 
 
 class Shifted(NamedTuple):
-    """A data set and a deal after the clients' shifts.
+    """Data set and deal after the clients' shifts.
 
     Attributes:
-        dataset: Every sample shifted as the client is whose place it has.
+        dataset: Every sample shifted like its client.
         deal: The same deal, with the shifted samples.
     """
 
@@ -142,67 +142,67 @@ class Shifted(NamedTuple):
     deal: Deal
 
 
-def places(
+def shift_clients(
     dataset: Dataset, deal: Deal, targets: Sequence[ClientId], *, seed: int
 ) -> Int[ndarray, " samples"]:
-    """For every sample of a data set, the client whose data it is like.
+    """Return, for every sample of a data set, the client whose shift it gets.
 
-    Its owner, where it has one. Audited samples of nobody take the place of the targets in turn,
-    so that no shift tells them from members; all others, the test part among them, that of all
-    clients in turn.
+    A client's sample gets that client's shift. Audited held-out samples get those of the targets in
+    turn, so that no shift distinguishes them from members. All others, including the test part, get
+    those of all clients in turn.
 
     Args:
         dataset: The samples.
-        deal: Who has which.
-        targets: Clients under audit.
-        seed: Root seed; decides who is whose turn.
+        deal: The clients' samples.
+        targets: Audited clients.
+        seed: Root seed of the turns.
     """
     clients, rng = np.array(sorted(deal.clients)), seeded_numpy(seed, "places")
-    place = np.empty(len(dataset), dtype=np.int64)
+    client_of_sample = np.empty(len(dataset), dtype=np.int64)
     for part in (dataset.train.ids.numpy(), dataset.test.ids.numpy()):
-        place[rng.permutation(part)] = np.resize(clients, len(part))
-    place[deal.audit.samples.ids.numpy()] = np.resize(np.array(targets), len(deal.audit))
+        client_of_sample[rng.permutation(part)] = np.resize(clients, len(part))
+    client_of_sample[deal.audit.samples.ids.numpy()] = np.resize(np.array(targets), len(deal.audit))
     for client, samples in deal.clients.items():
-        place[samples.ids.numpy()] = client
-    return place
+        client_of_sample[samples.ids.numpy()] = client
+    return client_of_sample
 
 
-def shifted(
+def apply_shift(
     dataset: Dataset, deal: Deal, shift: Shift, place: Int[ndarray, " samples"], *, seed: int
 ) -> Shifted:
-    """Shifts every sample as the client is whose place it has.
+    """Shift every sample like the client in ``place``.
 
     Args:
         dataset: Images.
-        deal: Who trains on what, and what is audited.
-        shift: Of groups of clients.
-        place: For every sample, a client.
+        deal: The clients' training samples and the audited ones.
+        shift: Shift of the groups of clients.
+        place: Client of every sample.
         seed: Root seed.
 
     Raises:
-        BadInput: Samples are no images, or cannot be shifted that way.
+        BadInput: Samples are no images, or cannot be shifted in this way.
     """
     if dataset.train.features.ndim != 4:
         raise BadInput(
             f"the shift {shift.kind!r} is of images, and samples of {dataset.name!r} have shape "
             f"{tuple(dataset.train.features.shape[1:])}; use a data set of images"
         )
-    amounts = shift.amounts(of_clients(len(deal.clients), shift.minority), seed=seed)
+    amounts = shift.amounts(minority_groups(len(deal.clients), shift.minority), seed=seed)
     amount = torch.from_numpy(amounts[place]).to(torch.float32)
-    world = replace(
+    result = replace(
         dataset,
-        train=_moved(dataset.train, shift, amount),
-        test=_moved(dataset.test, shift, amount),
+        train=_shift_samples(dataset.train, shift, amount),
+        test=_shift_samples(dataset.test, shift, amount),
     )
-    clients = {client: world.samples(samples.ids) for client, samples in deal.clients.items()}
-    audit = replace(deal.audit, samples=world.samples(deal.audit.samples.ids))
-    return Shifted(world, replace(deal, clients=clients, audit=audit))
+    clients = {client: result.samples(samples.ids) for client, samples in deal.clients.items()}
+    audit = replace(deal.audit, samples=result.samples(deal.audit.samples.ids))
+    return Shifted(result, replace(deal, clients=clients, audit=audit))
 
 
-def _moved(samples: Samples, shift: Shift, amount: Float[Tensor, " all"]) -> Samples:
-    move, features = SHIFTS[shift.kind], torch.empty_like(samples.features)
+def _shift_samples(samples: Samples, shift: Shift, amount: Float[Tensor, " all"]) -> Samples:
+    apply, features = SHIFTS[shift.kind], torch.empty_like(samples.features)
     for part in chunks(len(samples), _IMAGES_AT_ONCE):
-        features[part] = move(samples.features[part], amount[samples.ids[part]])
+        features[part] = apply(samples.features[part], amount[samples.ids[part]])
     return replace(samples, features=features)
 
 
@@ -210,8 +210,8 @@ class AttributeSplit(NamedTuple):
     """Samples with one value of an attribute, and all others.
 
     Attributes:
-        minority: Which samples of the data set, by id, have the minority's value.
-        value: That value.
+        minority: Mask of the samples, by id, with the minority's value.
+        value: The minority's value.
     """
 
     minority: Bool[Tensor, " samples"]
@@ -220,7 +220,7 @@ class AttributeSplit(NamedTuple):
 
 @dataclass(frozen=True)
 class BySide:
-    """Deals each side's samples to that side's clients, by a scheme of its own.
+    """Partition of each side's samples among that side's clients.
 
     Classes are counted side by side: first those of the majority, then those of the minority.
 
@@ -233,21 +233,21 @@ class BySide:
     group: tuple[int, ...]
 
     def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
-        """Number of samples of each class and side for each client."""
-        found = np.zeros((clients, len(counts)), dtype=np.int64)
-        for side, own in enumerate(np.split(np.arange(len(counts)), 2)):
-            theirs = np.flatnonzero(np.array(self.group) == side)
-            quotas = self.scheme.quotas(counts[own], len(theirs), rng=rng)
-            found[np.ix_(theirs, own)] = quotas
-        return found
+        """Return the number of samples of each class and side for each client."""
+        quotas = np.zeros((clients, len(counts)), dtype=np.int64)
+        for side, classes in enumerate(np.split(np.arange(len(counts)), 2)):
+            members = np.flatnonzero(np.array(self.group) == side)
+            of_side = self.scheme.quotas(counts[classes], len(members), rng=rng)
+            quotas[np.ix_(members, classes)] = of_side
+        return quotas
 
 
-def sides_of(dataset: Dataset, value: str = "") -> AttributeSplit:
-    """The samples with one value of the data set's attribute.
+def split_by_attribute(dataset: Dataset, value: str = "") -> AttributeSplit:
+    """Return the samples with one value of the data set's attribute.
 
     Args:
-        dataset: With groups of samples.
-        value: The minority's; the rarest of the training part if empty.
+        dataset: Data set with groups of samples.
+        value: The minority's value; the rarest of the training part if empty.
 
     Raises:
         BadInput: The data set has no groups, or no such value.
@@ -265,57 +265,59 @@ def sides_of(dataset: Dataset, value: str = "") -> AttributeSplit:
     if int(counts[number]) == 0 or int(counts[number]) == len(dataset.train):
         raise BadInput(
             f"{int(counts[number])} of the {len(dataset.train)} training samples have the value "
-            f"{names[number]!r}; a minority needs some, and so do the others"
+            f"{names[number]!r}; both the minority and the majority need samples, so name another "
+            "value"
         )
     return AttributeSplit(dataset.group == number, names[number])
 
 
-def dealt_by_side(dataset: Dataset, sides: AttributeSplit, deal: Callable[[Dataset], Deal]) -> Deal:
-    """Deals a data set with a class for each pair of class and side, and names classes back.
+def deal_by_side(dataset: Dataset, sides: AttributeSplit, deal: Callable[[Dataset], Deal]) -> Deal:
+    """Deal a data set with a class for each pair of class and side, and restore the classes.
 
     Args:
         dataset: The samples.
-        sides: Of their attribute.
-        deal: Deals a data set.
+        sides: Sides of their attribute.
+        deal: Function that deals a data set.
     """
     classes = dataset.classes
-    apart = replace(
+    by_side = replace(
         dataset,
-        train=_renamed(dataset.train, sides.minority, classes),
-        test=_renamed(dataset.test, sides.minority, classes),
+        train=_split_classes(dataset.train, sides.minority, classes),
+        test=_split_classes(dataset.test, sides.minority, classes),
         classes=2 * classes,
     )
-    found = deal(apart)
-    clients = {client: _back(samples, classes) for client, samples in found.clients.items()}
-    return Deal(clients, replace(found.audit, samples=_back(found.audit.samples, classes)))
+    split = deal(by_side)
+    clients = {client: _merge_classes(part, classes) for client, part in split.clients.items()}
+    audit = replace(split.audit, samples=_merge_classes(split.audit.samples, classes))
+    return Deal(clients, audit)
 
 
-def like_their_side(
+def assign_by_side(
     sides: AttributeSplit,
     group: Int[ndarray, " clients"],
     ids: Int[ndarray, " asked"],
     *,
     rng: np.random.Generator,
 ) -> Int[ndarray, " asked"]:
-    """For samples that nobody has, a client of their side, in turn.
+    """Return a client of the same side for each held-out sample, in turn.
 
     Args:
-        sides: Of all samples.
+        sides: Sides of all samples.
         group: For each client, 1 for the minority.
-        ids: Of the samples.
-        rng: Decides who is whose turn.
+        ids: Ids of the held-out samples.
+        rng: Random generator of the turns.
     """
     minority = sides.minority.numpy()[ids]
     place = np.empty(len(ids), dtype=np.int64)
     for side in (0, 1):
-        mine = rng.permutation(np.flatnonzero(minority == side))
-        place[mine] = np.resize(np.flatnonzero(group == side), len(mine))
+        of_side = rng.permutation(np.flatnonzero(minority == side))
+        place[of_side] = np.resize(np.flatnonzero(group == side), len(of_side))
     return place
 
 
-def _renamed(samples: Samples, minority: Bool[Tensor, " all"], classes: int) -> Samples:
+def _split_classes(samples: Samples, minority: Bool[Tensor, " all"], classes: int) -> Samples:
     return replace(samples, labels=samples.labels + classes * minority[samples.ids].long())
 
 
-def _back(samples: Samples, classes: int) -> Samples:
+def _merge_classes(samples: Samples, classes: int) -> Samples:
     return replace(samples, labels=samples.labels % classes)

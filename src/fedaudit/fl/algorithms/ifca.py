@@ -17,7 +17,7 @@ from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
 from fedaudit.fl.hooks import Defense, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.observe.round import Exposed, Sent, Update, Upload, chosen
+from fedaudit.observe.round import Exposed, Sent, Update, Upload, select_clients
 
 CHOICE = "choice"
 """What a client remembers: the model that it last trained."""
@@ -105,7 +105,7 @@ class Ifca:
             if clients:
                 total = sum(weights[client] for client in clients)
                 shares = {client: weights[client] / total for client in clients}
-                theirs = chosen(uploads, clients)
+                theirs = select_clients(uploads, clients)
                 models[str(j)] = self._one.fold(models[str(j)], theirs, shares)
         return _together(models) | {TRAINED: state[TRAINED] + torch.tensor([*map(bool, groups)])}
 

@@ -82,8 +82,9 @@ def first_of_comparison(
     else:
         status = "no trade-off"
         text = "No defense is shown to lower the leakage to the strongest attack"
-        if row is not None and row.lowers:
-            text = f"{fixed('pictures.no_bargain')} {shortened(row.name, 60)}: {_bargain(row)}"
+        if row is not None:
+            text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
+            text = f"{text} {shortened(row.name, 80)}: {_bargain(row)}"
     steps = fixed_texts("choosing")
     return First(
         look,
@@ -106,56 +107,41 @@ def _side_by_side(comparison: Comparison, verdicts: Sequence[PlainVerdict]) -> s
 
 
 def _bargain(row: TradeOff) -> str:
-    limits = ""
+    limits = "no interval"
     if row.low is not None and row.high is not None:
-        limits = f" (95% interval {-100 * row.high:.1f} to {-100 * row.low:.1f})"
-    return f"{-100 * row.leakage:.1f} points less leakage{limits} to the strongest attack, " + (
-        "no cost in accuracy shown"
-        if row.error <= 0
-        else "the model without the defense is no better than guessing"
-        if row.lost is None
-        else f"{wording.percent(row.lost)} of what was learned above guessing lost"
-    )
+        limits = f"95% interval {-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
+    less = f"{-100 * row.leakage:.1f} points less leakage".replace("-", "−")
+    lost = "" if row.lost is None else f"{wording.percent(row.lost)} of what was learned above "
+    cost = f"{lost}guessing lost" if lost else "the model without the defense only guesses"
+    cost = "no cost in accuracy shown" if row.error <= 0 else cost
+    return f"{less} ({limits}) to the strongest attack, {cost}"
 
 
 def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
-    """Return the leakage and the accuracy of a row; a change is here unless the headline has it."""
+    """Return the leakage and the accuracy of a row; the headline has the change of leakage."""
     count = len(tradeoffs(comparison))
-    leakage = [
-        f"{wording.percent(row.undefended)} without the defense",
-        f"strongest attack {wording.against(row.contrast)}; guessing has 0%",
-        f"not corrected for picking one of {count} rows" * (count > 1),
-    ]
-    if not row.lowers:
-        limits = _interval(row.low, row.high) or "no interval"
-        leakage[:0] = [shortened(row.name, 40)]
-        leakage.append(f"change {wording.points(row.leakage)} points, {limits}")
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
-    limits = _interval(change.low, change.high) if change else ""
-    accuracy = (
-        f"{wording.percent(1 - row.undefended_error)} without the defense, same clients",
-        f"change {wording.points(-row.error)} points" + f", {limits}" * bool(limits),
-    )
+    limits = ""
+    if change is not None and change.low is not None and change.high is not None:
+        limits = f", 95% interval {wording.span(change.low, change.high, TEST_ACCURACY)}"
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
             wording.percent(max(row.undefended + row.leakage, 0.0)),
-            "; ".join(filter(None, leakage)),
+            f"{wording.percent(row.undefended)} without the defense; strongest attack "
+            f"{wording.against(row.contrast)}; guessing has 0%"
+            + f"; not corrected for picking one of {count} rows"
+            * (count > 1),
             "good" if row.lowers else "",
         ),
         Tile(
             "Test accuracy",
             wording.percent(1 - row.undefended_error - row.error),
-            "; ".join(accuracy),
+            f"{wording.percent(1 - row.undefended_error)} without the defense, same clients; "
+            f"change {wording.points(-row.error)} points{limits}",
         ),
     )
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return ""
-    return f"95% interval {wording.points(low)} to {wording.points(high)}"
 
 
 def front_figure(
@@ -163,12 +149,8 @@ def front_figure(
 ) -> charts.Figures | None:
     """Return leakage to the strongest attack against test error; None without a defended row.
 
-    A mark is a strength of a defense, with its intervals on both axes.
-
-    Args:
-        comparison: The comparison.
-        records: The records that were compared; without them nothing is doubted.
-        ranked: False if a control failed: no row is called best.
+    A mark is a strength of a defense, with its intervals on both axes. No row is called best
+    unless ``ranked``, and without records no figure is doubted.
     """
     fronts = _drawn_fronts(comparison)
     if not fronts:
@@ -183,8 +165,9 @@ def front_figure(
     )
     by_panel = evidence.grouped(ordered, lambda front: (front.metric, front.contrast))
     labels, names = labels_of(comparison), evidence.distinct(map(front_name, fronts))
-    looks = {name: charts.style(at)._replace(dash="") for at, name in enumerate(names)}
-    rows = {row: _UNDEFENDED for row, one in enumerate(comparison.rows) if one.family == NO_DEFENSE}
+    looks = {name: charts.style(place)._replace(dash="") for place, name in enumerate(names)}
+    families = [row.family for row in comparison.rows]
+    rows = {row: _UNDEFENDED for row, family in enumerate(families) if family == NO_DEFENSE}
     rows |= {best.row: _BEST} if best else {}
     rows |= dict.fromkeys(doubted_rows(comparison, records), DOUBTED)
     choices = [
@@ -195,13 +178,7 @@ def front_figure(
         )
         for (metric, contrast), inside in by_panel.items()
     ]
-    caption = fixed("pictures.fronts")
-    if best:
-        caption += f" {fixed('pictures.best')}"
-    elif ranked and nothing_to_lower(comparison):
-        caption += f" {fixed('pictures.nothing')}"
-    elif ranked and holds_defenses(comparison):
-        caption += f" {fixed('pictures.no_bargain')}"
+    caption = fixed("pictures.fronts") + f" {fixed('pictures.best')}" * bool(best)
     looks |= {
         "no defense, same clients": _UNDEFENDED,
         f"best trade-off: {labels[best.row] if best else ''}": _BEST,
@@ -229,11 +206,7 @@ def _panel(
 ) -> charts.Panel:
     """Return a panel of fronts with one metric and contrast.
 
-    Args:
-        fronts: The fronts.
-        looks: Styles by the names of fronts.
-        rows: Styles of single rows that differ from their front's.
-        labels: Labels of all rows.
+    ``looks`` has the styles of fronts by name, and ``rows`` those of single rows that differ.
     """
     points = [
         charts.Point(
@@ -251,7 +224,7 @@ def _panel(
     metric, contrast = fronts[0].metric, fronts[0].contrast
     title, leakage = f"Members {wording.against(contrast)}", leakage_name(metric)
     errors = _reach((point.x, point.x_limits) for point in points)
-    most = max(_reach((point.y, point.y_limits) for point in points))
+    largest = max(_reach((point.y, point.y_limits) for point in points))
     low, high = min(errors), max(errors)
     margin = max((high - low) / 10, (LEAST_SPANS["error"] - (high - low)) / 2)
     x, y = (
@@ -259,7 +232,7 @@ def _panel(
         for name, ends in (
             ("Test error", (low - margin, high + margin)),
             # This axis starts at guessing, so that a large leak has a large distance from it.
-            (leakage, (-most / 40, max(1.1 * most, LEAST_SPANS["leakage"]))),
+            (leakage, (-largest / 40, max(1.1 * largest, LEAST_SPANS["leakage"]))),
         )
     )
     texts = shortened("; ".join(dict.fromkeys(point.text for point in points)), 1000)

@@ -17,7 +17,7 @@ from fedaudit.report.comparison.tradeoffs import (
     labels_of,
     on_clients,
 )
-from fedaudit.report.fixed import fixed
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import (
     Cell,
     Filled,
@@ -25,7 +25,6 @@ from fedaudit.report.grid import (
     Grid,
     Place,
     below,
-    clean,
     named,
     shortened,
     tabled,
@@ -63,6 +62,12 @@ def comparison_sections(
     )
     text = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
     attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, text)
+    utility = _figures_table(
+        comparison,
+        "Utility",
+        comparison.on("utility"),
+        columns=lambda entry: wording.capital(wording.metric_name(entry.figure.metric)),
+    )
     parts = [
         of_table("rows", "What is compared", rows_table(comparison, verdicts)),
         of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison, records)),
@@ -73,7 +78,7 @@ def comparison_sections(
         if outside
         else None,
         of_table("epsilons", "Epsilon", epsilon_comparison(comparison, records)),
-        of_table("utility", "Utility", utility_table(comparison)),
+        of_table("utility", "Utility", utility),
         of_table("usage", "Use of training data", usage_table(comparison, records)),
     ]
     return [part for part in parts if part is not None]
@@ -201,6 +206,9 @@ def _attack_table(
         if entry.attack in columns
     ]
 
+    def column(attack: str) -> str:
+        return attack.capitalize() if attack in OF_SEVERAL else attack
+
     def heading(entry: AttackEntry) -> Cell:
         if entry.part != "reference":
             return headings[entry.row]
@@ -220,17 +228,13 @@ def _attack_table(
         f"{wording.metric_name(entries[0].metric)}: members {wording.against(entries[0].contrast)}",
         rows,
         rows=lambda row: heading(row[0]),
-        columns=lambda row: _attack_name(row[0].attack),
+        columns=lambda row: column(row[0].attack),
         cell=lambda row: _attack_cell(*row, notes),
-        order=[_attack_name(attack) for attack in (*OF_SEVERAL, *attacks)],
+        order=map(column, (*OF_SEVERAL, *attacks)),
         first="Defense",
         notes=notes,
         remark=" ".join(filter(None, parts)),
     )
-
-
-def _attack_name(attack: str) -> str:
-    return attack.capitalize() if attack in OF_SEVERAL else attack
 
 
 def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[AttackEntry]:
@@ -253,9 +257,7 @@ def _attack_cell(
     entry: AttackEntry, figure: Estimate, change: Difference | None, notes: Footnotes
 ) -> Cell | None:
     if entry.value is None:
-        return Cell(
-            wording.MISSING, "not given", "muted", notes.mark(entry.note), clean(entry.note)
-        )
+        return Cell(wording.MISSING, "not given", "muted", notes.mark(entry.note))
     lines = []
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"on {on_clients(entry.targets)} alone")
@@ -277,7 +279,7 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
     """Return the methods of intervals, and what changes are against."""
     figures, changes = zip(*rows, strict=True)
     of_figures, of_changes = (
-        evidence.distinct(shortened(one.method, 80) for one in parts if one and one.method)[:3]
+        evidence.distinct(shortened(part.method, 80) for part in parts if part and part.method)[:3]
         for parts in (figures, changes)
     )
     base = "the undefended row of the same settings, or else the first row"
@@ -330,16 +332,6 @@ def _figures_table(
     )
 
 
-def utility_table(comparison: Comparison) -> Grid | None:
-    """Return the test accuracy of each row, with the change against its base."""
-    return _figures_table(
-        comparison,
-        "Utility",
-        comparison.on("utility"),
-        columns=lambda entry: wording.capital(wording.metric_name(entry.figure.metric)),
-    )
-
-
 def attacks_of(comparison: Comparison, row: int) -> list[Named]:
     """Return the source attacks of a row of a comparison."""
     return named_in(
@@ -369,15 +361,8 @@ def source_comparison(comparison: Comparison) -> Grid | None:
     )
 
 
-_EPSILONS = {
-    metric_names.FORMAL_EPSILON: "Formal ε, training",
-    metric_names.FORMAL_EPSILON_OF_A_ROUND: "Formal ε, one round",
-    metric_names.CLAIMED_CLIENT_EPSILON: "ε claimed",
-    metric_names.CLAIMED_CLIENT_EPSILON_ALONE: "Claimed without canaries",
-    metric_names.CLIENT_EPSILON_IF_GAUSSIAN: "ε at least, if Gaussian",
-    metric_names.CLIENT_EPSILON: "ε at least, from coins",
-}
-_FORMAL = list(_EPSILONS)[:2]
+_EPSILONS = fixed_texts("compared_epsilons")
+_FORMAL = (metric_names.FORMAL_EPSILON, metric_names.FORMAL_EPSILON_OF_A_ROUND)
 
 
 def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
@@ -399,18 +384,16 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         for _, figure in figures
         if figure.metric in _FORMAL and figure.method
     )
-
-    def cell(figure: Estimate) -> str:
-        if figure.value is None:
-            return "none proven" if figure.metric in _FORMAL else wording.MISSING
-        return wording.number(figure.value)
-
     return estimate_table(
         "Epsilon",
         figures,
         rows=lambda pair: headings[pair[0]],
         columns=lambda pair: _EPSILONS[pair[1].metric],
-        cell=lambda pair: cell(pair[1]),
+        cell=lambda pair: (
+            "none proven"
+            if pair[1].value is None and pair[1].metric in _FORMAL
+            else wording.given(pair[1].value, wording.number)
+        ),
         order=_EPSILONS.values(),
         first="Defense",
         remark=fixed("compared.epsilons", notes=f" ({', '.join(notes[:4])})" * bool(notes)),

@@ -10,17 +10,8 @@ from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.wording import against, defense_name, plural, signed, span
-from fedaudit.results.comparison import (
-    MIRRORED,
-    NOT_SET,
-    OF_SEVERAL,
-    STRONGEST_ATTACK,
-    AttackEntry,
-    Comparison,
-    Difference,
-    Front,
-    Row,
-)
+from fedaudit.results import comparison as parts
+from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
@@ -40,10 +31,10 @@ def labels_of(comparison: Comparison) -> list[str]:
     any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
     labels = []
     for row in comparison.rows:
-        parts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
-        if row.family == NO_DEFENSE and not any_defense and parts[-1]:
-            parts = parts[1:]
-        labels.append(_joined(parts, 80))
+        texts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
+        if row.family == NO_DEFENSE and not any_defense and texts[-1]:
+            texts = texts[1:]
+        labels.append(_joined(texts, 80))
     names = [
         f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
         if labels.count(label) > 1
@@ -57,8 +48,8 @@ def labels_of(comparison: Comparison) -> list[str]:
 
 def headings_of(comparison: Comparison) -> list[Cell]:
     """Return the labels of rows as cells: the defense, and the rest in a smaller line."""
-    parts = [label.partition(" · ") for label in labels_of(comparison)]
-    return [named(first, rest, limit=120) for first, _, rest in parts]
+    labels = [label.partition(" · ") for label in labels_of(comparison)]
+    return [named(defense, details, limit=120) for defense, _, details in labels]
 
 
 def case_of(row: Row | Front) -> str:
@@ -68,7 +59,7 @@ def case_of(row: Row | Front) -> str:
     if row.coalition is None:
         return f"all {row.clients} clients" if row.clients else ""
     size = len(row.coalition)
-    name = "one client" if size == 1 else "pair" if size == 2 else f"{size} clients"
+    name = {1: "one client", 2: "pair"}.get(size, f"{size} clients")
     if row.clients == 2 * size and size > 2:
         name = "half"
     return f"{name}: {on_clients(row.coalition)} of {row.clients}"
@@ -77,15 +68,15 @@ def case_of(row: Row | Front) -> str:
 def settings_text(settings: Mapping[str, str]) -> str:
     """Return settings in a few words: the last part of each name, and its section if ambiguous."""
     # A setting of other rows alone is no property of this one.
-    present = {name: value for name, value in settings.items() if value not in (NOT_SET, "{}")}
+    present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
     short = {name: _short_setting(name) for name in present}
     counts = Counter(short.values())
-    parts = []
+    texts = []
     for name, value in present.items():
         section = f"{name.partition('.')[0]} " if counts[short[name]] > 1 else ""
-        parts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
-    hidden = len(parts) - MOST_SETTINGS
-    return ", ".join(parts[:MOST_SETTINGS] + [f"and {hidden} more"] * (hidden > 0))
+        texts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
+    hidden = len(texts) - MOST_SETTINGS
+    return ", ".join(texts[:MOST_SETTINGS] + [f"and {hidden} more"] * (hidden > 0))
 
 
 def _short_setting(name: str) -> str:
@@ -122,14 +113,15 @@ def estimate_of(
         method=entry.method,
         further=entry.further,
         # The interval alone must not mark a figure without a test, or the largest of several.
-        tests=tests_of(entry.by_test if entry.attack not in OF_SEVERAL else False),
+        tests=tests_of(entry.by_test if entry.attack not in parts.OF_SEVERAL else False),
     )
     row = comparison.rows[entry.row]
-    names = [entry.attack, *(name.removesuffix(f", {MIRRORED}") for name in entry.attacks)]
+    names = [entry.attack, *(name.removesuffix(f", {parts.MIRRORED}") for name in entry.attacks)]
     doubts = (
         source.doubt
         for source in (records[row.source].findings if records else ())
-        if (source.attack in names, source.defense or NO_DEFENSE) == (True, row.family)
+        if source.attack in names
+        and (source.defense or NO_DEFENSE) == row.family
         and source.target in (None, *clients_of(entry))
     )
     return figure.doubted(next(filter(None, doubts), ""))
@@ -145,13 +137,13 @@ def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
 
 
 def front_name(front: Front) -> str:
-    """Return a front as a reader sees it: defense, its users, and settings that differ."""
-    parts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
-    return _joined(parts, 60)
+    """Return a front's name for a reader: defense, its users, and settings that differ."""
+    texts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
+    return _joined(texts, 60)
 
 
-def _joined(parts: Sequence[str], limit: int) -> str:
-    return " · ".join(shortened(part, limit) for part in parts if part)
+def _joined(texts: Sequence[str], limit: int) -> str:
+    return " · ".join(shortened(text, limit) for text in texts if text)
 
 
 def sizes_differ(records: Sequence[Record]) -> bool:
@@ -188,7 +180,7 @@ class TradeOff(NamedTuple):
 
     Attributes:
         row: The row of the comparison.
-        name: The label of that row: the defense with its strength, and its users.
+        name: Its label: the defense with its strength, and its users.
         leakage: Change of the strongest attack's membership advantage, in shares.
         error: Change of the test error, in shares.
         lost: Share of what the undefended model has learned above guessing that this row lacks;
@@ -251,8 +243,7 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
     fronts = [
         front
         for front in comparison.fronts
-        if front.metric == AUC
-        and front.attack == STRONGEST_ATTACK
+        if (front.metric, front.attack) == (AUC, STRONGEST_ATTACK)
         and front.gain is not None
         and (before := strongest_entry(comparison, front.points[0].row, front.contrast))
         and before.above
@@ -265,26 +256,27 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
         TradeOff(
             point.row,
             labels[point.row],
-            point.leakage - front.points[0].leakage,
-            point.error - front.points[0].error,
+            point.leakage - base.leakage,
+            point.error - base.error,
             point.lost,
-            front.points[0].leakage,
-            front.points[0].error,
+            base.leakage,
+            base.error,
             contrast,
-            *_limits(comparison, point.row, contrast, front.points[0].row),
+            *_limits(comparison, point.row, contrast, base.row),
         )
         for front in fronts
         if front.contrast == contrast
-        for point in front.points[1:]
+        for base, *others in [front.points]
+        for point in others
         if comparison.rows[point.row].family != NO_DEFENSE
     ]
 
 
 def nothing_to_lower(comparison: Comparison) -> bool:
     """Return True if rows are defended, and no undefended one has an attack above chance."""
-    undefended = {row for row, one in enumerate(comparison.rows) if one.family == NO_DEFENSE}
     return holds_defenses(comparison) and not any(
-        entry.above for entry in comparison.entries if entry.row in undefended
+        entry.above and comparison.rows[entry.row].family == NO_DEFENSE
+        for entry in comparison.entries
     )
 
 
@@ -298,11 +290,7 @@ def strongest_entry(
 ) -> AttackEntry | None:
     """Return the AUC of a row's strongest attack on the clients that defend; None without one.
 
-    Args:
-        comparison: The comparison.
-        row: Its row.
-        contrast: The non-members.
-        clients: Of an undefended row the figure on these clients, if it has one.
+    Of an undefended row it is the figure on ``clients``, if the row has that.
     """
     entries = [
         entry
@@ -335,28 +323,27 @@ def _limits(
 
 def largest_difference(comparison: Comparison) -> str:
     """Return the largest change of a row's strongest attack against its base; "" without any."""
-    entries = [
-        entry
+    changes = [
+        (entry.change, entry.row, base, entry.contrast)
         for entry in comparison.entries
         if (entry.metric, entry.attack, entry.part) == (AUC, STRONGEST_ATTACK, "inside")
         and entry.change is not None
-        and comparison.rows[entry.row].base is not None
+        and (base := comparison.rows[entry.row].base) is not None
     ]
-    if not entries:
+    if not changes:
         return ""
-    entry = max(entries, key=lambda entry: abs(entry.change.value if entry.change else 0.0))
-    change, base = entry.change or Difference(value=0.0), comparison.rows[entry.row].base or 0
+    change, row, base, contrast = max(changes, key=lambda item: abs(item[0].value))
     # Parts that both labels share would hide the difference.
     every = labels_of(comparison)
-    parts = [every[row].split(" · ") for row in (entry.row, base)]
-    row, other = (
+    pair = [every[place].split(" · ") for place in (row, base)]
+    name, other = (
         shortened(" · ".join([part for part in label if part not in rival] or label), 60)
-        for label, rival in (parts, parts[::-1])
+        for label, rival in (pair, pair[::-1])
     )
     limits = "no interval"
     if change.low is not None and change.high is not None:
         limits = f"95% interval {span(change.low, change.high, AUC)}"
     return (
-        f"Largest difference in the strongest AUC {against(entry.contrast)}: "
-        f"{signed(change.value, AUC)} ({limits}), {row} against {other}"
+        f"Largest difference in the strongest AUC {against(contrast)}: "
+        f"{signed(change.value, AUC)} ({limits}), {name} against {other}"
     )

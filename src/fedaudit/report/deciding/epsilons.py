@@ -22,6 +22,8 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, without_doubts
 from fedaudit.results.record import Record
 
+_ONE_CLIENT = "one client's whole contribution"
+_ONE_UPDATE = "one client's update in one round's sum"
 _AGAINST_THE_VIEW = "against the adversary here"
 AGAINST_BOTH_MODELS = "against whoever has the first and the last global model"
 _AGAINST_ONE_SUM = "against whoever has the last round’s sum and the model before it"
@@ -36,7 +38,7 @@ class Measured(NamedTuple):
     @property
     def text(self) -> str:
         """Return "2.120 if the mechanism is Gaussian"."""
-        return f"{wording.number(self.bound.number)} {self.assumes or 'without an assumption'}"
+        return f"{wording.number(self.bound.number, -1)} {self.assumes or 'without an assumption'}"
 
 
 class EpsilonBounds(NamedTuple):
@@ -70,7 +72,7 @@ class EpsilonBounds(NamedTuple):
         """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
         ceiling = ", the most this test can show" * evidence.at_ceiling(self.lead)
         assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
-        return f"epsilon at least {wording.number(self.lead.number)}{ceiling}{assumes}"
+        return f"epsilon at least {wording.number(self.lead.number, -1)}{ceiling}{assumes}"
 
     @property
     def refutes(self) -> bool:
@@ -93,9 +95,8 @@ class EpsilonBounds(NamedTuple):
     def sentence(self) -> str:
         """The sentence of a headline."""
         others = ""
-        # A bound of 0 says nothing alone: the other one has an assumption, or lacks one.
-        has_zero = not all(measured.bound.number for measured in self.measured)
-        if self.measured[1:] and (has_zero or self.unit == "one canary sample"):
+        # The numbers below have the other bounds. Only next to a 0 they would be missed.
+        if self.measured[1:] and not all(measured.bound.number for measured in self.measured):
             others = f" ({'; '.join(measured.text for measured in self.measured[1:])})"
         joint = "; " if self.claim is not None else ", and "
         claim = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""
@@ -120,13 +121,12 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
             of_run(metric, like=measured[0].bound)
             for metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
         )
-        unit, observer = "one client's whole contribution", AGAINST_BOTH_MODELS
-        bounds.append(EpsilonBounds(unit, observer, measured, claim, "claimed", deployed))
+        claims = (claim, "claimed", deployed)
+        bounds.append(EpsilonBounds(_ONE_CLIENT, AGAINST_BOTH_MODELS, measured, *claims))
     if measured := _measured(record, of_run, SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN):
-        unit = "one client's update in one round's sum"
-        # A bound of 0 says nothing, so that it must not come before a positive one.
-        measured = tuple(sorted(measured, key=lambda one: not one.bound.number))
-        bounds.append(EpsilonBounds(unit, _AGAINST_ONE_SUM, measured))
+        # A bound of 0 is trivial, so that it must not come before a positive one.
+        measured = tuple(sorted(measured, key=lambda item: not item.bound.number))
+        bounds.append(EpsilonBounds(_ONE_UPDATE, _AGAINST_ONE_SUM, measured))
     return bounds
 
 

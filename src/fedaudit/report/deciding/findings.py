@@ -5,6 +5,7 @@ from typing import NamedTuple, get_args
 from fedaudit.report import evidence
 from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_status, clustered_of
 from fedaudit.report.deciding.membership import member_status
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.sources import SOURCE_HEADLINES, on_sources, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
 from fedaudit.report.verdict import (
@@ -20,14 +21,9 @@ LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing"
 
 
 class Finding(NamedTuple):
-    """The verdict on one topic.
+    """The verdict on one topic, in two or three words and in a sentence, with what follows.
 
-    Attributes:
-        topic: "membership", "sources" or "clusters".
-        status: The verdict in two or three words.
-        headline: The verdict in a sentence.
-        meaning: What follows from it, and what does not.
-        badge: Words that replace the status for a reader; empty for the status itself.
+    The badge replaces the status for a reader, unless it is empty.
     """
 
     topic: str
@@ -35,35 +31,6 @@ class Finding(NamedTuple):
     headline: str
     meaning: str
     badge: str = ""
-
-
-_VOID = Finding(
-    "membership",
-    "void",
-    "These figures say nothing about leakage",
-    "The non-members were drawn separately for every round and client, as the published code does. "
-    "That alone produces high figures, so nothing here describes the model. Run the study with "
-    "aligned evaluation.",
-)
-_NULL = _VOID._replace(
-    meaning="Half of the unseen samples were called members. A sound evaluation finds an AUC of "
-    "0.5.",
-)
-_FAILED = Finding(
-    "membership",
-    "control failed",
-    "A control failed: do not rely on the figures that it is about",
-    "The figures may measure something other than their name says, or the attacks may not work "
-    "here. Find the cause before anything is decided on these figures.",
-)
-_UNLEARNED = (
-    "Inconclusive: the model has hardly learned the training data of all clients together, so that "
-    "figures near guessing show nothing"
-)
-_UNLEARNED_MEANING = (
-    "A model that has barely learned its training data leaks little. That is not a sign of safety, "
-    "and shows neither that an attack fails nor that a defense works."
-)
 
 
 def findings(record: Record) -> tuple[Finding, ...]:
@@ -85,11 +52,16 @@ def findings(record: Record) -> tuple[Finding, ...]:
         topics = [
             finding
             if finding.status in LEAKS
-            else Finding(finding.topic, "inconclusive", _UNLEARNED, _UNLEARNED_MEANING)
+            else _fixed("unlearned", "inconclusive", finding.topic)
             for finding in topics
         ]
     order = get_args(evidence.Status)
     return tuple(sorted(topics, key=lambda finding: order.index(finding.status)))
+
+
+def _fixed(name: str, status: evidence.Status, topic: str = "membership") -> Finding:
+    texts = fixed_texts(f"findings.{name}")
+    return Finding(topic, status, texts["headline"], texts["meaning"])
 
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
@@ -113,12 +85,13 @@ def standing(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
     If a control failed, only leaks that figures of other attacks or clients show remain.
     """
     if evidence.says_nothing(record):
-        return (_NULL if record.nobody_is_a_member else _VOID,)
+        return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)
     if not evidence.checks_of(record.controls).failed:
         return every
     no_clusters = clusters_doubted(record)
     leaks = [finding for finding in every if finding.status in LEAKS]
-    return tuple(f for f in leaks if f.topic != "clusters" or not no_clusters) or (_FAILED,)
+    leaks = [f for f in leaks if f.topic != "clusters" or not no_clusters]
+    return tuple(leaks) or (_fixed("failed", "control failed"),)
 
 
 _SMALLER = {

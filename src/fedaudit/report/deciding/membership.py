@@ -64,7 +64,7 @@ def _subject(figure: Estimate) -> Hashable:
     return setting, figure.attack, figure.contrast, figure.metric
 
 
-def clients_of(figures: Iterable[Estimate]) -> list[int]:
+def audited_clients(figures: Iterable[Estimate]) -> list[int]:
     """Return the clients that figures are about, by number."""
     return sorted({figure.target for figure in figures if figure.target is not None})
 
@@ -78,7 +78,7 @@ def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
     """Return a client's name; of a pooled figure among others how many clients it covers."""
     if figure.target is not None:
         return wording.client_name(figure.target)
-    every, covered = clients_of(figures), _pooled_clients(figures, figure.attack)
+    every, covered = audited_clients(figures), _pooled_clients(figures, figure.attack)
     if covered in (0, len(every)):
         return POOLED
     return f"{covered} of {len(every)} clients pooled"
@@ -116,19 +116,14 @@ def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
 
 
 def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
-    """Return the sentence on the clients that a headline is about; empty for a single client.
-
-    Args:
-        record: The record.
-        figures: Figures of its headline, without those of another side of the run.
-    """
-    clients = clients_of(figures)
+    """Return the sentence on the clients of a headline's figures; empty for a single client."""
+    clients = audited_clients(figures)
     if len(clients) < 2:
         return ""
     every = evidence.pooled(figures)
     pooled = without_doubts(every)
     single = [figure for figure in figures if figure.target is not None]
-    above = clients_of(filter(above_chance, single))
+    above = audited_clients(filter(above_chance, single))
     if not pooled:
         if not above:
             return ""
@@ -141,16 +136,16 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
         f"{pooled_over(record)(strongest.attack)}, each compared with its own held-out samples"
     )
     if above:
-        shown = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
-        return f"{shown} for {clients_named(above)} alone"
-    shown = "Shown" if by_all else "Judged"
+        start = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
+        return f"{start} for {clients_named(above)} alone"
+    outcome = "Shown" if by_all else "Judged"
     by_client = evidence.grouped(single, lambda figure: figure.target)
     small = [client for client in clients if not little_can_hide(record, by_client[client])]
     if not small:
-        return f"{shown} {together}"
+        return f"{outcome} {together}"
     names = "single clients" if small == clients else clients_named(small)
     verb = "are" if len(small) > 1 else "is"
-    return f"{shown} {together}; {names} {verb} too small to be judged alone"
+    return f"{outcome} {together}; {names} {verb} too small to be judged alone"
 
 
 def pooled_over(record: Record) -> Callable[[str], str]:
@@ -163,7 +158,7 @@ def pooled_over(record: Record) -> Callable[[str], str]:
     by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)
     covered_by = {attack: _pooled_clients(same, attack) for attack, same in by_attack.items()}
     audited = {row.client for row in record.coverage.clients} if record.coverage else set()
-    total = len(audited.union(clients_of(figures)))
+    total = len(audited.union(audited_clients(figures)))
 
     def over(attack: str) -> str:
         covered = covered_by.get(attack, 0)
@@ -176,5 +171,5 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
 def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:
     return len(
-        clients_of(f for f in figures if f.attack == attack and f.n_members and f.n_nonmembers)
+        audited_clients(f for f in figures if f.attack == attack and f.n_members and f.n_nonmembers)
     )

@@ -1,12 +1,7 @@
-"""Charts as data, and as SVG that adapts to the width of the page without script or library.
-
-Text is HTML at its own size, outside of the drawing. Lines lie in a box of 1,000 by 1,000 that is
-stretched to the panel, with a constant width. Marks lie at percentages of the panel. One drawing
-thus serves a wide screen, a phone and paper.
-"""
+"""Charts as data; the template ``charts.html.j2`` draws them as SVG."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -37,10 +32,6 @@ RESERVED = "cross"
 GREY = "#7A7A7A"
 """Colour of guessing, baselines and limits."""
 
-_SIDE = 1000
-_LETTER = 6.4
-"""Approximate width of a letter of a tick's text, in pixels."""
-
 
 class Style(NamedTuple):
     """Colour, dash of a line and symbol of a mark; a symbol that ends in "-open" is hollow."""
@@ -50,16 +41,19 @@ class Style(NamedTuple):
     symbol: str = ""
 
     @property
-    def shape(self) -> Markup:
-        """The mark as SVG; empty without a symbol."""
-        symbol = self.symbol.removesuffix("-open")
-        if symbol and symbol not in MARKS:
-            raise ValueError(f"no mark is called {self.symbol!r}; known: {', '.join(MARKS)}")
-        ink = 'fill="{}"' if symbol == self.symbol else 'fill="var(--card)" stroke="{}"'
-        form = Markup("<g {} {}>{}</g>")
-        width = Markup('stroke-width="2"' * (symbol != self.symbol))
-        ink = Markup(ink).format(self.color)
-        return form.format(ink, width, Markup(MARKS[symbol])) if symbol else Markup("")
+    def dashes(self) -> str:
+        """The dash pattern of SVG."""
+        return DASHES[self.dash]
+
+    @property
+    def is_open(self) -> bool:
+        """True for a hollow mark."""
+        return self.symbol.endswith("-open")
+
+    @property
+    def mark(self) -> Markup:
+        """The mark as SVG without its colour; empty without a symbol."""
+        return Markup(MARKS[self.symbol.removesuffix("-open")] if self.symbol else "")
 
 
 def style(position: int) -> Style:
@@ -69,45 +63,57 @@ def style(position: int) -> Style:
 
 
 class LegendEntry(NamedTuple):
-    """A line of a legend: a name, and its style as a small drawing."""
+    """A line of a legend: a name and its style."""
 
     name: str
-    swatch: Markup
+    look: Style
 
 
 def legend(looks: Mapping[str, Style], limit: int = 80) -> tuple[LegendEntry, ...]:
     """Return a legend of styles by name; names are cut to a number of characters."""
-    return tuple(LegendEntry(shortened(name, limit), _swatch(look)) for name, look in looks.items())
+    return tuple(LegendEntry(shortened(name, limit), look) for name, look in looks.items())
 
 
-def _swatch(look: Style) -> Markup:
-    width, line = 34 if look.dash else 14, Markup("")
-    if look.dash:
-        form = '<path d="M0 7h34" stroke="{}" stroke-width="2" stroke-dasharray="{}"/>'
-        line = Markup(form).format(look.color, DASHES[look.dash])
-    return Markup(
-        '<svg class="swatch" width="{0}" height="14" viewBox="0 0 {0} 14" aria-hidden="true">'
-        '{1}<g transform="translate({2} 7)">{3}</g></svg>'
-    ).format(width, line, width // 2, look.shape)
+class Placed(NamedTuple):
+    """A mark at shares of a panel from its upper left corner, and the lines of its intervals.
+
+    A segment has the shares x1, y1, x2 and y2.
+    """
+
+    text: str
+    look: Style
+    size: float
+    x: float
+    y: float
+    segments: tuple[tuple[float, float, float, float], ...]
 
 
 class Axis(NamedTuple):
-    """An axis with its ends, of a logarithmic one as exponents of ten, and its ticks with texts."""
+    """An axis with its title, its ends (of a logarithmic one exponents of ten), and its ticks.
+
+    ``form`` is "%" for shares, and ``guess`` the value of a guess.
+    """
 
     title: str
-    low: float
-    high: float
-    ticks: Mapping[float, str]
+    low: float = 0.0
+    high: float = 0.0
+    ticks: tuple[tuple[float, str], ...] = ()
     log: bool = False
+    form: str = ""
+    guess: float | None = None
 
     def at(self, value: float) -> float:
         """Return the place of a value as a share of the axis."""
         place = math.log10(max(value, 1e-300)) if self.log else value
         return (place - self.low) / ((self.high - self.low) or 1.0)
 
+    def share(self, value: float) -> float:
+        """Return the place of a value, for one outside of the axis that of the nearer end."""
+        return min(max(self.at(value), 0.0), 1.0)
+
     def places(self) -> list[tuple[float, str]]:
         """Return the ticks between the ends as shares of the axis, with their texts."""
-        places = [(self.at(value), text) for value, text in self.ticks.items()]
+        places = [(self.at(value), text) for value, text in self.ticks]
         return [(place, text) for place, text in places if -1e-9 <= place <= 1 + 1e-9]
 
 
@@ -118,6 +124,12 @@ class Curve(NamedTuple):
     x: Sequence[float]
     y: Sequence[float]
     look: Style
+
+    def path(self, x: Axis, y: Axis) -> str:
+        """Return the line as an SVG path in a box of 1,000 by 1,000."""
+        shares = [(x.at(across), 1 - y.at(up)) for across, up in zip(self.x, self.y, strict=True)]
+        spots = [" ".join(f"{1000 * s:.1f}".removesuffix(".0") for s in spot) for spot in shares]
+        return "M" + "L".join(spot for spot, _ in groupby(spots))
 
 
 class Point(NamedTuple):
@@ -130,18 +142,24 @@ class Point(NamedTuple):
     x_limits: Interval | None = None
     y_limits: Interval | None = None
 
+    def placed(self, x: Axis, y: Axis) -> Placed:
+        """Return the mark at its place between two axes."""
+        across, up = x.at(self.x), 1 - y.at(self.y)
+        (left, right), (low, high) = (
+            [axis.at(value if end is None else end) for end in (limits.low, limits.high)]
+            for axis, value, limits in (
+                (x, self.x, self.x_limits or Interval()),
+                (y, self.y, self.y_limits or Interval()),
+            )
+        )
+        segments = ((across, 1 - high, across, 1 - low), (left, up, right, up))
+        return Placed(self.text, self.look, 10, across, up, segments)
+
 
 class Panel(NamedTuple):
     """One set of axes with its lines and marks, the first below the others.
 
-    Attributes:
-        title: Title above it.
-        summary: What it shows, for readers who cannot see it.
-        x: The horizontal axis.
-        y: The vertical axis.
-        curves: Lines.
-        points: Marks.
-        uprights: Values of the horizontal axis at which a dotted line crosses it.
+    The summary is for readers who cannot see it. It has a dotted line at each of ``uprights``.
     """
 
     title: str
@@ -152,6 +170,12 @@ class Panel(NamedTuple):
     points: Sequence[Point] = ()
     uprights: Sequence[float] = ()
 
+    @property
+    def left_margin(self) -> int:
+        """Approximate width of the vertical axis's texts, in pixels."""
+        longest = max((len(text) for _, text in self.y.places()), default=0)
+        return round(30 + 6.4 * min(longest, 24))
+
 
 class Choice(NamedTuple):
     """The panels of one setting."""
@@ -161,14 +185,9 @@ class Choice(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A figure of the report: its choices, of which the first is drawn at the start.
+    """A figure of the report: its choices, of which the first is drawn at the start, and a legend.
 
-    Attributes:
-        ident: Its name in the document.
-        caption: What it shows and how to read it.
-        choices: At least one.
-        keys: The legend, outside of the panels so that it never covers a curve.
-        shape: "square" for ROC curves, "tall" for others.
+    ``ident`` is its name in the document, and ``shape`` "square" for ROC curves or "tall".
     """
 
     ident: str
@@ -178,46 +197,16 @@ class Figures(NamedTuple):
     shape: str
 
 
-def drawn(panel: Panel) -> Markup:
-    """Return a panel as HTML: its axes' text, and the drawing between them."""
-    x, y = panel.x, panel.y
-    across, up = x.places(), [(1 - share, text) for share, text in y.places()]
-    longest = max((len(text) for _, text in up), default=0)
-    body = [
-        *(upright("grid", share) for share, _ in across),
-        *(_level("grid", share) for share, _ in up),
-        _level("axis", 1.0),
-        *(upright("mark", x.at(value)) for value in panel.uprights),
-        *(_line(curve, x, y) for curve in panel.curves),
-        *(_cross(point, x, y) for point in panel.points),
-    ]
-    return Markup(
-        '<div class="plot" role="img" aria-label="{}" style="--l:{}px;--b:40px">'
-        '<div class="area"><svg width="100%" height="100%" overflow="visible">{}</svg>{}</div>'
-        '<span class="xt">{}</span><span class="yt">{}</span></div>'
-    ).format(
-        panel.summary,
-        round(30 + _LETTER * min(longest, 24)),
-        Markup("").join(body),
-        tick_texts(across) + tick_texts(up, across=False),
-        x.title,
-        y.title,
-    )
-
-
-def ticks(low: float, high: float, count: int, form: str = "") -> dict[float, str]:
+def ticks(low: float, high: float, count: int, form: str = "") -> tuple[tuple[float, str], ...]:
     """Return about a number of ticks between two ends, with their texts; "%" is for shares."""
     step = tick_step(high - low, count)
     scale = 100 if form == "%" else 1
     decimals = max(0, -math.floor(math.log10(step * scale) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    values = [place * step for place in range(first, last + 1)]
     # Adding zero turns a negative zero into a positive one.
-    return {
-        place * step: f"{round(place * step * scale, decimals) + 0.0:,.{decimals}f}{form}".replace(
-            "-", "−"
-        )
-        for place in range(first, last + 1)
-    }
+    texts = [f"{round(value * scale, decimals) + 0.0:,.{decimals}f}{form}" for value in values]
+    return tuple(zip(values, (text.replace("-", "−") for text in texts), strict=True))
 
 
 def tick_step(span: float, count: int) -> float:
@@ -227,82 +216,8 @@ def tick_step(span: float, count: int) -> float:
     return next(unit * size for size in (1, 2, 5, 10) if unit * size >= rough * (1 - 1e-9))
 
 
-def tick_texts(places: Iterable[tuple[float, str]], *, across: bool = True) -> Markup:
-    """Return the texts of an axis at shares of it, from the left or from the top."""
-    kind, side = ("tx", "left") if across else ("ty", "top")
-    form = Markup('<span class="{}" style="{}:{}%">{}</span>')
-    return Markup("").join(form.format(kind, side, _percent(share), text) for share, text in places)
-
-
-def upright(kind: str, share: float) -> Markup:
-    """Return a line from top to bottom at a share of the width."""
-    form = '<line class="{0}" x1="{1}%" x2="{1}%" y1="0" y2="100%"/>'
-    return Markup(form).format(kind, _percent(share))
-
-
-def _level(kind: str, share: float) -> Markup:
-    form = '<line class="{0}" x1="0" x2="100%" y1="{1}%" y2="{1}%"/>'
-    return Markup(form).format(kind, _percent(share))
-
-
-def _cross(point: Point, x: Axis, y: Axis) -> Markup:
-    across, up = x.at(point.x), 1 - y.at(point.y)
-    (left, right), (low, high) = (
-        [axis.at(value if end is None else end) for end in (limits.low, limits.high)]
-        for axis, value, limits in (
-            (x, point.x, point.x_limits or Interval()),
-            (y, point.y, point.y_limits or Interval()),
-        )
-    )
-    segments = [(across, 1 - high, across, 1 - low), (left, up, right, up)]
-    return figure(point.text, segments, point.look, (across, up), 10)
-
-
-def figure(
-    text: str,
-    segments: Iterable[tuple[float, float, float, float]],
-    look: Style,
-    place: tuple[float, float],
-    size: float,
-) -> Markup:
-    """Return a mark at shares of a panel, with its text under the pointer.
-
-    The segments are the lines of its intervals, each as the shares x1, y1, x2 and y2.
-    """
-    lines = [_segment(*ends, look.color) for ends in segments if ends[:2] != ends[2:]]
-    form = '<svg x="{}%" y="{}%" overflow="visible"><g transform="scale({:.2g})">{}</g></svg>'
-    lines.append(Markup(form).format(*map(_percent, place), size / 8, look.shape))
-    return Markup("<g><title>{}</title>{}</g>").format(text, Markup("").join(lines))
-
-
-def _segment(x1: float, y1: float, x2: float, y2: float, color: str) -> Markup:
-    form = '<line x1="{}%" y1="{}%" x2="{}%" y2="{}%" stroke="{}" stroke-width="2.2"/>'
-    return Markup(form).format(*map(_percent, (x1, y1, x2, y2)), color)
-
-
-def _line(curve: Curve, x: Axis, y: Axis) -> Markup:
-    spots = [
-        f"{_thousandth(x.at(across))} {_thousandth(1 - y.at(up))}"
-        for across, up in zip(curve.x, curve.y, strict=True)
-    ]
-    return Markup(
-        '<svg viewBox="0 0 {0} {0}" width="100%" height="100%" preserveAspectRatio="none">'
-        '<title>{1}</title><path class="line" d="M{2}" stroke="{3}" stroke-width="2" '
-        'stroke-dasharray="{4}"/></svg>'
-    ).format(
-        _SIDE,
-        shortened(curve.name),
-        "L".join(spot for spot, _ in groupby(spots)),
-        curve.look.color,
-        DASHES[curve.look.dash],
-    )
-
-
-def _thousandth(share: float) -> str:
-    return f"{max(-9.0, min(share, 9.0)) * _SIDE:.1f}".removesuffix(".0")
-
-
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share in per cent for an attribute of SVG."""
     if not math.isfinite(share):
         raise ValueError(f"a figure has {share!r} where a number belongs")
     return f"{100 * share:.2f}".rstrip("0").rstrip(".")

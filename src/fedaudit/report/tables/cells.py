@@ -32,9 +32,7 @@ def estimate_table(
         cell: Returns a figure's cell; None leaves a dash.
         order: Columns that come first, in this order, if a figure has them.
         first: Heading of the first column.
-        under: Smaller lines below headings over columns.
-        notes: Footnotes of the cells.
-        remark: A sentence below the table.
+        under: Passed to :func:`tabled`, as are ``notes`` and ``remark``.
     """
     lines: dict[Cell, dict[Place, Content]] = {}
     for estimate in estimates:
@@ -55,12 +53,8 @@ def measured(
 ) -> Cell | None:
     """Return the cell of a figure: its value, size, interval, and the interval for further runs.
 
-    Args:
-        figure: None gives no cell; one that a failed control takes back is marked as such.
-        look: Its sign, colour and word.
-        details: Further lines.
-        mark: Letter of a footnote.
-        unbounded: Text that replaces a missing interval.
+    A figure that a failed control takes back is marked as such, and None gives no cell. The text
+    ``unbounded`` replaces a missing interval.
     """
     if figure is None:
         return None

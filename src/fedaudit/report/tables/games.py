@@ -68,18 +68,18 @@ _SMALL_FAILURE, _NEAR_GUESSING = 0.01, 0.6
 
 
 def _certified(certificates: Sequence[TargetCertificate]) -> Filled:
-    played = [one.played for one in certificates if one.played is not None]
-    sound = [one.delta_sound for one in certificates if one.delta_sound is not None]
+    played = [each.played for each in certificates if each.played is not None]
+    sound = [each.delta_sound for each in certificates if each.delta_sound is not None]
     misleading = any(
-        one.delta_sample <= _SMALL_FAILURE and (one.high or 1.0) <= _NEAR_GUESSING
-        for one in certificates
+        each.delta_sample <= _SMALL_FAILURE and (each.high or 1.0) <= _NEAR_GUESSING
+        for each in certificates
     )
-    published = from_to((one.delta_sample for one in certificates), text=number)
+    published = from_to((each.delta_sample for each in certificates), text=number)
     success, failure = "Success on one target", "Failure probability of the sign"
     return {
         "Targets": count(len(certificates)),
-        (success, "At least"): from_to((one.low or 0.0 for one in certificates), text=percent),
-        (success, "At most"): from_to((one.high or 1.0 for one in certificates), text=percent),
+        (success, "At least"): from_to((each.low or 0.0 for each in certificates), text=percent),
+        (success, "At most"): from_to((each.high or 1.0 for each in certificates), text=percent),
         (success, "Played"): from_to(played, text=percent) if played else None,
         (failure, "Sound"): from_to(sound, text=number) if sound else "no range",
         (failure, "As published"): Cell(
@@ -97,10 +97,10 @@ def _label(point: PointPlayed) -> str:
 def _row(point: PointPlayed) -> Filled:
     in_rounds, exceeded = point.rounds is not None, points.overtaken(point)
     bound = point.figure(games.DISTANCE) if in_rounds else point.actual_epsilon
-    most = _NO_BOUND if bound is None else Cell(percent(point.most), "exceeded" * exceeded)
+    ceiling = _NO_BOUND if bound is None else Cell(percent(point.most), "exceeded" * exceeded)
     return {
         ("Success rate", "Adv"): _rate(point.adv, "alarm" if in_rounds and exceeded else ""),
-        ("Success rate", "At most"): most,
+        ("Success rate", "At most"): ceiling,
         ("Success rate", "Noise leaves"): given(point.figure(games.EXPECTED_SUCCESS)),
         ("ε of one record", "Claimed ε"): given(point.claimed_epsilon, points.epsilon),
         ("ε of one record", "Actual ε"): None if in_rounds else _actual(point),

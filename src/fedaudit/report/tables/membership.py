@@ -110,6 +110,9 @@ def _figures_table(
         for row, same in grouped(ordered, lambda figure: (figure.attack, figure.target)).items()
     }
 
+    def contrast(figure: Estimate) -> str:
+        return wording.contrast_name(figure.contrast) if figure.attack else "The run itself"
+
     def heading(figure: Estimate) -> Cell:
         client = "pooled clients" if figure.target is None else wording.client_name(figure.target)
         name = f"{client} · {figure.attack}" if several and figure.attack else figure.attack
@@ -121,19 +124,15 @@ def _figures_table(
         caption,
         ordered,
         rows=heading,
-        columns=lambda figure: (_contrast(figure), _short_name(figure.metric)),
+        columns=lambda figure: (contrast(figure), _short_name(figure.metric)),
         cell=lambda figure: figure_cell(figure, notes),
         under={
             name: below("" if several else _sizes(same), *distinct(map(_compared_within, same)))
-            for name, same in grouped(ordered, _contrast).items()
+            for name, same in grouped(ordered, contrast).items()
         },
         notes=notes,
         remark=_methods(figures) + wording.about_runs(figure.further for figure in figures),
     )
-
-
-def _contrast(figure: Estimate) -> str:
-    return wording.contrast_name(figure.contrast) if figure.attack else "The run itself"
 
 
 def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
@@ -277,7 +276,14 @@ def exposed_table(record: Record) -> Grid | None:
 _GUESSING = charts.Style(charts.GREY, "dot")
 _PALE = charts.Style(charts.MUTED, "solid")
 _LOWEST_RATE = 1e-5
-_TICKS = {1e-5: "0.001%", 1e-4: "0.01%", 1e-3: "0.1%", 1e-2: "1%", 1e-1: "10%", 1.0: "100%"}
+_TICKS = (
+    (1e-5, "0.001%"),
+    (1e-4, "0.01%"),
+    (0.001, "0.1%"),
+    (0.01, "1%"),
+    (0.1, "10%"),
+    (1, "100%"),
+)
 
 
 def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
@@ -288,8 +294,8 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     """
     if not curves:
         return None
-    found = grouped(curves, lambda curve: curve.attack)
-    ranked = sorted(found, key=lambda attack: -fmean(map(_height, found[attack])))
+    by_attack = grouped(curves, lambda curve: curve.attack)
+    ranked = sorted(by_attack, key=lambda attack: -fmean(map(_height, by_attack[attack])))
     coloured, others = ranked[:_MOST_COLOURED], ranked[_MOST_COLOURED:]
     looks = {
         attack: charts.style(place)._replace(symbol="") for place, attack in enumerate(coloured)
@@ -297,16 +303,15 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     smallest = min((rate for curve in curves for rate in curve.fpr if rate > 0), default=1.0)
     floor = max(_LOWEST_RATE, min(smallest / 2, 5e-4))
 
-    settings = grouped(curves, _setting)
-    varies = [len(set(values)) > 1 for values in zip(*settings, strict=True)]
+    settings = grouped(curves, lambda c: Setting(c.defense, c.view, c.target, c.seed))
+    labels = differing(settings)
     choices = []
     for setting, same in settings.items():
-        label = " · ".join(part for part, differs in zip(setting, varies, strict=True) if differs)
         panels = by_contrast(same)
         # A mixture repeats both of its parts.
         names = [name for name in panels if name != "mixed"] or list(panels)
         parts = tuple(_roc_panel(panels[name], looks, floor) for name in names)
-        choices.append(charts.Choice(label, parts))
+        choices.append(charts.Choice(labels[setting], parts))
 
     other_names = "others: " + wording.listed([shortened(attack) for attack in others])
     greys = ({other_names: _PALE} if others else {}) | {"guessing": _GUESSING}
@@ -318,15 +323,6 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
         tuple(choices),
         charts.legend(looks) + charts.legend(greys, limit=200),
         "square",
-    )
-
-
-def _setting(curve: Curve) -> tuple[str, ...]:
-    return (
-        shortened(wording.defense_name(curve.defense)),
-        wording.client_name(curve.target),
-        f"seed {curve.seed}",
-        f"view: {shortened(curve.view)}",
     )
 
 
@@ -346,23 +342,20 @@ def _roc_panel(
         charts.Axis(f"{kind}-positive rate", math.log10(floor), 0.02, _TICKS, log=True)
         for kind in ("False", "True")
     )
+    lines = [charts.Curve("guessing", [floor, 1], [floor, 1], _GUESSING)]
     # Grey curves come first, so that they lie below the others.
-    ordered = sorted(curves, key=lambda curve: curve.attack in looks)
-    lines = [_roc_curve(curve, looks.get(curve.attack, _PALE), floor) for curve in ordered]
+    for curve in sorted(curves, key=lambda curve: curve.attack in looks):
+        # A logarithmic axis has no zero: such points go to the edge, below it for the TPR. A step
+        # goes across before it goes up.
+        fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
+        tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
+        lines.append(charts.Curve(curve.attack, fpr, tpr, looks.get(curve.attack, _PALE)))
     return charts.Panel(
         f"Members {wording.against(contrast)}",
         f"ROC curves of {len(curves)} attacks, members against "
         f"{wording.contrast_meaning(contrast)}; the table of attacks gives their numbers.",
         x,
         y,
-        [charts.Curve("guessing", [floor, 1], [floor, 1], _GUESSING), *lines],
+        lines,
         uprights=(0.001, 0.01),
     )
-
-
-def _roc_curve(curve: Curve, look: charts.Style, floor: float) -> charts.Curve:
-    # A logarithmic axis has no zero: such points go to the edge, below it for the TPR. A step goes
-    # across before it goes up.
-    fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
-    tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
-    return charts.Curve(curve.attack, fpr, tpr, look)

@@ -40,18 +40,14 @@ MOST_FAILED = 12
 
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed ones first: how many passed, values, each failure."""
+
+    def order(pair: tuple[str, list[ControlResult]]) -> tuple[bool, bool]:
+        checks = checks_of(pair[1])
+        return not checks.failed, not checks.ran
+
     kinds = grouped(record.controls, lambda result: result.control)
-    rows = sorted(kinds.items(), key=lambda pair: _rank(pair[1]))
-    return tabled(
-        "Controls",
-        [_controls_row(kind, results) for kind, results in rows],
-        words=("Result", "Passed", "Expected, and what failed"),
-    )
-
-
-def _rank(results: list[ControlResult]) -> int:
-    checks = checks_of(results)
-    return 0 if checks.failed else 1 if checks.ran else 2
+    rows = [_controls_row(*pair) for pair in sorted(kinds.items(), key=order)]
+    return tabled("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
 
 
 def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
@@ -61,14 +57,14 @@ def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
     valued = [result for result in checks.ran if result.value is not None]
     values = [
         _QUANTITIES.get(kind, "")
-        + wording.from_to([one.value or 0.0 for one in same], "–", text=wording.number)
+        + wording.from_to([result.value or 0.0 for result in same], "–", text=wording.number)
         for same in grouped(valued, lambda result: result.expected).values()
     ]
     expected = distinct(shortened(result.expected, 120) for result in results)
     hidden = len(checks.failed) - MOST_FAILED
     lines = [_failure(result) for result in checks.failed[:MOST_FAILED]]
     lines += [f"and {wording.count(hidden)} more"] * (hidden > 0)
-    lines += distinct(shortened(one.note, 200) for one in results if one.passed is None)[:3]
+    lines += distinct(shortened(r.note, 200) for r in results if r.passed is None)[:3]
     return {
         "Control": named(kind),
         "Result": Cell(text, tone=tone),

@@ -12,7 +12,6 @@ from fedaudit.report.deciding.membership import (
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.report.verdict import (
-    WRONG_SIGN,
     coverage_gaps,
     fairness_caveat,
     figures_by_side,
@@ -32,13 +31,7 @@ _RATES = ("tpr@0.01", "tpr@0.001")
 
 
 def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> str:
-    """Return the headline on membership, with the clients that it is about and its caveats.
-
-    Args:
-        record: The record.
-        status: Its verdict on membership.
-        alone: Whether the record is about no other topic.
-    """
+    """Return the headline on membership with its caveats; ``alone`` without another topic."""
     sides = figures_by_side(record)
     names, front = list(sides), next(iter(sides.values()))
     text = _headline(record, status, front, alone=alone)
@@ -59,89 +52,85 @@ def _headline(
         return range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
     if status == "no leak shown":
         return f"No leak{'' if alone else ' of membership'} shown by the attacks that were run"
-    if wrong_sign(front):
-        return f"Inconclusive: {WRONG_SIGN}"
-    if any(bounds.unit.startswith("one client") for bounds in shown_bounds(record)):
-        return "Inconclusive about single samples: too few were audited to say"
-    if coverage_gaps(record) and alone:
-        return "Inconclusive: not every upload was measured"
-    return f"Inconclusive{'' if alone else ' about membership'}: this audit is too small to say"
+    topic = "" if alone else " about membership"
+    return f"Inconclusive{topic}: {fixed(f'membership.inconclusive.{_reason(record, front)}')}"
+
+
+def _reason(record: Record, figures: list[Estimate]) -> str:
+    """Return why a verdict is inconclusive."""
+    if wrong_sign(figures):
+        return "wrong sign"
+    if coverage_gaps(record):
+        return "not measured"
+    of_clients = any(bounds.unit.startswith("one client") for bounds in shown_bounds(record))
+    return "samples" if of_clients else "small"
 
 
 def member_meaning(record: Record, status: evidence.Status, figures: list[Estimate]) -> str:
-    """Return what follows from the verdict, and what does not.
-
-    Args:
-        record: The record.
-        status: The verdict on membership.
-        figures: Those of its headline.
-    """
-    meaning = fixed(f"membership.meaning.{status}", units=units_of(record))
+    """Return what follows from the verdict on the figures of its headline, and what does not."""
+    texts, key = fixed_texts("membership.meaning"), str(status)
     if status in LEAKAGE:
         if unit_of(record) == "canary sample":
-            meaning = fixed("membership.meaning.canary sample")
+            key = "canary sample"
         elif status == "trace of a leak" and range_headline(figures):
-            meaning = fixed("membership.meaning.range")
-        return " ".join(filter(None, (meaning, _affected(figures), _may_be_larger(figures))))
-    if status == "inconclusive" and wrong_sign(figures):
-        return (
-            f"{wording.capital(WRONG_SIGN)}. Check the score's sign before anything is concluded."
-        )
-    return f"{meaning} {_hidden(record, figures)}" if status == "no leak shown" else meaning
+            key = "range"
+    elif status == "inconclusive" and (reason := _reason(record, figures)) in texts:
+        key = reason
+    parts = [texts[key].format(units=units_of(record))]
+    if status in LEAKAGE:
+        parts += [_affected(figures), _may_be_larger(figures)]
+    elif status == "no leak shown":
+        parts.append(_hidden(record, figures))
+    return " ".join(filter(None, parts))
 
 
 def _affected(figures: list[Estimate]) -> str:
     """Return with which of several defenses the leak is shown."""
-    affected = {wording.defense_name(one.defense) for one in figures if above_chance(one)}
-    every = evidence.distinct(wording.defense_name(one.defense) for one in figures)
-    found = wording.some([shortened(name, 60) for name in every if name in affected])
-    spared = wording.some([shortened(name, 60) for name in every if name not in affected])
-    if len(every) < 2:
+    affected = {wording.defense_name(figure.defense) for figure in figures if above_chance(figure)}
+    names = evidence.distinct(wording.defense_name(figure.defense) for figure in figures)
+    leaking = wording.some([shortened(name, 60) for name in names if name in affected])
+    spared = wording.some([shortened(name, 60) for name in names if name not in affected])
+    if len(names) < 2:
         return ""
-    return f"Found with {found}{f', not found with {spared}' if spared else ''}."
+    return f"Found with {leaking}{f', not found with {spared}' if spared else ''}."
 
 
 def _may_be_larger(figures: list[Estimate]) -> str:
     above = [figure for figure in figures if above_chance(figure)]
     highs = [evidence.size_reached(f.high, f.metric) for f in above if f.high is not None]
     least = evidence.largest([size for figure in above if (size := evidence.size_of(figure))])
-    most = evidence.largest([size for size in highs if size])
-    if least is None or most is None or most == least:
+    largest = evidence.largest([size for size in highs if size])
+    if least is None or largest is None or largest == least:
         return ""
-    return f"The size is by the lower limits; the upper limits allow a {most} leak."
+    return f"The size is by the lower limits; the upper limits allow a {largest} leak."
 
 
 def _hidden(record: Record, figures: list[Estimate]) -> str:
     """Return the leaks that "no leak shown" does not rule out."""
+    texts = fixed_texts("membership.hidden")
     planted = any(c.control == "planted leak" and c.passed for c in record.controls)
-    fewest = [f.value for f in figures if f.metric == "tpr@0.001"]
-    unknown = "This audit says nothing about TPR below 1% FPR. "
-    return (
-        f"{fixed('membership.power.planted' if planted else 'membership.power.not_planted')} "
-        f"What could still be hidden: {upper_bounds(figures)}. "
-        f"{unknown if not fewest or None in fewest else ''}"
-        "This is a measurement, not a proof: a stronger attack may exist."
+    rates = [f.value for f in figures if f.metric == "tpr@0.001"]
+    return str(texts["hidden"]).format(
+        power=texts["planted" if planted else "not_planted"],
+        bounds=upper_bounds(figures),
+        unknown=texts["unknown"] if not rates or None in rates else "",
     )
 
 
 def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *_RATES)) -> str:
     """Return the largest upper limits: "AUC up to 0.596 and TPR at 1% FPR up to 2.0%".
 
-    With several clients each limit names whose it is, pooled clients first.
-
-    Args:
-        figures: Figures of a headline.
-        metrics: Those whose limits are wanted.
+    Of several clients, each limit names its client, and that of pooled clients comes first.
     """
     several, parts = are_several(figures), []
     for metric in metrics:
         limits = [
-            f"{wording.shown(limit.value, metric)}{f' for {limit.name}' * several}"
+            f"{wording.shown(limit.value, metric, 1)}{f' for {limit.name}' * several}"
             for limit in largest_limits(figures, metric)
         ]
         if limits:
-            more = f" ({limits[1]})" if limits[1:] and several else ""
-            parts.append(f"{wording.metric_name(metric)} up to {limits[0]}{more}")
+            second = f" ({limits[1]})" if limits[1:] and several else ""
+            parts.append(f"{wording.metric_name(metric)} up to {limits[0]}{second}")
     return wording.listed(parts)
 
 

@@ -1,4 +1,4 @@
-"""Points of security games: their names, the families that they form, and what figures mean."""
+"""Points of security games: their names, their families, and what their figures mean."""
 
 import math
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from fedaudit.results.record import Record
 NO_MECHANISM = "none"
 
 FAR_ABOVE = 2.0
-"""Ratio of the actual to the claimed epsilon from which on the actual one is far above it."""
+"""Ratio of the actual to the claimed epsilon from which on it is far above."""
 
 POOR_FIT = 0.9
-"""Fit below which a neuron does not even separate the rows that it was trained on."""
+"""Fit below which a neuron does not separate even its training rows."""
 
 MEMORISED = 0.25
 """Difference between fit and held-out AUC from which on training rows are memorised."""
@@ -36,13 +36,7 @@ _IN_EVERY_NAME = {
 
 
 class ShownPoint(NamedTuple):
-    """A point with its names.
-
-    Attributes:
-        point: What was played.
-        family: Name shared by the points that differ only in epsilon, or in the rounds averaged.
-        name: The family with the epsilon or the number of rounds, shortened.
-    """
+    """A point, its family that differs in epsilon or rounds only, and its name within that."""
 
     point: PointPlayed
     family: str
@@ -50,7 +44,7 @@ class ShownPoint(NamedTuple):
 
 
 Families = dict[str, list[ShownPoint]]
-"""Points that one line joins, by the line's name."""
+"""Points of a line in a figure, by the name of the line."""
 
 
 def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
@@ -78,7 +72,7 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
 
 
 def _varying(points: Sequence[PointPlayed]) -> set[str]:
-    """Return settings in which points differ; one that a point leaves at its default counts."""
+    """Return the settings in which points differ; a setting at its default counts."""
     names = {name for point in points for name in point.settings} - _IN_EVERY_NAME
     return {name for name in names if len({point.settings.get(name) for point in points}) > 1}
 
@@ -115,7 +109,7 @@ def defense_words(rounds: InRounds) -> str:
 
 
 def plan_words(rounds: InRounds) -> str:
-    """Return what the server does apart from averaging: copies, louder neurons, sums."""
+    """Return the changes of the server to plain averaging: copies, louder neurons, sums."""
     parts = [
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
@@ -126,13 +120,13 @@ def plan_words(rounds: InRounds) -> str:
 
 
 def families(shown: Sequence[ShownPoint]) -> Families:
-    """Group points by family, in the record's order; within one by epsilon, or by rounds."""
+    """Return points by family, in the record's order; inside a family by epsilon or rounds."""
     by_name = grouped(shown, lambda item: item.family)
     return {name: sorted(inside, key=_step) for name, inside in by_name.items()}
 
 
 def by_protection(shown: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
-    """Split points: behind a mechanism, a defense or a sum of clients, and behind none."""
+    """Return the points behind a mechanism, a defense or a sum of clients, and the others."""
     behind, bare = list[ShownPoint](), list[ShownPoint]()
     for item in shown:
         how = item.point.rounds
@@ -155,17 +149,15 @@ def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
 
 
 def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
-    """Return the point of another protection with which :func:`most_right` is compared.
+    """Return the point of the strongest other protection, each by its point with most success.
 
-    Like is compared with like: points with the same epsilon, or as many rounds, if there are any.
-    Each protection counts where the server does best, and the strongest one is returned. None if
-    there is a single protection.
+    Points with the same epsilon or number of rounds are compared, if there are any.
     """
-    most = most_right(behind)
-    others = [one for one in behind if protection_name(one.point) != protection_name(most.point)]
-    alike = [one for one in others if _step(one) == _step(most)] or others
-    worst = map(most_right, grouped(alike, lambda one: protection_name(one.point)).values())
-    return min(worst, key=lambda one: (one.point.adv.high, one.point.adv.value), default=None)
+    best = most_right(behind)
+    others = [item for item in behind if protection_name(item.point) != protection_name(best.point)]
+    others = [item for item in others if _step(item) == _step(best)] or others
+    worst = map(most_right, grouped(others, lambda item: protection_name(item.point)).values())
+    return min(worst, key=lambda item: (item.point.adv.high, item.point.adv.value), default=None)
 
 
 def _step(item: ShownPoint) -> float:
@@ -195,13 +187,13 @@ def times(value: float) -> str:
 
 
 def far_above(point: PointPlayed) -> bool:
-    """Return whether the actual epsilon is far above the claimed one, or has no bound."""
+    """Return True if the actual epsilon is far above the claimed one, or unbounded."""
     claimed, actual = point.claimed_epsilon, point.actual_epsilon
     return claimed is not None and (actual is None or actual > FAR_ABOVE * claimed)
 
 
 def overtaken(point: PointPlayed) -> bool:
-    """Return whether success exceeds what the actual epsilon, or the noise, allows any server."""
+    """Return True if success exceeds what the actual epsilon, or the noise, allows any server."""
     if point.rounds is not None:
         return point.adv.low > point.most + 1e-9
     actual = point.actual_epsilon
@@ -209,18 +201,18 @@ def overtaken(point: PointPlayed) -> bool:
 
 
 def contradicted(point: PointPlayed) -> bool:
-    """Return whether success refutes the claimed epsilon, the actual one or the noise bound."""
+    """Return True if success refutes the claimed epsilon, the actual one or the noise bound."""
     return point.refuted or overtaken(point)
 
 
 def provable(point: PointPlayed) -> float:
-    """Return the epsilon that as many games prove if the server is never wrong."""
+    """Return the epsilon that these games prove if the server is never wrong."""
     right = [_MISSED ** (1 / rate.total) for rate in (point.tpr, point.tnr)]
     return max(0.0, *(math.log(r / -math.expm1(math.log(o))) for r, o in (right, right[::-1])))
 
 
 def fit_problem(point: PointPlayed) -> str:
-    """Return why low success is no sign of protection: "poor" or "memorised" fit; "" if fine."""
+    """Return why low success is no sign of protection: "poor" or "memorised" fit; else ""."""
     fit, held_out = point.figure(FIT), point.figure(HELD_OUT)
     if fit is None:
         return ""
@@ -241,23 +233,22 @@ def game_tiles(record: Record) -> list[Tile]:
             tiles.append(_success_tile(f"Server right, strongest {what}", least))
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
-    claiming = [one for one in shown if one.point.claimed_epsilon is not None]
-    wrong = sum(one.point.refuted for one in claiming)
-    if wrong:
+    claiming = [item for item in shown if item.point.claimed_epsilon is not None]
+    if wrong := sum(item.point.refuted for item in claiming):
         share = f"{count(wrong)} of {count(len(claiming))}"
         detail = "points whose success refutes the epsilon that they claim"
         tiles.append(Tile("Claimed epsilon contradicted", share, detail, "alarm"))
-    if known := [(value, one) for one in claiming if (value := ratio(one.point)) is not None]:
-        above, one = max(known, key=lambda pair: pair[0])
-        detail = f"{one.name}: the actual one is {epsilon(one.point.actual_epsilon or 0.0)}"
-        tone = "alarm" * far_above(one.point)
+    if ratios := [(value, p) for p in claiming if (value := ratio(p.point)) is not None]:
+        above, item = max(ratios, key=lambda pair: pair[0])
+        detail = f"{item.name}: the actual one is {epsilon(item.point.actual_epsilon or 0.0)}"
+        tone = "alarm" * far_above(item.point)
         tiles.append(Tile("Actual epsilon over the claimed one", f"{times(above)} ×", detail, tone))
     return tiles
 
 
-def _success_tile(label: str, one: ShownPoint) -> Tile:
-    adv = one.point.adv
+def _success_tile(label: str, item: ShownPoint) -> Tile:
+    adv = item.point.adv
     size = evidence.size_reached_by(2 * adv.low - 1)
     limits = interval(adv.low, adv.high, "accuracy")
-    detail = f"{one.name}; 95% interval {limits}; guessing 50%"
+    detail = f"{item.name}; 95% interval {limits}; guessing 50%"
     return Tile(label, percent(adv.value), detail, evidence.tone_of(size) if size else "")

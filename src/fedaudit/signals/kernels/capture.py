@@ -1,6 +1,6 @@
-"""One forward pass and the input half of one backward pass, watched at chosen modules.
+"""Capture of module inputs and output gradients in one forward and half a backward pass.
 
-Modules without a kernel, and models that cannot be taken apart, go through ``torch.func``.
+Modules without a kernel, and models whose modules cannot be captured, use ``torch.func``.
 """
 
 import warnings
@@ -20,11 +20,11 @@ from fedaudit.signals.kernels import Layer, LayerKernel, LayerProducts, direct
 
 
 class Uncapturable(Exception):
-    """The model does something that watching its modules cannot follow."""
+    """Error for a model whose modules cannot be captured."""
 
 
 class Owner(NamedTuple):
-    """A module with audited parameters of its own: their names in it and in the model."""
+    """Module that owns audited parameters, with their names in the module and in the model."""
 
     module: nn.Module
     names: dict[str, str]
@@ -34,9 +34,9 @@ class Passage(NamedTuple):
     """Input of a module, and the gradient at its output.
 
     Attributes:
-        inputs: What entered.
-        grads: The gradient at what left; None where that had no effect on the loss.
-        outputs: Shape of what left, for one sample.
+        inputs: The input.
+        grads: The gradient at the output; None if the output has no effect on the loss.
+        outputs: Shape of the output, for one sample.
     """
 
     inputs: Shaped[Tensor, "samples ..."]
@@ -45,14 +45,14 @@ class Passage(NamedTuple):
 
 
 class CapturedCall(NamedTuple):
-    """A module's call, as watched in a forward pass.
+    """Call of a module in a forward pass.
 
     Attributes:
-        inputs: What entered.
-        version: Of the inputs' memory, which tells whether they were overwritten since.
-        edge: Where the gradient of what left it arrives in a backward pass.
-        outputs: Shape of what left, for one sample.
-        entry: Where the gradient of what entered goes on to; None where it ends.
+        inputs: The input.
+        version: Version counter of the input, which shows whether it was overwritten later.
+        edge: Edge of the autograd graph with the gradient at the output.
+        outputs: Shape of the output, for one sample.
+        entry: Edge with the gradient at the input; None if no gradient is computed for it.
     """
 
     inputs: Tensor
@@ -62,58 +62,58 @@ class CapturedCall(NamedTuple):
     entry: GradientEdge | None
 
 
-def unasked(module: nn.Module) -> None:
-    """Asks for the gradient of no parameter, also of a scripted module."""
+def disable_grad(module: nn.Module) -> None:
+    """Disable the gradients of all parameters, also of a scripted module."""
     for value in module.parameters():
-        # Copies of scripted modules have parameters with a history.
+        # Copies of scripted modules have parameters that are no leaves.
         if value.is_leaf:
             value.requires_grad_(False)
 
 
-# What a forward hook is handed is whatever the module was: anything at all.
+# The arguments of a forward hook are those of the module, of any type.
 _Call: TypeAlias = object
 
 
 def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
-    """The one module that owns each audited parameter.
+    """Return the module that owns each audited parameter.
 
     Raises:
-        Uncapturable: A parameter has two owners (tied weights), or its owner holds further
-            modules, whose parameters it may use in ways that cannot be watched.
+        Uncapturable: A parameter has two owners (tied weights), or its owner has submodules, whose
+            parameters it may use in ways that cannot be captured.
     """
-    known = dict(module.named_parameters())
-    names = {id(known[name]): name for name in audited}
-    found: dict[str, Owner] = {}
-    taken: set[int] = set()
+    params = dict(module.named_parameters())
+    names = {id(params[name]): name for name in audited}
+    by_path: dict[str, Owner] = {}
+    owned: set[int] = set()
     for path, part in module.named_modules():
-        own = {local: names[id(p)] for local, p in part._parameters.items() if id(p) in names}
-        for local in own:
+        local_names = {x: names[id(p)] for x, p in part._parameters.items() if id(p) in names}
+        for local in local_names:
             key = id(part._parameters[local])
-            if key in taken:
+            if key in owned:
                 raise Uncapturable(f"parameter {names[key]!r} is tied to another")
-            taken.add(key)
-        if own and next(part.children(), None) is not None:
-            raise Uncapturable(f"{type(part).__name__} has parameters beside those of its parts")
-        if own:
-            found[path] = Owner(part, own)
-    return found
+            owned.add(key)
+        if local_names and next(part.children(), None) is not None:
+            raise Uncapturable(f"{type(part).__name__} has both parameters and submodules")
+        if local_names:
+            by_path[path] = Owner(part, local_names)
+    return by_path
 
 
 @contextmanager
 def watching(parts: Mapping[str, Owner]) -> Iterator[dict[str, CapturedCall]]:
-    """Inside, calls of the owners are noted in the dictionary that is given.
+    """Record calls of the owners within the block, in the yielded dictionary.
 
     Raises:
-        Uncapturable: Within the block, by an owner called twice, or not with one tensor and
-            for one tensor with a row a sample.
+        Uncapturable: An owner is called twice, or not from one tensor to one tensor with a row for
+            each sample.
     """
-    seen: dict[str, CapturedCall] = {}
+    calls: dict[str, CapturedCall] = {}
     handles = [
-        part.module.register_forward_hook(_hook(path, seen), with_kwargs=True)
+        part.module.register_forward_hook(_hook(path, calls), with_kwargs=True)
         for path, part in parts.items()
     ]
     try:
-        yield seen
+        yield calls
     finally:
         for handle in handles:
             handle.remove()
@@ -127,17 +127,17 @@ def passages_of(
     rows: int,
     retain_graph: bool = False,
 ) -> dict[str, Passage]:
-    """The input half of a backward pass: what entered each owner, and the gradient that arrives.
+    """Return the input of each owner and the gradient at its output, from half a backward pass.
 
     Args:
-        seen: What was watched while the losses were made.
-        parts: All that should have been watched.
-        losses: One a sample.
-        rows: How many rows each owner should have been given.
-        retain_graph: Whether a backward pass is to follow, for the other half.
+        seen: Calls that were recorded while the losses were computed.
+        parts: All owners that should have been called.
+        losses: One loss for each sample.
+        rows: Expected number of rows of each input.
+        retain_graph: True if a backward pass follows, for the other half.
 
     Raises:
-        Uncapturable: An owner was never called or not with so many rows, or its input was
+        Uncapturable: An owner was never called or not with this number of rows, or its input was
             overwritten.
     """
     for path, part in parts.items():
@@ -145,22 +145,22 @@ def passages_of(
             raise Uncapturable(f"{type(part.module).__name__} {path!r} was never called")
     grads = torch.autograd.grad(
         losses.sum(),
-        [each.edge for each in seen.values()],
+        [call.edge for call in seen.values()],
         allow_unused=True,
         retain_graph=retain_graph,
     )
     passages = {}
-    for (path, each), reached in zip(seen.items(), grads, strict=True):
-        if len(each.inputs) != rows:
-            raise Uncapturable(f"{path!r} was given {len(each.inputs)} rows, not one a sample")
-        if each.inputs._version != each.version:
+    for (path, call), gradient in zip(seen.items(), grads, strict=True):
+        if len(call.inputs) != rows:
+            raise Uncapturable(f"{path!r} was given {len(call.inputs)} rows, not one a sample")
+        if call.inputs._version != call.version:
             raise Uncapturable(f"the input of {path!r} was overwritten after its use")
-        passages[path] = Passage(each.inputs, reached, each.outputs)
+        passages[path] = Passage(call.inputs, gradient, call.outputs)
     return passages
 
 
 class Capture:
-    """Watches the owners inside one module; used by one thread."""
+    """Capture of the owners inside one module; used by one thread."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Capture:
         self.module, self.task = module, task
         self._layout = layout
         self._parts = parts
-        unasked(module)
+        disable_grad(module)
         for value in module.parameters():
             if value.dim() == 4:
                 value.data = value.data.contiguous(memory_format=layout)
@@ -180,16 +180,16 @@ class Capture:
     def run(
         self, features: Shaped[Tensor, "samples ..."], labels: Shaped[Tensor, "samples ..."]
     ) -> dict[str, Passage]:
-        """Passes a chunk through the model.
+        """Run a chunk through the model and return the passage of each owner.
 
         Raises:
-            Uncapturable: A module was not called exactly once with one tensor a sample, or
-                its input was overwritten.
+            Uncapturable: A module was not called exactly once with a row for each sample, or its
+                input was overwritten.
         """
         leaf = features.detach()
         if leaf.is_floating_point():
             leaf = leaf.requires_grad_()
-        # A leaf itself must not be overwritten, as an in-place first layer would.
+        # A copy, since an in-place first layer would overwrite the leaf.
         entered = leaf.clone()
         if leaf.dim() == 4:
             entered = entered.contiguous(memory_format=self._layout)
@@ -200,7 +200,7 @@ class Capture:
         return passages_of(seen, self._parts, losses, rows=len(features))
 
     def part(self, path: str) -> nn.Module:
-        """The watched module at a path."""
+        """Return the captured module at a path."""
         return self._parts[path].module
 
 
@@ -215,15 +215,15 @@ def _hook(path: str, seen: dict[str, CapturedCall]) -> Callable[..., Tensor | No
             raise Uncapturable(f"{kind} was not called with one tensor")
         if not isinstance(out, Tensor) or out.shape[:1] != args[0].shape[:1]:
             raise Uncapturable(f"{kind} does not return one tensor with a row a sample")
-        # Where nothing before it has a gradient (a table of embeddings), one starts here.
+        # Without gradients at earlier layers (a table of embeddings), the graph starts here.
         replaced = None if out.requires_grad else out.detach().requires_grad_().clone()
-        left = out if replaced is None else replaced
-        # Taken now: an in-place ReLU that follows moves the tensor to another edge.
-        edge = get_gradient_edge(left)
-        entered = args[0]
-        entry = get_gradient_edge(entered) if entered.requires_grad else None
-        outputs = tuple(left.shape[1:])
-        seen[path] = CapturedCall(entered.detach(), entered._version, edge, outputs, entry)
+        output = out if replaced is None else replaced
+        # Stored now, since a following in-place ReLU moves the tensor to another edge.
+        edge = get_gradient_edge(output)
+        value = args[0]
+        entry = get_gradient_edge(value) if value.requires_grad else None
+        outputs = tuple(output.shape[1:])
+        seen[path] = CapturedCall(value.detach(), value._version, edge, outputs, entry)
         return replaced
 
     return watch
@@ -235,13 +235,13 @@ _BLOCK_BYTES = 16 << 20
 def generic_kernel(
     layer: Layer, copies: int = 1, cut: Mapping[str, int] | None = None
 ) -> LayerKernel:
-    """A kernel that forms each sample's gradient of this one module with ``torch.func``.
+    """Return a kernel that forms each sample's gradient of one module with ``torch.func``.
 
     Args:
         layer: Module and updates.
-        copies: Rows that belong to one sample, one after the other; their gradients are added.
-        cut: Of parameters, by their names in the module, that count in part only: how many of
-            their first entries do.
+        copies: Consecutive rows that belong to one sample; their gradients are summed.
+        cut: Number of leading entries that count, for parameters that count only in part, by their
+            names in the module.
     """
     stacks = {name: layer.stacked(name) for name in layer.updates}
     updates = {name: value.flatten(1) for name, value in stacks.items() if value is not None}
@@ -254,11 +254,9 @@ def generic_kernel(
         grads: Float[Tensor, "samples ..."],
     ) -> LayerProducts:
         a, b = (_in_order(each).view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
-        # Slices of a fixed size: the block never depends on how many samples are left.
-        parts = [
-            _share(module, updates, a[at : at + block], b[at : at + block], cut or {})
-            for at in range(0, len(a), block)
-        ]
+        # Slices of a fixed size, independent of the number of remaining samples.
+        pieces = [slice(start, start + block) for start in range(0, len(a), block)]
+        parts = [_share(module, updates, a[piece], b[piece], cut or {}) for piece in pieces]
         return LayerProducts(
             torch.cat([part.dots for part in parts]),
             torch.cat([part.squared_norms for part in parts]),
@@ -274,21 +272,21 @@ def _share(
     grads: Float[Tensor, "samples copies ..."],
     cut: Mapping[str, int],
 ) -> LayerProducts:
-    own = {name: _in_order(getattr(module, name).detach()) for name in updates}
+    values = {name: _in_order(getattr(module, name).detach()) for name in updates}
 
     def gradient(sample: Tensor, grad: Tensor) -> dict[str, Tensor]:
         def run(params: dict[str, Tensor]) -> Tensor:
             out: Tensor = functional_call(module, params, (sample,))
             return out
 
-        pull = vjp(run, own)[1]
-        found: dict[str, Tensor] = pull(grad)[0]
-        return found
+        pull = vjp(run, values)[1]
+        by_name: dict[str, Tensor] = pull(grad)[0]
+        return by_name
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        found = vmap(gradient)(inputs, grads)
-    gradients = {name: value.flatten(1) for name, value in found.items()}
+        batched = vmap(gradient)(inputs, grads)
+    gradients = {name: value.flatten(1) for name, value in batched.items()}
     for name, count in cut.items():
         gradients[name][:, count:] = 0
     shares = [direct(gradients[name], update) for name, update in updates.items()]
@@ -299,19 +297,19 @@ def _share(
 
 
 def _in_order(values: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """The same numbers in the usual order; of others, torch 2.13 makes no gradient within vmap."""
-    # Not contiguous(), which leaves maps of one pixel as they are and with them their strides.
+    """Return a contiguous copy, as torch 2.13 cannot differentiate other layouts within vmap."""
+    # Not contiguous(), which keeps the strides of maps of one pixel.
     return values.clone(memory_format=torch.contiguous_format)
 
 
 Measure: TypeAlias = Callable[[Tensor, Tensor], LayerProducts]
 
 VMAP_CHUNK = 8
-"""Samples whose whole gradients are in memory together; more are slower on a processor."""
+"""Samples whose full gradients are in memory together; larger chunks are slower on a CPU."""
 
 
 def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
-    """Every client's update of each parameter, one row a client."""
+    """Return every client's update of each parameter, one row for each client."""
     return {
         name: torch.stack([update[name].detach().flatten().to(value.dtype) for update in updates])
         if updates
@@ -321,17 +319,24 @@ def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
 
 
 def vmap_measure(
-    module: nn.Module, base: Model, packed: Mapping[str, Tensor], cut: Mapping[str, int]
+    module: nn.Module, base: Model, updates: Mapping[str, Tensor], cut: Mapping[str, int]
 ) -> Measure:
-    """Per-sample gradients by ``torch.func``; ``cut`` as in :func:`loop_measure`."""
-    unasked(module)
-    task = base.architecture.task
-    params: Params = {name: value for name, value in module.named_parameters() if name in packed}
+    """Return a function for per-sample gradients by ``torch.func``.
 
-    def loss(own: Params, feature: Tensor, label: Tensor) -> Tensor:
+    Args:
+        module: Module with the base model's values.
+        base: Model whose parameters count.
+        updates: Updates, from :func:`stacked`.
+        cut: As in :func:`loop_measure`.
+    """
+    disable_grad(module)
+    task = base.architecture.task
+    params: Params = {name: value for name, value in module.named_parameters() if name in updates}
+
+    def loss(values: Params, feature: Tensor, label: Tensor) -> Tensor:
         def run(*args: Tensor, **inputs: Tensor) -> object:
-            found: object = functional_call(module, own, args, inputs)
-            return found
+            output: object = functional_call(module, values, args, inputs)
+            return output
 
         out = task.outputs(run, feature[None])
         return task.losses(out, label[None]).sum()
@@ -339,11 +344,11 @@ def vmap_measure(
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))
 
     def measure(features: Tensor, labels: Tensor) -> LayerProducts:
-        found: dict[str, Tensor] = gradients(params, features, labels)
-        flat = {name: value.flatten(1) for name, value in found.items()}
+        by_name: dict[str, Tensor] = gradients(params, features, labels)
+        flat = {name: value.flatten(1) for name, value in by_name.items()}
         for name, count in cut.items():
             flat[name][:, count:] = 0
-        return _products(flat, packed)
+        return _products(flat, updates)
 
     return measure
 
@@ -351,47 +356,47 @@ def vmap_measure(
 def loop_measure(
     module: nn.Module, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
 ) -> Measure:
-    """Per-sample gradients by one ordinary backward pass each: what all else is checked against.
+    """Return a function for per-sample gradients by ordinary backward passes, the reference.
 
     Args:
-        module: With the base model's values.
-        base: Which parameters count.
-        updates: Every client's.
-        cut: Of parameters that count in part only: how many of their first entries do.
+        module: Module with the base model's values.
+        base: Model whose parameters count.
+        updates: Every client's update.
+        cut: Number of leading entries that count, for parameters that count only in part.
     """
-    unasked(module)
+    disable_grad(module)
     params: Params = {n: value for n, value in module.named_parameters() if n in base.params}
     for value in params.values():
         value.requires_grad_()
 
-    def one(feature: Tensor, label: Tensor) -> LayerProducts:
-        found = _gradient(module, params, base.architecture.task, feature, label)
-        found |= {name: first_entries(found[name], count) for name, count in cut.items()}
-        dots = [sum_of(found, update) for update in updates]
+    def measure_sample(feature: Tensor, label: Tensor) -> LayerProducts:
+        gradient = _gradient(module, params, base.architecture.task, feature, label)
+        gradient |= {name: first_entries(gradient[name], count) for name, count in cut.items()}
+        dots = [inner_product(gradient, update) for update in updates]
         return LayerProducts(
             torch.tensor([dots], dtype=torch.float64).view(1, -1),
-            torch.tensor([sum_of(found, found)], dtype=torch.float64),
+            torch.tensor([inner_product(gradient, gradient)], dtype=torch.float64),
         )
 
     def measure(features: Tensor, labels: Tensor) -> LayerProducts:
-        each = [one(x, y) for x, y in zip(features, labels, strict=True)]
+        parts = [measure_sample(x, y) for x, y in zip(features, labels, strict=True)]
         return LayerProducts(
-            torch.cat([part.dots for part in each]),
-            torch.cat([part.squared_norms for part in each]),
+            torch.cat([part.dots for part in parts]),
+            torch.cat([part.squared_norms for part in parts]),
         )
 
     return measure
 
 
 def first_entries(values: Tensor, count: int) -> Tensor:
-    """A copy with zeros in all but the first entries."""
+    """Return a copy in which only the first entries are non-zero."""
     entries = values.flatten().clone()
     entries[count:] = 0
     return entries.reshape(values.shape)
 
 
-def sum_of(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
-    """Inner product of two sets of parameters, added up parameter by parameter."""
+def inner_product(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+    """Return the inner product of two sets of parameters."""
     return sum(
         float(torch.dot(value.flatten(), right[name].flatten().to(value.dtype)))
         for name, value in left.items()
@@ -405,19 +410,19 @@ def _gradient(
         total = task.losses(task.outputs(module, feature[None].clone()), label[None]).sum()
     if not total.requires_grad:
         return {name: torch.zeros_like(value) for name, value in params.items()}
-    found = torch.autograd.grad(total, list(params.values()), allow_unused=True)
+    gradients = torch.autograd.grad(total, list(params.values()), allow_unused=True)
     return {
         name: torch.zeros_like(value) if part is None else part
-        for (name, value), part in zip(params.items(), found, strict=True)
+        for (name, value), part in zip(params.items(), gradients, strict=True)
     }
 
 
 def _products(
     gradients: Mapping[str, Float[Tensor, "samples _"]],
-    packed: Mapping[str, Shaped[Tensor, "clients _"]],
+    updates: Mapping[str, Shaped[Tensor, "clients _"]],
 ) -> LayerProducts:
-    dots = sum((gradients[name] @ update.t()).double() for name, update in packed.items())
-    squared = sum(gradients[name].square().sum(1).double() for name in packed)
+    dots = sum((gradients[name] @ update.t()).double() for name, update in updates.items())
+    squared = sum(gradients[name].square().sum(1).double() for name in updates)
     if not isinstance(dots, Tensor) or not isinstance(squared, Tensor):
         raise TypeError("a model without parameters has no gradients")
     return LayerProducts(dots, squared)

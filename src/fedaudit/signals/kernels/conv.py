@@ -1,4 +1,4 @@
-"""Two-dimensional convolutions, by one of three exact routes."""
+"""Kernels of two-dimensional convolutions, with several exact methods."""
 
 import math
 from typing import NamedTuple, TypeAlias
@@ -19,25 +19,26 @@ from fedaudit.signals.kernels import (
     forward_dots,
     gram_norms,
     optional_bias,
-    packed_blocks,
+    update_blocks,
 )
 
 Maps: TypeAlias = Float[Tensor, "samples channels rows columns"]
 OutMaps: TypeAlias = Float[Tensor, "samples outputs out_rows out_columns"]
 
-# From this many output positions on, a grouped convolution writes gradients out fastest.
+# From this many output positions on, a grouped convolution is the fastest way to write gradients.
 _GROUPED_FROM = 128
-# But for norms alone, where a window is as small as in a first layer: 1.2 to 1.9 times as fast.
+# Windows of at most this size, as in a first layer: for norms alone blocks are 1.2 to 1.9 times as
+# fast as a grouped convolution.
 _FEW_ENTRIES = 96
 _GROUPED_BYTES = 3 << 20
 _GROUPED_SAMPLES = 8
 _GROUPED_SAMPLES_ON_GPU = 32
-# Pushing updates forward beats writing gradients out up to this many clients times positions.
+# Forward products are faster than writing out gradients up to this many clients times positions.
 _FORWARD_UP_TO = 64
-# Squared norms from pairs of pixels add up small pieces: a number takes as long as these many of
-# a pass over the gradients.
+# Squared norms from pairs of pixels sum small pieces: one entry takes as long as this many entries
+# of a pass over the gradients.
 _PAIRS_AGAINST_ENTRIES = 16
-# Windows of one row of the kernel that are narrower than this are gathered whole.
+# If windows of one kernel row are narrower than this, whole windows are gathered.
 _ROW_ENTRIES = 64
 
 
@@ -52,25 +53,25 @@ class Geometry(NamedTuple):
     outputs: tuple[int, int]
 
     def valid(self, axis: int, tap: int) -> tuple[int, int]:
-        """First and one-past-last output whose window's given tap lies inside the input."""
+        """Return the outputs whose window's tap lies inside the input, as (first, last + 1)."""
         shift = tap * self.dilation[axis] - self.padding[axis]
         first = max(0, -(shift // self.stride[axis]))
         last = (self.inputs[axis] - 1 - shift) // self.stride[axis] + 1
         return first, max(first, min(self.outputs[axis], last))
 
     def taps(self) -> list[tuple[int, int]]:
-        """Row and column of every tap, in the order of the weight."""
+        """Return row and column of every tap, in the order of the weight."""
         return [(y, x) for y in range(self.kernel[0]) for x in range(self.kernel[1])]
 
     def two_by_two(self) -> bool:
-        """True if maps of two by two pixels become such maps, at whole steps."""
-        whole = self.stride == self.dilation == (1, 1)
-        across = self.inputs == self.outputs == (2, 2)
+        """Return True if inputs and outputs are two-by-two maps, at stride and dilation 1."""
+        is_dense = self.stride == self.dilation == (1, 1)
+        is_small = self.inputs == self.outputs == (2, 2)
         sides = zip(self.padding, self.kernel, strict=True)
-        return whole and across and all(0 < before < taps - 1 for before, taps in sides)
+        return is_dense and is_small and all(0 < before < taps - 1 for before, taps in sides)
 
     def window_share(self) -> float:
-        """Mean number of output positions at which a tap lies inside the input."""
+        """Return the mean number of output positions at which a tap lies inside the input."""
         rows = [last - first for first, last in (self.valid(0, y) for y in range(self.kernel[0]))]
         columns = [
             last - first for first, last in (self.valid(1, x) for x in range(self.kernel[1]))
@@ -79,19 +80,19 @@ class Geometry(NamedTuple):
 
 
 def conv_kernel(layer: Layer) -> LayerKernel | None:
-    """The kernel of an ``nn.Conv2d``; None for groups and for padding other than zeros."""
-    own = layer.module
+    """Return the kernel of an ``nn.Conv2d``; None for groups and for non-zero padding modes."""
+    conv = layer.module
     if (
-        not isinstance(own, nn.Conv2d)
-        or own.groups != 1
-        or own.padding_mode != "zeros"
-        or isinstance(own.padding, str)
+        not isinstance(conv, nn.Conv2d)
+        or conv.groups != 1
+        or conv.padding_mode != "zeros"
+        or isinstance(conv.padding, str)
         or len(layer.inputs) != 3
         or not layer.owns_only("weight", "bias")
     ):
         return None
     add_bias = optional_bias(layer)
-    share_of = _weight_route(layer, own) if "weight" in layer.updates else None
+    share_of = _weight_route(layer, conv) if "weight" in layer.updates else None
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         share = None if share_of is None else share_of(module, inputs, grads)
@@ -101,7 +102,7 @@ def conv_kernel(layer: Layer) -> LayerKernel | None:
 
 
 def geometry_of(conv: nn.Conv2d, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Geometry:
-    """The geometry of a convolution, from its settings and the shapes of one sample."""
+    """Return the geometry of a convolution, from its settings and the shapes of one sample."""
 
     def pair(values: tuple[int, ...]) -> tuple[int, int]:
         return values[0], values[1]
@@ -136,19 +137,19 @@ def _weight_route(layer: Layer, conv: nn.Conv2d) -> LayerKernel:
 
 
 def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
-    """Gradients written out by one convolution with a group per sample."""
+    """Return a kernel that writes gradients out by one convolution with a group per sample."""
     entries = layer.shape("weight")
     flat = _stacked_weight(layer).flatten(1)
-    # Inputs, outputs and gradients of a group stay in the cache; twice as many take twice as long.
+    # A group's inputs, outputs and gradients must fit the cache; beyond it time per sample doubles.
     numbers = math.prod(layer.inputs) + math.prod(layer.outputs) + flat.shape[1]
     room = by_kind(flat.device, cpu=_GROUPED_BYTES, gpu=BYTES_ON_GPU)
-    most = by_kind(flat.device, cpu=_GROUPED_SAMPLES, gpu=_GROUPED_SAMPLES_ON_GPU)
-    together = max(1, min(most, room // (numbers * flat.element_size())))
+    limit = by_kind(flat.device, cpu=_GROUPED_SAMPLES, gpu=_GROUPED_SAMPLES_ON_GPU)
+    size = max(1, min(limit, room // (numbers * flat.element_size())))
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         parts = []
-        for at in range(0, len(inputs), together):
-            a, b = inputs[at : at + together], grads[at : at + together]
+        for start in range(0, len(inputs), size):
+            a, b = inputs[start : start + size], grads[start : start + size]
             groups = len(a)
             _, gradient, _ = torch.ops.aten.convolution_backward(
                 b.reshape(1, -1, *b.shape[2:]),
@@ -173,18 +174,18 @@ def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
 
 
 def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
-    """Gradients written out in blocks, each from the gathered windows of one row of the kernel."""
+    """Return a kernel that writes gradients out in blocks, each from windows of one kernel row."""
     outputs, channels, *taps = layer.shape("weight")
     updates = layer.updates["weight"]
     by_tap = (
-        # Copied as three axes: torch takes ten times as long over four.
+        # Copied as three axes, since torch takes ten times as long for four.
         update.reshape(outputs, channels, -1).transpose(1, 2).contiguous().view(outputs, -1)
         for update in updates
     )
     size = (len(updates), outputs, channels * math.prod(taps))
-    own = dict(layer.module.named_parameters())["weight"].detach()
+    weight = dict(layer.module.named_parameters())["weight"].detach()
     by_row = taps[1] * channels >= _ROW_ENTRIES
-    blocks = packed_blocks(by_tap, size, own, parts=taps[0] if by_row else 1)
+    blocks = update_blocks(by_tap, size, weight, parts=taps[0] if by_row else 1)
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         b = by_position(grads)
@@ -202,9 +203,9 @@ def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
                 continue
             top = first * shape.stride[0] + row * shape.dilation[0] - shape.padding[0]
             bottom = top + (last - first - 1) * shape.stride[0] + 1
-            met = gathered[:, top : bottom : shape.stride[0]].flatten(1, 2)
+            windows = gathered[:, top : bottom : shape.stride[0]].flatten(1, 2)
             steps = b[:, first * shape.outputs[1] : last * shape.outputs[1]]
-            share = blocked(met, steps.transpose(1, 2), parts, norms)
+            share = blocked(windows, steps.transpose(1, 2), parts, norms)
             dots += share.dots
             squared += share.squared_norms
         return LayerProducts(dots, squared if norms else _pair_norms(inputs, grads, shape))
@@ -213,45 +214,45 @@ def blocked_route(layer: Layer, shape: Geometry, norms: bool) -> LayerKernel:
 
 
 def forward_route(layer: Layer, shape: Geometry) -> LayerKernel:
-    """Updates pushed forward, tap by tap, at those outputs where the tap meets the input."""
+    """Return a kernel with forward products, tap by tap, at outputs whose tap meets the input."""
     taps, updates = shape.taps(), _stacked_weight(layer)
-    packed = [updates[..., y, x].contiguous() for y, x in taps]
+    taps_of_updates = [updates[..., y, x].contiguous() for y, x in taps]
     clients = len(updates)
     del updates
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         a, b = inputs.permute(0, 2, 3, 1), grads.permute(0, 2, 3, 1)
         dots = inputs.new_zeros(len(inputs), clients)
-        for (y, x), update in zip(taps, packed, strict=True):
-            seen = _meeting(shape, y, x)
-            if seen is None or not clients:
+        for (y, x), update in zip(taps, taps_of_updates, strict=True):
+            overlap = _overlap(shape, y, x)
+            if overlap is None or not clients:
                 continue
-            rows = a[:, seen.rows, seen.columns]
-            steps = b[:, seen.out_rows, seen.out_columns]
-            each = forward_dots(rows.flatten(0, 2), update, steps.flatten(0, 2))
-            dots += each.view(len(inputs), -1, clients).sum(1)
+            rows = a[:, overlap.rows, overlap.columns]
+            steps = b[:, overlap.out_rows, overlap.out_columns]
+            products = forward_dots(rows.flatten(0, 2), update, steps.flatten(0, 2))
+            dots += products.view(len(inputs), -1, clients).sum(1)
         return LayerProducts(dots, _pair_norms(inputs, grads, shape))
 
     return kernel
 
 
-# Two outputs of two inputs of an axis are four products, y0 = w1 x0 + w2 x1 and
+# Two outputs from two inputs of an axis take four products, y0 = w1 x0 + w2 x1 and
 # y1 = w0 x0 + w1 x1, or three: w1 (x0 + x1), which both share, (w0 - w1) x0 and (w2 - w1) x1.
-# One row a product: what it takes of the inputs and of the taps, and which outputs it is part of.
+# Each row is a product: its factors of the inputs and of the taps, and the outputs it is part of.
 _IN = ((1, 1), (1, 0), (0, 1))
 _TAPS = ((0, 1, 0), (1, -1, 0), (0, -1, 1))
 _OUT = ((1, 1), (0, 1), (1, 0))
 
 
 def two_by_two_route(layer: Layer, shape: Geometry) -> LayerKernel:
-    """Updates pushed forward on maps of two by two pixels, by 9 products in place of 16."""
+    """Return a kernel with forward products on maps of two by two pixels: 9 instead of 16."""
     weight = _stacked_weight(layer)
     (top, left), clients = shape.padding, len(weight)
-    met = weight[..., top - 1 : top + 2, left - 1 : left + 2].flatten(-2)
+    taps = weight[..., top - 1 : top + 2, left - 1 : left + 2].flatten(-2)
     mixed = _both_axes(_TAPS, weight)
-    packed = [torch.einsum("koit,t->koi", met, row).contiguous() for row in mixed]
+    updates = [torch.einsum("koit,t->koi", taps, row).contiguous() for row in mixed]
     into, out = _both_axes(_IN, weight), _both_axes(_OUT, weight)
-    del weight, met
+    del weight, taps
 
     def kernel(module: nn.Module, inputs: Maps, grads: OutMaps) -> LayerProducts:
         a, b = (
@@ -259,7 +260,7 @@ def two_by_two_route(layer: Layer, shape: Geometry) -> LayerKernel:
             for each, mixing in ((inputs, into), (grads, out))
         )
         dots = inputs.new_zeros(len(inputs), clients)
-        for rows, update, steps in zip(a, packed, b, strict=True):
+        for rows, update, steps in zip(a, updates, b, strict=True):
             dots += forward_dots(rows, update, steps)
         return LayerProducts(dots, _pair_norms(inputs, grads, shape))
 
@@ -269,7 +270,7 @@ def two_by_two_route(layer: Layer, shape: Geometry) -> LayerKernel:
 def _both_axes(
     mixing: tuple[tuple[int, ...], ...], like: Tensor
 ) -> Float[Tensor, "products pixels"]:
-    """Mixing of the pixels of rows and columns, from that of one axis."""
+    """Return the mixing of a map's pixels, from that of one axis."""
     axis = like.new_tensor(mixing)
     return torch.kron(axis, axis)
 
@@ -281,36 +282,39 @@ def _stacked_weight(layer: Layer) -> Tensor:
     return stacked
 
 
-class _Meeting(NamedTuple):
+class _Overlap(NamedTuple):
     rows: slice
     columns: slice
     out_rows: slice
     out_columns: slice
 
 
-def _meeting(shape: Geometry, y: int, x: int) -> _Meeting | None:
-    """Which inputs a tap meets, and at which outputs; None if it only ever meets padding."""
+def _overlap(shape: Geometry, y: int, x: int) -> _Overlap | None:
+    """Return a tap's inputs and the outputs that use them; None if it only meets padding."""
     (top, bottom), (left, right) = shape.valid(0, y), shape.valid(1, x)
     if top == bottom or left == right:
         return None
 
-    def met(axis: int, tap: int, first: int, last: int) -> slice:
+    def input_slice(axis: int, tap: int, first: int, last: int) -> slice:
         shift = tap * shape.dilation[axis] - shape.padding[axis]
         step = shape.stride[axis]
         return slice(first * step + shift, (last - 1) * step + shift + 1, step)
 
-    return _Meeting(
-        met(0, y, top, bottom), met(1, x, left, right), slice(top, bottom), slice(left, right)
+    return _Overlap(
+        input_slice(0, y, top, bottom),
+        input_slice(1, x, left, right),
+        slice(top, bottom),
+        slice(left, right),
     )
 
 
 def by_position(maps: Maps) -> Float[Tensor, "samples positions channels"]:
-    """Maps as sequences of positions: a view, whichever axis is innermost in memory."""
+    """Return a view of maps as sequences of positions, for any memory layout."""
     return maps.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def _windows(inputs: Maps, shape: Geometry) -> Float[Tensor, "samples positions inner"]:
-    """Every output's window, with channels innermost: whole runs of them are copied at once."""
+    """Return every output's window, with channels innermost so that copies are contiguous."""
     down, across = shape.padding
     padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, across, across, down, down))
     padded = padded.contiguous()
@@ -330,9 +334,10 @@ def _windows(inputs: Maps, shape: Geometry) -> Float[Tensor, "samples positions 
 
 
 def _row_windows(inputs: Maps, shape: Geometry) -> Float[Tensor, "samples rows out_columns inner"]:
-    """The windows of one row of the kernel at each row of the input, with channels innermost.
+    """Return the windows of one kernel row at each row of the input, with channels innermost.
 
-    A row of the input serves each row of the kernel: whole windows would be copied once for each.
+    A row of the input serves each row of the kernel, while whole windows would copy it once for
+    each.
     """
     across, width = shape.padding[1], inputs.shape[1]
     padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, across, across)).contiguous()
@@ -349,14 +354,14 @@ def _pair_norms(
     grads: OutMaps,
     shape: Geometry,
 ) -> Float[Tensor, " samples"]:
-    """Squared norms from inner products of pixels, summed along the taps of two windows."""
+    """Return squared norms from inner products of pixels, summed along the taps of two windows."""
     pixels = by_position(inputs)
     between = torch.bmm(pixels, pixels.transpose(1, 2)).view(-1, *shape.inputs, *shape.inputs)
     size = shape.outputs[0] * shape.outputs[1]
     pairs = inputs.new_zeros(len(inputs), *shape.outputs, *shape.outputs)
     for y, x in shape.taps():
-        seen = _meeting(shape, y, x)
-        if seen is not None:
-            out, met = (seen.out_rows, seen.out_columns), (seen.rows, seen.columns)
-            pairs[(slice(None), *out, *out)] += between[(slice(None), *met, *met)]
+        overlap = _overlap(shape, y, x)
+        if overlap is not None:
+            out, source = (overlap.out_rows, overlap.out_columns), (overlap.rows, overlap.columns)
+            pairs[(slice(None), *out, *out)] += between[(slice(None), *source, *source)]
     return gram_norms(pairs.view(-1, size, size), by_position(grads))

@@ -1,4 +1,4 @@
-"""Kernels by type of layer, those of most layers, and how many samples go through at once."""
+"""Kernels of most layer types, and the choice of kernels and chunk sizes for a model."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,17 +22,17 @@ from fedaudit.signals.kernels import (
     forward_dots,
     gram_norms,
     optional_bias,
-    packed_blocks,
+    update_blocks,
 )
 from fedaudit.signals.kernels.capture import Capture, Owner, Passage, generic_kernel, owners
 from fedaudit.signals.kernels.conv import conv_kernel
 
-# Pushing updates forward beats writing gradients out up to this many clients times positions.
+# Forward products are faster than writing out gradients up to this many clients times positions.
 _FORWARD_UP_TO = 48
 
 
 def linear_kernel(layer: Layer) -> LayerKernel | None:
-    """The kernel of an ``nn.Linear``; None where it has parameters this file does not know."""
+    """Return the kernel of an ``nn.Linear``; None if it has other parameters."""
     if not layer.owns_only("weight", "bias") or not layer.inputs:
         return None
     return _vectors(layer) if len(layer.inputs) == 1 else _sequences(layer)
@@ -74,11 +74,11 @@ def _sequences(layer: Layer) -> LayerKernel:
 
 
 def position_route(positions: int, updates: Float[Tensor, "clients outputs inner"]) -> LayerKernel:
-    """The cheaper of pushing updates forward and writing gradients out."""
+    """Return the faster of forward products and written gradients."""
     clients, outputs, inner = updates.shape
     by_pairs = positions**2 < outputs * inner
     forward = by_pairs and clients * positions <= _FORWARD_UP_TO
-    blocks = [] if forward else packed_blocks(updates, (clients, outputs, inner), updates)[0]
+    blocks = [] if forward else update_blocks(updates, (clients, outputs, inner), updates)[0]
 
     def kernel(
         module: nn.Module,
@@ -99,16 +99,16 @@ def position_route(positions: int, updates: Float[Tensor, "clients outputs inner
 
 
 def embedding_kernel(layer: Layer) -> LayerKernel | None:
-    """The kernel of an ``nn.Embedding``; None for one that rescales its rows or gradients."""
-    own = layer.module
+    """Return the kernel of an ``nn.Embedding``; None if it rescales its rows or gradients."""
+    embedding = layer.module
     if (
-        not isinstance(own, nn.Embedding)
-        or own.max_norm is not None
-        or own.scale_grad_by_freq
+        not isinstance(embedding, nn.Embedding)
+        or embedding.max_norm is not None
+        or embedding.scale_grad_by_freq
         or not layer.owns_only("weight")
     ):
         return None
-    updates, padding = list(layer.updates["weight"]), own.padding_idx
+    updates, padding = list(layer.updates["weight"]), embedding.padding_idx
 
     def kernel(
         module: nn.Module,
@@ -122,7 +122,7 @@ def embedding_kernel(layer: Layer) -> LayerKernel | None:
         dots = b.new_empty(len(index), len(updates))
         for client, update in enumerate(updates):
             dots[:, client] = (functional.embedding(index, update) * b).flatten(1).sum(1)
-        # A row that a sample looks up twice has the sum of both gradients.
+        # The gradient of a row that a sample looks up twice is the sum of both gradients.
         same = index[:, :, None] == index[:, None, :]
         pairs = torch.bmm(b, b.transpose(1, 2))
         return LayerProducts(dots, (pairs * same).flatten(1).sum(1).clamp_min(0))
@@ -131,13 +131,13 @@ def embedding_kernel(layer: Layer) -> LayerKernel | None:
 
 
 def _affine(layer: Layer) -> Callable[[Tensor, Tensor], LayerProducts]:
-    """Products from the gradients of scale and shift, one row a sample."""
-    packed = [layer.stacked(name) for name in ("weight", "bias")]
+    """Return a function for products from the gradients of scale and shift, one row per sample."""
+    stacks = [layer.stacked(name) for name in ("weight", "bias")]
 
     def products(*gradients: Float[Tensor, "samples entries"]) -> LayerProducts:
         shares = [
             direct(gradient, updates.flatten(1))
-            for gradient, updates in zip(gradients, packed, strict=True)
+            for gradient, updates in zip(gradients, stacks, strict=True)
             if updates is not None
         ]
         return shares[0] if len(shares) == 1 else shares[0].plus(shares[1])
@@ -146,7 +146,7 @@ def _affine(layer: Layer) -> Callable[[Tensor, Tensor], LayerProducts]:
 
 
 def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
-    """The kernel of a batch norm in evaluation mode; None where it has no running statistics."""
+    """Return the kernel of a batch norm in evaluation mode; None without running statistics."""
     module = layer.module
     if (
         not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
@@ -164,7 +164,7 @@ def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
         inputs: Float[Tensor, "samples channels *positions"],
         grads: Float[Tensor, "samples channels *positions"],
     ) -> LayerProducts:
-        # Single vectors are maps of one position.
+        # Vectors are treated as maps of one position.
         a, b = (each[..., None].flatten(2) for each in (inputs, grads))
         return products(((a - mean[:, None]) * b).sum(2) * scale, b.sum(2))
 
@@ -172,12 +172,12 @@ def batch_norm_kernel(layer: Layer) -> LayerKernel | None:
 
 
 def group_norm_kernel(layer: Layer) -> LayerKernel | None:
-    """The kernel of an ``nn.GroupNorm``."""
-    own = layer.module
-    if not isinstance(own, nn.GroupNorm) or not layer.owns_only("weight", "bias"):
+    """Return the kernel of an ``nn.GroupNorm``."""
+    norm = layer.module
+    if not isinstance(norm, nn.GroupNorm) or not layer.owns_only("weight", "bias"):
         return None
     products = _affine(layer)
-    groups, eps = own.num_groups, own.eps
+    groups, eps = norm.num_groups, norm.eps
 
     def kernel(
         module: nn.Module,
@@ -193,12 +193,12 @@ def group_norm_kernel(layer: Layer) -> LayerKernel | None:
 
 
 def layer_norm_kernel(layer: Layer) -> LayerKernel | None:
-    """The kernel of an ``nn.LayerNorm``."""
-    own = layer.module
-    if not isinstance(own, nn.LayerNorm) or not layer.owns_only("weight", "bias"):
+    """Return the kernel of an ``nn.LayerNorm``."""
+    norm = layer.module
+    if not isinstance(norm, nn.LayerNorm) or not layer.owns_only("weight", "bias"):
         return None
     products = _affine(layer)
-    shape, eps = list(own.normalized_shape), own.eps
+    shape, eps = list(norm.normalized_shape), norm.eps
 
     def kernel(
         module: nn.Module,
@@ -221,16 +221,17 @@ KERNELS: dict[type[nn.Module], KernelMaker] = {
     nn.LayerNorm: layer_norm_kernel,
     nn.Embedding: embedding_kernel,
 }
-"""Layer types with a kernel of their own; a subclass may compute something else."""
+"""Layer types with a fast kernel. Subclasses are excluded, since they may compute something
+else."""
 
-# Those that work at any number of positions: a sample's copies are so many more of them.
+# Layer types that support any number of positions, so that a sample's copies can be positions.
 _ANY_POSITIONS = (nn.Linear, nn.LayerNorm, nn.Embedding)
 
 _CHUNK_BYTES = 24 << 20
 _CHUNK_MOST = 256
 _CHUNK_MOST_LARGE_MAPS = 64
 _CHUNK_LEAST = 32
-# A GPU has memory instead of a cache, and needs large pieces to be busy. Estimated, not timed.
+# A GPU is limited by memory instead of a cache, and needs large chunks. Estimated, not timed.
 _CHUNK_BYTES_ON_GPU = 2 << 30
 _CHUNK_MOST_ON_GPU = 512
 # Output positions from which a feature map counts as large.
@@ -238,13 +239,13 @@ _LARGE_MAP = 128
 
 
 class KernelPlan(NamedTuple):
-    """All that a call decides once, shared by its workers.
+    """Choices that a call makes once and its workers share.
 
     Attributes:
         kernels: The kernel of each module that owns audited parameters, by its path.
-        chunk: Samples that go through together.
-        layout: Order of images in memory on the way through the model.
-        generic: Types of modules left to the generic kernel.
+        chunk: Samples of a chunk.
+        layout: Memory format of images in the model.
+        generic: Types of modules that use the generic kernel.
     """
 
     kernels: dict[str, LayerKernel]
@@ -261,18 +262,18 @@ def plan_for(
     labels: Shaped[Tensor, "samples ..."],
     cut: Mapping[str, int] | None = None,
 ) -> KernelPlan:
-    """Chooses by shapes alone, seen on a trial run, so that bits never depend on timing.
+    """Choose kernels by the shapes of a trial run alone, so that bits never depend on timing.
 
     Args:
-        copies: Gives modules with the base model's values, each of them new.
-        base: Which parameters count.
-        updates: Every client's.
-        features: Of the samples of the trial run.
-        labels: Theirs.
-        cut: Of parameters that count in part only: how many of their first entries do.
+        copies: Returns a new module with the base model's values on each call.
+        base: Model whose parameters count.
+        updates: Every client's update.
+        features: Features of the trial run.
+        labels: Labels of the trial run.
+        cut: Number of leading entries that count, for parameters that count only in part.
 
     Raises:
-        Uncapturable: The model cannot be watched.
+        Uncapturable: The model cannot be captured.
     """
     module = copies()
     parts = owners(module, base.params)
@@ -285,15 +286,15 @@ def plan_for(
         if not fast:
             generic.add(type(part.module).__name__)
     large = _largest_map(parts, passages) >= _LARGE_MAP
-    # Channels innermost is 1.4 times faster on large feature maps, and slower on small ones and
-    # where groups of channels are normalised.
-    in_groups = any(isinstance(part, nn.GroupNorm) for part in module.modules())
-    innermost = large and not in_groups and features.device.type == "cpu"
-    layout = torch.channels_last if innermost else torch.contiguous_format
-    if innermost and not _runs_in(layout, copies(), base, features, labels):
+    # channels_last is 1.4 times faster on large feature maps, and slower on small ones and with
+    # group norms.
+    has_group_norm = any(isinstance(part, nn.GroupNorm) for part in module.modules())
+    channels_last = large and not has_group_norm and features.device.type == "cpu"
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    if channels_last and not _runs_in(layout, copies(), base, features, labels):
         layout = torch.contiguous_format
-    beside = sum(frozen) // max(1, len(features))
-    chunk = _chunk(passages, beside, large, features.device)
+    numbers_of_frozen = sum(frozen) // max(1, len(features))
+    chunk = _chunk(passages, numbers_of_frozen, large, features.device)
     return KernelPlan(kernels, chunk, layout, tuple(sorted(generic)))
 
 
@@ -304,11 +305,11 @@ def _runs_in(
     features: Shaped[Tensor, "samples ..."],
     labels: Shaped[Tensor, "samples ..."],
 ) -> bool:
-    """True if a model can be run with its images in an order that it was not written for."""
+    """Return True if a model runs in a memory format that it was not written for."""
     try:
         capture = Capture(module, owners(module, base.params), base.architecture.task, layout)
         capture.run(features, labels)
-    # A view of what lies in another order is a RuntimeError; other people's code may raise others.
+    # A view of a tensor in another format raises a RuntimeError; custom code may raise others.
     except Exception:
         return False
     return True
@@ -321,12 +322,12 @@ def measure_chunk(
     labels: Shaped[Tensor, "samples ..."],
     clients: int,
 ) -> LayerProducts:
-    """The products of one chunk: every layer's share, added up in double precision."""
+    """Return the products of one chunk: the sum of all layers' shares, in double precision."""
     dots = torch.zeros(len(labels), clients, dtype=torch.float64, device=labels.device)
     squared = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
     passages = capture.run(features, labels)
     while passages:
-        # Dropped one by one, so that memory falls as the layers are done.
+        # Released one by one, to free the memory of finished layers.
         path, (inputs, grads, _) = passages.popitem()
         if grads is not None:
             with torch.no_grad():
@@ -342,32 +343,32 @@ def kernel_for(
     updates: Sequence[Params],
     cut: Mapping[str, int] | None = None,
 ) -> tuple[LayerKernel, bool]:
-    """The kernel of one owner, and whether its type of layer has a fast one.
+    """Return the kernel of one owner, and whether its type of layer has a fast one.
 
     Args:
         part: Module and parameters.
-        passage: One that was seen; only shapes count.
-        updates: Every client's; none where norms alone are wanted.
+        passage: A passage of the trial run; only shapes count.
+        updates: Every client's update; empty for norms alone.
         cut: As in :func:`plan_for`.
     """
     layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, updates)
     maker = KERNELS.get(type(part.module))
-    in_part = {local: (cut or {})[n] for local, n in part.names.items() if n in (cut or {})}
+    partial = {local: (cut or {})[n] for local, n in part.names.items() if n in (cut or {})}
     # Hooks may change what the layer computes; the generic kernel runs them too.
     if maker is not None and _plain(part.module):
         kernel = maker(layer)
         if kernel is not None:
-            return (generic_kernel(layer, cut=in_part) if in_part else kernel), True
-    return generic_kernel(layer, cut=in_part), False
+            return (generic_kernel(layer, cut=partial) if partial else kernel), True
+    return generic_kernel(layer, cut=partial), False
 
 
 def norms_over_copies(part: Owner, passage: Passage, copies: int) -> LayerKernel:
-    """A kernel for norms alone, where a sample has several rows whose gradients are added.
+    """Return a kernel for norms alone, of samples with several rows whose gradients are summed.
 
     Args:
         part: Module and parameters.
-        passage: One that was seen; only shapes count.
-        copies: Rows that belong to one sample, one after the other.
+        passage: A passage of the trial run; only shapes count.
+        copies: Consecutive rows that belong to one sample.
     """
     if type(part.module) not in _ANY_POSITIONS or not _plain(part.module):
         layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, [])
@@ -392,11 +393,11 @@ def _layer(
     part: Owner, inputs: tuple[int, ...], outputs: tuple[int, ...], updates: Sequence[Params]
 ) -> Layer:
     kinds = {name: value.dtype for name, value in part.module.named_parameters(recurse=False)}
-    own = {
+    by_name = {
         local: [update[name].detach().to(kinds[local]) for update in updates]
         for local, name in part.names.items()
     }
-    return Layer(part.module, own, inputs, outputs)
+    return Layer(part.module, by_name, inputs, outputs)
 
 
 def _plain(module: nn.Module) -> bool:
@@ -416,7 +417,7 @@ def _largest_map(parts: Mapping[str, Owner], passages: Mapping[str, Passage]) ->
 
 @contextmanager
 def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[list[int]]:
-    """Inside, sizes of what leaves layers whose parameters are not audited are noted."""
+    """Record, within the block, the output sizes of layers without audited parameters."""
     sizes: list[int] = []
     audited = {id(part.module) for part in parts.values()}
 
@@ -435,11 +436,11 @@ def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[
             handle.remove()
 
 
-def _chunk(passages: Mapping[str, Passage], beside: int, large: bool, device: torch.device) -> int:
-    """A power of two of samples whose passages stay near the size of the cache."""
-    numbers = sum(p.inputs[0].numel() + math.prod(p.outputs) for p in passages.values()) + beside
+def _chunk(passages: Mapping[str, Passage], frozen: int, large: bool, device: torch.device) -> int:
+    """Return the largest power of two of samples whose passages roughly fit the cache."""
+    numbers = sum(p.inputs[0].numel() + math.prod(p.outputs) for p in passages.values()) + frozen
     room = by_kind(device, cpu=_CHUNK_BYTES, gpu=_CHUNK_BYTES_ON_GPU)
     fitting = max(1, room // (4 * numbers))
     on_cpu = _CHUNK_MOST_LARGE_MAPS if large else _CHUNK_MOST
-    most = by_kind(device, cpu=on_cpu, gpu=_CHUNK_MOST_ON_GPU)
-    return min(most, max(_CHUNK_LEAST, 1 << (fitting.bit_length() - 1)))
+    limit = by_kind(device, cpu=on_cpu, gpu=_CHUNK_MOST_ON_GPU)
+    return min(limit, max(_CHUNK_LEAST, 1 << (fitting.bit_length() - 1)))

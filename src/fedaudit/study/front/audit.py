@@ -146,7 +146,9 @@ class Run:
         from fedaudit.report.terminal import WIDTH, print_record
 
         text = StringIO()
-        print_record(self.record, Console(file=text, width=WIDTH))
+        # In a notebook, rich would write to the page instead, and with the colors of a terminal.
+        console = Console(file=text, width=WIDTH, force_jupyter=False, force_terminal=False)
+        print_record(self.record, console)
         return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>\n{text.getvalue()}"
 
     def _repr_html_(self) -> str:

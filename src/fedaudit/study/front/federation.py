@@ -1,7 +1,6 @@
 """Federations and options of audits in Python, and the studies that they describe.
 
-:func:`plan_of` returns a :class:`fedaudit.plan.sections.Study`, and the objects that some of its
-names stand for.
+:func:`plan_of` returns a :class:`fedaudit.plan.sections.Study`, and its custom objects by name.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from fedaudit.core.importing import GivenObject
 from fedaudit.core.naming import AlgorithmPart, Clients, NamedPart
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.in_memory import InMemory
-from fedaudit.datasets.source import DataSource
+from fedaudit.datasets.arrays import InMemory
+from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.engines.base import Counted
 from fedaudit.engines.local import refuse_unknown_engine
 from fedaudit.fl.algorithms.base import Algorithm, Server

@@ -27,11 +27,10 @@ from fedaudit.core.objects import (
 )
 from fedaudit.core.tasks import TASKS, Task
 from fedaudit.core.values import Samples
+from fedaudit.datasets.arrays import InMemory, of_samples, samples
 from fedaudit.datasets.catalog import SOURCES
-from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.in_memory import InMemory, of_samples, samples
+from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
-from fedaudit.datasets.source import DataSource
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.hooks import Defense
@@ -71,7 +70,7 @@ class _Kind(NamedTuple):
         allowed: What a part of this kind may be, for messages.
         catalogue: Classes, functions and objects by catalogue name.
         base: Class of its objects; ``()`` if only names, classes and functions are allowed.
-        make: Returns what the name of an object stands for; the object itself if None.
+        make: Returns the value of an object's name; the object itself if None.
     """
 
     allowed: str
@@ -190,9 +189,9 @@ def reference(kind: str, value: object) -> PartReference:
     Raises:
         BadInput: It is no part of this kind, or a setting is not plain.
     """
-    known = _KINDS[kind]
+    part_kind = _KINDS[kind]
     what, options = _unwrap(kind, value)
-    name = what if isinstance(what, str) else _named_in(known.catalogue, what)
+    name = what if isinstance(what, str) else _named_in(part_kind.catalogue, what)
     if name is not None:
         return PartReference(name, plain_options(kind, name, options))
     if isinstance(what, type | types.FunctionType) and kind != "view":
@@ -204,7 +203,7 @@ def reference(kind: str, value: object) -> PartReference:
     settings = None if kind == "model" else plain_settings(what, besides=set_elsewhere)
     if settings is None:
         label = getattr(what.of, "__name__", "metric") if isinstance(what, Metric) else ""
-        return snapshot_reference(what, make=known.make, label=label)
+        return snapshot_reference(what, make=part_kind.make, label=label)
     return reference(kind, NamedPart(type(what), settings))
 
 

@@ -1,1 +1,1 @@
-"""Carrying a study out: train, measure, keep, resume, attack again, write the record."""
+"""Running a study: train, measure, store, resume, attack again and write the record."""

@@ -1,4 +1,4 @@
-"""Place and time at which a record was made."""
+"""Machine, versions and times of a record."""
 
 import os
 import platform
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """The start of a study, and the time it has taken since.
+    """The start of a study and the time since.
 
     Attributes:
-        started: As a date and time.
-        at: In seconds since the epoch, as files have it.
+        started: Date and time of the start, in ISO format.
+        start_time: Start in seconds since the epoch, to compare with times of files.
     """
 
     def __init__(self) -> None:
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
-        self.at = time.time()
+        self.start_time = time.time()
         self._begin = time.monotonic()
 
     @property
@@ -38,7 +38,7 @@ class Clock:
 
 
 def environment(clock: Clock, device: torch.device = CPU) -> "Environment":
-    """This machine, these versions, and the clock's times."""
+    """Describe this machine, the installed versions and the time taken."""
     from fedaudit.results.record import Environment
 
     processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
@@ -61,14 +61,14 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the source tree, where this is one; "+" marks uncommitted changes."""
-    here = Path(__file__).parent
+    """Return the commit of the source tree, with "+" for uncommitted changes; "" without git."""
+    folder = Path(__file__).parent
 
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
+    def git(*arguments: str) -> str:
+        process = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
         )
-        return done.stdout.strip()
+        return process.stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")

@@ -1,4 +1,4 @@
-"""Paths that pages and comparisons may be written to: never over a file of something else."""
+"""Checks that pages and comparisons do not overwrite other files."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,26 +12,25 @@ from fedaudit.core.files import (
     resolved,
 )
 
-_NAMED = (RECORD_FILE, "study.json", "runs.json", "run.json")
-"""What tells fedaudit's folders from others; no comparison may be taken for one of them."""
+_RESERVED = (RECORD_FILE, "study.json", "runs.json", "run.json")
+"""Names by which folders of fedaudit are recognised; no comparison may have one of them."""
 _PAGE = b"<!doctype html"
 
 
 def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
-    """Lets a comparison replace an earlier one of the same records, or of some of them, only.
+    """Raise unless a comparison replaces nothing, or one of the same records or fewer.
 
     Args:
-        path: The comparison's JSON file.
+        path: JSON file of the comparison.
         records: Record files that will be compared.
 
     Raises:
-        BadInput: The file is no comparison, is one of other records, or would be called what
-            fedaudit calls a record or the settings of a study.
+        BadInput: The file is no comparison, or compares other records, or its name is reserved.
     """
-    if path.name in _NAMED:
+    if path.name in _RESERVED:
         raise BadInput(
-            f"the figures would be written to {path}, and {path.name} is what fedaudit calls "
-            f"another kind of file; give {option('out')} another name, such as comparison.html"
+            f"the figures would be written to {path}, and {path.name} is the name of another file "
+            f"of fedaudit; give {option('out')} another name, such as comparison.html"
         )
     if not path.exists():
         return
@@ -41,11 +40,11 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         sources = read_comparison(path).sources
     except FedauditError as refusal:
         raise BadInput(
-            f"{path} is there and is no comparison, so that the figures are not written over it; "
-            f"give another file with {option('out')}, or delete it"
+            f"{path} exists and is no comparison, so that it is not replaced; give another file "
+            f"with {option('out')}, or delete it"
         ) from refusal
-    now = {resolved(record) for record in records}
-    lost = [s for s in sources if resolved(path.parent / s.path) not in now]
+    compared = {resolved(record) for record in records}
+    lost = [source for source in sources if resolved(path.parent / source.path) not in compared]
     if lost:
         raise BadInput(
             f"{path} is a comparison with other records (such as {lost[0].name[:80]!r}), which "
@@ -53,52 +52,52 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         )
 
 
-def refuse_page_alone(target: Path, made_of: Path) -> None:
-    """Lets a page of fedaudit's name replace one only where what it is made from lies there too.
+def refuse_page_alone(target: Path, source: Path) -> None:
+    """Raise if a page exists without the record or comparison that fedaudit writes with it.
 
     Args:
-        target: The page's file.
-        made_of: The record or comparison that is written before it.
+        target: File of the page.
+        source: The record or comparison, which is written before the page.
 
     Raises:
-        BadInput: The page is there alone, or is no HTML.
+        BadInput: The page exists without its source, or is no HTML.
     """
     refuse_foreign_page(target)
-    if target.exists() and not made_of.exists():
+    if target.exists() and not source.exists():
         raise BadInput(
-            f"{target} is there without a {made_of.name}, so that it is not fedaudit's and is not "
-            f"replaced; rename it, or write elsewhere with {option('out')}"
+            f"{target} exists without a {source.name}, so that it was not written by fedaudit and "
+            f"is not replaced; rename it, or choose another place with {option('out')}"
         )
 
 
 def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
-    """Lets an HTML page replace an HTML page only, and none of the files that it is made from.
+    """Raise if an HTML page would replace a file of another kind, or one of its inputs.
 
     Args:
-        target: The page's file.
-        inputs: Files that it is made from.
+        target: File of the page.
+        inputs: Files that the page is made from.
 
     Raises:
-        BadInput: There is another kind of file, or one of the inputs, or the name is of another
-            kind.
+        BadInput: The file is of another kind or an input, or its name does not end as an HTML
+            file's.
     """
     refuse_other_suffix(target, *PAGE_SUFFIXES, what="an HTML page")
     if not target.exists():
         return
-    if any(one.exists() and target.samefile(one) for one in inputs):
-        raise BadInput(f"{target} is what is read here; give an HTML file with {option('out')}")
+    if any(path.exists() and target.samefile(path) for path in inputs):
+        raise BadInput(f"{target} is an input; give another HTML file with {option('out')}")
     if not target.is_file() or not _is_page(target):
         raise BadInput(
-            f"{target} is there and is no HTML file, so that it is not replaced; give another "
-            f"one with {option('out')}"
+            f"{target} exists and is no HTML file, so that it is not replaced; give another file "
+            f"with {option('out')}"
         )
 
 
 def refuse_missing_folder(target: Path) -> None:
-    """Names the folder of a file that cannot be written because the folder is not there."""
+    """Raise if the folder of a file does not exist."""
     if not target.parent.is_dir():
         raise BadInput(
-            f"{target} cannot be written: {target.parent} is no folder; make it first, or give "
+            f"{target} cannot be written: {target.parent} is no folder; create it, or give "
             f"another file with {option('out')}"
         )
 

@@ -1,12 +1,12 @@
-"""The pool of measured runs, so that studies with the same settings train once.
+"""The pool of measured runs, by which studies with the same settings train only once.
 
-A pool holds a folder for each run, named by what makes the run what it is; a study's own folder
-then holds the record and report only, and ``runs.json``, which says where its runs are::
+A pool holds a folder for each run, named by a digest of the run's identity. The folder of a study
+then holds only the record, the report, and the paths of its runs in ``runs.json``::
 
     runs/pool/3f2a9c41d0b7e865/    run.json, checkpoint, audit set, measured rounds
     runs/my-study/                 study.json, runs.json, record.json, report.html
 
-Without a pool, runs are kept in the study's own folder, as ``seed-N``.
+Without a pool, runs are stored in the study's folder, as ``seed-N``.
 """
 
 import hashlib
@@ -40,11 +40,11 @@ class Identity:
     """Identity of a measured run.
 
     Attributes:
-        run: Settings, seed and kind of device, digested.
-        data: Everything that is trained, audited and tested on, and all that is pretrained and
-            frozen, digested: a file that was changed in its place gives another run.
-        signals: What is measured, each with its settings.
-        fedaudit: Version of the program.
+        run: Digest of settings, seed and kind of device.
+        data: Digest of all training, audited and test samples, and of frozen pretrained weights. A
+            changed data file gives another run.
+        signals: Measured signals, each with its settings.
+        fedaudit: Version of fedaudit.
     """
 
     run: str
@@ -56,111 +56,112 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """Of the run's folder in a pool."""
+        """Name of the run's folder in a pool."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_NAME_LENGTH]
 
-    def is_same_run(self, asked: "Identity") -> bool:
-        """True if this run is the one asked for, whatever was measured in it."""
-        return (self.run, self.data, self.fedaudit) == (asked.run, asked.data, asked.fedaudit)
+    def is_same_run(self, other: "Identity") -> bool:
+        """Return whether two runs are the same, with any signals."""
+        return (self.run, self.data, self.fedaudit) == (other.run, other.data, other.fedaudit)
 
-    def covers(self, asked: "Identity") -> bool:
-        """True if this run is the one asked for, and all that is asked for was measured in it."""
-        return self.is_same_run(asked) and asked.signals.items() <= self.signals.items()
+    def covers(self, other: "Identity") -> bool:
+        """Return whether this is the same run, with all signals of the other."""
+        return self.is_same_run(other) and other.signals.items() <= self.signals.items()
 
 
 _IDENTITY = TypeAdapter(Identity)
 
 
 def identity_of(run: Setup, kind: str) -> Identity:
-    """Identity of a run on a kind of device."""
+    """Return the identity of a run on a kind of device."""
     signals = {signal.name: _signal_text(signal) for signal in run.signals}
     return Identity(run.key(kind), _data_digest(run), signals)
 
 
 def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
-    """The folder of a run: in its study's own, or wherever the pool has it or will have it.
+    """Return the folder of a run, in its study's folder or in a pool.
 
-    A run that is finished and measured all that is asked for, and more, is as good as one that
-    measured just that. Next comes a finished run that kept its updates, on which the rest can be
-    measured. One that is not finished must be just the same to be gone on with.
+    A finished run is reused if it has all signals of this run, or if it kept its updates, on which
+    the missing signals can be measured. An unfinished run is resumed only if its identity is
+    exactly the same.
 
     Args:
         run: The run.
-        out: The study's folder. Runs that it already holds stay there.
-        pool: Folder of runs that studies share; None for the study's own folder.
-        kind: Of device.
+        out: Folder of the study. Runs that it already holds stay there.
+        pool: Folder of runs that studies share; None for the study's folder.
+        kind: Kind of device.
     """
-    own = out / f"seed-{run.seed}"
-    if pool is None or own.is_dir():
-        return own
-    asked = identity_of(run, kind)
-    exact = pool / asked.name
+    in_study = out / f"seed-{run.seed}"
+    if pool is None or in_study.is_dir():
+        return in_study
+    identity = identity_of(run, kind)
+    exact = pool / identity.name
     others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
-    kept = run.study.audit.keep == "full" and not run.is_shadow
-    for suits in (Identity.covers, Identity.is_same_run)[: 2 if kept else 1]:
+    keeps_updates = run.study.audit.keep == "full" and not run.is_shadow
+    for is_usable in (Identity.covers, Identity.is_same_run)[: 2 if keeps_updates else 1]:
         for place in (exact, *others):
-            there = _identity_in(place)
-            if there is None or not suits(there, asked) or not is_measured(run, place):
+            pooled = _identity_in(place)
+            if pooled is None or not is_usable(pooled, identity) or not is_measured(run, place):
                 continue
-            if not any(one.missing_signals(run, place) for one in run.extensions):
+            if not any(extension.missing_signals(run, place) for extension in run.extensions):
                 return place
-    own_folder(pool, asked.name)
-    _write(exact / RUN_FILE, asdict(asked))
+    own_folder(pool, identity.name)
+    _write(exact / RUN_FILE, asdict(identity))
     return exact
 
 
 def is_measured(run: Setup, place: Path) -> bool:
-    """True if a folder holds every round that the run measures."""
-    files = (place / "measured" / f"round-{at:06d}.safetensors" for at in run.measured_rounds)
+    """Return whether a folder holds every round that the run measures."""
+    folder = place / "measured"
+    files = (folder / f"round-{index:06d}.safetensors" for index in run.measured_rounds)
     return all(file.is_file() for file in files)
 
 
 def write_run_places(places: Mapping[int, Path], out: Path) -> None:
-    """Writes down in a study's folder where its runs are, unless they are in it."""
-    found = {
+    """Write the paths of runs in a pool to the study's folder."""
+    pooled = {
         str(seed): Path(os.path.relpath(place, out)).as_posix()
         for seed, place in places.items()
         if place.parent != out
     }
-    if found:
-        _write(out / RUNS_FILE, found)
+    if pooled:
+        _write(out / RUNS_FILE, pooled)
 
 
 def run_folder(out: Path, seed: int) -> Path:
-    """The folder of one run of a study, in the study's own or in a pool.
+    """Return the folder of one run of a study, in the study's folder or in a pool.
 
     Raises:
-        BadInput: The pool is not where it was, or the run's folder is a link.
+        BadInput: The pool has been moved, or the run's folder is a link.
         Damaged: The study's list of runs cannot be read.
     """
-    own, listed = own_place(out, f"seed-{seed}"), out / RUNS_FILE
-    if own.is_dir() or not listed.is_file():
-        return own
-    where = read_object(listed).get(str(seed))
-    if not isinstance(where, str):
-        raise Damaged(f"{listed} does not say where seed {seed} is; restore it from a copy")
+    in_study, runs_file = own_place(out, f"seed-{seed}"), out / RUNS_FILE
+    if in_study.is_dir() or not runs_file.is_file():
+        return in_study
+    relative = read_object(runs_file).get(str(seed))
+    if not isinstance(relative, str):
+        raise Damaged(f"{runs_file} has no path for seed {seed}; restore it from a copy")
     try:
-        place = own_place((out / where).parent, Path(where).name)
-        is_there = place.is_dir()
+        place = own_place((out / relative).parent, Path(relative).name)
+        exists = place.is_dir()
     except (OSError, ValueError) as error:
         raise Damaged(
-            f"{listed} has a path for seed {seed} that no folder can have ({where[:80]!a}); "
+            f"{runs_file} has a path for seed {seed} that no folder can have ({relative[:80]!a}); "
             "restore it from a copy"
         ) from error
-    if not is_there:
+    if not exists:
         raise BadInput(
-            f"the run of seed {seed} was kept in {place}, which is not there; copy that folder "
-            "beside the study's again, or run the study again"
+            f"the run of seed {seed} was stored in {place}, which does not exist; copy that folder "
+            "back, or run the study again"
         )
     return place
 
 
 @contextmanager
 def locked(place: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[None]:
-    """Keeps a run's folder to this process, after waiting for another one that works on it.
+    """Lock a run's folder for this process, after waiting for another process that uses it.
 
-    The lock goes with its process, so that one that was killed leaves nothing behind.
+    The operating system releases the lock of a process that ends or is killed.
     """
     own_folder(place.parent, place.name)
     with closing(Lock(place)) as lock:
@@ -171,7 +172,7 @@ def locked(place: Path, log: Callable[[str], None] = lambda text: None) -> Itera
 
 
 def _signal_text(signal: Signal) -> str:
-    """A signal with its settings, and the source of one of the user's own."""
+    """Return a signal with its settings, and the source code of a custom signal."""
     source = source_behind(type(signal))
     return f"{canonical_repr(signal)} {source}" if source else canonical_repr(signal)
 
@@ -193,7 +194,7 @@ def _data_digest(run: Setup) -> str:
 
 
 def _identity_in(place: Path) -> Identity | None:
-    """Identity of its run that a folder states; None where it does not state it in our words."""
+    """Return the identity of the run in a folder; None if it cannot be read."""
     try:
         return _IDENTITY.validate_python(read_object(place / RUN_FILE))
     except (Damaged, ValidationError):

@@ -1,10 +1,9 @@
-"""Checks before training: what a study needs, and what it can find, for every variant of a grid.
+"""Checks before training: what a study needs, and the smallest leak that it can detect.
 
-Before these checks a study is set up (:func:`fedaudit.study.build.setup`), which refuses
-unknown names, missing and wrong settings, data that do not suffice, attacks that the view does not
-allow, and models, defenses and algorithms that do not fit each other. ``CHECKS`` then tries what
-training and the record will need, on every run and on the adversary's own federations. Nothing is
-trained: steps are taken on copies, and no random stream is used up.
+:func:`fedaudit.study.build.setup` has already refused unknown names, missing and wrong settings,
+too few samples, attacks that the view does not allow, and parts that do not fit each other.
+``CHECKS`` then tries what training and the record need, on every run and on the federations that
+the adversary trains. Nothing is trained: steps are taken on copies, and no random stream advances.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,12 +29,11 @@ from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
-from fedaudit.fl.simulate import prepared
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
 from fedaudit.metrics.table import CONTRASTS
-from fedaudit.plan.dealing import left_to_train
+from fedaudit.plan.dealing import prepared_to_train
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import refuse_misfits
@@ -44,109 +42,117 @@ POWER = 0.8
 
 
 class _Compared(NamedTuple):
-    """Members and non-members that figures of each attack compare.
+    """Numbers of members and non-members that a figure of each attack compares.
 
     Attributes:
-        who: The client, or all of them.
-        contrast: The non-members.
-        strata: Members and non-members of each client.
+        label: The client, or all audited clients.
+        contrast: Kind of non-members.
+        strata: Number of members and of non-members of each client.
     """
 
-    who: str
+    label: str
     contrast: str
     strata: tuple[tuple[int, int], ...]
 
 
-def smallest_leaks(run: Setup) -> list[str]:
-    """Return sentences on the smallest leak that is found four times in five.
+def detectable_leaks(run: Setup) -> list[str]:
+    """Return sentences on the smallest leak that is detected with a power of 80 %.
 
     Args:
-        run: The study's first run; further ones are as large, nearly.
+        run: First run of the study; its other runs have nearly the same size.
     """
     if not run.on_membership:
         return []
     study = run.study
     audited = [target_truth(run, target).units for target in study.audit.targets]
-    compared = [*_alone(run, audited), *_together(run, audited)]
-    tests = len(run.on_membership) * sum(_tests(one, study.figures.fprs) for one in compared)
-    found = dict[str, tuple[float, _Compared]]()
-    for one in compared:
-        least = smallest_auc(
-            one.strata,
+    comparisons = [*_single_clients(run, audited), *_all_clients(run, audited)]
+    tests = len(run.on_membership) * sum(
+        _count_tests(compared, study.figures.fprs) for compared in comparisons
+    )
+    smallest = dict[str, tuple[float, _Compared]]()
+    for compared in comparisons:
+        auc = smallest_auc(
+            compared.strata,
             tests=tests,
             rng=seeded_numpy(study.seeds[0], "smallest leak"),
             runs=len(study.seeds),
             alpha=study.figures.alpha,
             power=POWER,
         )
-        if least is not None and least < found.get(one.who, (2.0, one))[0]:
-            found[one.who] = least, one
+        if auc is not None and auc < smallest.get(compared.label, (2.0, compared))[0]:
+            smallest[compared.label] = auc, compared
     seeds = "1 seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
     size = (
         f"{len(run.on_membership)} attacks on {seeds}, {tests} tests that share an error of "
         f"{study.figures.alpha:.0%} (Holm)"
     )
-    if not found:
+    if not smallest:
         return [
-            f"no leak is large enough to be found by a study of this size ({size}); audit more "
-            "samples (audit.fair) or seeds"
+            f"a study of this size can detect no leak at all ({size}); audit more samples "
+            f"({setting('audit.samples')}) or seeds"
         ]
-    ranked = sorted(found.values(), key=lambda one: one[0])
-    lost = len({one.who for one in compared}) - len(found)
-    ends = dict.fromkeys(f"{least:.3f} ({_sizes(one)})" for least, one in (ranked[0], ranked[-1]))
+    ranked = sorted(smallest.values(), key=lambda entry: entry[0])
+    undetected = len({compared.label for compared in comparisons}) - len(smallest)
+    ends = dict.fromkeys(
+        f"{auc:.3f} ({_describe(compared)})" for auc, compared in (ranked[0], ranked[-1])
+    )
     return [
-        f"smallest leak that is found four times in five: an AUC of {' to '.join(ends)}; {size}"
-        + (f"; none is found at {lost} of the audited clients" if lost else "")
+        f"smallest leak that is detected four times in five: an AUC of {' to '.join(ends)}; {size}"
+        + (f"; none can be detected at {undetected} of the audited clients" if undetected else "")
     ]
 
 
-def _alone(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
+def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
     for truth in audited:
         for contrast, comparison in truth.comparisons.items():
             is_member = truth.is_member[comparison.chosen]
-            sides = int(is_member.sum()), int((~is_member).sum())
-            if all(sides) and not repeats(contrast, truth):
-                yield _Compared(run.client_name(truth.target), contrast, (sides,))
+            counts = int(is_member.sum()), int((~is_member).sum())
+            if all(counts) and not repeats(contrast, truth):
+                yield _Compared(run.client_name(truth.target), contrast, (counts,))
 
 
-def _together(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
-    parts = [one.origin[one.fair] for one in pooled(run, audited)]
-    present = set(np.concatenate(parts).tolist()) if len(parts) > 1 else set()
-    for contrast, against in CONTRASTS.items():
-        if present and present.issuperset(against):
+def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared]:
+    origins = [truth.origin[truth.fair] for truth in pooled(run, audited)]
+    present = set(np.concatenate(origins).tolist()) if len(origins) > 1 else set()
+    for contrast, non_members in CONTRASTS.items():
+        if present and present.issuperset(non_members):
             strata = tuple(
-                (int((one == Origin.MEMBER).sum()), int(np.isin(one, against).sum()))
-                for one in parts
+                (int((origin == Origin.MEMBER).sum()), int(np.isin(origin, non_members).sum()))
+                for origin in origins
             )
             yield _Compared("all audited clients together", contrast, strata)
 
 
-def _tests(one: _Compared, fprs: Sequence[float]) -> int:
-    """Tests of one attack: of its AUC, and of each rate that so many non-members show."""
-    others = sum(others for _, others in one.strata)
-    return 1 + sum(not inconclusive(fpr, others) for fpr in fprs)
+def _count_tests(compared: _Compared, fprs: Sequence[float]) -> int:
+    """Count an attack's tests: its AUC, and each rate that the non-members suffice for."""
+    non_members = sum(count for _, count in compared.strata)
+    return 1 + sum(not inconclusive(fpr, non_members) for fpr in fprs)
 
 
-def _sizes(one: _Compared) -> str:
-    members, others = (sum(side) for side in zip(*one.strata, strict=True))
+def _describe(compared: _Compared) -> str:
+    members, others = (sum(counts) for counts in zip(*compared.strata, strict=True))
     kinds = {"other_client": "other clients'", "unseen": "unseen", "mixed": "other"}
-    return f"{one.who}, {members} members against {others} {kinds[one.contrast]} samples"
+    return (
+        f"{compared.label}, {members} members against {others} {kinds[compared.contrast]} samples"
+    )
 
 
 _LARGEST_SUGGESTED = 2
-"""Times the batch size up to which another one is looked for."""
+"""Largest suggested batch size, as a multiple of the study's."""
 
 _MOST_DRAWN = 2 * 10**9
-"""Bytes of features that defenses draw in these checks at most; a few seconds. If all rounds need
-more, some are planned, and :func:`fedaudit.fl.training.local.train` refuses what fails in others.
+"""Largest number of bytes of features that defenses draw in these checks: a few seconds.
+
+If all rounds need more, only some rounds are checked. :func:`fedaudit.fl.training.local.train`
+refuses what fails in the others.
 """
 
 _LEAST_DRAWN = 2**18
-"""Bytes that take as long to copy as the other work of a draw takes."""
+"""Bytes whose copy takes as long as the other work of a draw."""
 
 
 def refuse_unusable(run: Setup, device: torch.device) -> None:
-    """Refuse clients, networks, defenses and servers that training itself would refuse.
+    """Raise if clients, networks, defenses or the server cannot be used for training.
 
     Raises:
         FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
@@ -155,7 +161,7 @@ def refuse_unusable(run: Setup, device: torch.device) -> None:
 
 
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
-    """Refuse defenses whose guarantee the record states and this installation cannot calculate.
+    """Raise if this installation cannot calculate the guarantee of a defense for the record.
 
     Raises:
         BadInput: A package is not installed.
@@ -172,37 +178,38 @@ def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
 
 
 def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
-    """Refuse networks that cannot take a training step on the batches that clients will have.
+    """Raise if a network cannot take a training step on the batches of the clients.
 
     One step is taken on the smallest and on the largest batch of all clients with the same defense.
-    Batch normalisation, for one, cannot be trained on a last batch of one sample.
+    Batch normalisation, for example, cannot be trained on a last batch of one sample.
 
     Raises:
-        BadInput: A step fails; the clients with such batches are named, and what to change.
+        BadInput: A step fails. The message names the clients with such batches, and what to change.
     """
-    data = left_to_train(run.deal.clients, run.holdout)
-    defenses = _prepared_defenses(run)
+    data, defenses = prepared_to_train(run.deal.clients, run.holdout)
     for clients in _clients_by_defense(run).values():
-        for at, net in enumerate(run.algorithm.nets):
+        for index, net in enumerate(run.algorithm.nets):
             batches = [
                 planned
                 for client in clients
-                for planned in _batches(run, client, defenses[client], data[client], net, device)
+                for planned in _batches(
+                    run, client, defenses.get(client, UNDEFENDED), data[client], net, device
+                )
             ]
-            for which in (min, max):
-                found = which(batches, key=lambda one: one.size, default=None)
-                # With networks of their own, clients train in turn on one of them each.
-                if found is None or (at and which is max):
+            for extreme in (min, max):
+                batch = extreme(batches, key=lambda batch: batch.size, default=None)
+                # A client trains one of several networks only, so that one shows the largest.
+                if batch is None or (index and extreme is max):
                     continue
-                with custom_code(partial(_untrainable, run, net, found, batches, data)):
-                    _try_batch(run, net, found, device)
+                with custom_code(partial(_untrainable, run, net, batch, batches, data)):
+                    _try_batch(run, net, batch, device)
 
 
 def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
-    """Refuse networks that cannot be run on as many samples as are measured together.
+    """Raise if a network cannot be run on the numbers of samples that are measured together.
 
-    Audited samples and those of the test set go through a model in parts of one size, of which the
-    last can be a single sample.
+    Audited and test samples go through a model in parts of one size, the last of which may be a
+    single sample.
 
     Raises:
         BadInput: A network fails on the largest or the smallest part.
@@ -223,14 +230,14 @@ def _unmeasurable(
         f"{run.display_name}: audited and test samples go through a model in parts of up to "
         f"{CHUNK}, and the model {net.name!r} cannot be run on {size} samples in evaluation mode "
         f"({described}, {line_of(error)}); change the model so that it takes any number of "
-        "samples, or take another one"
+        "samples, or use another model"
     )
 
 
 def refuse_untrainable_extensions(run: Setup, device: torch.device) -> None:
-    """Refuse extensions of a run that could not train what they train after it."""
-    for one in run.extensions:
-        one.refuse_untrainable(run)
+    """Raise if an extension of a run could not train its models after the run."""
+    for extension in run.extensions:
+        extension.refuse_untrainable(run)
 
 
 Check = Callable[[Setup, torch.device], None]
@@ -242,23 +249,23 @@ CHECKS: tuple[Check, ...] = (
     refuse_unmeasurable_batches,
     refuse_untrainable_extensions,
 )
-"""What is tried on every run, and on the adversary's own federations, once they are set up."""
+"""Checks of every run, and of the federations that the adversary trains."""
 
 
 def check_run(run: Setup, device: torch.device = CPU) -> None:
-    """Refuse a run, or a federation of its adversary, that could not be trained or recorded.
+    """Raise if a run, or a federation of its adversary, could not be trained or recorded.
 
     Args:
         run: The run.
-        device: Where clients are going to train.
+        device: Device that will train the clients.
 
     Raises:
         FedauditError: As the ``CHECKS``.
     """
-    for one in (run, *run.own_federations):
-        with _without_a_trace():
+    for federation in (run, *run.own_federations):
+        with _restored_generators():
             for check in CHECKS:
-                check(one, device)
+                check(federation, device)
 
 
 def check_grid(
@@ -267,16 +274,16 @@ def check_grid(
     device: torch.device = CPU,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Refuse studies that cannot work, all before any is trained, and state what they can find.
+    """Raise if any of several studies cannot run; report the leaks that they can detect.
 
     Args:
-        studies: That are to be carried out one after another.
-        data_dir: Where their data lie.
-        device: Where clients are going to train.
-        log: Takes lines of text for the user.
+        studies: Studies with different names.
+        data_dir: Folder of data sets.
+        device: Device that will train the clients.
+        log: Called with lines of text for the user.
 
     Raises:
-        FedauditError: A study is refused; all such studies are named with the reason.
+        FedauditError: Studies are refused; the message has the reason of each.
     """
     first: dict[str, Setup] = {}
 
@@ -291,32 +298,32 @@ def check_grid(
 
 
 @contextmanager
-def _without_a_trace() -> Iterator[None]:
-    """Inside, the global random generators of torch and numpy may be used; they are put back."""
-    drawn = np.random.get_state()  # noqa: NPY002
+def _restored_generators() -> Iterator[None]:
+    """Restore the global random generators of torch and numpy afterwards."""
+    state = np.random.get_state()  # noqa: NPY002
     try:
         with forked(CPU):
             yield
     finally:
-        np.random.set_state(drawn)  # noqa: NPY002
+        np.random.set_state(state)  # noqa: NPY002
 
 
 def refuse_place(device: torch.device, workers: int, engine: Counted | None) -> None:
-    """Refuse a device, a number of workers and an engine that do not go together.
+    """Raise if a device, a number of workers and an engine cannot be combined.
 
     Args:
-        device: Where clients are going to train.
-        workers: Processes to train in.
-        engine: That trains in their place, if any.
+        device: Device that will train the clients.
+        workers: Number of training processes.
+        engine: Engine that replaces them, if any.
 
     Raises:
-        Unsupported: Several workers are to share a GPU, or an engine computes on CPUs only.
+        Unsupported: Several workers would share a GPU, or the engine supports CPUs only.
     """
     refuse_several_workers(device, workers)
     if engine is not None and device.type != "cpu":
         raise Unsupported(
-            f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave the "
-            "engine or the device away"
+            f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave out the "
+            "engine or the device"
         )
 
 
@@ -326,10 +333,10 @@ class _Planned(NamedTuple):
     Attributes:
         client: The client.
         size: Number of samples.
-        round: Of the batch.
-        samples: The client's samples, of which the first are as good as any.
-        defense: A copy of the client's, which has chosen the batch if it chooses any.
-        batch: The batch that the defense chose; None if it chooses none.
+        round: Round of the batch.
+        samples: The client's samples, the first of which form the batch.
+        defense: Copy of the client's defense, after it has chosen the batch.
+        batch: Batch that the defense chose; None if it does not choose batches.
     """
 
     client: ClientId
@@ -341,26 +348,12 @@ class _Planned(NamedTuple):
 
 
 def _clients_by_defense(run: Setup) -> dict[str, list[ClientId]]:
-    """Clients with an equal defense together, under its settings as text; "" for none."""
-    found = dict[str, list[ClientId]]()
+    """Return the clients of each defense by its settings as text; "" for no defense."""
+    groups = dict[str, list[ClientId]]()
     for client in sorted(run.deal.clients):
         defense = run.defenses.get(client)
-        found.setdefault("" if defense is None else canonical_repr(defense), []).append(client)
-    return found
-
-
-def _prepared_defenses(run: Setup) -> dict[ClientId, Defense]:
-    """Return copies of all clients' defenses, with what they keep of their clients' data."""
-    defenses = {
-        client: deepcopy(run.defenses.get(client, UNDEFENDED)) for client in run.deal.clients
-    }
-    stateful = {
-        client: run.deal.clients[client]
-        for client, defense in defenses.items()
-        if not defense.prepares_apart
-    }
-    prepared(stateful, defenses, run.study.training.rounds, run.federation_seed)
-    return defenses
+        groups.setdefault("" if defense is None else canonical_repr(defense), []).append(client)
+    return groups
 
 
 def _batches(
@@ -371,11 +364,11 @@ def _batches(
     net: Architecture,
     device: torch.device,
 ) -> Iterator[_Planned]:
-    """Return the smallest and the largest batches of a client, over the rounds."""
+    """Yield the smallest and the largest batch of a client over all rounds."""
     planned = dict[int, _Planned]()
-    most = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
-    if not _draws(defense):
-        for size in {min(most, len(data)), len(data) % most or most} - {0}:
+    batch_size = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
+    if not _chooses_batches(defense):
+        for size in {min(batch_size, len(data)), len(data) % batch_size or batch_size} - {0}:
             yield _Planned(client, min(size, len(data)), 1, data, deepcopy(defense))
         return
     defense, data = deepcopy(defense), samples_on(data, device)
@@ -385,10 +378,10 @@ def _batches(
         turn = _turn(run, client, net, round, device)
         chosen = defense.select(data, turn)
         for _ in range(run.study.training.epochs):
-            drawn = [one for one in defense.batches(chosen, most, turn) if len(one)]
+            drawn = [batch for batch in defense.batches(chosen, batch_size, turn) if len(batch)]
             for batch in (min(drawn, key=len), max(drawn, key=len)) if drawn else ():
-                # The copy is of this moment: what a defense remembers of its round belongs to
-                # the batch.
+                # The defense is copied now, because its state within the round belongs to the
+                # batch.
                 if not planned or not min(planned) <= len(batch) <= max(planned):
                     planned[len(batch)] = _Planned(
                         client, len(batch), round, data, deepcopy(defense), batch
@@ -398,17 +391,17 @@ def _batches(
 
 
 def _planned_rounds(run: Setup, data: Samples) -> list[int]:
-    """All rounds if drawing in them is cheap, else some of them with the first and the last."""
+    """Return all rounds if drawing is cheap, else some of them with the first and the last."""
     rounds, epochs = run.study.training.rounds, run.study.training.epochs
     draws = epochs * len(run.deal.clients) * len(run.algorithm.nets)
     count = max(2, min(rounds, _MOST_DRAWN // (draws * max(_LEAST_DRAWN, data.features.nbytes))))
-    return sorted({int(one) for one in np.linspace(1, rounds, count).round()})
+    return sorted({int(index) for index in np.linspace(1, rounds, count).round()})
 
 
 def _turn(
     run: Setup, client: ClientId, net: Architecture, round: int, device: torch.device
 ) -> Turn:
-    """A client's turn at an untrained model, as in the run that is to come."""
+    """Return the state of a client that trains an untrained model in a round."""
     cohort = run.cohort(round)
     if client not in cohort:
         cohort = tuple(sorted(run.deal.clients))
@@ -428,11 +421,11 @@ def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.d
     turn = _turn(run, planned.client, net, planned.round, device)
     batch = planned.batch
     if batch is None:
-        few = samples_on(planned.samples.take(slice(0, planned.size)), device)
-        batch = Batch(few.features, few.targets, few.ids)
+        samples = samples_on(planned.samples.take(slice(0, planned.size)), device)
+        batch = Batch(samples.features, samples.targets, samples.ids)
     batch = replace(batch, x=in_model_dtype(batch.x, turn.received))
-    how = run.study.training.local()
-    try_step(turn.received, batch, how, planned.defense, turn)
+    training = run.study.training.local()
+    try_step(turn.received, batch, training, planned.defense, turn)
 
 
 def _untrainable(
@@ -444,51 +437,43 @@ def _untrainable(
     error: Exception,
     described: str,
 ) -> BadInput:
-    """Return the refusal of a network that cannot be trained on batches of a size."""
+    """Return the error for a network that cannot be trained on batches of a size."""
     size = failed.size
-    clients = sorted({one.client for one in batches if one.size == size})
-    named = ", ".join(run.client_name(client) for client in clients[:5])
-    more = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
+    clients = sorted({batch.client for batch in batches if batch.size == size})
+    names = ", ".join(run.client_name(client) for client in clients[:5])
+    others = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
     counts = sorted({len(data[client]) for client in clients})
-    own = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-    most = run.study.training.batch_size
+    samples = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    batch_size = run.study.training.batch_size
     better = None
-    # What defenses choose of their clients' samples has other sizes in every round.
-    if not any(_draws(one) for one in run.defenses.values()):
-        better = _better_batch_size([len(one) for one in data.values()], most, size)
-    batch_size = setting("training.batch_size")
-    instead = f"{batch_size} = {better}" if better else f"another {batch_size}"
+    # Defenses that choose samples have other batches in every round.
+    if not any(_chooses_batches(defense) for defense in run.defenses.values()):
+        better = _better_batch_size([len(part) for part in data.values()], batch_size, size)
+    option = setting("training.batch_size")
+    remedy = f"{option} = {better}" if better else f"another {option}"
     when = f" of round {failed.round}" if failed.batch is not None else ""
     return BadInput(
-        f"{run.display_name}, {named}{more}: of {own} samples in batches of {most}, one "
-        f"batch{when} has {size}, and the model {net.name!r} cannot take a training step on it "
-        f"({described}); set {instead}, give clients other numbers of samples "
-        f"({setting('partition.samples_per_client')}), or take another model (batch normalisation "
+        f"{run.display_name}, {names}{others}: with {samples} samples in batches of "
+        f"{batch_size}, one batch{when} has {size}, and the model {net.name!r} cannot take a "
+        f"training step on it ({described}); set {remedy}, give clients other numbers of samples "
+        f"({setting('partition.samples_per_client')}), or use another model (batch normalisation "
         "needs several samples)"
     )
 
 
-def _draws(defense: Defense) -> bool:
-    """True if a defense chooses samples or batches itself."""
+def _chooses_batches(defense: Defense) -> bool:
     return defense.acts_in("select") or defense.acts_in("batches")
 
 
-def _better_batch_size(sizes: Sequence[int], most: int, failing: int) -> int | None:
-    """The nearest other batch size with which no last batch is as small as one that failed."""
-    others = sorted(
-        {*range(2, _LARGEST_SUGGESTED * most + 1)} - {most}, key=lambda one: abs(one - most)
+def _better_batch_size(sizes: Sequence[int], batch_size: int, failing: int) -> int | None:
+    """Return the nearest batch size whose last batches are all larger than one that failed."""
+    candidates = sorted(
+        {*range(2, _LARGEST_SUGGESTED * batch_size + 1)} - {batch_size},
+        key=lambda candidate: abs(candidate - batch_size),
     )
     fitting = (
-        one for one in others if all(size % one == 0 or size % one > failing for size in sizes)
+        candidate
+        for candidate in candidates
+        if all(size % candidate == 0 or size % candidate > failing for size in sizes)
     )
-    return next(fitting, None) if failing < most else None
-
-
-def detectable_leaks(run: Setup) -> list[str]:
-    """Return sentences on the smallest leak that a study of this size finds.
-
-    Args:
-        run: The study's first run.
-    """
-
-    return smallest_leaks(run)
+    return next(fitting, None) if failing < batch_size else None

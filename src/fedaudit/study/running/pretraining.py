@@ -1,4 +1,4 @@
-"""Pretraining: the training of a study's frozen network beforehand, on public data."""
+"""Pretraining of a study's frozen network on public data."""
 
 import json
 from collections.abc import Callable
@@ -28,9 +28,9 @@ from fedaudit.plan.sections import PretrainingSection, Study
 from fedaudit.study.build import dataset_of
 
 _WARM_UP = 100
-"""Steps in which the learning rate rises."""
-_KEPT_EVERY = 200
-"""Steps from one of those at which a stopped training goes on to the next."""
+"""Number of steps in which the learning rate rises."""
+_CHECKPOINT_EVERY = 200
+"""Number of steps between checkpoints, from which a stopped training resumes."""
 _SETTINGS = "settings"
 
 
@@ -42,27 +42,26 @@ def pretrained_for(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Sees to it that the values are there which a study's frozen network begins with.
+    """Pretrain the frozen network of a study, unless a study with the same settings already did.
 
-    They are trained once for all studies with the same settings, and a training that is stopped
-    goes on where it was.
+    A stopped pretraining resumes from its last checkpoint.
 
     Args:
-        parts: Of the study; without a ``[pretraining]`` table nothing is done.
-        data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
-        device: Where to train.
-        progress: Called with (phase, done, total) as training goes on.
-        log: Takes lines of text for the user.
+        parts: Parts of the study. Nothing is done without a table ``[pretraining]``.
+        data_dir: Folder of data sets; by default that of the variable ``FEDAUDIT_DATA``.
+        device: Device that trains.
+        progress: Called with (phase, done, total) during training.
+        log: Called with lines of text for the user.
 
     Raises:
-        FedauditError: The data are not there, or the folder cannot be written.
+        FedauditError: The data do not exist, or the folder cannot be written.
     """
-    study, given = parts.study, parts.study.pretraining
-    if given is None:
+    study, section = parts.study, parts.study.pretraining
+    if section is None:
         return
     file = pretrained_file(study.pretrained_name)
     if file.exists() and not file.is_file():
-        raise BadInput(f"{file} is no file, and is to be the pretrained network's; remove it")
+        raise BadInput(f"{file} is no file, but the path of the pretrained network; remove it")
     if file.is_file():
         _refuse_other(file, study)
         log(f"pretrained network: {file}")
@@ -81,43 +80,43 @@ def pretrained_for(
             lock.taken(wait=True)
         if file.is_file():
             return
-        log(f"pretraining once, for {file}; a stopped one goes on where it was")
-        net, samples = _public(study, parts.task, given, data_dir)
-        part = folder / "training.safetensors"
-        trained = _trained(net, samples, given, part, device, progress)
-        if not all(bool(value.isfinite().all()) for value in trained.values()):
-            part.unlink(missing_ok=True)
+        log(f"pretraining once, for {file}; if stopped, it resumes")
+        net, samples = _network_and_data(study, parts.task, section, data_dir)
+        checkpoint = folder / "training.safetensors"
+        params = _train(net, samples, section, checkpoint, device, progress)
+        if not all(bool(value.isfinite().all()) for value in params.values()):
+            checkpoint.unlink(missing_ok=True)
             raise BadInput(
                 "the pretraining ended in values that are infinite or not a number; lower "
                 "pretraining.lr"
             )
-        write_tensors(trained, file, {_SETTINGS: json.dumps(study.pretrained_settings)})
-        part.unlink(missing_ok=True)
+        write_tensors(params, file, {_SETTINGS: json.dumps(study.pretrained_settings)})
+        checkpoint.unlink(missing_ok=True)
 
 
 def _refuse_other(file: Path, study: Study) -> None:
-    """Refuses a file that was not made by this study's pretraining, whatever it is called."""
+    """Raise if a file is not the result of this study's pretraining."""
     notes = read_tensors(file)[1]
     try:
-        made_by = parsed_json(notes.get(_SETTINGS, "null"))
+        settings = parsed_json(notes.get(_SETTINGS, "null"))
     except (ValueError, RecursionError):
-        made_by = None
-    if made_by != json.loads(json.dumps(study.pretrained_settings)):
+        settings = None
+    if settings != json.loads(json.dumps(study.pretrained_settings)):
         raise BadInput(
-            f"{file} was not made by the [pretraining] of {study.name!r}; delete it, to have it "
-            "made anew, or name it in model.options.weights, without a [pretraining]"
+            f"{file} was not written by the [pretraining] of {study.name!r}; delete it to pretrain "
+            "again, or name it in model.options.weights, without a [pretraining]"
         )
 
 
-def _public(
-    study: Study, task: Task, given: PretrainingSection, data_dir: Path | None
+def _network_and_data(
+    study: Study, task: Task, section: PretrainingSection, data_dir: Path | None
 ) -> tuple[Architecture, Samples]:
-    """The network and the data that it is trained on."""
-    data = given.data
-    public = load(data.name, task, data.classes, data_dir=data_dir, seed=given.seed, **data.options)
+    """Return the network and the public training samples."""
+    data, seed = section.data, section.seed
+    public = load(data.name, task, data.classes, data_dir=data_dir, seed=seed, **data.options)
     train = public.train
-    own = dataset_of(study, task, study.seeds[0], data_dir).train
-    if own.features.shape[1:] != train.features.shape[1:] or own.inputs != train.inputs:
+    private = dataset_of(study, task, study.seeds[0], data_dir).train
+    if private.features.shape[1:] != train.features.shape[1:] or private.inputs != train.inputs:
         raise BadInput(
             f"a sample of {data.name!r}, on which the network is pretrained, has another shape "
             f"than one of {study.data.name!r}; give public data of the same shape"
@@ -130,35 +129,35 @@ def _public(
         weights="",
         **study.model.options,
     )
-    refuse_unfit(net.initial(given.seed), train)
+    refuse_unfit(net.initial(seed), train)
     return net, train
 
 
-def _trained(
+def _train(
     net: Architecture,
     samples: Samples,
-    how: PretrainingSection,
-    part: Path,
+    section: PretrainingSection,
+    checkpoint: Path,
     device: torch.device,
     progress: Progress,
 ) -> Params:
-    """All parameters of a network after training, whichever are frozen later on."""
-    module = net.built(how.seed).to(device).train().requires_grad_(True)
-    optimizer = torch.optim.Adam(module.parameters(), lr=how.lr)
-    size = min(how.batch_size, len(samples))
+    """Train a network and return all of its parameters."""
+    module = net.built(section.seed).to(device).train().requires_grad_(True)
+    optimizer = torch.optim.Adam(module.parameters(), lr=section.lr)
+    size = min(section.batch_size, len(samples))
     steps = len(samples) // size
-    total = how.epochs * steps
-    done = _resumed(part, module, optimizer) if part.is_file() else 0
+    total = section.epochs * steps
+    done = _resume(checkpoint, module, optimizer) if checkpoint.is_file() else 0
     order, epoch = torch.empty(0), -1
     with one_thread(), computing_on(device), forked(device):
         for step in range(done, total):
             progress("pretraining", step, total)
             if step // steps != epoch:
                 epoch = step // steps
-                order = torch.randperm(len(samples), generator=seeded(how.seed, "epoch", epoch))
+                order = torch.randperm(len(samples), generator=seeded(section.seed, "epoch", epoch))
             first = step % steps * size
             batch = samples.take(order[first : first + size])
-            seed_globally(seed_for(how.seed, "step", step))
+            seed_globally(seed_for(section.seed, "step", step))
             x = batch.features
             x = x.float() if x.is_floating_point() else x
             outputs = net.task.outputs(module, x.to(device))
@@ -166,16 +165,17 @@ def _trained(
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             warm = min(1.0, (step + 1) / _WARM_UP)
-            optimizer.param_groups[0]["lr"] = how.lr * warm * 0.5 * (1 + cos(pi * step / total))
+            optimizer.param_groups[0]["lr"] = section.lr * warm * 0.5 * (1 + cos(pi * step / total))
             optimizer.step()
-            if (step + 1) % _KEPT_EVERY == 0:
-                _keep(part, module, optimizer, step + 1, float(loss.detach()))
+            if (step + 1) % _CHECKPOINT_EVERY == 0:
+                loss_value = float(loss.detach())
+                _write_checkpoint(checkpoint, module, optimizer, step + 1, loss_value)
         progress("pretraining", total, total)
     return {name: value.cpu() for name, value in module.state_dict().items()}
 
 
-def _keep(
-    part: Path, module: nn.Module, optimizer: torch.optim.Adam, step: int, loss: float
+def _write_checkpoint(
+    checkpoint: Path, module: nn.Module, optimizer: torch.optim.Adam, step: int, loss: float
 ) -> None:
     moments = {
         f"{kind}/{index}": value
@@ -183,25 +183,25 @@ def _keep(
         for kind, value in state.items()
     }
     params = {f"params/{name}": value for name, value in module.state_dict().items()}
-    write_tensors(params | moments, part, {"step": str(step), "loss": f"{loss:.4f}"})
+    write_tensors(params | moments, checkpoint, {"step": str(step), "loss": f"{loss:.4f}"})
 
 
-def _resumed(part: Path, module: nn.Module, optimizer: torch.optim.Adam) -> int:
-    """Takes up a training that was stopped; says after how many steps."""
+def _resume(checkpoint: Path, module: nn.Module, optimizer: torch.optim.Adam) -> int:
+    """Load a checkpoint and return its number of steps."""
     try:
-        values, notes = read_tensors(part)
+        values, notes = read_tensors(checkpoint)
         params: Params = {}
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in values.items():
-            kind, _, rest = name.partition("/")
+            kind, _, key = name.partition("/")
             if kind == "params":
-                params[rest] = value
+                params[key] = value
             else:
-                state.setdefault(int(rest), {})[kind] = value
+                state.setdefault(int(key), {})[kind] = value
         module.load_state_dict(params)
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         return int(notes["step"])
     except (Damaged, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(
-            f"{part} is not the half of this pretraining that was done; delete it, to begin anew"
+            f"{checkpoint} is no checkpoint of this pretraining; delete it to start again"
         ) from error

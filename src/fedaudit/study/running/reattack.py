@@ -1,4 +1,4 @@
-"""Attacks on what a study has kept, and new measurements of kept updates, without any training."""
+"""Further attacks on the measurements of a study, and new measurements of kept updates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -8,11 +8,11 @@ import torch
 
 from fedaudit.attacks import catalogued
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, Damaged, FedauditError, option
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
 from fedaudit.core.files import delete_partial_files, own_place
 from fedaudit.core.importing import code_named_in, imported, is_custom, refusing_exits
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, tell_of_unhashed
+from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, warn_of_unhashed
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.parts import Means, Setup, Work
 from fedaudit.plan.sections import Study
@@ -28,7 +28,7 @@ from fedaudit.study.running.folder import (
     replaced_attacks,
 )
 from fedaudit.study.running.observing import (
-    measured_of_kept,
+    measure_kept_updates,
     measured_on,
     stored_rounds,
     with_all_signals,
@@ -37,11 +37,12 @@ from fedaudit.study.running.pool import is_measured, run_folder
 from fedaudit.study.running.record import conclude
 from fedaudit.study.running.run import SHADOW
 
-_MOST_APART, _MOST_APART_ONCE = 0.02, 0.1
-"""Root mean square and largest difference, in standard deviations over the samples.
+_LARGEST_RMS, _LARGEST_DIFFERENCE = 0.02, 0.1
+"""Limits of the differences between two measurements, in standard deviations over the samples.
 
-Updates are kept in 16 bits: on a small network that moves signals by 1e-4 on average and by 5e-4
-at most. A change that moves an AUC is larger."""
+Updates are stored with 16 bits, which changes signals of a small network by 1e-4 on average and by
+at most 5e-4. A change that affects an AUC is larger.
+"""
 
 
 def unmeasurable(recording: Path) -> str:
@@ -54,32 +55,32 @@ def unmeasurable(recording: Path) -> str:
         for seed in study.seeds
         if (stored := stored_in(run_folder(recording, seed)))
     }
-    # Digits of signals differ between kinds of devices, on large networks by more than rounding.
-    other = sorted(devices - {CPU.type})
-    return f"they were measured on {other[0]}, and are measured again on the CPU" if other else ""
+    # On large networks, signals differ between kinds of devices by more than rounding.
+    others = sorted(devices - {CPU.type})
+    return f"they were measured on {others[0]}, and are measured again on the CPU" if others else ""
 
 
 def contradicting_signals(
     recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> list[str]:
-    """Measure the signals of a run again and name those that its kept updates contradict.
+    """Measure the signals of a study again, and return those that its kept updates contradict.
 
     Args:
-        recording: The folder of a study.
-        data_dir: Folder with data sets.
-        trust: Import code that the recording's settings name.
+        recording: Folder of the study.
+        data_dir: Folder of data sets.
+        trust: Whether to import custom code that the study names.
 
     Returns:
-        One sentence for each run and round with such signals; empty if :func:`unmeasurable`.
+        A sentence for each run and round with such signals. Empty if :func:`unmeasurable`.
 
     Raises:
-        BadInput: No study in the folder, or code that is not trusted.
+        BadInput: There is no study in the folder, or it names code that is not trusted.
         Damaged: The recording is incomplete or altered.
     """
     if unmeasurable(recording):
         return []
-    named = code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd())
-    with named, refusing_exits():
+    custom = code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd())
+    with custom, refusing_exits():
         return list(_contradicting(recording, data_dir))
 
 
@@ -89,27 +90,27 @@ def _contradicting(recording: Path, data_dir: Path | None) -> Iterator[str]:
         run, folder = run_of(parts, seed, data_dir), run_folder(recording, seed)
         refuse_other_data(run, folder)
         stored = stored_rounds(run, folder)
-        again = measured_of_kept(run, folder, stored, run.signals, Work())
-        for old, new in zip(stored, again, strict=True):
-            if odd := sorted(_differing(old.measured, new)):
+        measured = measure_kept_updates(run, folder, stored, run.signals, Work())
+        for old, new in zip(stored, measured, strict=True):
+            if names := sorted(_differing(old.measured, new)):
                 yield (
                     f"round {new.index} of seed {seed} has other signals than its kept updates "
-                    f"give: {', '.join(odd)}"
+                    f"give: {', '.join(names)}"
                 )
 
 
 def _differing(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
-    """Yield names of what differs between a stored round and the same measured again."""
+    """Yield the names of signals that differ between two measurements of a round."""
     for name, values in new.signals.items():
-        apart = (old.signals[name] - values).double()
+        difference = (old.signals[name] - values).double()
         spread = values.double().std(1, correction=0)
-        # Rounding of a signal that is the same for all samples.
+        # Allows for rounding if a signal has the same value for all samples.
         spread = spread + 1e-5 * values.double().abs().amax(1)
-        rms = apart.square().mean(1).sqrt()
-        worst = apart.abs().amax(1)
-        if bool((rms > _MOST_APART * spread).any() or (worst > _MOST_APART_ONCE * spread).any()):
+        rms, largest = difference.square().mean(1).sqrt(), difference.abs().amax(1)
+        differs = (rms > _LARGEST_RMS * spread) | (largest > _LARGEST_DIFFERENCE * spread)
+        if bool(differs.any()):
             yield name
-    same_base = [one.bases[:, None] == one.bases[None, :] for one in (old, new)]
+    same_base = [round.bases[:, None] == round.bases[None, :] for round in (old, new)]
     if not torch.equal(*same_base):
         yield "which clients were sent the same model"
 
@@ -127,27 +128,27 @@ def reattack(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> Record:
-    """Runs attacks on a study's measurements; new signals are measured if updates were kept.
+    """Run attacks on the measurements of a study. New signals need kept updates.
 
     Args:
-        recording: The folder of a study.
+        recording: Folder of the study.
         names: Attacks to run; all that the recording allows if empty.
-        out: Folder for the record; the recording itself is left as it is. A record of the same
-            study with other attacks is replaced, and tests are corrected over the attacks named
-            now; one of other settings is not.
-        data_dir: Folder with data sets.
-        figures: Settings of the study's ``figures`` to change, by dotted name; others would
-            need another run.
-        device: Where new signals and controls are measured.
-        trust: Import code that the recording's settings name, such as a filter. Else it is
-            refused, since the folder may be somebody else's.
-        progress: Called with (phase, done, total) as the work goes on.
-        log: Takes lines of text for the user.
+        out: Folder of the record; the recording is not changed. A record of the same study with
+            other attacks is replaced, and tests are corrected over the attacks named now. A record
+            of other settings is not replaced.
+        data_dir: Folder of data sets.
+        figures: Settings of the study's ``figures`` to change, by dotted name. Other settings need
+            a new run.
+        device: Device that measures new signals and controls.
+        trust: Whether to import custom code that the study names, such as a filter. It is refused
+            by default, because the folder may come from another person.
+        progress: Called with (phase, done, total).
+        log: Called with lines of text for the user.
 
     Raises:
-        BadInput: No study in the folder, a setting that is not of figures, an attack whose
-            signals cannot be measured any more, or not on this kind of device, a folder for
-            the record that is a study's or holds another record, or code that is not trusted.
+        BadInput: There is no study in the folder, a setting is not one of figures, an attack needs
+            signals that can no longer be measured, the folder for the record holds a study or
+            another record, or custom code is not trusted.
         Damaged: The recording is incomplete or altered.
 
     Examples:
@@ -162,10 +163,10 @@ def reattack(
     work = Work(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
         _refuse_distrusted(recording, names, trusted=trust)
-        return _attacked(recording, names, out, data_dir, figures or {}, work, log)
+        return _attack(recording, names, out, data_dir, figures or {}, work, log)
 
 
-def _attacked(
+def _attack(
     recording: Path,
     names: Sequence[str],
     out: Path,
@@ -176,24 +177,24 @@ def _attacked(
 ) -> Record:
     clock = Clock()
     study = recorded_study(recording)
-    parts = resolve(_asked(study, names, figures))
-    asked = parts.study
-    _refuse_taken(out, asked)
-    delete_partial_files(out, before=clock.at)
+    parts = resolve(_changed_study(study, names, figures))
+    _refuse_taken(out, parts.study)
+    delete_partial_files(out, before=clock.start_time)
     runs, stored, notes = [], [], list[str]()
     for seed in study.seeds:
         run = run_of(parts, seed, data_dir)
         folder = run_folder(recording, seed)
         refuse_other_data(run, folder)
         rounds = with_all_signals(run, folder, stored_rounds(run, folder), work, notes.append)
-        tell_of_unhashed(folder, log)
+        warn_of_unhashed(folder, log)
         possible = _possible(run, rounds, named=bool(names))
         runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
         stored.append(rounds)
-    # A mean over the runs that are left would pass for one over all.
-    lost = {name: why for run in runs for name, why in run.refused.items()}
+    # An attack that is refused in one run is dropped in all: a mean over the other runs would be
+    # read as a mean over all.
+    refused = {name: reason for run in runs for name, reason in run.refused.items()}
     runs = [
-        run.without_attacks({name: why for name, why in lost.items() if name in run.attacks})
+        run.without_attacks({name: why for name, why in refused.items() if name in run.attacks})
         for run in runs
     ]
     places = {seed: run_folder(recording, seed) for seed in study.seeds}
@@ -207,7 +208,7 @@ def _attacked(
         log,
         places=places,
         notes=notes,
-        check=lambda: replaced.append(_refuse_taken(out, asked)),
+        check=lambda: replaced.append(_refuse_taken(out, parts.study)),
     )
     if replaced[0]:
         log(f"replaced in {out}: {replaced[0]}")
@@ -215,54 +216,54 @@ def _attacked(
 
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
-    """Refuses code that whoever asks has named, and not the recording, as named by them."""
-    asked = [name for name in names if is_custom(name)]
-    if not asked or trusted:
+    """Raise if the caller names custom attacks without trust; the error then names the caller."""
+    custom = [name for name in names if is_custom(name)]
+    if not custom or trusted:
         return
-    own = recorded_study(recording).attacks
-    with code_named_in(_to_asker("the command line", "the call"), trusted=False):
-        for name in asked:
-            if name not in own:
+    recorded = recorded_study(recording).attacks
+    with code_named_in(_for_caller("the command line", "the call"), trusted=False):
+        for name in custom:
+            if name not in recorded:
                 imported(name, "attack")
 
 
-def _refuse_taken(out: Path, asked: Study) -> str:
-    """Return which attacks' record is replaced; raise if that is a study's own, or another's."""
+def _refuse_taken(out: Path, study: Study) -> str:
+    """Raise if the folder holds a study or another record; describe the record that is replaced."""
     if (out / STUDY_FILE).exists():
         raise BadInput(
-            f"{out} is the folder of a study, whose own record stays as it is; give another folder "
+            f"{out} is the folder of a study, whose record is not replaced; give another folder "
             f"with {option('out')}"
         )
-    return replaced_attacks(refuse_other_record(out, asked, besides=ATTACKS), asked.attacks)
+    return replaced_attacks(refuse_other_record(out, study, ignored=ATTACKS), study.attacks)
 
 
 def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings of figures by their own names, from dotted ones.
+    """Return the settings of figures without their prefix.
 
     Raises:
-        BadInput: A setting of something else.
+        BadInput: A setting is not one of figures.
     """
     others = [name for name in settings if not name.startswith("figures.")]
     if others and others[0].partition(".")[0] == "attacks":
         raise BadInput(
             "attacks on a recording are named one after another and keep their settings: "
-            + _to_asker("fedaudit attack FOLDER fedmia-2 sia", 'names=["fedmia-2", "sia"]')
+            + _for_caller("fedaudit attack FOLDER fedmia-2 sia", 'names=["fedmia-2", "sia"]')
         )
     if others:
         raise BadInput(
-            f"{others[0]!r} cannot be changed on a recording, since it holds from the first round "
-            "on; only settings of figures can, as "
-            + _to_asker("--figures.evaluation=redraw", 'figures={"figures.evaluation": "redraw"}')
+            f"{others[0]!r} cannot be changed on a recording, because it affects training; only "
+            "settings of figures can be changed, such as "
+            + _for_caller("--figures.evaluation=redraw", 'figures={"figures.evaluation": "redraw"}')
         )
     return {name.removeprefix("figures."): value for name, value in settings.items()}
 
 
-def _to_asker(command: str, python: str) -> str:
-    """The command for something, or the Python for it, by who asks."""
+def _for_caller(command: str, python: str) -> str:
+    """Return a text for the command line, or for Python."""
     return command if option("").startswith("--") else python
 
 
-def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
+def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
     values = study.model_dump()
     values["figures"] |= changed_figures(figures)
     if names:
@@ -273,30 +274,31 @@ def _asked(study: Study, names: Sequence[str], figures: Mapping[str, object]) ->
 
 
 def refuse_other_data(run: Setup, folder: Path) -> None:
-    """Raise if the audited samples on disk are not those that settings and data set give."""
-    kept, _ = read_tensors(folder / "audit.safetensors")
-    made = run.deal.tensors()
-    same = kept.keys() == made.keys() and all(
-        kept[name].shape == made[name].shape and bool((kept[name] == made[name]).all())
-        for name in made
+    """Raise if the stored audited samples are not those of the settings and the data set."""
+    stored, _ = read_tensors(folder / "audit.safetensors")
+    dealt = run.deal.tensors()
+    is_same = stored.keys() == dealt.keys() and all(
+        stored[name].shape == values.shape and bool((stored[name] == values).all())
+        for name, values in dealt.items()
     )
-    if not same:
+    if not is_same:
         raise Damaged(
             f"the audited samples in {folder} are not those of this study on this data set; "
-            "use the data set that the recording was made with"
+            "use the data set of the recording"
         )
 
 
 def _with_fitted_attacks(
     run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, named: bool
 ) -> Setup:
-    """The run with attacks fitted on what the recording has to learn from, or compare with."""
+    """Fit the attacks that learn from the adversary's federations, or compare with their models."""
     folder = run_folder(recording, run.seed)
-    for one in run.extensions:
-        means = Means(folder, partial(_measured_own, recording, one.table), work.progress)
-        needing = [name for name, attack in run.attacks.items() if one.is_needed_by(attack)]
+    for extension in run.extensions:
+        measure = partial(_measured_federation, recording, extension.table)
+        means = Means(folder, measure, work.progress)
+        needing = [name for name, attack in run.attacks.items() if extension.is_needed_by(attack)]
         try:
-            run = one.fit(run, means)
+            run = extension.fit(run, means)
         except FedauditError as refusal:
             if named or not needing or isinstance(refusal, Damaged):
                 raise
@@ -305,35 +307,35 @@ def _with_fitted_attacks(
     return run
 
 
-def _measured_own(
-    recording: Path, table: str, own: Setup, what: str, begun: object
+def _measured_federation(
+    recording: Path, section: str, run: Setup, what: str, begun: object
 ) -> list[Stored]:
-    """Measured rounds of a federation beside the run, which none is trained for any more."""
-    listed = run_folder(recording, own.seed)
-    place = listed if listed.is_dir() else own_place(recording, SHADOW, f"seed-{own.seed}")
-    if not is_measured(own, place):
+    """Return the measured rounds of a federation of the adversary; raise if it was not trained."""
+    in_pool = run_folder(recording, run.seed)
+    place = in_pool if in_pool.is_dir() else own_place(recording, SHADOW, f"seed-{run.seed}")
+    if not is_measured(run, place):
         if place.is_dir():
             raise BadInput(
-                f"{place} lacks rounds of a federation beside the audited one; let the study end "
-                "if it has not, else delete that folder and run it again"
+                f"{place} lacks rounds of a federation that the adversary trains; let the study "
+                "finish if it is running, or delete that folder and run it again"
             )
         raise BadInput(
-            f"{recording} has no federation beside the audited one that this attack needs; run the "
-            f"study again with this attack named, or with the [{table}] table"
+            f"{recording} has no federation of the adversary, which this attack needs; run the "
+            f"study again with this attack named, or with {table(section)}"
         )
-    return stored_rounds(own, place)
+    return stored_rounds(run, place)
 
 
 def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:
-    """The run with those attacks only whose signals are there; a named one must be."""
-    there = stored[0].measured.signals
-    lacking: Mapping[str, list[str]] = {
-        name: [s.name for s in attack.signals if s.name not in there]
+    """Drop attacks whose signals were not measured; raise if they are named."""
+    measured = stored[0].measured.signals
+    missing: Mapping[str, list[str]] = {
+        name: [signal.name for signal in attack.signals if signal.name not in measured]
         for name, attack in run.attacks.items()
     }
     refused = {
         name: f"the signals {', '.join(signals)} were not measured and no updates were kept"
-        for name, signals in lacking.items()
+        for name, signals in missing.items()
         if signals
     }
     if named and refused:

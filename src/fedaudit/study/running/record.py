@@ -1,4 +1,4 @@
-"""The record of a study: figures, controls and usage of its runs, put together and written."""
+"""The record of a study: figures, controls and usage of its runs."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from fedaudit.evaluation.source import SourceFound
 
 _MOST_CLIENTS = 50
-"""Of larger federations, only the audited clients have rows."""
+"""Largest number of clients of which all have a row of usage; beyond it only targets do."""
 
 
 def conclude(
@@ -70,37 +70,37 @@ def conclude(
     notes: Sequence[str] = (),
     check: Callable[[], object] = lambda: None,
 ) -> Record:
-    """Make figures, controls and record from what was measured, and write record and scores.
+    """Compute figures and controls from measured rounds, and write record and scores.
 
     Args:
-        runs: The runs of one study.
-        stored: For each run, its measured rounds.
+        runs: Runs of one study.
+        stored: Measured rounds of each run.
         out: Folder of the record.
-        work: How controls train and measure.
-        clock: For the record's times.
-        log: Takes lines of text for the user.
+        work: Engine, device and progress of controls.
+        clock: Clock for the times in the record.
+        log: Called with lines of text for the user.
         places: Folder of each run, by seed.
-        notes: Sentences on what was not tested, or not as in a separate run.
-        check: Called before anything is written, with the folder kept to this process. It raises
-            if a record would be lost that another process has written in the meantime.
+        notes: Sentences on what was not tested, or differs from a separate run.
+        check: Called before anything is written, while the folder is locked. It raises if another
+            process has written a record in the meantime, which would be lost.
     """
-    # First, so that a folder that cannot be written is found out before the work.
+    # Created first, so that an unwritable folder fails before the work.
     out.mkdir(parents=True, exist_ok=True)
     findings, checks, sources = Findings(), list[ControlResult](), list["SourceFound"]()
     usage = list[UsageRow]()
     for run, rounds in zip(runs, stored, strict=True):
         log(f"seed {run.seed}: attacks and their figures")
-        # Whom a sample is from is asked of all clients, and rounds redrawn as published were all.
-        whole = run.on_source or run.study.figures.evaluation == "redraw"
-        targets = () if whole else run.study.audit.targets
-        measured = stacked((one.measured for one in rounds), about=targets)
+        # Source inference compares all clients, and so does the published redrawn evaluation.
+        needs_all = run.on_source or run.study.figures.evaluation == "redraw"
+        targets = () if needs_all else run.study.audit.targets
+        measured = stacked((round.measured for round in rounds), about=targets)
         if run.on_membership:
             analyse(run, measured, findings, work.progress)
         if run.on_source:
             from fedaudit.evaluation.source import source_controls, source_results
 
-            end = rounds[-1].notes
-            sources += source_results(run, measured, findings.failed, end, work.progress)
+            last = rounds[-1].notes
+            sources += source_results(run, measured, findings.failed, last, work.progress)
         log(f"seed {run.seed}: controls")
         if run.on_membership:
             checks += controls(run, findings, work.device, work.progress)
@@ -113,36 +113,34 @@ def conclude(
             checks += planted_leak(run, work)
         used = read_usage(places[run.seed], run.key(measured_on(rounds)))
         usage += [] if used is None else usage_rows(run, used)
-    besides = list[Estimate]()
-    for kind, having in _extended(runs, stored, places).items():
-        found = kind.conclude(having, findings.scores)
-        besides += found.figures
-        checks += found.checks
-    made = environment(clock, work.device)
-    record = assembled(runs, stored, findings, checks, made, usage, sources, besides, notes)
+    further = list[Estimate]()
+    for kind, measured_runs in _runs_by_extension(runs, stored, places).items():
+        conclusion = kind.conclude(measured_runs, findings.scores)
+        further += conclusion.figures
+        checks += conclusion.checks
+    machine = environment(clock, work.device)
+    record = assemble(runs, stored, findings, checks, machine, usage, sources, further, notes)
     with exclusive_access(out):
         check()
-        # The record first: scores without one are taken for somebody else's.
+        # The record is written first, because scores without a record are never replaced.
         write_record(record, out / RECORD_FILE)
         write_scores(runs, findings, out / SCORES_FILE)
         write_pictures(runs[0], places[runs[0].seed], findings, out / PICTURES_FILE)
     return record
 
 
-def _extended(
+def _runs_by_extension(
     runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
 ) -> dict[type[Extension], list[MeasuredRun]]:
-    """Return the runs that have an extension of a kind, by kind."""
-    having: dict[type[Extension], list[MeasuredRun]] = {}
+    by_extension: dict[type[Extension], list[MeasuredRun]] = {}
     for run, rounds in zip(runs, stored, strict=True):
-        key = run.key(measured_on(rounds))
-        for one in run.extensions:
-            measured = MeasuredRun(run, rounds, places[run.seed], key)
-            having.setdefault(type(one), []).append(measured)
-    return having
+        measured = MeasuredRun(run, rounds, places[run.seed], run.key(measured_on(rounds)))
+        for extension in run.extensions:
+            by_extension.setdefault(type(extension), []).append(measured)
+    return by_extension
 
 
-def assembled(
+def assemble(
     runs: Sequence[Setup],
     stored: Sequence[Sequence[Stored]],
     findings: Findings,
@@ -150,7 +148,7 @@ def assembled(
     environment: Environment,
     usage: Sequence[UsageRow] = (),
     sources: "Sequence[SourceFound]" = (),
-    besides: Sequence[Estimate] = (),
+    further: Sequence[Estimate] = (),
     notes: Sequence[str] = (),
 ) -> Record:
     """Assemble the record of the runs of one study."""
@@ -160,14 +158,14 @@ def assembled(
     if isinstance(first.algorithm, ChoosesModels):
         from fedaudit.evaluation.clusters import cluster_result
 
-        clusters = [found for run, rounds in measured if (found := cluster_result(run, rounds))]
+        clusters = [result for run, rounds in measured if (result := cluster_result(run, rounds))]
     alpha = study.figures.alpha
-    figures = [*corrected(findings, alpha), *_formal_epsilons(runs), *besides]
-    on_sources = [figure for one in sources for figure in one.figures]
-    on_fair_draws = [figure for one in sources for figure in one.others]
-    on_clusters = [figure for one in clusters for figure in one.figures]
-    answers = [one.answers for one in sources]
-    rows, others = _clients(first)
+    figures = [*corrected(findings, alpha), *_formal_epsilons(runs), *further]
+    on_sources = [figure for source in sources for figure in source.figures]
+    on_fair_draws = [figure for source in sources for figure in source.others]
+    on_clusters = [figure for cluster in clusters for figure in cluster.figures]
+    answers = [source.answers for source in sources]
+    rows, others = _client_rows(first)
     attacks = _attack_rows(first, findings)
     uncovered = [
         f"What {row.name} shows of some clients: {row.uncovered}."
@@ -199,7 +197,7 @@ def assembled(
             *on_sources,
             *corrected_by_hypothesis(average_each(on_sources), alpha),
             *on_fair_draws,
-            # A family of its own: the leading figures are judged as if there were no others.
+            # Corrected as a separate family, so that the leading figures do not depend on it.
             *corrected_by_hypothesis(average_each(on_fair_draws), alpha),
             *on_clusters,
             *average_each(on_clusters),
@@ -208,11 +206,11 @@ def assembled(
         trajectories=findings.trajectories,
         histograms=findings.histograms,
         exposed=findings.exposed,
-        controls=[c.model_copy(update={"note": plain(c.note)}) for c in checks],
+        controls=[check.model_copy(update={"note": plain(check.note)}) for check in checks],
         accuracies=[accuracy_by_round(run, rounds) for run, rounds in measured],
         usage=list(usage),
         sources=answers,
-        clusters=[one.choices for one in clusters],
+        clusters=[cluster.choices for cluster in clusters],
         coverage=recorded.coverage if recorded else _coverage(runs, stored),
         untested=[*_untested(first), *uncovered, *notes],
     )
@@ -227,12 +225,12 @@ def _formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
 
 
 def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Coverage:
-    """Return the coverage of a study; of several runs the least of each client.
+    """Return the coverage of a study, with each client's smallest coverage over the runs.
 
-    A study measures the rounds that its settings name, or ends in an error: none is missing.
+    A study measures all rounds that its settings name, or ends in an error.
     """
     study, total = runs[0].study, runs[0].study.training.rounds
-    measured = [[one.measured for one in rounds] for rounds in stored]
+    measured = [[round.measured for round in rounds] for rounds in stored]
     clients = []
     for client in sorted({*study.audit.targets}):
         of_runs = []
@@ -241,7 +239,7 @@ def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Cove
             if study.training.participation < 1:
                 answered = sum(client in run.cohort(index) for index in range(1, total + 1))
             of_runs.append(ClientCoverage.of(client, answered, rounds_with(client, rounds)))
-        clients.append(min(of_runs, key=lambda one: (one.measured, one.answered)))
+        clients.append(min(of_runs, key=lambda coverage: (coverage.measured, coverage.answered)))
     return Coverage(
         rounds=total,
         measured=min(len(rounds) for rounds in measured),
@@ -252,7 +250,6 @@ def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Cove
 
 
 def _parameters(net: Architecture) -> int:
-    """Return how many numbers a model learns."""
     return sum(value.numel() for value in net.initial(0).params.values())
 
 
@@ -261,17 +258,19 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
     for name in [*run.attacks, *run.refused]:
         attack = run.attacks.get(name) or attack_named(name)
         failed, uncovered, alone = (
-            found.get(name, {}) for found in (findings.failed, findings.uncovered, findings.alone)
+            reasons.get(name, {})
+            for reasons in (findings.failed, findings.uncovered, findings.alone)
         )
-        places = 1 if attack.infers_source else len(run.study.audit.targets)
-        total = len(run.study.seeds) * places
+        targets = 1 if attack.infers_source else len(run.study.audit.targets)
+        total = len(run.study.seeds) * targets
         refused = run.refused.get(name, "")
         if not refused and len(alone) == total:
-            # What compares clients cannot run on any of two: its view does not show that.
+            # An attack that compares clients cannot run with too few of them, in any view.
             refused = next(iter(alone.values()))
-        few = {**uncovered, **alone}
-        everywhere = not refused and len(failed | few) == total
-        reason = refused or "; ".join(({**failed, **few} if everywhere else failed).values())
+        unmeasured = {**uncovered, **alone}
+        everywhere = not refused and len(failed | unmeasured) == total
+        reasons = {**failed, **unmeasured} if everywhere else failed
+        reason = refused or "; ".join(reasons.values())
         rows.append(
             AttackRow(
                 name=name,
@@ -282,7 +281,7 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
                 source=attack.source,
                 status="failed" if everywhere else "refused" if refused else "run",
                 note=plain(reason),
-                uncovered="" if everywhere or refused else plain("; ".join(few.values())),
+                uncovered="" if everywhere or refused else plain("; ".join(unmeasured.values())),
             )
         )
     return rows
@@ -295,50 +294,51 @@ _UNDEFENDED = {
 
 
 def _undefended(run: Setup, name: str, way: str) -> str:
-    """Return what an attack does, with undefended models of the adversary named as such."""
+    """Describe an attack, and say so if the adversary's models train without the defense."""
     attack = attack_named(name)
-    ignorant = any(one.ignores_defense and one.is_needed_by(attack) for one in run.extensions)
-    return _UNDEFENDED.get(way, way) if ignorant else way
+    is_undefended = any(
+        extension.ignores_defense and extension.is_needed_by(attack) for extension in run.extensions
+    )
+    return _UNDEFENDED.get(way, way) if is_undefended else way
 
 
 def _names(sees: Sees) -> list[str]:
     return [(part.name or "").lower() for part in sees]
 
 
-def _clients(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
-    """Return rows of the targets and of as many other clients as fit, and one of all others."""
+def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
+    """Return rows of the targets and of as many other clients as fit, and one row of the others."""
     counts, audited = run.deal.class_counts(run.dataset.classes), run.deal.audited
-    sizes = run.deal.sizes
-    first = sorted(sizes, key=lambda c: (c not in run.study.audit.targets, -audited[c], c))
-    shown, rest = set(first[:MOST_CLIENTS]), first[MOST_CLIENTS:]
+    sizes, targets = run.deal.sizes, run.study.audit.targets
+    ranked = sorted(sizes, key=lambda client: (client not in targets, -audited[client], client))
+    listed, others = set(ranked[:MOST_CLIENTS]), ranked[MOST_CLIENTS:]
     rows = [
         ClientRow(client=client, samples=size, audited=audited[client], class_counts=counts[client])
         for client, size in sizes.items()
-        if client in shown
+        if client in listed
     ]
-    if not rest:
+    if not others:
         return rows, None
-    held = [sizes[client] for client in rest]
+    samples = [sizes[client] for client in others]
+    columns = zip_longest(*(counts[client] for client in others), fillvalue=0)
     return rows, OtherClients(
-        clients=len(rest),
-        samples=sum(held),
-        fewest=min(held),
-        most=max(held),
-        audited=sum(audited[client] for client in rest),
-        class_counts=[
-            sum(column) for column in zip_longest(*(counts[c] for c in rest), fillvalue=0)
-        ],
+        clients=len(others),
+        samples=sum(samples),
+        fewest=min(samples),
+        most=max(samples),
+        audited=sum(audited[client] for client in others),
+        class_counts=[sum(column) for column in columns],
     )
 
 
 def _untested(run: Setup) -> list[str]:
     study = run.study
     targets = ", ".join(run.client_name(target) for target in study.audit.targets)
-    said = [
+    sentences = [
         f"Other adversaries than this one: {run.view.description}.",
         f"Other clients than the audited {targets}."
         if run.on_membership
-        else "Whether a sample was in any client's data: only whose it was.",
+        else "Whether a sample was in any client's data: the audit infers only which client's.",
         "A server that tampers with the model it sends out."
         if study.server == ServerSection()
         else "Other changes that a server can make to the model it sends out.",
@@ -346,128 +346,134 @@ def _untested(run: Setup) -> list[str]:
         "Reconstruction of samples, and inference of properties of a client's data.",
     ]
     if study.shift is not None and run.on_membership:
-        said.append(
+        sentences.append(
             "Members against other clients' samples: a shift makes these differ from the audited "
-            "client's, and what tells them apart need not be membership."
+            "client's, so that an attack can distinguish them without any sign of membership."
         )
-    said += [sentence for one in run.extensions if (sentence := one.untested())]
-    if run.on_membership and not any(one.needs_references for one in run.attacks.values()):
-        said.append("Attacks that compare with reference models (RMIA, LiRA).")
-    if not any(one.table == "shadow" for one in run.extensions):
-        said.append(
-            "Attacks that train a classifier on a federation of their own, or on known members."
+    sentences += [text for extension in run.extensions if (text := extension.untested())]
+    if run.on_membership and not any(attack.needs_references for attack in run.attacks.values()):
+        sentences.append("Attacks that compare with reference models (RMIA, LiRA).")
+    if not any(extension.table == "shadow" for extension in run.extensions):
+        sentences.append(
+            "Attacks that train a classifier on a shadow federation, or on known members."
         )
     if study.defense.label != "none":
-        said.append(
+        sentences.append(
             "An adversary that adapts to the defense in other ways than the attacks here."
             if _adapted(run)
             else "An adversary that knows of the defense and adapts to it."
         )
     if len(study.seeds) < FEWEST_RUNS:
         seeds = "one seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
-        said.append(f"Another run of the same procedure: this is {seeds}, and it takes five.")
+        sentences.append(
+            f"Another run of the same procedure: this is {seeds}, and five are needed."
+        )
     if run.recorded is not None:
-        said += run.recorded.missing
+        sentences += run.recorded.missing
     elif not study.figures.planted_leak:
-        said.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
-    return said
+        sentences.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
+    return sentences
 
 
 def _adapted(run: Setup) -> bool:
-    """Return True if an attack uses the defense.
+    """Return whether an attack adapts to the defense.
 
-    It attacks the coalition as one, knows which classes are dealt out, or uses models that were
-    trained with the defense.
+    Such an attack merges the coalition, knows which classes the defense assigns, or uses models
+    that were trained with the defense.
     """
     audit = run.study.audit
-    assigned = any(assigns_classes(run.defenses.get(c)) for c in (*audit.targets, *audit.merge))
+    clients = (*audit.targets, *audit.merge)
+    has_assigned_classes = any(assigns_classes(run.defenses.get(client)) for client in clients)
     return (
-        any(one.knows_defense for one in run.extensions)
+        any(extension.knows_defense for extension in run.extensions)
         or bool(audit.merge)
-        or (assigned and any(a.needs_side_information for a in run.attacks.values()))
+        or (
+            has_assigned_classes
+            and any(attack.needs_side_information for attack in run.attacks.values())
+        )
     )
 
 
 def _content_hash(
     run: Setup, stored: Sequence[Sequence[Stored]], figures: Sequence[Estimate | SourceResult]
 ) -> str:
-    """Return a hash over what was measured: settings, rounds and figures.
+    """Return a hash of settings, measured rounds and figures.
 
-    Of a recorded federation, its name and the random key of its recording are left out, so
-    that two recordings of one run have the same.
+    The hash of a recorded federation leaves out the name and the random key of the recording, so
+    that two recordings of one run have the same hash.
     """
     study = run.study.model_copy(update={"name": ""}) if run.recorded else run.study
-    apart = {"run"} if run.recorded else set()
+    ignored = {"run"} if run.recorded else set()
     digest = hashlib.sha256(json.dumps(settings_of(study), sort_keys=True).encode())
     for rounds in stored:
-        for one in rounds:
-            digest.update(repr((one.measured.index, one.measured.clients)).encode())
-            digest.update(one.measured.bases.numpy().tobytes())
-            notes = {name: note for name, note in one.notes.items() if name not in apart}
+        for measured, round_notes in rounds:
+            digest.update(repr((measured.index, measured.clients)).encode())
+            digest.update(measured.bases.numpy().tobytes())
+            notes = {name: note for name, note in round_notes.items() if name not in ignored}
             digest.update(json.dumps(notes, sort_keys=True).encode())
-            for name in sorted(one.measured.signals):
+            for name in sorted(measured.signals):
                 digest.update(name.encode())
-                digest.update(one.measured.signals[name].contiguous().numpy().tobytes())
+                digest.update(measured.signals[name].contiguous().numpy().tobytes())
     for figure in figures:
         digest.update(figure.model_dump_json(exclude_defaults=True).encode())
     return digest.hexdigest()
 
 
 def usage_rows(run: Setup, usage: Usage) -> Iterator[UsageRow]:
-    """Yield uses of each client's samples, and the cost of its defense."""
-    for at, client in enumerate(usage.clients):
+    """Yield how often each client's samples were used, and the cost of its defense."""
+    for index, client in enumerate(usage.clients):
         if len(usage.clients) > _MOST_CLIENTS and client not in run.study.audit.targets:
             continue
-        cosines = usage.filter_cosine[:, at]
+        cosines = usage.filter_cosine[:, index]
         cosines = cosines[~cosines.isnan()]
         yield UsageRow(
             **run_coordinates(run),
             client=client,
             defended=client in run.defenses,
             samples=len(usage.ids[client]),
-            distinct=usage.distinct[:, at].tolist(),
+            distinct=usage.distinct[:, index].tolist(),
             times_used=_histogram(usage.used[client]),
             times_recycled=_histogram(usage.recycled[client]),
-            extra_bytes=int(usage.extra_bytes[:, at].sum()),
-            seconds=float(usage.seconds[:, at].sum()),
-            # Rounding may leave a cosine just outside of what it can be.
+            extra_bytes=int(usage.extra_bytes[:, index].sum()),
+            seconds=float(usage.seconds[:, index].sum()),
+            # Rounding may move a cosine slightly out of [-1, 1].
             filter_cosine=float(cosines.mean().clamp(-1, 1)) if len(cosines) else None,
-            rounds_acted=_rounds(usage.acted[:, at]),
-            rounds_decided_by_risk=_rounds(usage.risk_decided[:, at]),
+            rounds_acted=_rounds(usage.acted[:, index]),
+            rounds_decided_by_risk=_rounds(usage.risk_decided[:, index]),
         )
 
 
-def _rounds(asked: Tensor) -> int | None:
-    """Return the number of rounds with a yes; None if there was no question."""
-    known = asked[~asked.isnan()]
-    return int(known.sum()) if len(known) else None
+def _rounds(flags: Tensor) -> int | None:
+    """Return the number of rounds with a flag of 1; None if all flags are missing."""
+    present = flags[~flags.isnan()]
+    return int(present.sum()) if len(present) else None
 
 
 def _histogram(times: Tensor) -> list[int]:
-    """Return counts of samples used 0 times, once, twice and so on."""
+    """Return the numbers of samples that were used 0 times, once, twice and so on."""
     return np.bincount(times.numpy()).tolist() if len(times) else []
 
 
 def corrected(findings: Findings, alpha: float) -> list[Estimate]:
     """Return all figures and their means over runs, with significance corrected over the study.
 
-    Means make a family of their own: a reader looks at them or at single runs, not at the
-    largest of both.
+    Means are corrected as a separate family: a reader looks at means or at single runs, and not at
+    the largest of both.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
-    for place, figure in enumerate(findings.figures):
+    for index, figure in enumerate(findings.figures):
         if figure.metric != EPSILON:
             key = (figure.attack, figure.contrast, figure.unit, figure.target, figure.metric)
-            groups.setdefault(key, []).append(place)
+            groups.setdefault(key, []).append(index)
     means = [
         average_runs(
-            [findings.figures[place] for place in places],
-            [findings.limits[place] for place in places if place in findings.limits],
+            [findings.figures[index] for index in indices],
+            [findings.limits[index] for index in indices if index in findings.limits],
         )
-        for places in groups.values()
-        if len(places) > 1
+        for indices in groups.values()
+        if len(indices) > 1
     ]
-    # The outcome alone is kept: a study tests thousands of figures.
+    # Only the outcome of a test is stored, because a study tests thousands of figures.
     return [
         figure.model_copy(update={"tests": tests_of(figure.significant)})
         for family in (findings.figures, means)

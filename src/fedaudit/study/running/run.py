@@ -1,4 +1,4 @@
-"""A whole study: every seed's run trained and measured, attacks fitted, and the record written."""
+"""Run of a study: train and measure each seed, fit attacks, and write the record."""
 
 import os
 import shutil
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from fedaudit.results.record import Record
 
 _LISTED = 20
-"""Of more clients than these the sizes are not listed one by one."""
+"""Largest number of clients whose sizes are listed one by one."""
 
 SHADOW = "shadow"
-"""Folder, within a study's, of shadow and reference federations that are in no pool."""
+"""Folder, within a study's folder, of shadow and reference federations outside a pool."""
 
 
 _StudyObject = Annotated[
@@ -74,27 +74,28 @@ def run_study(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> "Record":
-    """Carries a study out and writes its record.
+    """Run a study and write its record.
 
-    Everything that cannot work is refused before anything is trained. A study that was stopped
-    at any moment goes on where it was when it is run again with the same folder, and ends with
-    the same content hash. So does one that has grown since, as :mod:`fedaudit.study.running.folder`
-    says: only what was added is trained or worked out.
+    Unusable settings and data are refused before training. A stopped study resumes if it is run
+    again with the same folder, and ends with the same content hash. If seeds, attacks or figures
+    were added since, only these are trained and computed; see
+    :mod:`fedaudit.study.running.folder`.
 
     Args:
-        study: Its settings.
-        out: Folder for the record, and for the runs where there is no pool.
-        pool: Folder of runs that several studies share; each is trained once.
-        data_dir: Folder with data sets; by default what ``FEDAUDIT_DATA`` says.
-        workers: Processes to train in; 0 for one a core, or for the one that a GPU takes. Changes
-            no result.
-        device: Where clients train and samples are measured. Another kind changes last digits,
-            so that a study is finished on the kind that it was begun on.
-        progress: Called with (phase, done, total) as training, figures and controls go on.
-        log: Takes lines of text for the user.
+        study: The study; :func:`fedaudit.read_study` reads one from a file.
+        out: Folder of the record, and of the runs without a pool.
+        pool: Folder of runs that several studies share; each run is trained once.
+        data_dir: Folder of data sets; by default that of the variable ``FEDAUDIT_DATA``.
+        workers: Number of training processes; 0 for one per core, or for one with a GPU. Results do
+            not depend on it.
+        device: Device that trains clients and computes signals. A study must be finished on the
+            kind of device on which it was started, because last digits differ between kinds.
+        engine: Engine that trains clients, in place of local processes.
+        progress: Called with (phase, done, total) during training, figures and controls.
+        log: Called with lines of text for the user.
 
     Raises:
-        FedauditError: Settings, data, the folder or the engine are unusable.
+        FedauditError: Settings, data, the folder or the engine cannot be used.
 
     Examples:
         >>> from pathlib import Path
@@ -119,21 +120,22 @@ def run_study(
         check_run(run, device)
     work = _work(engine, workers, study.partition.clients, device, progress)
     refuse_other_study(out, study)
-    shadows = [own for run in runs for own in run.own_federations]
+    shadows = [federation for run in runs for federation in run.own_federations]
     places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
-    apart = own_folder(out, SHADOW) if shadows else out / SHADOW
-    places |= {shadow.seed: place_of(shadow, apart, pool, device.type) for shadow in shadows}
+    folder = own_folder(out, SHADOW) if shadows else out / SHADOW
+    places |= {shadow.seed: place_of(shadow, folder, pool, device.type) for shadow in shadows}
     refuse_unmeasured([(run, places[run.seed]) for run in (*runs, *shadows)])
     notes = growth_notes(claim(out, study))
     _announce([*runs, *shadows], places, out, log)
     write_run_places(places, out)
     for folder in {out, *places.values()}:
-        delete_partial_files(folder, before=clock.at)
+        delete_partial_files(folder, before=clock.start_time)
     stored = [_observed(run, places[run.seed], work, log, notes.append) for run in runs]
-    # One extension of all runs after another: what a user waits for is said in that order.
-    for kind in dict.fromkeys(type(one) for run in runs for one in run.extensions):
-        runs = [_fitted(run, kind, places, work, log) for run in runs]
-    # What makes figures is loaded when they are due, so that training need not wait for it.
+    # Each extension is finished for all runs before the next, so that progress shows one at a time.
+    kinds = dict.fromkeys(type(extension) for run in runs for extension in run.extensions)
+    for kind in kinds:
+        runs = [_fit_extension(run, kind, places, work, log) for run in runs]
+    # Imported only now, so that training starts without waiting for the modules of figures.
     from fedaudit.study.running.record import conclude
 
     return conclude(
@@ -154,8 +156,8 @@ def _work(
 ) -> Work:
     if engine is not None:
         return Work(engine, engine.count, device, progress, measuring=engine)
-    most = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
-    count = min(most, clients)
+    limit = workers or (1 if device.type != "cpu" else os.cpu_count() or 1)
+    count = min(limit, clients)
     return Work(local_engine(count), count, device, progress)
 
 
@@ -176,22 +178,26 @@ def _observed(
         return with_all_signals(run, place, stored, work, notes)
 
 
-def _fitted(
+def _fit_extension(
     run: Setup,
     kind: type[Extension],
     places: Mapping[int, Path],
     work: Work,
     log: Callable[[str], None],
 ) -> Setup:
-    """The run, with what an extension of it measures in federations beside it."""
+    """Fit an extension of a run on the federations that it trains."""
 
-    def measured(one: Setup, what: str, begun: Callable[[], Setup] | None) -> list[Stored]:
-        place = places[one.seed]
-        log(f"seed {run.seed}: {what}, in {place}")
-        return _observed(begun() if begun else one, place, work, log)
+    def measure(
+        federation: Setup, phase: str, construct: Callable[[], Setup] | None
+    ) -> list[Stored]:
+        place = places[federation.seed]
+        log(f"seed {run.seed}: {phase}, in {place}")
+        return _observed(construct() if construct else federation, place, work, log)
 
-    own = run.extension(kind)
-    return run if own is None else own.fit(run, Means(places[run.seed], measured, work.progress))
+    extension = run.extension(kind)
+    if extension is None:
+        return run
+    return extension.fit(run, Means(places[run.seed], measure, work.progress))
 
 
 def _announce(
@@ -203,8 +209,8 @@ def _announce(
     missing = [run for run in runs if not is_measured(run, places[run.seed])]
     need = sum(disk_needed(run) for run in missing)
     results = results_needed([run for run in runs if not run.is_shadow])
-    kept_in = place if place.is_dir() else out
-    free = shutil.disk_usage(kept_in).free
+    folder = place if place.is_dir() else out
+    free = shutil.disk_usage(folder).free
     log(f"clients' sizes (seed {first.seed}): {sizes}")
     log(f"adversary: {first.view.description}")
     for line in detectable_leaks(first):
@@ -216,21 +222,21 @@ def _announce(
     )
     if shadows and missing:
         log(shadows)
-    for cost in (one.cost() for one in first.extensions if missing):
+    for cost in (extension.cost() for extension in first.extensions if missing):
         if cost:
             log(cost)
     if first.ignores_people:
         log(
-            "several audited samples are of one person, and intervals will take them as "
+            "several audited samples are of one person, and intervals will treat them as "
             'independent; audit people instead with audit.unit = "person"'
         )
     for name, reason in first.refused.items():
         log(f"not possible in this view: {name} ({reason})")
-    _refuse_full_disk(kept_in, need, out, results)
+    _refuse_full_disk(folder, need, out, results)
 
 
 def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
-    """Raise if what a study keeps of its runs and its results do not fit on their disks."""
+    """Raise if the stored runs or the results of a study do not fit on their disks."""
     if place.stat().st_dev == out.stat().st_dev:
         need, results = need + results, 0
     for folder, bytes_, remedy in (
@@ -245,8 +251,8 @@ def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
             )
 
 
-def _sizes(of: Mapping[ClientId, int]) -> str:
-    """Each client's number of samples, or of many clients the range."""
-    if len(of) > _LISTED:
-        return f"{min(of.values())} to {max(of.values())} samples, {len(of)} clients"
-    return ", ".join(f"{client}: {size}" for client, size in of.items())
+def _sizes(sizes: Mapping[ClientId, int]) -> str:
+    """Return the numbers of samples of all clients, or their range for many clients."""
+    if len(sizes) > _LISTED:
+        return f"{min(sizes.values())} to {max(sizes.values())} samples, {len(sizes)} clients"
+    return ", ".join(f"{client}: {size}" for client, size in sizes.items())
