@@ -210,7 +210,7 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
         ({"records.features": "no.such:thing"}, "cannot import"),
         ({"records.clients": 10**6}, "training records, which are not enough"),
-        ({"records.servers": 20}, "the server 42 of its own .*there are .* and 20"),
+        ({"records.servers": 20}, "42 records of the server .*there are .* and 20"),
         ({"game.targets": 41}, "too few for 41 targets"),
         ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
         ({"neuron.output": "softmax"}, "one-logit"),

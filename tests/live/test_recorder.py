@@ -737,7 +737,7 @@ PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).pa
             [PART, fair_split({2: (torch.rand(30, 4), torch.arange(30) % 2)}, audited=20).part],
             r"samples of part 1 have the shape \(3,\) and those of part 2 \(4,\)",
         ),
-        ([Path("nowhere")], "nowhere does not exist"),
+        ([Path("nowhere")], "nowhere is not there"),
     ],
 )
 def test_parts_that_are_none_are_refused(parts: list[Part], says: str) -> None:
