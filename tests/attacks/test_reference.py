@@ -329,9 +329,9 @@ def test_a_round_that_a_reference_lacks_is_held_against_its_last() -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: RelativeLikelihood(rounds="first"), "'last' or 'mean', got 'first'"),
-        (lambda: RelativeLikelihood(offline=1.5), "from 0 to 1, or -1 to choose it, got 1.5"),
-        (lambda: LikelihoodRatio(variance="none"), "'fixed' or 'each', got 'none'"),
+        (lambda: RelativeLikelihood(rounds="first"), "'first'; give 'last' or 'mean'"),
+        (lambda: RelativeLikelihood(offline=1.5), "is 1.5; give a slope from 0 to 1"),
+        (lambda: LikelihoodRatio(variance="none"), "'none'; give 'fixed' or 'each'"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make: object, match: str) -> None:

@@ -69,5 +69,5 @@ def test_both_attacks_can_follow_the_global_model_instead() -> None:
 
 
 def test_another_snapshot_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"snapshot is 'local' .* or 'global'"):
+    with pytest.raises(BadInput, match=r"give 'local' .* or 'global'"):
         attack_named("fta-c").with_settings({"snapshot": "both"})

@@ -184,8 +184,8 @@ def test_limits_at_the_threshold_used_neither_pass_nor_fail_a_gate(ceiling: floa
     rate = next(check for check in checks if check.metric == "tpr@0.01")
     assert rate.outcome is Outcome.INCONCLUSIVE
     assert rate.reason == (
-        "limits are those at the threshold used and none of the rate; attack the recording again, "
-        "or run the study again"
+        "its limits are those at the threshold used instead of the rate's; attack the recording "
+        "again, or run the study again"
     )
 
 
@@ -375,7 +375,7 @@ def test_a_verdict_searches_for_so_many_figures_and_says_so_of_the_others(
         (check,) = [one for one in verdict(found(*many)).checks if one.open and one.metric]
         texts = [one.more.text for one in check.open if one.more is not None]
         assert len(texts) == 5
-        assert sum("was not for this one" in text for text in texts) == 2
+        assert sum("was not computed" in text for text in texts) == 2
 
 
 EACH = """

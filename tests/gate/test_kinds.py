@@ -108,7 +108,7 @@ def test_every_model_that_clients_use_at_the_end_of_every_run_is_evaluated() -> 
     assert said(both, f"[clusters]\nrisk = {above!r}").outcome is Outcome.FAIL
     between = said(both, f"[clusters]\nrisk = {most - 1e-6!r}")
     assert between.outcome is Outcome.INCONCLUSIVE
-    assert "does not follow from the record" in needed_by(ceiling(between)).text
+    assert "is unknown, as the record has" in needed_by(ceiling(between)).text
 
 
 def test_a_model_of_unknown_risk_or_a_run_without_models_leaves_the_gate_open() -> None:
@@ -153,7 +153,7 @@ def test_a_success_that_refutes_the_named_epsilon_fails_unless_only_uncorrected(
     text = "[games]\nsuccess = 1.0"
     told = said(played(REFUTED), text)
     assert told.outcome is Outcome.FAIL
-    assert "is named 1, and the games refute it" in told.reason
+    assert "claims 1, and the games refute it" in told.reason
     assert said(played(REFUTED), f"{text}\ncontradicted = false").outcome is Outcome.PASS
     barely = point("ome", REFUTED.proven_epsilon - 0.02, None, right=95)
     assert barely.refuted

@@ -99,4 +99,4 @@ def test_seeds_have_a_limit_of_their_own() -> None:
 def test_what_does_not_follow_from_a_record_is_said_to() -> None:
     told = required_sample_size(lambda size: None, 100, 0.05, what="members")
     assert told.count == 0
-    assert "does not follow from the record" in told.text
+    assert "the record does not show how many" in told.text

@@ -86,7 +86,7 @@ def test_a_quarter_of_twenty_clients_a_round_can_be_attacked(tmp_path: Path) -> 
     assert found.coverage.never_measured == absent
     (sentence,) = [one for one in found.untested if "never took part" in one]
     assert sentence.startswith(f"Clients {', '.join(map(str, absent))}: never")
-    assert "every attack carried out" not in evidence(found)
+    assert "every attack was run" not in evidence(found)
 
 
 def test_a_client_of_one_round_refuses_slopes_by_name_and_not_the_gate(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_client_of_one_round_refuses_slopes_by_name_and_not_the_gate(tmp_path:
     (row,) = [one for one in found.attacks if one.name == "fta-l"]
     assert row.uncovered.startswith("client 2: a slope needs at least 2 measured rounds")
     assert any(row.uncovered in one for one in found.untested)
-    assert "every attack carried out" not in evidence(found)
+    assert "every attack was run" not in evidence(found)
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_a_policy_on_each_client_gives_the_reason_why_a_figure_is_missing(tmp_pa
 def test_an_attack_that_no_client_allows_is_not_carried_out(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0], [1], [2]], clients=3))
     assert not [f for f in found.findings if f.attack == "fta-l"]
-    assert "every attack carried out" in evidence(found)
+    assert "every attack was run" in evidence(found)
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_a_site_that_records_its_own_upload_alone_has_membership_figures(
     (row,) = [one for one in found.attacks if one.name == "sia"]
     assert row.status == "refused"
     assert "at least two clients" in row.note
-    assert "every attack carried out" not in evidence(found)
+    assert "every attack was run" not in evidence(found)
     assert exit_code("attack", folder, "--out", tmp_path / "out") == 0
     with pytest.raises(BadInput, match=r"'sia' .*at least two clients"):
         attack_recording(folder, ("sia",), tmp_path / "named", figures=FIGURES)
@@ -226,7 +226,7 @@ def test_clients_that_nobody_audits_refuse_source_inference_alone(tmp_path: Path
     (row,) = [one for one in found.attacks if one.name == "sia"]
     assert row.status == "refused"
     assert "client 3 has no audited sample" in row.note
-    assert "every attack carried out" not in evidence(found)
+    assert "every attack was run" not in evidence(found)
 
 
 def test_a_client_that_left_after_the_first_rounds_is_measured_until_then(tmp_path: Path) -> None:

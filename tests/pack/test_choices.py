@@ -67,7 +67,7 @@ def test_an_attack_that_was_left_out_is_named(run: Path, tmp_path: Path) -> None
     pack = attacked(run, tmp_path, "blackbox-loss")
     assert any("attacks, targets, seeds" in one for one in verify(pack).unchecked)
     found = held_by(verify(pack), run)
-    assert wrong(found) == "the record leaves out attacks of the run: loss-series"
+    assert wrong(found) == "the record omits attacks of the run: loss-series"
 
 
 def test_attacks_that_the_receivers_policy_names_are_enough(run: Path, tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_attacks_that_the_receivers_policy_names_are_enough(run: Path, tmp_path:
     pack = packed(tmp_path / "again" / "record.json", tmp_path, named)
     found = held_by(verify(pack, policy=tmp_path / "policy.toml"), run)
     assert found.problems == []
-    assert any("does not ask for: loss-series" in one for one in found.unchecked)
+    assert any("does not require: loss-series" in one for one in found.unchecked)
     (tmp_path / "mine.toml").write_text(named.replace("blackbox-loss", "loss-series"))
     found = held_by(verify(pack, policy=tmp_path / "mine.toml"), run)
-    assert "lacks attacks that your policy asks for: loss-series" in wrong(found)
-    assert "leaves out attacks of the run: loss-series" in wrong(found)
+    assert "lacks attacks that your policy requires: loss-series" in wrong(found)
+    assert "omits attacks of the run: loss-series" in wrong(found)
 
 
 @pytest.mark.slow
@@ -318,8 +318,8 @@ def test_choices_behind_the_record_of_a_live_recording_are_named(tmp_path: Path)
     (said,) = found.unchecked
     assert "figures.alpha is 1e-09 instead of 0.05" in said
     assert "figures.blind_classifier is False" in said
-    assert "leaves out attacks of the run: avg-cosine, fedmia-1" in wrong(
+    assert "omits attacks of the run: avg-cosine, fedmia-1" in wrong(
         Verified(compare_choices(few, folder, None).problems, [])
     )
     nobody = whole.model_copy(update={"nobody_is_a_member": True})
-    assert "calls unseen samples members" in compare_choices(nobody, folder, None).problems[0]
+    assert "labels unseen samples as members" in compare_choices(nobody, folder, None).problems[0]

@@ -231,7 +231,7 @@ def test_a_verdict_that_is_not_the_policys_is_found_though_all_hashes_fit(pack: 
     (pack / "policy.toml").write_text(text.replace("auc = 0.6", "auc = 0.49"))
     resealed(pack)
     said = wrong(pack)
-    assert "verdict.json is not what the policy says of the record (inconclusive)" in said
+    assert "verdict.json is not the verdict of the policy on the record" in said
     assert "manifest.json has another outcome than record and policy" in said
 
 
@@ -241,7 +241,7 @@ def test_a_figure_that_was_made_nicer_is_found_though_all_hashes_fit(pack: Path)
     first.get("figures", [first])[0]["high"] = 0.51
     write_with_digest(packed, pack / "record.json")
     resealed(pack)
-    assert "verdict.json is not what record and policy give" in wrong(pack)
+    assert "verdict.json does not follow from record and policy" in wrong(pack)
 
 
 @pytest.mark.parametrize("name", ["report.html", "gate.xml", "study.toml", "verdict.json"])
@@ -251,7 +251,7 @@ def test_a_file_that_is_not_made_of_the_record_is_found_though_all_hashes_fit(
     path = pack / name
     path.write_text(path.read_text(encoding="utf-8") + " ", encoding="utf-8")
     resealed(pack)
-    assert f"{name} is not what record and policy give" in wrong(pack)
+    assert f"{name} does not follow from record and policy" in wrong(pack)
 
 
 def test_samples_that_were_put_back_are_found_though_all_hashes_fit(pack: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_pack_that_was_replaced_as_a_whole_is_found_by_the_digest_alone(
     (tmp_path / "other").mkdir()
     other = packed(found(auc(0.48, 0.51), bound(0.1)), tmp_path / "other")
     assert verify(other).problems == []
-    assert "is not that of this digest" in wrong(other, digest)
+    assert "does not have the given digest" in wrong(other, digest)
     with pytest.raises(BadInput, match="64 digits"):
         verify(pack, digest="abc")
 
@@ -310,7 +310,7 @@ def test_a_manifest_of_something_else_is_a_problem_and_no_crash(pack: Path) -> N
 def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path) -> None:
     true = played(point(right=55))
     games = true.model_copy(update={"content_hash": "ab" * 32})
-    with pytest.raises(Damaged, match="does not have its own content hash"):
+    with pytest.raises(Damaged, match="does not match its content hash"):
         packed(games, tmp_path)
     pack = packed(true, tmp_path)
     assert verify(pack).problems == []
@@ -318,15 +318,15 @@ def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path)
     document["points"][0]["batch"] += 1
     write_with_digest(document, pack / "record.json")
     resealed(pack)
-    assert "record.json does not have its own content hash" in wrong(pack)
+    assert "record.json does not match its content hash" in wrong(pack)
 
 
 def test_a_pack_goes_to_a_new_folder_only(original: Path, tmp_path: Path) -> None:
     source = original.parent
     (tmp_path / "mine").write_text("x")
-    with pytest.raises(BadInput, match="holds something"):
+    with pytest.raises(BadInput, match="is not empty"):
         write_pack(source / "record.json", source / "policy.toml", tmp_path)
-    with pytest.raises(BadInput, match="holds something"):
+    with pytest.raises(BadInput, match="is not empty"):
         write_pack(source / "record.json", source / "policy.toml", tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "x"
 
@@ -413,7 +413,7 @@ def test_what_was_cut_off_is_replaced_only_where_nothing_else_lies(
     pack = tmp_path / "pack"
     (pack / packing.UNFINISHED).mkdir(parents=True)
     (pack / beside).write_text("mine")
-    with pytest.raises(BadInput, match="holds something"):
+    with pytest.raises(BadInput, match="is not empty"):
         write_pack(original.parent / "record.json", original.parent / "policy.toml", pack)
     assert (pack / beside).read_text() == "mine"
 
@@ -575,7 +575,7 @@ def test_counts_of_what_was_suppressed_must_be_those_of_the_record(pack: Path) -
     rewritten(pack, suppressed={**counts, "findings": 3})
     assert "says that 3 findings were suppressed, and record.json has 0 of these" in wrong(pack)
     rewritten(pack, suppressed={})
-    assert "counts other things as suppressed" in wrong(pack)
+    assert "counts other parts as suppressed" in wrong(pack)
 
 
 def test_counts_that_the_packed_record_contradicts_are_found(tmp_path: Path) -> None:
@@ -612,7 +612,7 @@ def test_a_high_figure_cannot_be_called_suppressed(tmp_path: Path) -> None:
     gone = {"value": None, "low": None, "high": None}
     hidden = auc(0.8, 0.9, **gone, note="suppressed: fewer than 10 samples on a side")
     said = wrong(packed(found(hidden, bound(0.1)), tmp_path))
-    assert "calls figures suppressed that are on 10 samples a side or more" in said
+    assert "marks figures as suppressed that have 10 samples a side or more" in said
 
 
 def test_settings_that_no_recorder_writes_are_found(tmp_path: Path) -> None:
@@ -637,6 +637,6 @@ def test_a_clause_map_that_was_changed_is_found_however_the_pack_was_sealed(pack
     assert "AUC at most 0.520" in text
     path.write_text(text.replace("AUC at most 0.520", "AUC at most 0.502"), encoding="utf-8")
     resealed(pack)
-    assert "clauses.json is not what record and policy give" in wrong(pack)
+    assert "clauses.json does not follow from record and policy" in wrong(pack)
     path.unlink()
     assert "clauses.json is missing" in wrong(pack)

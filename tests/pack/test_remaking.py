@@ -174,7 +174,7 @@ def test_a_folder_that_is_no_run_is_refused(
 
 
 def test_games_need_no_recording(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="leave it out"):
+    with pytest.raises(BadInput, match="omit the recording"):
         made_again(played(NONE), tmp_path)
 
 

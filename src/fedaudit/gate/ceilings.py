@@ -418,7 +418,7 @@ def _members(question: Question) -> Iterator[Judged]:
             yield Judged(
                 what,
                 figure,
-                f"limits are those {AT_THRESHOLD} and none of the rate; attack the recording "
+                f"its limits are those {AT_THRESHOLD} instead of the rate's; attack the recording "
                 "again, or run the study again",
             )
         else:
@@ -485,7 +485,7 @@ def _groups(question: Question) -> Iterator[Judged]:
     groups: dict[str, list[Estimate]] = {}
     named = set(policy.targets)
     for row in record.groups:
-        # Of an unfair contrast nothing is judged: see :func:`unfair_contrasts`.
+        # Unfair contrasts are not judged: see :func:`unfair_contrasts`.
         if row.fair and (not named or row.target in named):
             groups.setdefault(row.attack, []).append(row)
     for attack in judged_attacks(record, policy):
@@ -517,7 +517,7 @@ def _bounds(question: Question) -> Iterator[Judged]:
     reason = _reasons_missing(question.record)
     for run, figure in _of_runs(question._replace(contrast="unseen"), each=True):
         if run.target is None:
-            # Each client's coins bound epsilon by themselves.
+            # Each client's coins give a separate bound on epsilon.
             continue
         if (figure is None or figure.value is None) and run.target in unbounded:
             continue
@@ -579,11 +579,11 @@ def _excess(figure: Estimate, figures: Sequence[Estimate], question: Question) -
     fails = figure.low is not None and figure.low > question.ceiling
     passes = success.high is not None and success.high <= question.ceiling
     if has_older_level(figure) and not (fails or passes):
-        # The older level is too high, so that the excess is too low: only a failure is certain, or
-        # a pass of the whole success.
+        # The older level is too high and the excess too low, so that only a failure, or a pass of
+        # the success rate itself, is certain.
         return Judged(what, judged, OLDER_LEVEL)
     if figure.seed is not None:
-        # A forecast, for which the level counts as known.
+        # A forecast, which treats the level as known.
         limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
         settling = partial(
             more_samples, limits, success.samples, question.ceiling, less=figure.level or 0.0
@@ -630,8 +630,8 @@ _NOT_IN_THE_RECORD = RequiredSamples(
     what="samples",
     count=0,
     then=None,
-    text="how many more samples would settle it does not follow from the record, which has the "
-    "risk and not the counts behind it",
+    text="the number of further samples that would settle it is unknown, as the record has the "
+    "risk without its counts",
 )
 
 

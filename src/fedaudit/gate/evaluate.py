@@ -110,10 +110,10 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
     for point, claim in claims:
         if proven_epsilon(point, len(claims)) > claim:
             name = point_name(point, record)
-            faults.append(f"{name} is named {claim:g}, and the games refute it")
+            faults.append(f"{name} claims {claim:g}, and the games refute it")
         elif point.refuted:
             name = point_name(point, record)
-            unsure.append(f"{name} by its own test, not by one that is corrected")
+            unsure.append(f"{name} by its own test, but not after correction")
     if claims:
         certain = faults or not unsure
         otherwise = Outcome.FAIL if certain else Outcome.INCONCLUSIVE
@@ -130,8 +130,8 @@ def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
     if small := too_small_alone(record, membership):
         clients = listed([client_name(client) for client in small])
         yield (
-            f"{clients} alone: too few audited samples, and therefore judged together with the "
-            "others"
+            f"{clients} individually: too few audited samples, so they are judged together with "
+            "the others"
         )
     attacks: dict[str, list[str]] = {}
     judged = set(judged_attacks(record, membership))
@@ -188,12 +188,12 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
 MOST_TOLD = 3
 _OF_GAMES = (
     "Limits of games won are the record's own, 95% at each point, not corrected for the number "
-    "of points; a pass needs all of them. Bounds on epsilon are made anew from the record's "
-    "counts, with an error of 5% shared by all points that are judged."
+    "of points; a pass needs all of them. Bounds on epsilon are recomputed from the record's "
+    "counts, with an error of 5% shared by all judged points."
 )
 _BOUNDS = (
-    "Lower bounds on epsilon refute nothing here; they can show that a budget is exceeded and "
-    "never that it is kept."
+    "No lower bound on epsilon exceeds its ceiling; such bounds can show that a budget is "
+    "exceeded, but never that it is kept."
 )
 
 
@@ -208,7 +208,7 @@ def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Chec
         parts += _told(checks, Outcome.FAIL, "Failed")
         parts += _told(checks, Outcome.INCONCLUSIVE, "Not settled")
         decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
-        parts += [] if decided else ["No ceiling was kept by any limit."]
+        parts += [] if decided else ["No figure's limits decide about a ceiling."]
     if any(check.outcome is Outcome.NOT_REFUTED for check in checks):
         parts.append(_BOUNDS)
     return " ".join(parts)
@@ -227,15 +227,14 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
     sure = f"{100 * policy.evidence.confidence:.6g}%"
     text = (
         f"Limits are the record's own, at {sure} or more each, and are not corrected for the "
-        f"{plural(figures, 'figure')} looked at. A pass needs no correction: every figure must "
-        "pass by itself, so that one that is truly above its ceiling gets by no more often than "
-        "its own limits are wrong. That one of many fails by chance is more likely than for one "
-        "alone."
+        f"{plural(figures, 'figure')}. A pass needs no correction: every figure must pass, so "
+        "that a figure whose actual value is above its ceiling passes no more often than its "
+        "limits are wrong. With many figures it is more likely that one fails by chance."
     )
     if judged_attacks(record, policy.membership) or policy.sources is not None:
         text += (
             " A figure above its ceiling fails only if the record's own test, corrected over the "
-            f"study (Holm, {100 * alpha_of(record):g}%), does not leave open that it is guessing."
+            f"study (Holm, {100 * alpha_of(record):g}%), finds it above guessing."
         )
     if policy.membership is not None and policy.membership.epsilon is not None:
         text += (
@@ -250,7 +249,8 @@ def _passed(ceilings: Sequence[Check]) -> list[str]:
     nearest = max(passed, key=_used)
     return [
         f"All {plural(figures, 'figure')} under {plural(len(passed), 'ceiling')} have upper limits "
-        "at or below them, and all else that the policy asks for is there. Nearest to its ceiling: "
+        "at or below them, and all other requirements of the policy are met. Nearest to its "
+        "ceiling: "
         f"{_worst(nearest)}, where {shown(nearest.ceiling, nearest.metric)} is allowed."
     ]
 

@@ -35,7 +35,7 @@ MOST_LINES = 40
 _LEAST_ROWS = 4
 _FIGURE, _WIDEST_FIGURE = 21, 34
 """Columns of a figure with both limits, such as "0.582 (0.516–0.645)"."""
-_WHOLE = "a verdict written with --json or --junit has all of it"
+_WHOLE = "a verdict written with --json or --junit is complete"
 
 
 def verdict_json(verdict: Verdict) -> str:
@@ -55,15 +55,15 @@ def refuse_taken(
     if not target.exists():
         return
     if any(path.exists() and target.samefile(path) for path in inputs):
-        raise BadInput(f"{target} is what is read here; write to another file")
+        raise BadInput(f"{target} is an input of this command; write to another file")
     start = b""
     if target.is_file():
         with open_regular(target) as file:
             start = file.read(200)
     if not any(mark in start for mark in marks):
         raise BadInput(
-            f"{target} is there and is no {what}, so that it is not replaced; write to another "
-            "file, or delete it"
+            f"{target} exists and is no {what}, so it is not replaced; write to another file, or "
+            "delete it"
         )
 
 

@@ -25,7 +25,7 @@ def _refuse_repeated(values: tuple[Value, ...]) -> tuple[Value, ...]:
     """Raise if a list names something twice, which would be judged twice."""
     repeated = [value for value, count in Counter(values).items() if count > 1]
     if repeated:
-        raise ValueError(f"{str(repeated[0])[:80]!r} stands there twice; name it once")
+        raise ValueError(f"{str(repeated[0])[:80]!r} is named twice; name it once")
     return values
 
 
@@ -94,7 +94,7 @@ class MembershipPolicy(Table):
     def _rates(cls, ceilings: dict[str, float]) -> dict[str, float]:
         named = {f"{_rate(text):g}": ceiling for text, ceiling in ceilings.items()}
         if len(named) < len(ceilings):
-            raise ValueError("a false-positive rate stands there twice")
+            raise ValueError("a false-positive rate is given twice; give each once")
         return named
 
 
@@ -220,7 +220,7 @@ name = "default"
 auc = 0.6
 tpr = { "0.01" = 0.05, "0.001" = 0.02 }   # by false-positive rate
 epsilon = 2.0                             # lower bounds: above it fails, below it proves nothing
-contrasts = ["unseen", "other_client"]    # or "mixed"; each is judged by itself, if it is fair
+contrasts = ["unseen", "other_client"]    # or "mixed"; each is judged separately, if it is fair
 clients = "pooled"                        # small clients together; or "each"
 small_audits = "not judged"               # rates that need more samples; or "inconclusive"
 seeds = "each"                            # the worst run; or "these runs", "further runs"
@@ -284,5 +284,5 @@ def _rate(text: str) -> float:
         raise ValueError(f"a false-positive rate is written like 0.01, not {text[:40]!r}")
     rate = float(text)
     if not 0 < rate <= 1:
-        raise ValueError(f"a false-positive rate lies in (0, 1], not at {text[:40]}")
+        raise ValueError(f"a false-positive rate is {text[:40]}; give a share in (0, 1]")
     return rate

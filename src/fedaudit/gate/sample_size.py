@@ -83,7 +83,7 @@ def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settle
         if high >= most:
             return None
         low, high = high, min(2 * high, most)
-    # Limits draw together as the sample grows, so that what decides once decides from there on.
+    # Limits narrow as the sample grows, so that all larger sizes decide too.
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle) is Outcome.INCONCLUSIVE else (low, middle)
@@ -122,17 +122,17 @@ def required_sample_size(
     searches = _left.get()
     if searches is not None and next(searches, None) is None:
         return unknown(
-            f"what would settle it is searched for {MOST_SEARCHES:,} figures of a verdict and was "
-            "not for this one"
+            "the number of samples that would settle it was not computed, as this is done for "
+            f"{MOST_SEARCHES:,} figures of a verdict only"
         )
     if limits(start) is None:
-        return unknown("how many more samples would settle it does not follow from the record")
+        return unknown("the record does not show how many more samples would settle it")
     settled = smallest(limits, start, ceiling, most=MOST_TIMES * start if most is None else most)
     if settled is None:
         sort = what.partition(" (")[0]
         largest = f"{MOST_TIMES} times as many {sort}" if most is None else f"{most:,} {sort}"
         return unknown(
-            f"the figure lies so near the ceiling that even {largest} would not settle it"
+            f"the figure is so close to the ceiling that even {largest} would not settle it"
         )
     missing = each * (settled.size - start)
     return RequiredSamples(
@@ -246,5 +246,5 @@ def _refused(rate: float, nonmembers: int) -> RequiredSamples | None:
         what="non-members",
         count=missing,
         then=None,
-        text=f"{missing:,} more non-members are needed to see this rate at all",
+        text=f"{missing:,} more non-members are needed to measure this rate",
     )

@@ -47,7 +47,7 @@ class Trust(NamedTuple):
         """Return why a figure may be too high; empty for no reason."""
         if self.unsound or figure is None or not figure.doubt:
             return self.unsound
-        return f"the control {figure.doubt} failed, so that it may not be leakage"
+        return f"the control {figure.doubt} failed, so the figure may not be leakage"
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
@@ -63,7 +63,7 @@ def control_checks(
     Controls of attacks that are not judged do not count.
     """
     otherwise = Outcome(policy.controls.otherwise)
-    # No leak can be planted in a recorded federation.
+    # A recorded federation has no planted leak.
     required = [
         kind for kind in policy.controls.required if not (record.watched and kind == POSITIVE)
     ]
@@ -128,19 +128,19 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
             yield demand("evidence", "scores with the right sign", _few(lower), unsettled)
     if policy.sources is not None:
         turned = [
-            f"{shortened(figure.success.attack)}: right less often than a guess"
+            f"{shortened(figure.success.attack)}: right less often than guessing"
             for figure in wrong_side(on_sources(record))
         ]
         if turned:
             yield demand("evidence", "scores with the right sign", _few(turned), unsettled)
-    # An attack that ran has a note only where it failed in some of its runs.
+    # An attack that ran has a note only if it failed in some of its runs.
     broken = [
         row
         for row in record.attacks
         if row.status == "failed" or (row.status == "run" and row.note)
     ]
     faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in broken]
-    yield demand("evidence", "every attack carried out", _few(faults), unsettled)
+    yield demand("evidence", "every attack was run", _few(faults), unsettled)
 
 
 def _among(labels: Mapping[Setting, str], figure: Estimate) -> str:
@@ -167,8 +167,8 @@ def _uncovered(record: Record, coverage: Coverage, *, sampled: bool) -> list[str
         ]
     if coverage.sampled_rounds and not sampled:
         faults.append(
-            f"every {coverage.every} rounds were measured, and not what clients sent in the "
-            "others; measure every round, or set evidence.sampled_rounds"
+            f"only every {coverage.every} rounds were measured; measure every round, or set "
+            "evidence.sampled_rounds"
         )
     return faults
 
@@ -176,11 +176,11 @@ def _uncovered(record: Record, coverage: Coverage, *, sampled: bool) -> list[str
 def _unsound(record: Record) -> str:
     if record.evaluation != "aligned":
         return (
-            f"the evaluation is {record.evaluation!r}, the published way, which shows leakage "
-            "where there is none"
+            f"the evaluation is {record.evaluation!r}, the published method, which reports "
+            "leakage without any leak"
         )
     if record.nobody_is_a_member:
-        return "nobody was a member: the record shows what an evaluation finds in nothing"
+        return "members were unseen samples: the record shows what is found without any leak"
     return ""
 
 
@@ -195,7 +195,7 @@ def _unlearned(record: Record, demands: EvidencePolicy) -> list[str]:
     return _few(
         [
             f"its task has no accuracy, and no attack is above guessing with "
-            f"{shortened(defense_name(name))}, so that the models may have learned nothing; where "
+            f"{shortened(defense_name(name))}, so that the models may have learned nothing; if "
             "their loss shows that they have, set evidence.least_learned to 0"
             for name in sorted({row.defense for row in rows} - with_accuracy - leaks)
         ]
@@ -221,7 +221,7 @@ def _missing(
     if not lacking:
         return []
     if len(lacking) == len(attacks):
-        # If it could not be run anywhere, for one reason, that reason is reported.
+        # If one reason prevented all runs, that reason is reported.
         reasons = {control.note for control in rows if control.passed is None and control.note}
         if len(reasons) == 1 and not ran:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]

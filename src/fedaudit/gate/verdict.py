@@ -151,7 +151,7 @@ def concluded(checks: Sequence[Check]) -> Outcome:
 
 def _needs(results: Sequence[Held]) -> str:
     """Return the evidence that would settle the hardest of several figures; empty if unknown."""
-    # What a control takes back is settled by no number of samples.
+    # More samples never settle a figure that a failed control invalidates.
     unsettled = [
         result
         for result in results
@@ -175,7 +175,7 @@ def _needs(results: Sequence[Held]) -> str:
 
 def _rank(result: Held) -> tuple[int, float]:
     limits = [number for number in (result.high, result.value, result.low) if number is not None]
-    # A figure that is absent is worse than one that is merely too wide.
+    # A missing figure is worse than one whose limits are too wide.
     return gravity(result.outcome), limits[0] if limits else float("inf")
 
 
@@ -281,16 +281,16 @@ def _outcome(
     stated = level(figure.method)
     is_sure = stated is not None and stated >= confidence - _SLACK
     if figure.low is None and figure.high is None:
-        why = figure.method or figure.note or "none was made"
+        why = figure.method or figure.note or "none was computed"
         return Outcome.INCONCLUSIVE, f"no interval: {why}", is_sure
     if not is_sure:
         stating = "no confidence" if stated is None else f"{stated:.6g}"
-        reason = f"its limits state {stating}, and the policy asks for {confidence:g}"
+        reason = f"its limits state {stating}, and the policy requires {confidence:g}"
         return Outcome.INCONCLUSIVE, reason, False
     outcome = against(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
         return Outcome.INCONCLUSIVE, f"{_ABOVE} {doubt}", False
-    # Other doubts may end with more samples; that of a failed control does not.
+    # More samples may resolve other doubts, but not that of a failed control.
     if outcome is Outcome.INCONCLUSIVE and figure.doubt:
         return outcome, f"{_AROUND} {doubt}", False
     return outcome, "", outcome is Outcome.INCONCLUSIVE

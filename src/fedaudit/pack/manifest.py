@@ -186,7 +186,7 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
     try:
         key = load_pem_private_key(_pem(path), password=None)
-    # A key in a form that is not known is a ValueError, one with a password a TypeError.
+    # An unknown form of key raises a ValueError, one with a password a TypeError.
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadInput(
             f"{path} is no private key in PEM without a password ({error}); {_HOW}"
@@ -212,8 +212,8 @@ def public_key(path: Path) -> "Ed25519PublicKey":
         raise BadInput(f"{path} is a public key of another kind than Ed25519; {how}")
     if _is_weak(key.public_bytes_raw()):
         raise BadInput(
-            f"{path} is a public key for which nobody needs a private one to sign (a point of "
-            f"small order, or written in another way than its only one); {how}"
+            f"{path} is a weak public key, for which anybody can sign without a private one (a "
+            f"point of small order, or a non-canonical encoding); {how}"
         )
     return key
 

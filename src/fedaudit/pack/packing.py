@@ -171,10 +171,10 @@ def _fill(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> No
         if signature is not None:
             (part / SIGNATURE_FILE).write_bytes(signature)
     except BaseException:
-        # A full disk would otherwise stay full of what is of no use.
+        # The incomplete pack is useless, and the disk may be full.
         shutil.rmtree(part, ignore_errors=True)
         raise
-    # The manifest last, so that a pack that was cut off has none.
+    # The manifest last, so that an incomplete pack has none.
     for name in sorted(path.name for path in part.iterdir() if path.name != MANIFEST_FILE):
         (part / name).replace(folder / name)
     (part / MANIFEST_FILE).replace(folder / MANIFEST_FILE)
@@ -228,8 +228,7 @@ def _refuse_used(folder: Path) -> None:
         ours |= {UNFINISHED, *FILES, SIGNATURE_FILE}
     if not present <= ours:
         raise BadInput(
-            f"{folder} is there and holds something; give a folder that is new or empty with "
-            f"{option('out')}"
+            f"{folder} exists and is not empty; give a new or empty folder with {option('out')}"
         )
 
 
@@ -241,7 +240,7 @@ def _refuse_file_name(folder: Path) -> None:
     """Raise if the name of a new folder is that of an archive or another file."""
     if folder.suffix.lower() in _OF_FILES and not folder.is_dir():
         stem = folder
-        # Of several, as in pack.tar.gz.
+        # There may be several suffixes, as in pack.tar.gz.
         while stem.suffix.lower() in _OF_FILES:
             stem = stem.with_suffix("")
         endings = folder.name.removeprefix(stem.name)
@@ -255,7 +254,7 @@ def _refuse_file_name(folder: Path) -> None:
 def _refuse_other_hash(record: Record) -> None:
     if games_hash(record) != record.content_hash:
         raise Damaged(
-            f"the record {record.name[:80]!r} does not have its own content hash: something in it "
+            f"the record {record.name[:80]!r} does not match its content hash: something in it "
             "was changed after the games; take the original record"
         )
 

@@ -95,7 +95,10 @@ def made_again(
 
 def _refuse_games(record: Record) -> None:
     if record.kind == "games":
-        raise BadInput("a record of games holds all that its content hash is over; leave it out")
+        raise BadInput(
+            "a record of games needs no recording, as its content hash covers it alone; omit the "
+            "recording"
+        )
 
 
 def differences(
@@ -117,8 +120,8 @@ def differences(
             yield _difference(field, getattr(record, field), getattr(packable, field))
     if packable.content_hash != record.content_hash:
         yield (
-            "the record's content hash is not that of what the run has measured; on another "
-            "machine or with other versions, last digits may differ"
+            "the record's content hash is not that of the run's measurements; on another machine "
+            "or with other versions, last digits may differ"
         )
     folder_record = _own_record(record, recording)
     if folder_record is not None:
@@ -126,8 +129,8 @@ def differences(
     for name, count in counted(hidden, packable).items():
         if counts is not None and counts.get(name) != count:
             yield (
-                f"the manifest says that {counts.get(name, 0)} of {name} were suppressed, and of "
-                f"what the run gives it is {count}"
+                f"the manifest says that {counts.get(name, 0)} of {name} were suppressed, and the "
+                f"run gives {count}"
             )
 
 
@@ -141,7 +144,7 @@ def _other_verdicts(verified: Verified, recomputed: Record) -> Iterator[str]:
             if packed_outcome is not outcome:
                 yield (
                     f"by {whose} policy the verdict on the packed record is {packed_outcome}, and "
-                    f"on all that the run gives {outcome}"
+                    f"on the full results of the run it is {outcome}"
                 )
 
 
@@ -149,11 +152,11 @@ def not_shown(record: Record, recording: Path) -> Iterator[str]:
     """Yield statements of a packed record that its recording does not show."""
     folder_record, place = _own_record(record, recording), made_where(record)
     if folder_record is None:
-        yield f"{place}: the folder has no record of just this content to compare with"
+        yield f"{place}: the folder has no record of this content to compare with"
     elif folder_record.environment == record.environment:
         yield f"{place}, but that the folder's own record says the same"
     else:
-        started = shortened(folder_record.environment.started) or "not said"
+        started = shortened(folder_record.environment.started) or "not stated"
         yield (
             f"{place}: the folder's own record was made at another time ({started}), as it may be "
             "several times"
@@ -210,8 +213,8 @@ def _other_making(record: Record, folder_record: Record) -> Iterator[str]:
         if packed != expected:
             values = shortened(f"{packed!r} instead of {expected!r}", 120)
             yield (
-                f"the record's {name} is {values}, as the folder's own record of the same has it; "
-                "where that was made again since, pack it anew"
+                f"the record's {name} is {values}, as in the folder's own record; if that was "
+                "written again since, pack it again"
             )
 
 
@@ -267,15 +270,15 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
     required = planned if policy is None else (asked_attacks(policy) or planned)
     problems, unchecked = [], []
     if missing := sorted((required & planned) - attacks):
-        problems.append(f"the record leaves out attacks of the run: {listed(missing)}")
+        problems.append(f"the record omits attacks of the run: {listed(missing)}")
     if unasked := sorted(planned - required - attacks):
         unchecked.append(
-            f"attacks of the run that the record leaves out and your policy does not ask for: "
+            f"attacks of the run that the record omits and your policy does not require: "
             f"{listed(unasked)}"
         )
     if added := sorted(attacks - planned):
         unchecked.append(
-            f"whether attacks were chosen after a look at the figures: the run does not name "
+            f"whether attacks were chosen with knowledge of the figures: the run does not name "
             f"{listed(added)}, and tests are corrected over all"
         )
     figures = FiguresSection() if study is None else study.figures
@@ -290,10 +293,10 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
         problems.append(f"settings of figures are not those of the run: {listed(changes)}")
     elif changes:
         unchecked.append(
-            "whether settings of figures were chosen after a look at them, as a recording states "
-            f"none: {listed(changes)}"
+            "whether settings of figures were chosen with knowledge of the figures, as a recording "
+            f"states none: {listed(changes)}"
         )
     if record.nobody_is_a_member and not figures.nobody_is_a_member:
-        problems.append("the record calls unseen samples members, so that it can show no leak")
+        problems.append("the record labels unseen samples as members, so it cannot show a leak")
     checked = [] if problems else ["attacks and settings of figures are those of the run"]
     return Findings(problems, [] if unchecked else checked, unchecked)

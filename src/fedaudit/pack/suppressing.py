@@ -196,7 +196,7 @@ def _hidden_groups(
 ) -> set[str]:
     if division.by == "class":
         return _with_complement(sizes, (), smallest, whole)
-    # Clients have the target's members in common, so that only their own samples add up.
+    # Clients share the target's members, so that only their own samples add up.
     if any(size.members < smallest for size in sizes.values()):
         return set(sizes)
     others = {name: Size(size.nonmembers, size.nonmembers) for name, size in sizes.items()}
@@ -204,25 +204,27 @@ def _hidden_groups(
     return _with_complement(others, {str(client) for client in clients}, smallest, together)
 
 
-def hidden_classes(samples: Mapping[int, int], whole: int, smallest: int) -> set[int]:
+def hidden_classes(samples: Mapping[int, int], total: int, smallest: int) -> set[int]:
     """Return classes whose counts must be hidden."""
     sizes = {label: Size(count, count) for label, count in samples.items() if count}
-    return _with_complement(sizes, (), smallest, Size(whole, whole))
+    return _with_complement(sizes, (), smallest, Size(total, total))
 
 
 def _with_complement(
     sizes: Mapping[Name, Size],
     always: Collection[Name],
     smallest: int,
-    whole: Size | None = None,
+    total: Size | None = None,
 ) -> set[Name]:
     """Return small groups and ``always``, and larger ones until no hidden group follows."""
     hidden = {name for name, size in sizes.items() if size.smaller < smallest or name in always}
     rising = sorted(sizes.keys() - hidden, key=lambda name: (sizes[name].smaller, str(name)))
     for name in rising:
-        gone = [sizes[group] for group in hidden]
+        hidden_sizes = [sizes[group] for group in hidden]
         visible = [size for group, size in sizes.items() if group not in hidden]
-        if (not gone or _is_blurred(gone, smallest)) and not _leaves_few(visible, whole, smallest):
+        if (not hidden_sizes or _is_blurred(hidden_sizes, smallest)) and not _leaves_few(
+            visible, total, smallest
+        ):
             break
         hidden.add(name)
     return hidden
@@ -233,12 +235,12 @@ def _is_blurred(gone: Sequence[Size], smallest: int) -> bool:
     return len(gone) > 1 and _sum(gone).smaller >= smallest
 
 
-def _leaves_few(visible: Sequence[Size], whole: Size | None, least: int) -> bool:
+def _leaves_few(visible: Sequence[Size], total: Size | None, least: int) -> bool:
     """Return whether the whole minus the visible groups is a small group."""
-    if whole is None:
+    if total is None:
         return False
     shown_size = _sum(visible)
-    remainder = Size(whole.members - shown_size.members, whole.nonmembers - shown_size.nonmembers)
+    remainder = Size(total.members - shown_size.members, total.nonmembers - shown_size.nonmembers)
     return 0 < remainder.smaller < least
 
 

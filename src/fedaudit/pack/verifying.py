@@ -93,7 +93,7 @@ def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) ->
             f"the verdict on the packed record is {outcome}"
         )
     if missing:
-        problems.append(f"the record lacks attacks that your policy asks for: {listed(missing)}")
+        problems.append(f"the record lacks attacks that your policy requires: {listed(missing)}")
     checked = [] if problems else [f"policy.toml has the settings of your policy {source.name}"]
     return Findings(problems, checked)
 
@@ -114,7 +114,7 @@ def foreign_names(record: Record, policy: Policy) -> Findings:
     if others:
         unchecked.append(f"attacks that this fedaudit does not know: {listed(others)}")
     if owned:
-        unchecked.append(f"what attacks of the sender's own compute: {listed(owned)}")
+        unchecked.append(f"what the sender's custom attacks compute: {listed(owned)}")
     problems = [f"names with letters outside ASCII: {listed(ascii(row) for row in odd)}"]
     return Findings(problems if odd else [], [], unchecked)
 
@@ -123,7 +123,7 @@ def coverage_notes(record: Record) -> Iterator[str]:
     """Yield what the coverage of a record leaves open."""
     gaps = coverage_gaps(record)
     if gaps:
-        yield f"what was {gaps[:1].lower()}{gaps[1:]}; the record's figures say nothing about it"
+        yield f"what was {gaps[:1].lower()}{gaps[1:]}; the record has no figures on it"
     elif record.watched and record.coverage is None:
         yield "which rounds and uploads were measured: the record does not state its coverage"
 
@@ -194,8 +194,8 @@ OTHER_VERSION = 4
 """Exit code for one that nothing is wrong with, made by another version; 3 is of the gate."""
 
 FROM_THE_RUN = (
-    "every figure, control and count of the record is that of what the run has measured, and every "
-    "setting the run's"
+    "every figure, control and count of the record follows from the run's measurements, and every "
+    "setting is the run's"
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
@@ -306,19 +306,19 @@ def verify(
 def not_shown_alone(record: Record) -> Iterator[str]:
     """Yield statements that the files of a pack alone do not show."""
     if record.kind == "games":
-        yield "whether the games ended so, which only playing them again shows"
+        yield "whether the games had these outcomes, which only playing them again shows"
         yield f"{made_where(record)}, and the name and hours, which nothing in the pack shows"
         return
     yield f"whether {FROM_THE_RUN}, which only the folder of its run shows (--recording)"
     yield (
-        "whether attacks, targets, seeds or settings of figures of the run were left out or "
+        "whether attacks, targets, seeds or settings of figures of the run were omitted or "
         "changed, which only the folder of its run shows (--recording)"
     )
     yield f"{made_where(record)}, which nothing in the pack shows"
     unsure = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
     yield (
-        f"how many of {unsure} were suppressed, as {MANIFEST_FILE} says: only that of findings "
-        "follows from the record, and the folder of its run shows all (--recording)"
+        f"how many of {unsure} were suppressed, as {MANIFEST_FILE} states: the record shows only "
+        "the number of findings, and the folder of its run shows all (--recording)"
     )
 
 
@@ -332,14 +332,14 @@ def made_where(record: Record) -> str:
         f"commit {shortened(environment.commit) or 'not said'}",
         f"device {shortened(environment.device, 80) or 'not said'}",
         f"started {shortened(environment.started) or 'not said'}",
-        f"versions {shortened(versions, 200) or 'not said'}",
+        f"versions {shortened(versions, 200) or 'not stated'}",
     ]
     return f"where, when and with what the record was made ({'; '.join(facts)})"
 
 
 def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
     """Return why the manifest is not signed by a key; empty if it is."""
-    fault = _unreadable(folder / SIGNATURE_FILE, most=SIGNATURE_BYTES)
+    fault = _unreadable(folder / SIGNATURE_FILE, limit=SIGNATURE_BYTES)
     if fault:
         return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
     content = read_bytes(folder / MANIFEST_FILE, max_bytes=LONGEST_SETTINGS)
@@ -361,15 +361,15 @@ def _manifest(path: Path) -> Manifest | str:
     except (OSError, ValueError) as error:
         return f"cannot be read ({shortened(str(error), 120)})"
     if manifest_text(manifest) != text:
-        return "is not written as a manifest is (a space, a key or a number is another)"
+        return "is not in the form of a manifest (a space, a key or a number differs)"
     return manifest
 
 
 def _against_digest(manifest: Manifest, digest: str) -> Iterator[str]:
     if digest_of(manifest) != manifest.digest:
-        yield "does not have its own digest: something in it was changed"
+        yield "does not match its digest: something in it was changed"
     if digest and manifest.digest != digest:
-        yield "is not that of this digest: the pack was replaced or changed"
+        yield "does not have the given digest: the pack was replaced or changed"
 
 
 def _strange_names(manifest: Manifest) -> Iterator[str]:
@@ -414,7 +414,7 @@ def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{file.name} was changed: its SHA-256 is {sha256}, not that in the manifest"
 
 
-def _unreadable(path: Path, *, most: int = LONGEST_RESULT) -> str:
+def _unreadable(path: Path, *, limit: int = LONGEST_RESULT) -> str:
     """Return why a file cannot be read; empty if it can. Links are not followed."""
     try:
         kind = path.lstat()
@@ -424,8 +424,8 @@ def _unreadable(path: Path, *, most: int = LONGEST_RESULT) -> str:
         return "is a link, which no pack has"
     if not stat.S_ISREG(kind.st_mode):
         return "is no regular file"
-    if kind.st_size > most:
-        return f"is larger than {most:,} bytes"
+    if kind.st_size > limit:
+        return f"is larger than {limit:,} bytes"
     return ""
 
 
@@ -447,9 +447,9 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
         problems = list(_of_record(record, manifest))
         texts = made_from(record, policy)
     except FedauditError as refusal:
-        # The message must not depend on where the pack lies.
+        # The message must not depend on the path of the pack.
         reason = str(refusal).replace(f"{folder}{os.sep}", "")
-        return Verified([f"what the pack holds is refused: {shortened(reason, 300)}"])
+        return Verified([f"the contents of the pack are refused: {shortened(reason, 300)}"])
     checked = []
     if record.kind == "games":
         checked.append("the record's content hash follows from its settings and points")
@@ -467,20 +467,21 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
     packed_verdict = _verdict(folder / VERDICT_FILE)
     if packed_verdict is None or _outcomes(packed_verdict) != _outcomes(texts.verdict):
         problems.append(
-            f"{VERDICT_FILE} is not what the policy says of the record ({texts.verdict.outcome})"
+            f"{VERDICT_FILE} is not the verdict of the policy on the record "
+            f"({texts.verdict.outcome})"
         )
     unchecked = []
     if same:
-        problems += [f"{name} is not what record and policy give" for name in others]
+        problems += [f"{name} does not follow from record and policy" for name in others]
     elif others:
         unchecked.append(
             f"{', '.join(others)}: the manifest says that other versions made the pack "
-            f"({_versions(manifest)}), and this one makes other files of record and policy; these "
-            "may hold anything, scripts too"
+            f"({_versions(manifest)}), and this one gives other files; these may contain "
+            "anything, including scripts"
         )
     verdict = f"the verdict ({texts.verdict.outcome}, by the policy in the pack)"
     matching = [verdict, *sorted(texts.files.keys() - {VERDICT_FILE, *others})]
-    checked.append(f"{', '.join(matching)} are what record and policy give")
+    checked.append(f"{', '.join(matching)} follow from record and policy")
     return Verified(
         problems,
         [] if problems else checked,
@@ -503,9 +504,9 @@ def _versions(manifest: Manifest) -> str:
 def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
     if record.kind == "games":
         if games_hash(record) != record.content_hash:
-            yield f"{RECORD_FILE} does not have its own content hash: something in it was changed"
+            yield f"{RECORD_FILE} does not match its content hash: something in it was changed"
         if manifest.suppressed:
-            yield f"{MANIFEST_FILE} says that parts of games were suppressed, of which none are"
+            yield f"{MANIFEST_FILE} says that parts of games were suppressed, which never happens"
         return
     if record.watched:
         foreign = _foreign_settings(record)
@@ -515,7 +516,7 @@ def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
     if any(counts.values()):
         yield f"{RECORD_FILE} shows samples or groups that the manifest says are suppressed"
     if counts.keys() != manifest.suppressed.keys():
-        yield f"{MANIFEST_FILE} counts other things as suppressed than a pack leaves out"
+        yield f"{MANIFEST_FILE} counts other parts as suppressed than a pack omits"
     for name, least in least_suppressed(record).items():
         stated = manifest.suppressed.get(name, 0)
         if stated < least or (name == "findings" and stated != least):
@@ -527,8 +528,8 @@ def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
     blank = wrongly_blank(record, manifest.smallest_group)
     if blank:
         yield (
-            f"{RECORD_FILE} calls figures suppressed that are on {manifest.smallest_group} samples "
-            f"a side or more, or by another size, such as {shortened(blank[0].metric)} of "
+            f"{RECORD_FILE} marks figures as suppressed that have {manifest.smallest_group} "
+            f"samples a side or more, or by another size, such as {shortened(blank[0].metric)} of "
             f"{shortened(blank[0].attack)}"
         )
 
