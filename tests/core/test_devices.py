@@ -362,7 +362,7 @@ def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_
         training={"rounds": 2, "epochs": 1},
     )
     run_study(study, tmp_path / "run", device=gpu)
-    with pytest.raises(BadInput, match="device= cuda"):
+    with pytest.raises(BadInput, match="device=cuda"):
         reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "cpu")
     assert reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "gpu", device=gpu).findings
 

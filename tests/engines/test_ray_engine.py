@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.importing import look_in
+from fedaudit.core.importing import add_module_folders
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.ray_cluster import RayCluster
 from fedaudit.study.running.run import run_study
@@ -157,7 +157,7 @@ def test_workers_find_modules_beside_a_study(
     (tmp_path / "beside_a_study.py").write_text(
         "def times(shared, item):\n    return shared * item\n"
     )
-    look_in([str(tmp_path)])
+    add_module_folders([str(tmp_path)])
     work = importlib.import_module("beside_a_study").times
     with cluster.session(work, 3) as run:
         assert list(run([1, 2])) == [3, 6]

@@ -309,7 +309,7 @@ def _sources(value: object) -> list[str]:
     return [f"{name} {digest}" for name, digest in sorted(digests.items())]
 
 
-def source_behind(kind: type) -> str:
+def class_source_digest(kind: type) -> str:
     """Return the SHA-256 of a custom class's source; empty for a known package."""
     return next(iter(_own_source(kind).values()), "")
 
