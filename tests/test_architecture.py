@@ -63,7 +63,7 @@ OPENED_ELSEWHERE = {
     "core.files.open_to_append": "a regular file, looked at before it is written to",
     "core.importing.module_digest": "the file of a module that was imported",
     "core.definitions._bytes_of": "likewise",
-    "core.pretrained.of_minilm": "an installed package",
+    "core.pretrained.read_minilm_file": "an installed package",
     "core.pretrained.pretrained": "by its path, after check_header looked at it",
     "observe.tensors.read_tensors": "likewise",
     "observe.tensors.read_notes": "likewise",

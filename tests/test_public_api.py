@@ -79,7 +79,7 @@ def test_every_data_set_and_model_of_the_catalogue_is_public(
         assert {one.name for one in fields(kind) if one.default is MISSING} <= {"path", "name"}
 
 
-def test_a_package_imports_what_is_used_of_it_and_nothing_else() -> None:
+def test_a_package_imports_only_what_is_used() -> None:
     script = """
 import sys
 import fedaudit as fa

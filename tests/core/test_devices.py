@@ -271,7 +271,7 @@ def test_gradient_products_on_a_gpu_are_those_of_the_cpu(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_no_way_of_measuring_fails_over_to_a_slower_one_on_a_gpu(
+def test_no_kernel_falls_back_to_a_slower_one_on_a_gpu(
     gpu: torch.device, caplog: pytest.LogCaptureFixture
 ) -> None:
     base, data = Architecture("placed", convolutional).initial(1), samples()
@@ -293,7 +293,7 @@ federation = partial(
 )
 
 
-def test_a_federation_trained_on_a_gpu_rests_on_the_cpu(gpu: torch.device) -> None:
+def test_results_of_a_federation_on_a_gpu_are_on_the_cpu(gpu: torch.device) -> None:
     there, here = list(federation(device=gpu)), list(federation(device=CPU))
     for one, other in zip(there, here, strict=True):
         for client, upload in one.uploads.items():
@@ -301,7 +301,7 @@ def test_a_federation_trained_on_a_gpu_rests_on_the_cpu(gpu: torch.device) -> No
             assert same(upload.values, other.uploads[client].values)
 
 
-def test_what_a_defense_keeps_rests_on_the_cpu(gpu: torch.device, tmp_path: Path) -> None:
+def test_the_memory_of_a_defense_is_on_the_cpu(gpu: torch.device, tmp_path: Path) -> None:
     states: list[Params] = []
 
     class Restored(Recording):
@@ -313,9 +313,7 @@ def test_what_a_defense_keeps_rests_on_the_cpu(gpu: torch.device, tmp_path: Path
     assert len(states[-1]) == 1
 
 
-def test_a_run_begun_on_a_cpu_is_not_gone_on_with_on_a_gpu(
-    gpu: torch.device, tmp_path: Path
-) -> None:
+def test_a_run_from_a_cpu_is_not_continued_on_a_gpu(gpu: torch.device, tmp_path: Path) -> None:
     list(federation(checkpoint=tmp_path / "c.safetensors"))
     with pytest.raises(BadInput, match="another kind of device"):
         list(federation(device=gpu, checkpoint=tmp_path / "c.safetensors"))
@@ -327,7 +325,7 @@ def test_a_run_is_named_after_its_kind_of_device_unless_that_is_the_cpu() -> Non
 
 
 @pytest.mark.slow
-def test_a_study_on_a_gpu_finds_what_it_finds_on_a_cpu_and_leaves_it_no_product_of_matrices(
+def test_a_study_on_a_gpu_has_the_results_of_a_cpu_without_matrix_products_on_it(
     gpu: torch.device, card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = quick_study(
@@ -364,7 +362,7 @@ def test_signals_left_out_on_a_gpu_are_measured_on_a_gpu(gpu: torch.device, tmp_
         training={"rounds": 2, "epochs": 1},
     )
     run_study(study, tmp_path / "run", device=gpu)
-    with pytest.raises(BadInput, match="device= cuda"):
+    with pytest.raises(BadInput, match="device=cuda"):
         reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "cpu")
     assert reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "gpu", device=gpu).findings
 
@@ -378,13 +376,13 @@ REFUSED = {"mps": "double precision", "cuda:3": "no device 'cuda:3'; it has cpu,
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(("name", "said"), {**UNKNOWN, **REFUSED}.items())
-def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str, said: str) -> None:
+def test_a_missing_device_is_refused_with_the_existing_ones(name: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         device_named(name)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_the_command_line_refuses_a_gpu_that_is_not_there(
+def test_the_command_line_refuses_a_missing_gpu(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert exit_code("demo", "--device", "cuda", "--out", tmp_path) == 2
@@ -408,7 +406,7 @@ def test_a_gpu_takes_one_worker(gpu: torch.device, tmp_path: Path) -> None:
 # What a GPU is told.
 
 
-def test_a_gpu_calculates_in_full_precision_and_only_inside(gpu: torch.device) -> None:
+def test_a_gpu_computes_in_full_precision_only_inside_the_context(gpu: torch.device) -> None:
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
 
     def settings() -> tuple[object, ...]:

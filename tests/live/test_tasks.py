@@ -146,7 +146,7 @@ def test_what_a_recording_of_a_task_cannot_have_is_refused_before_training(tmp_p
         record(task="nextoken")
     with pytest.raises(BadInput, match="class indices from 0"):
         record(task="classification")
-    with pytest.raises(BadInput, match=r"gives as many numbers as there are targets"):
+    with pytest.raises(BadInput, match=r"gives one number per target"):
         record(task="regression")
 
 

@@ -627,7 +627,6 @@ def _refuse_other_shape(name: str, outputs: Tensor, targets: Tensor) -> None:
 
 
 def _describe(values: Tensor) -> str:
-    """Return type, shape and range of values, for messages."""
     finite = values[values.isfinite()]
     text = f"{values.dtype} of shape {tuple(values.shape)}"
     if finite.numel():
@@ -685,20 +684,19 @@ def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]
         loss: Class or function.
         settings: Its settings by keyword.
     """
-    name = getattr(loss, "__name__", "loss")
+    is_class = isinstance(loss, type)
     try:
-        default = signature(loss).parameters["reduction"].default
+        default = "none" if is_class else signature(loss).parameters["reduction"].default
     except (KeyError, ValueError):
         default = "none"
-    if not isinstance(loss, type) and settings.get("reduction", default) == "none":
-        return
-    what = "is a class" if isinstance(loss, type) else "returns one number for all samples"
-    task = _TASK_OF_LOSS.get(name)
-    hint = f"give the task {task!r} instead" if task else "give such a function"
-    raise BadInput(
-        f"the loss {name} {what}; a loss of a task is a function of outputs and targets that "
-        f"returns one number per sample (reduction='none'); {hint}"
-    )
+    if is_class or settings.get("reduction", default) != "none":
+        name = getattr(loss, "__name__", "loss")
+        task = _TASK_OF_LOSS.get(name)
+        raise BadInput(
+            f"the loss {name} {'is a class' if is_class else 'returns one number for all samples'}"
+            "; a loss of a task is a function of outputs and targets that returns one number per "
+            f"sample (reduction='none'); give {f'the task {task!r} instead' if task else 'one'}"
+        )
 
 
 def lacking(what: str, readings: Reading, task: Task) -> str:

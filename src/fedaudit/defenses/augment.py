@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedaudit.core.arguments import Count, Fraction, Range, dataclass
-from fedaudit.core.devices import forked
+from fedaudit.core.devices import fork_generators
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Batch, Params, Samples
@@ -108,7 +108,7 @@ class Augmentation(ConfiguredDefense):
             return batch
         black, span = (self._range[name].to(batch.x) for name in _Range._fields)
         seed = int(torch.randint(2**62, (), generator=turn.rng("augmentation")))
-        with forked(turn.device):
+        with fork_generators(turn.device):
             # kornia draws from the global generator; the fork keeps that to this batch.
             seed_globally(seed)
             seen = self._steps(batch.x)((batch.x - black) / span)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay, Positive
-from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
+from fedaudit.core.devices import CPU, computing_on, fork_generators, model_on, samples_on
 from fedaudit.core.errors import BadInput, custom_code, setting
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
@@ -366,7 +366,7 @@ def try_step(model: Model, batch: Batch, how: LocalTraining, defense: Defense, t
 @contextmanager
 def dropout_of(turn: Turn) -> Iterator[None]:
     """Inside, the global generators, from which dropout draws, are this turn's own."""
-    with forked(turn.device):
+    with fork_generators(turn.device):
         _seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))), turn.device)
         yield
 

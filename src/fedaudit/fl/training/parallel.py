@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from fedaudit.core.devices import CPU, by_kind, computing_on, forked
+from fedaudit.core.devices import CPU, by_kind, computing_on, fork_generators
 from fedaudit.core.modules import runs_custom_code
 from fedaudit.core.values import Model
 from fedaudit.engines.local import one_thread
@@ -42,7 +42,7 @@ def side_by_side(
     # at once cannot do: it is put back once more, when all are done.
     with (
         computing_on(device),
-        forked(device),
+        fork_generators(device),
         one_thread(),
         ThreadPoolExecutor(count, initializer=_worker) as pool,
     ):

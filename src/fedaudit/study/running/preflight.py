@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedaudit.core.devices import CPU, forked, refuse_several_workers, samples_on
+from fedaudit.core.devices import CPU, fork_generators, refuse_several_workers, samples_on
 from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
 from fedaudit.core.importing import line_of
 from fedaudit.core.metric_names import Origin
@@ -302,7 +302,7 @@ def _restored_generators() -> Iterator[None]:
     """Restore the global random generators of torch and numpy afterwards."""
     state = np.random.get_state()  # noqa: NPY002
     try:
-        with forked(CPU):
+        with fork_generators(CPU):
             yield
     finally:
         np.random.set_state(state)  # noqa: NPY002
