@@ -261,9 +261,7 @@ def altered(path: Path, name: str, value: float) -> None:
 )
 def test_altered_measurements_are_refused(name: str, value: float, folder: Path) -> None:
     altered(folder / "seed-1" / "measured" / "round-000002.safetensors", name, value)
-    with pytest.raises(
-        Damaged, match=r"invalid shape|not unique|is damaged: it has clients"
-    ):
+    with pytest.raises(Damaged, match=r"invalid shape|not unique|is damaged: it has clients"):
         reattack(folder, [], folder / "again")
 
 

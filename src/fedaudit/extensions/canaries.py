@@ -33,8 +33,8 @@ from fedaudit.evaluation.analysis import CoinScores, bound_figure, coin_scores
 from fedaudit.evaluation.guarantees import accounted, formal_epsilons
 from fedaudit.evaluation.truth import target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_epsilon
-from fedaudit.fl.algorithms.base import TurnContext, cohort_of
-from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, keeping_canaries
+from fedaudit.fl.algorithms.base import TurnContext, draw_cohort
+from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, record_canaries
 from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.metrics import one_run_epsilon
 from fedaudit.metrics.canaries import canary_bounds, record_bounds
@@ -132,7 +132,7 @@ class Canaries(Extension):
         """Hide the canaries, whose statistics go into a file of the run's folder."""
         seed = seed_for(run.federation_seed, "initial model")
         (start,) = run.algorithm.models(run.algorithm.start(seed)).values()
-        return keeping_canaries(
+        return record_canaries(
             rounds,
             self.numbers,
             self.direction,
@@ -251,7 +251,7 @@ def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "C
     largest, least = max(sizes.values()), math.inf
     share, root = study.training.participation, seed_for(seed, "federation")
     for index in range(1, study.training.rounds + 1):
-        asked = cohort_of(sorted(sizes), share, root, index)
+        asked = draw_cohort(sorted(sizes), share, root, index)
         least = min(least, math.sqrt(sum(sizes[client] ** 2 for client in asked)) / largest)
     return gaussian_epsilon(
         private.noise_multiplier * least, study.training.rounds, delta=FORMAL_DELTA

@@ -21,7 +21,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.engines.local import LOCAL
 from fedaudit.extensions.canaries import Canaries, client_dp_of
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.fl.algorithms.base import Job, TurnContext, visited
+from fedaudit.fl.algorithms.base import ClientTask, TurnContext, run_client
 from fedaudit.fl.canary import CanaryUpload
 from fedaudit.fl.hooks import Chain, Defense, Visit
 from fedaudit.metrics.canaries import secure_sum_bounds
@@ -210,7 +210,7 @@ def _weighted(
 ) -> Float[Tensor, " _"]:
     """Return the weighted sum of what some clients send in a round of another seed."""
     jobs = [
-        Job(
+        ClientTask(
             round.sent[client],
             {},
             {},
@@ -226,7 +226,7 @@ def _weighted(
         for client in data
     ]
     total: Tensor | None = None
-    with LOCAL.session(visited, TurnContext(run.algorithm, data, defenses)) as work:
+    with LOCAL.session(run_client, TurnContext(run.algorithm, data, defenses)) as work:
         for client, done in zip(data, work(jobs), strict=True):
             share = flat(done.upload.values).double() * round.weights[client]
             total = share if total is None else total + share

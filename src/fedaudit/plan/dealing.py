@@ -32,7 +32,7 @@ from fedaudit.datasets.partitions.shifts import (
 )
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
-from fedaudit.fl.simulate import prepared
+from fedaudit.fl.simulate import prepare_data
 from fedaudit.plan.options import check_options
 from fedaudit.plan.sections import Study
 from fedaudit.results.clusters import EVERYBODY
@@ -104,7 +104,7 @@ def left_to_train(data: Mapping[ClientId, Samples], given: HoldOutRule) -> dict[
         given: What decides.
     """
     guards = {client: given.defenses[client] for client in data if client in given.defenses}
-    left = prepared(data, deepcopy(guards), given.rounds, given.seed)
+    left = prepare_data(data, deepcopy(guards), given.rounds, given.seed)
     if not isinstance(given.algorithm, HoldsOut):
         return left
     algorithm, seed = given.algorithm, given.seed
@@ -123,7 +123,7 @@ def refuse_one_sided(data: Mapping[ClientId, Samples], given: HoldOutRule) -> No
     """
     if not isinstance(given.algorithm, HoldsOut):
         return
-    for client, mine in prepared(
+    for client, mine in prepare_data(
         data, deepcopy(dict(given.defenses)), given.rounds, given.seed
     ).items():
         apart = int(given.algorithm.held_out(mine.ids, seed=given.seed).sum())

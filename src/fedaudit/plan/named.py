@@ -152,7 +152,7 @@ def _made(group: Group) -> dict[ClientId, Defense]:
     if not group.parts:
         return {}
     # All defenses that there are, of which most studies use none.
-    from fedaudit.defenses import defense_named, made
+    from fedaudit.defenses import create_defense, defense_named
 
     makes = [defense_named(part.name) for part in group.parts]
     for part, make in zip(group.parts, makes, strict=True):
@@ -164,7 +164,9 @@ def _made(group: Group) -> dict[ClientId, Defense]:
             f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
         )
     chains = {
-        client: tuple(made(p.name, p.options, coalition=group.clients) for p in group.parts)
+        client: tuple(
+            create_defense(p.name, p.options, coalition=group.clients) for p in group.parts
+        )
         for client in group.clients
     }
     return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}

@@ -28,7 +28,7 @@ from fedaudit.fl.algorithms.base import (
     ChoosesModels,
     Server,
     TurnContext,
-    cohort_of,
+    draw_cohort,
 )
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
@@ -244,7 +244,7 @@ class Setup:
         """The clients that are asked in a round, those of extensions among them."""
         more = (client for one in self.extensions for client in one.clients)
         share = self.study.training.participation
-        return cohort_of(sorted({*self.deal.clients, *more}), share, self.holdout.seed, index)
+        return draw_cohort(sorted({*self.deal.clients, *more}), share, self.holdout.seed, index)
 
     def refuse_several_models(self, table: str) -> None:
         """Raise if clients send anything but an update of the one model that all train.

@@ -30,7 +30,7 @@ from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
-from fedaudit.fl.simulate import prepared
+from fedaudit.fl.simulate import prepare_data
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
@@ -359,7 +359,7 @@ def _prepared_defenses(run: Setup) -> dict[ClientId, Defense]:
         for client, defense in defenses.items()
         if not defense.prepares_apart
     }
-    prepared(stateful, defenses, run.study.training.rounds, run.federation_seed)
+    prepare_data(stateful, defenses, run.study.training.rounds, run.federation_seed)
     return defenses
 
 
