@@ -35,7 +35,7 @@ from fedaudit.fl.algorithms.base import Cluster
 from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import cross_entropy_slope, written_out
-from fedaudit.fl.training.parallel import side_by_side
+from fedaudit.fl.training.parallel import run_in_parallel
 from fedaudit.models import architecture
 from fedaudit.risk.server import ServerRisk, ShadowTraining
 
@@ -94,7 +94,7 @@ def one_after_another(start: Model, data: Sequence[Samples]) -> list[Params]:
 
 
 def on_all_cores(start: Model, data: Sequence[Samples]) -> list[Params]:
-    return [model.params for model in side_by_side(partial(ours, start), enumerate(data))]
+    return [model.params for model in run_in_parallel(partial(ours, start), enumerate(data))]
 
 
 def shuffled(data: Sequence[Samples]) -> list[Samples]:

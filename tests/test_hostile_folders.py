@@ -132,13 +132,13 @@ CASES: list[
         "does not say of each",
     ),
     (kept.part, kept.part_seeds, {"panel": torch.zeros(4, 2)}, {}, "does not say of each"),
-    (kept.standing, kept.standing_seeds, {}, {"round": "9" * 5000}, "is not one that this run"),
+    (kept.standing, kept.standing_seeds, {}, {"round": "9" * 5000}, "was not written by this run"),
     (
         kept.standing,
         kept.standing_seeds,
         {"memory/" + "9" * 5000 + "/x": torch.zeros(1)},
         {},
-        "is not one that this run",
+        "was not written by this run",
     ),
 ]
 

@@ -25,7 +25,7 @@ from fedaudit.core.values import (
     plus,
     weighted_sum,
 )
-from fedaudit.defenses import DEFENSES, made
+from fedaudit.defenses import DEFENSES, create_defense
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Chain, Defense, Plan, Visit
@@ -148,7 +148,7 @@ REFUSED: Rows = [
     ("bitwise-rr ldp-laplace ldp-gaussian", "epsilon", (0.0, -1.0, nan), "epsilon of .* takes"),
     ("bitrand ome bitwise-rr", "bits", (1, 20), "bits of .* takes"),
     ("bitrand ome bitwise-rr", "integer_bits", (-1, 99), "integer_bits of .* takes"),
-    ("bitrand ome bitwise-rr", "integer_bits", (12,), "one is the sign"),
+    ("bitrand ome bitwise-rr", "integer_bits", (12,), "bits is the sign"),
     ("ome", "alpha", (0.0, inf, nan), "alpha of .* takes"),
     ("bitwise-rr", "split", ("linaer",), "did you mean 'linear'"),
     ("ldp-laplace ldp-gaussian", "clip", (0.0, -1.0, nan), "clip of .* takes"),
@@ -184,11 +184,11 @@ every_active = pytest.mark.parametrize("name", ACTIVE)
 
 
 def neutral(name: str) -> dict[int, Defense]:
-    return {client: made(name, NEUTRAL[name], coalition=DEFENDED) for client in DEFENDED}
+    return {client: create_defense(name, NEUTRAL[name], coalition=DEFENDED) for client in DEFENDED}
 
 
 def active(name: str) -> dict[int, Defense]:
-    return {client: made(name, ACTIVE[name], coalition=DEFENDED) for client in DEFENDED}
+    return {client: create_defense(name, ACTIVE[name], coalition=DEFENDED) for client in DEFENDED}
 
 
 @cache
@@ -246,7 +246,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_trained(
     name: str, setting: str, value: Setting, said: str
 ) -> None:
     with pytest.raises(BadInput, match=said):
-        made(name, {**ACTIVE[name], setting: value}, coalition=DEFENDED)
+        create_defense(name, {**ACTIVE[name], setting: value}, coalition=DEFENDED)
 
 
 @every_defense

@@ -192,13 +192,13 @@ def test_a_part_that_is_set_to_do_nothing_replaces_nothing() -> None:
 def test_what_mixes_labels_and_what_asks_for_classes_are_refused_by_name(asking: Defense) -> None:
     name = type(asking).__name__
     for parts in ((MixUp(1.0), asking), (asking, MixUp(1.0))):
-        with pytest.raises(Unsupported, match=f"MixUp mixes labels, and {name} needs to know"):
+        with pytest.raises(Unsupported, match=f"MixUp mixes labels, but {name} needs the class"):
             Chain(parts)
 
 
 def test_noise_that_cancels_is_refused_where_an_upload_is_changed_after_it() -> None:
     cancelling, sparse = NeutralNoise(members=(0, 1)), GradientSparsification(0.5)
-    said = "GradientSparsification does so after it; put GradientSparsification before it"
+    said = "GradientSparsification follows in the chain and changes it; put .* before it"
     with pytest.raises(Unsupported, match=said):
         Chain((cancelling, sparse))
     with pytest.raises(Unsupported, match=said):

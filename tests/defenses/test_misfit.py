@@ -10,7 +10,7 @@ from torch import nn
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.tasks import binary, regression
 from fedaudit.core.values import Architecture, Setting
-from fedaudit.defenses import made
+from fedaudit.defenses import create_defense
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
@@ -82,14 +82,14 @@ def test_more_classes_a_client_than_there_are_are_refused(kind: type[ClassGuided
 def test_a_coalition_that_names_a_client_twice_or_nobody_is_refused(name: str) -> None:
     for coalition in ((0, 0), (), (2, 0, 2)):
         with pytest.raises(BadInput, match="at least one and each once"):
-            made(name, {}, coalition=coalition)
+            create_defense(name, {}, coalition=coalition)
 
 
 def test_classes_are_dealt_only_where_a_task_has_some() -> None:
     net = replace(GROUP_NORM.architecture, task=regression())
     deals = ClassGuided(members=(0, 1))
     deals.refuse_misfit(GROUP_NORM)
-    with pytest.raises(Unsupported, match="deals classes, which the task 'regression'"):
+    with pytest.raises(Unsupported, match="assigns classes, which the task 'regression'"):
         deals.refuse_misfit(replace(GROUP_NORM, architecture=net))
 
 
@@ -104,7 +104,7 @@ def test_what_changes_features_refuses_whole_numbers(name: str) -> None:
     settings: dict[str, Setting] = (
         {"alpha": 1.0} if name == "mixup" else {"epsilon": 1.0, "clip": 1.0}
     )
-    defense = made(name, settings, coalition=(0,))
+    defense = create_defense(name, settings, coalition=(0,))
     defense.refuse_misfit(GROUP_NORM)
-    with pytest.raises(BadInput, match="whole ones, such as tokens or classes"):
+    with pytest.raises(BadInput, match="whole numbers, such as tokens or classes"):
         defense.refuse_misfit(replace(GROUP_NORM, whole=True))

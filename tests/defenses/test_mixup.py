@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch
-from fedaudit.defenses.mixup import MixUp, blended
+from fedaudit.defenses.mixup import MixUp, mix_rows
 from tests.defenses.turns import turn
 
 SHAPE = (9,)
@@ -24,7 +24,7 @@ def mixed(defense: MixUp, given: Batch, seed: int = 0) -> Batch:
 
 def test_rows_are_blended_with_their_partners_as_worked_out_by_hand() -> None:
     values = torch.tensor([[1.0, 0.0], [0.0, 10.0], [4.0, 4.0]])
-    ours = blended(values, torch.tensor([1, 2, 0]), 0.75)
+    ours = mix_rows(values, torch.tensor([1, 2, 0]), 0.75)
     assert ours.tolist() == [[0.75, 2.5], [1.0, 8.5], [3.25, 3.0]]
 
 
@@ -53,7 +53,7 @@ def test_each_batch_of_a_turn_draws_a_share_and_a_shuffling_of_its_own() -> None
 
 
 def shares(defense: MixUp, draws: int = 1000) -> torch.Tensor:
-    """The share of the sample itself in each draw that blended a pair."""
+    """The share of the sample itself in each draw that mixed a pair."""
     at, pair = turn(shape=SHAPE), batch(2)
     own = torch.stack([defense.batch(pair, at).x[0, 0] for _ in range(draws)])
     return own[own < 1]

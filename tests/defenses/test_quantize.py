@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.seeds import seeded
-from fedaudit.defenses.quantize import GradientQuantization, floored, rounded_by_draw
+from fedaudit.defenses.quantize import GradientQuantization, floored, stochastically_rounded
 from fedaudit.observe.round import Update
 from tests.defenses.turns import turn
 
@@ -12,7 +12,7 @@ bits_of = st.integers(1, 10)
 
 
 def drawn(values: torch.Tensor, bits: int, seed: int = 0) -> torch.Tensor:
-    return rounded_by_draw(values, bits, seeded(seed, "rounding"))
+    return stochastically_rounded(values, bits, seeded(seed, "rounding"))
 
 
 def some(size: int, seed: int, *, scale: float = 1.0, shift: float = 0.0) -> torch.Tensor:

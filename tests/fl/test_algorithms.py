@@ -351,7 +351,7 @@ def test_a_student_with_dropout_is_refused() -> None:
 
 def test_public_samples_that_are_not_numbered_are_refused() -> None:
     public = samples(4, "public")
-    with pytest.raises(BadInput, match="ids are their rows"):
+    with pytest.raises(BadInput, match="must be their row numbers"):
         replace(FEDMD, public=replace(public, ids=public.ids + 1))
 
 

@@ -236,7 +236,7 @@ def test_mean_losses_are_those_of_all_the_clients_data() -> None:
 def test_noise_that_cancels_between_clients_is_refused_where_models_are_averaged_apart() -> None:
     noisy = NeutralNoise(members=(0, 1))
     for defense in (noisy, Chain((noisy,))):
-        with pytest.raises(Unsupported, match="averages those of each model by themselves"):
+        with pytest.raises(Unsupported, match="averages the clients of each model separately"):
             run(Ifca(TINY, HOW), defenses={0: defense})
     silent = NeutralNoise(members=(0, 1), sigma=0.0)
     assert run(Ifca(TINY, HOW), rounds=1, defenses={0: silent})
@@ -244,7 +244,7 @@ def test_noise_that_cancels_between_clients_is_refused_where_models_are_averaged
 
 def test_an_upload_of_a_model_that_there_is_not_is_refused() -> None:
     algorithm = Ifca(TINY, HOW, 2)
-    with pytest.raises(BadInput, match="trained model 2, and there are 2"):
+    with pytest.raises(BadInput, match="trained model 2, but there are 2"):
         algorithm.fold(algorithm.start(1), {0: Update({}, choice=2)}, {0: 1.0})
 
 
@@ -327,11 +327,15 @@ def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("memory/0/choice", torch.tensor(2), "trained model 2, and there are 2"),
-        ("memory/0/choice", torch.tensor(-1), "trained model -1"),
-        ("memory/0/choice", torch.zeros(3).long(), r"its choice has shape \(3,\)"),
-        ("memory/0/choice", torch.tensor(1.5), "its choice has shape"),
-        ("memory/0/nothing", torch.tensor(0), "trained model none"),
+        ("memory/0/choice", torch.tensor(2), "model 2 as its last choice, but there are 2"),
+        ("memory/0/choice", torch.tensor(-1), "model -1 as its last choice"),
+        (
+            "memory/0/choice",
+            torch.zeros(3).long(),
+            r"choice in the memory of client 0 has shape \(3,\)",
+        ),
+        ("memory/0/choice", torch.tensor(1.5), "the choice in the memory of client 0 has shape"),
+        ("memory/0/nothing", torch.tensor(0), "no model as its last choice"),
         ("server/server/risk", torch.tensor([7.0, 0.5]), "its models' risks"),
         ("server/server/round", torch.tensor(5), "of round 5"),
     ],
@@ -355,7 +359,7 @@ def test_what_no_run_can_have_come_to_is_refused(
     like = tensors.get(name)
     tensors[name] = value if like is None else value.to(like.dtype)
     write_tensors(tensors, checkpoint, notes)
-    with pytest.raises(Damaged, match=f"{says}.*afresh") as refused:
+    with pytest.raises(Damaged, match=f"{says}.*start again") as refused:
         go_on()
     assert "\n" not in str(refused.value)
 

@@ -132,9 +132,9 @@ def same(model: Model) -> Model:
 @pytest.mark.parametrize(
     ("server", "says"),
     [
-        (Tampering({7: same, 1: same}), r"clients \[7\], which never come: there are 5 clients"),
+        (Tampering({7: same, 1: same}), r"clients \[7\], which do not exist: there are 5 clients"),
         (Tampering({1: same}, frozenset({0})), r"rounds \[0\].* and rounds 1 to 2"),
-        (Tampering({1: same}, frozenset({1, 3})), r"rounds \[3\], which never come"),
+        (Tampering({1: same}, frozenset({1, 3})), r"rounds \[3\], which do not exist"),
         (Tampering({2: same}, frozenset({2})), ""),
     ],
 )
@@ -241,18 +241,22 @@ def without(name: str) -> Callable[[Params], Params]:
 @pytest.mark.parametrize(
     ("alter", "round", "said"),
     [
-        (dict, "-5", r"of round -5, and the run has 3"),
+        (dict, "-5", "of round -5, but the run has 3 rounds"),
         (dict, "0", "of round 0"),
         (dict, "4", "of round 4"),
         (dict, "9" * 300, "of round 999"),
         (dict, "one", "invalid literal"),
         (without("server/params/weight"), "1", "missing or too many, such as 'params/weight'"),
         (lambda t: t | {"server/params/more": torch.ones(1)}, "1", "such as 'params/more'"),
-        (lambda t: t | {"server/params/bias": torch.ones(7)}, "1", "'params/bias' is of another"),
+        (
+            lambda t: t | {"server/params/bias": torch.ones(7)},
+            "1",
+            "'params/bias' has another shape",
+        ),
         (
             lambda t: t | {"server/params/bias": torch.ones(2, dtype=torch.float64)},
             "1",
-            "'params/bias' is of another",
+            "'params/bias' has another shape",
         ),
         (lambda t: t | {"memory/99/x": torch.ones(1)}, "1", "has client 99"),
         (lambda t: t | {"defense/-1/x": torch.ones(1)}, "1", "has client -1"),
@@ -267,7 +271,7 @@ def test_a_standing_that_the_run_cannot_have_is_refused_in_one_sentence(
     list(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
     tensors, notes = read_tensors(checkpoint)
     write_tensors(alter(tensors), checkpoint, notes | {"round": round})
-    with pytest.raises(Damaged, match=f"{said}.*delete it to start afresh") as refused:
+    with pytest.raises(Damaged, match=f"{said}.*delete it to start again") as refused:
         next(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
@@ -296,9 +300,12 @@ class Learning(Defense):
         (without("defense/0/level"), "missing or too many, such as 'level'"),
         (lambda t: t | {"defense/0/more": torch.ones(1)}, "such as 'more'"),
         (lambda t: t | {"defense/1/level": torch.ones(2)}, "such as 'level'"),
-        (lambda t: t | {"defense/0/level": torch.ones(3)}, "'level' is of another .* client 0's"),
-        (lambda t: t | {"defense/0/level": torch.ones(2).int()}, "'level' is of another"),
-        (lambda t: t | {"defense/0/seen": torch.ones(1, 1)}, "'seen' is of another"),
+        (
+            lambda t: t | {"defense/0/level": torch.ones(3)},
+            "'level' has another shape .* client 0's",
+        ),
+        (lambda t: t | {"defense/0/level": torch.ones(2).int()}, "'level' has another shape"),
+        (lambda t: t | {"defense/0/seen": torch.ones(1, 1)}, "'seen' has another shape"),
     ],
 )
 def test_a_state_that_a_defense_cannot_have_is_refused_in_one_sentence(
@@ -316,6 +323,6 @@ def test_a_state_that_a_defense_cannot_have_is_refused_in_one_sentence(
     tensors, notes = read_tensors(checkpoint)
     assert next(run()).index == 2, "what has grown is taken up"
     write_tensors(alter(tensors), checkpoint, notes)
-    with pytest.raises(Damaged, match=f"{said}.*delete it to start afresh") as refused:
+    with pytest.raises(Damaged, match=f"{said}.*delete it to start again") as refused:
         next(run())
     assert "\n" not in str(refused.value)

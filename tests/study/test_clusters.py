@@ -18,7 +18,7 @@ from fedaudit.evaluation.clusters import (
     cluster_result,
     thresholds,
 )
-from fedaudit.fl.algorithms.base import Cluster, cohort_of
+from fedaudit.fl.algorithms.base import Cluster, draw_cohort
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.fl.simulate import simulate
@@ -421,7 +421,7 @@ def test_a_model_that_nobody_trained_in_a_round_shows_nothing_to_an_attack_on_up
 def test_a_client_that_never_participated_has_no_model_and_no_violation() -> None:
     training = {"rounds": 3, "lr": 0.2, "batch_size": 10, "participation": 0.34}
     seed = seed_for(1, "federation")
-    target = cohort_of(list(range(CLIENTS)), 0.34, seed, 3)[0]
+    target = draw_cohort(list(range(CLIENTS)), 0.34, seed, 3)[0]
     audit = {"fair": 60, "every": 3, "targets": (target,)}
     accepted = {"samples": 200, "low": 0, "high": 0.01}
     study = clustered(algorithm=IFCA, training=training, audit=audit, risk=accepted)

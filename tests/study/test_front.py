@@ -310,7 +310,7 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
             "nets and the study's models are both the clients' networks",
         ),
-        ({"models": [Linear]}, "nor one of a class of its own.*algorithm.student"),
+        ({"models": [Linear]}, "or of a custom class cannot be distilled.*algorithm.student"),
         ({"models": [3]}, "a model is a torch.nn.Module, .* got an int"),
     ],
 )

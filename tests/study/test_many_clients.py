@@ -7,7 +7,7 @@ import pytest
 
 from fedaudit.core.seeds import seed_for
 from fedaudit.evaluation import controls
-from fedaudit.fl.algorithms.base import cohort_of
+from fedaudit.fl.algorithms.base import draw_cohort
 from fedaudit.observe.round import Round
 from fedaudit.results import guessing
 from fedaudit.study.running import record as running_record
@@ -22,7 +22,7 @@ def test_a_control_with_untrained_models_has_no_more_clients_than_a_round(
 ) -> None:
     seed = seed_for(1, "federation")
     everybody = list(range(CLIENTS))
-    cohorts = [cohort_of(everybody, SHARE, seed, index) for index in range(1, ROUNDS + 1)]
+    cohorts = [draw_cohort(everybody, SHARE, seed, index) for index in range(1, ROUNDS + 1)]
     target = Counter(client for cohort in cohorts for client in cohort).most_common(1)[0][0]
     seen: list[Round] = []
     made = controls._untrained_round

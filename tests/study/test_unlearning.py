@@ -272,7 +272,7 @@ def test_memorised_samples_are_not_forgotten_without_unlearning(tmp_path: Path) 
     assert control.passed
 
 
-@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "undecided")])
+@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "cannot be told")])
 def test_an_auc_too_extreme_for_a_test_is_judged_by_limits_apart(low: float, said: str) -> None:
     # Without a p-value that says anything: of two AUCs apart it is 1.
     excess = estimate.Estimate(
@@ -357,7 +357,7 @@ def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Ca
             }
         )
 
-    forgotten, left = "forgotten as far as this score sees", "not forgotten: told from unseen"
+    forgotten, left = "forgotten as far as", "not forgotten: more distinguishable"
     assert must(deletion(at(0.6, forgotten))).verdict == "forgotten"
     assert must(deletion(at(0.04, forgotten))).verdict == "model destroyed"
     assert must(deletion(at(0.04, left))).verdict == "not forgotten", "a leak that is left stands"

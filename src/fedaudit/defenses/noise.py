@@ -1,4 +1,4 @@
-"""Gradient noise: every entry of what a client sends gets a normal draw added."""
+"""Gradient noise: independent normal noise on every entry of the upload."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from fedaudit.observe.round import Upload
 
 
 def with_noise(values: Params, std: float, rng: torch.Generator) -> Params:
-    """Adds an independent normal draw to every entry, in the entry's own precision."""
+    """Add independent normal noise to every entry, in the entry's precision."""
 
     def noise(like: Tensor) -> Tensor:
         return std * torch.randn(like.shape, dtype=like.dtype, generator=rng)
@@ -22,9 +22,10 @@ def with_noise(values: Params, std: float, rng: torch.Generator) -> Params:
 
 @dataclass(frozen=True)
 class GradientNoise(ConfiguredDefense):
-    """Adds N(0, sigma^2) to every entry of the upload.
+    """Noise from N(0, sigma^2) on every entry of the upload.
 
-    Nothing is clipped, so that no sigma gives differential privacy; :class:`ClientDP` does.
+    The upload is not clipped, so that there is no differential privacy; use :class:`ClientDP` for
+    that.
 
     Attributes:
         sigma: Standard deviation in units of the upload, at least 0; 0 changes nothing.
@@ -36,13 +37,13 @@ class GradientNoise(ConfiguredDefense):
         0.01
 
     Source: FedMIA, appendix A.2 (gradient perturbation); CoFedMID, appendix E (GradNoise).
-    Differs: The noisy upload is what every attack sees, losses included.
+    Differs: All attacks see the noisy upload, including attacks on losses.
     """
 
     sigma: AtLeastZero
 
     def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round: noise on the upload."""
+        """Return the upload with noise."""
         if self.sigma == 0:
             return upload
         noisy = with_noise(upload.values, self.sigma, turn.rng("gradient noise"))

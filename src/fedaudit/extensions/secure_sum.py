@@ -21,7 +21,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.engines.local import LOCAL
 from fedaudit.extensions.canaries import Canaries, client_dp_of
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.fl.algorithms.base import Job, TurnContext, visited
+from fedaudit.fl.algorithms.base import ClientTask, TurnContext, run_client
 from fedaudit.fl.canary import CanaryUpload
 from fedaudit.fl.hooks import Chain, Defense, Visit
 from fedaudit.metrics.canaries import secure_sum_bounds
@@ -209,7 +209,7 @@ def _weighted_sum(
 ) -> Float[Tensor, " _"]:
     """Return the weighted sum of some clients' updates in a round with another seed."""
     jobs = [
-        Job(
+        ClientTask(
             round.sent[client],
             {},
             {},
@@ -225,7 +225,7 @@ def _weighted_sum(
         for client in data
     ]
     total: Tensor | None = None
-    with LOCAL.session(visited, TurnContext(run.algorithm, data, defenses)) as work:
+    with LOCAL.session(run_client, TurnContext(run.algorithm, data, defenses)) as work:
         for client, result in zip(data, work(jobs), strict=True):
             update = flat(result.upload.values).double() * round.weights[client]
             total = update if total is None else total + update

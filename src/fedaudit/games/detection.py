@@ -26,7 +26,7 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses.planted import SIGNS, hidden_layers, values_on
+from fedaudit.defenses.planted import SIGNS, activations_on, hidden_layers
 from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -303,7 +303,7 @@ def _signs(now: Model, before: Model, samples: Samples) -> list[float]:
 
 def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
     """Compute the server's success (Adv) from the records for which the neuron fires."""
-    fires = values_on(model, everybody)[1][:, place.row] > 0
+    fires = activations_on(model, everybody)[1][:, place.row] > 0
     others = torch.arange(len(fires)) != aim.target
     of_target, of_others = float(fires[aim.target]), float(fires[others].double().mean())
     return expected_success(of_target, of_others, aim.batch)

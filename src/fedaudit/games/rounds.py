@@ -27,7 +27,7 @@ from fedaudit.attacks.ami.plant import (
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses import defense_named, made
+from fedaudit.defenses import create_defense, defense_named
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.cofedmid.partition import CoalitionDefense
 from fedaudit.defenses.dpsgd import DPSGD
@@ -60,7 +60,7 @@ def defense_of(section: RoundsSection) -> Defense:
             "defense for games in rounds"
         )
     check_options("defense", name, make, section.options, section="rounds")
-    return made(name, section.options, coalition=())
+    return create_defense(name, section.options, coalition=())
 
 
 class NoiseDecomposition(NamedTuple):

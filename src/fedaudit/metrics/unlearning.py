@@ -179,12 +179,13 @@ def unlearning_verdict(
 
 def verdict_words(verdict: str, margin: float) -> str:
     """Describe a verdict in a sentence."""
+    # Results store these sentences, and results.unlearning reads the verdict from their beginnings.
     return {
         FORGOTTEN: f"forgotten as far as this score measures: within ±{margin:g} of the reference",
         NOT_FORGOTTEN: "not forgotten: more distinguishable from unseen samples than the reference",
         OVERDONE: "overdone: the model fits the samples worse than unseen ones, which exposes them",
-        UNTOLD: "no verdict: the score did not distinguish the samples before unlearning either",
+        UNTOLD: "nothing to say: the score did not distinguish the samples before either",
         DESTROYED: "model destroyed: it no longer predicts better than guessing, so that its "
         "scores carry no information",
-        CANNOT_TELL: f"undecided: the interval reaches beyond ±{margin:g}; take more samples",
+        CANNOT_TELL: f"{CANNOT_TELL}: the interval reaches beyond ±{margin:g}; take more samples",
     }[verdict]

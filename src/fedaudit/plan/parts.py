@@ -28,7 +28,7 @@ from fedaudit.fl.algorithms.base import (
     ChoosesModels,
     Server,
     TurnContext,
-    cohort_of,
+    draw_cohort,
 )
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
@@ -247,7 +247,7 @@ class Setup:
         """Return the clients that participate in a round, including those of extensions."""
         added = {client for extension in self.extensions for client in extension.clients}
         share = self.study.training.participation
-        return cohort_of(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
+        return draw_cohort(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
 
     def refuse_several_models(self, table: str) -> None:
         """Raise if not all clients send an update of one common model.

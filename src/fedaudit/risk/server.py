@@ -17,12 +17,12 @@ from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.limits import Limited
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Model, Samples
-from fedaudit.fl.algorithms.base import Cluster, cohort_of
+from fedaudit.fl.algorithms.base import Cluster, draw_cohort
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import GUESS
 from fedaudit.fl.hooks import UNDEFENDED, Visit
 from fedaudit.fl.training.local import LocalTraining, train
-from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
+from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.observe.round import Sent
 from fedaudit.risk.catalog import Decision, Measure, TrainMia
@@ -165,8 +165,8 @@ def shadow_models(
         for number, split in enumerate(splits)
     ]
     train_shadow = partial(_shadow, samples, how=how, seed=seed, device=device)
-    alone = any(draws_as_it_trains(cluster.model) for cluster in clusters)
-    trained = iter(side_by_side(train_shadow, tasks, device=device, alone=alone))
+    alone = any(uses_global_rng(cluster.model) for cluster in clusters)
+    trained = iter(run_in_parallel(train_shadow, tasks, device=device, alone=alone))
     result = []
     for cluster, splits in zip(clusters, splits_by_cluster, strict=True):
         shadows = [next(trained) for _ in splits]
@@ -263,7 +263,7 @@ def _repeated(
     federation = FedAvg(task.start.architecture, how.training)
     start = model = task.start
     for round_ in range(1, cluster.rounds + 1):
-        cohort = cohort_of(list(range(count)), cluster.share, shadow_seed, round_)
+        cohort = draw_cohort(list(range(count)), cluster.share, shadow_seed, round_)
         total = sum(len(parts[client]) for client in cohort)
         weights = {client: len(parts[client]) / total for client in cohort}
         uploads = {}
@@ -370,7 +370,7 @@ class ServerRisk:
                 shadows.starts, shadows.models, shadows.inside, shadows.outside, strict=True
             )
         ]
-        evidence = iter(side_by_side(self._evidence, pending, device=self.device))
+        evidence = iter(run_in_parallel(self._evidence, pending, device=self.device))
         return [
             self._estimate(shadows, [next(evidence) for _ in shadows.models]) for shadows in trained
         ]

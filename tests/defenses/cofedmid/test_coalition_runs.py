@@ -15,14 +15,14 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import held_out, seeded
 from fedaudit.core.values import Architecture, Batch, Model, Samples, flat, weighted_sum
 from fedaudit.defenses.cofedmid import CoFedMID
-from fedaudit.defenses.cofedmid.compensation import Compensation, unconfident
+from fedaudit.defenses.cofedmid.compensation import Compensation, confidence_penalty
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Defense, Turn, Visit
-from fedaudit.fl.simulate import fingerprint_of, simulate
+from fedaudit.fl.simulate import run_fingerprint, simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Round
@@ -100,7 +100,7 @@ def test_classes_that_cannot_all_be_covered_take_turns() -> None:
 
 def test_only_the_members_present_share_the_classes_out() -> None:
     guided = ClassGuided(members=(0, 1, 3), m_max=3, m_min=3)
-    own = {c: guided.own(DATA[c], turn(client=c)) for c in PAIR}
+    own = {c: guided.has_class(DATA[c], turn(client=c)) for c in PAIR}
     labels = [set(DATA[c].labels[own[c]].tolist()) for c in PAIR]
     assert labels[0] | labels[1] == set(range(CLASSES))
 
@@ -137,7 +137,7 @@ def test_what_comes_back_is_not_of_the_own_classes_and_within_the_limit(recyclin
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)  # type: ignore[arg-type]
     for index in range(1, 8):
         at = turn(index)
-        own = DATA[0].ids[ours.own(DATA[0], at)]
+        own = DATA[0].ids[ours.has_class(DATA[0], at)]
         chosen = ours.select(DATA[0], at).ids
         back = chosen[~torch.isin(chosen, own)]
         assert bool(torch.isin(own, chosen).all())
@@ -169,7 +169,7 @@ def test_sequential_goes_through_the_samples_from_small_losses_to_large() -> Non
     )
     at = turn()
     losses = at.evaluate(DATA[0])
-    left = ~ours.own(DATA[0], at)
+    left = ~ours.has_class(DATA[0], at)
     ranked = DATA[0].ids[left][losses[left].argsort(stable=True)]
     ours.select(DATA[0], at)
     assert ours.memory.back is not None
@@ -185,13 +185,15 @@ def test_confidence_on_samples_that_came_back_by_hand() -> None:
     target = torch.stack([p[0], rest, rest])
     divergence = (target * (target.log() - p.log())).sum() / 3
     expected = divergence - 0.005 * -(p * p.log()).sum()
-    found = unconfident(outputs, torch.tensor([0]), mu=0.005)
+    found = confidence_penalty(outputs, torch.tensor([0]), mu=0.005)
     torch.testing.assert_close(found[0], expected)
 
 
 def test_confidence_is_drawn_to_a_label_that_does_not_move_with_it() -> None:
     outputs = torch.tensor([[2.0, 0.0, -1.0]], requires_grad=True)
-    (slope,) = torch.autograd.grad(unconfident(outputs, torch.tensor([0]), mu=0.0).sum(), outputs)
+    (slope,) = torch.autograd.grad(
+        confidence_penalty(outputs, torch.tensor([0]), mu=0.0).sum(), outputs
+    )
     p = outputs.detach().softmax(1)[0]
     rest = (1 - p[0]) / 2
     # The true class keeps its probability; the others are drawn to the mean of theirs.
@@ -206,7 +208,7 @@ def test_the_loss_adds_lack_of_confidence_for_samples_that_came_back_only() -> N
     batch = Batch(torch.zeros(3, 4), torch.tensor([0, 1, 2]), torch.tensor([7, 8, 9]))
     ours.memory.begin(torch.tensor([8]))
     plain = functional.cross_entropy(outputs, batch.y)
-    extra = unconfident(outputs[1:2], batch.y[1:2], mu=0.1).sum() / 3
+    extra = confidence_penalty(outputs[1:2], batch.y[1:2], mu=0.1).sum() / 3
     torch.testing.assert_close(ours.loss(outputs, batch, at), plain + extra)
     ours.memory.begin(torch.tensor([4]))
     assert torch.equal(ours.loss(outputs, batch, at), plain)
@@ -326,5 +328,5 @@ def test_a_checkpoint_identifies_a_coalition_as_earlier_versions_did() -> None:
     }
     # By the version whose coalitions were given as coalition=(0, 1).
     earlier = "04c35a1f403e9f41ccf2f7d61b4674eacf9503db99943b08080b1f07795c827a"
-    assert fingerprint_of(("x",), data, guards) == earlier
-    assert fingerprint_of(("x",), data, {**guards, 3: GradientNoise(0.1, members=[3])}) != earlier
+    assert run_fingerprint(("x",), data, guards) == earlier
+    assert run_fingerprint(("x",), data, {**guards, 3: GradientNoise(0.1, members=[3])}) != earlier

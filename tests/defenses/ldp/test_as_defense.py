@@ -60,7 +60,7 @@ def test_single_numbers_and_no_samples_at_all_are_features_too(defense: LocalDP)
 @every
 def test_whole_numbers_are_refused(defense: LocalDP) -> None:
     data = Samples(torch.ones(4, 2).long(), torch.zeros(4, dtype=torch.int64), torch.arange(4))
-    with pytest.raises(BadInput, match="perturbs real numbers, and samples hold whole ones"):
+    with pytest.raises(BadInput, match="perturbs real numbers, but the features are whole numbers"):
         defense.prepare(data, visit())
 
 
@@ -89,10 +89,10 @@ def test_without_the_number_of_features_nothing_is_stated(defense: LocalDP) -> N
     if isinstance(defense, LdpGaussian):  # depends on it in no way
         return
     unknown = Workload(rounds=3, epochs=1, batch_size=4, samples=40)
-    with pytest.raises(BadInput, match="how many features a sample has"):
+    with pytest.raises(BadInput, match="number of features of a sample"):
         defense.guarantee(unknown, delta=1e-5)
     empty = Plan(architecture=NET, shape=(3, 0), classes=2, rounds=1)
-    with pytest.raises(BadInput, match="how many features a sample has"):
+    with pytest.raises(BadInput, match="number of features of a sample"):
         defense.refuse_misfit(empty)
 
 

@@ -1,4 +1,4 @@
-"""FedSGD: clients send the gradient of all their data, the server takes the step."""
+"""FedSGD: clients send the gradient over all their data, and the server takes the step."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -21,8 +21,8 @@ from fedaudit.core.values import (
     scaled,
     weighted_sum,
 )
-from fedaudit.fl.algorithms.base import Local, OneModel, made_of
-from fedaudit.fl.algorithms.fedavg import rebuilt
+from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
+from fedaudit.fl.algorithms.fedavg import reconstruct
 from fedaudit.fl.hooks import Defense, Objective, Turn, Visit, Workload
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
@@ -32,18 +32,18 @@ _CHUNK_ON_GPU = 4096
 
 
 def full_gradient(model: Model, data: Samples, defense: Defense, turn: Turn) -> Gradient:
-    """The gradient of a client's mean loss over all its data, with the defense's hooks in force.
+    """Compute the gradient of a client's mean loss over all its data, with the defense's hooks.
 
-    One step of gradient descent along it is what training with one batch of everything does.
-    Where nothing but the mean of the samples' losses is asked for, it is added up over chunks, so
-    that memory does not grow with the data; a defense with a loss or a gradient of its own, and a
-    network that normalises over its batch, see all samples at once.
+    One gradient step is equivalent to training on one batch of all samples. The gradient of a mean
+    of per-sample losses is summed over chunks, so that memory does not grow with the data. A
+    defense that overrides the loss or the gradient, and a network with batch normalisation, get all
+    samples at once.
 
     Args:
-        model: Where the gradient is taken, in training mode.
+        model: The model, which is used in training mode.
         data: The client's (prepared) samples.
-        defense: Its training hooks.
-        turn: What the hooks may know, and on which device to calculate.
+        defense: The defense, whose training hooks are called.
+        turn: Context of the hooks, with the device to compute on.
 
     Raises:
         BadInput: The gradient is not finite.
@@ -56,7 +56,7 @@ def full_gradient(model: Model, data: Samples, defense: Defense, turn: Turn) -> 
         objective = objective_of(module, defense, turn)
         batches = [
             _of_batch(objective, defense.batch(batch, turn), defense, turn)
-            for batch in _noted(defense, chosen, turn)
+            for batch in _batches(defense, chosen, turn)
         ]
         values = params_on(_mean(batches), CPU)
         trained = Model.of(model.architecture, module)
@@ -68,8 +68,8 @@ def full_gradient(model: Model, data: Samples, defense: Defense, turn: Turn) -> 
     return Gradient(values, params_on(trained.buffers, CPU), samples=len(data))
 
 
-def _noted(defense: Defense, chosen: Samples, turn: Turn) -> list[Batch]:
-    """One batch of everything, or what the defense makes of it."""
+def _batches(defense: Defense, chosen: Samples, turn: Turn) -> list[Batch]:
+    """Return one batch of all samples, or the batches that the defense draws, and note them."""
     batches = list(defense.batches(chosen, len(chosen), turn))
     for batch in batches:
         turn.note("used", batch.ids)
@@ -104,20 +104,18 @@ def _normalises_over_batches(module: nn.Module) -> bool:
 
 @arguments.dataclass(frozen=True)
 class FedSGD(OneModel):
-    """The server descends along the clients' gradients; nobody trains locally.
+    """Gradient descent by the server along the clients' gradients, without local training.
 
     Attributes:
-        architecture: Of the one global model.
-        training: The learning rate of the server's steps, and a weight decay, which the server
-            adds to every gradient. There are no epochs, no batches and no schedule, and nothing
-            for momentum to act on.
-        together: "mean" weighs gradients by data size, "sum" adds them up as they are.
+        architecture: Architecture of the global model.
+        training: Learning rate of the server's steps, and a weight decay, which the server adds to
+            every gradient. There are no epochs, batches, schedule or momentum.
+        together: "mean" weights gradients by data size; "sum" adds them up.
 
     Source: McMahan et al. 2017, section 2 (FederatedSGD); SIA, Algorithm 1.
-    Differs: Gradients are averaged unless a sum is asked for, as in McMahan et al. and in SIA's
-        text; line 10 of its Algorithm 1 prints a sum. The published code of SIA trains one local
-        epoch in mini-batches, which is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the
-        catalogue.
+    Differs: By default gradients are averaged, as in McMahan et al. and in SIA's text; line 10 of
+        SIA's Algorithm 1 prints a sum. The published code of SIA trains one local epoch in
+        mini-batches, which is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the catalogue.
     """
 
     training: LocalTraining
@@ -125,23 +123,23 @@ class FedSGD(OneModel):
 
     def __post_init__(self) -> None:
         how = self.training
-        given = (how.epochs, how.momentum, how.optimizer, how.schedule)
-        if given != (1, 0.0, "sgd", "constant"):
+        settings = (how.epochs, how.momentum, how.optimizer, how.schedule)
+        if settings != (1, 0.0, "sgd", "constant"):
             raise BadInput(
-                "FedSGD takes one plain step a round, along the gradient of all data: epochs is 1, "
-                "momentum 0, the optimizer sgd and the schedule constant, got "
-                f"{', '.join(map(str, given))}; for local training use fedavg"
+                "FedSGD takes one plain step per round, along the gradient of all data: epochs is "
+                "1, momentum 0, the optimizer sgd and the schedule constant, got "
+                f"{', '.join(map(str, settings))}; for local training use fedavg"
             )
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Clients send gradients."""
+        """Gradient."""
         return Gradient
 
     def local(
         self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
     ) -> Local:
-        """The gradient of the mean loss over all data at the received model."""
+        """Upload the gradient of the mean loss over all data at the received model."""
         turn = visit.at(sent.model)
         gradient = full_gradient(sent.model, data, defense, turn)
         return Local(defense.upload(gradient, turn), memory)
@@ -149,15 +147,15 @@ class FedSGD(OneModel):
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """One step along the gradients, put together."""
+        """Take one step along the mean or the sum of the gradients."""
         clients = sorted(uploads)
         shares = [weights[client] for client in clients]
-        gradients = made_of(uploads, lambda client, upload: received_gradient(upload))
+        gradients = map_uploads(uploads, lambda client, upload: received_gradient(upload))
         along = shares if self.together == "mean" else [1.0] * len(clients)
         before = Model.from_tensors(self.architecture, state)
         direction = weighted_sum((gradients[client].values for client in clients), along)
         buffers = (gradients[client].buffers for client in clients)
-        return self.moved(before, self._step(before, direction), buffers, shares)
+        return self.apply_step(before, self._step(before, direction), buffers, shares)
 
     def expose(
         self,
@@ -167,21 +165,21 @@ class FedSGD(OneModel):
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """The model that the server's step along one client's gradient alone would give.
+        """Reconstruct each client's model as one server step along its gradient alone.
 
         Source: SIA, Algorithm 1, line 6.
         """
 
-        def seen(client: ClientId, upload: Upload) -> Exposed:
+        def exposed(client: ClientId, upload: Upload) -> Exposed:
             base, gradient = sent[client].model, received_gradient(upload)
             update = Update(self._step(base, gradient.values), gradient.buffers)
             scale = gradient.samples / self.training.lr if gradient.samples else None
-            return rebuilt(base, update, scale)
+            return reconstruct(base, update, scale)
 
-        return made_of(uploads, seen)
+        return map_uploads(uploads, exposed)
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """One step over everything in every round."""
+        """Count one step over all samples in every round."""
         return Workload(rounds=rounds, epochs=1, batch_size=samples, samples=samples)
 
     def _step(self, base: Model, gradient: Params) -> Params:
@@ -190,10 +188,10 @@ class FedSGD(OneModel):
 
 
 def received_gradient(upload: Upload) -> Gradient:
-    """The upload as a gradient.
+    """Return the upload as a gradient.
 
     Raises:
-        TypeError: It is of another kind.
+        TypeError: The upload is of another type.
     """
     if not isinstance(upload, Gradient):
         raise TypeError(f"FedSGD steps along gradients, got {type_of(upload)}")
