@@ -206,11 +206,14 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"mechanism.name": "bitwise-rr", "mechanism.options.epsilon": 0.0}, "epsilon"),
         ({"mechanism.name": "bitwise-rr"}, "needs epsilon"),
         ({"records.features": "nothing"}, "no extractor named 'nothing'.*efficientnet-lite0"),
-        ({"records.features": "tests.games.test_games:no_rows"}, "one row of features a sample"),
+        (
+            {"records.features": "tests.games.test_games:no_rows"},
+            "one row of features for each sample",
+        ),
         ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
         ({"records.features": "no.such:thing"}, "cannot import"),
         ({"records.clients": 10**6}, "training records, which are not enough"),
-        ({"records.servers": 20}, "the server 42 of its own .*there are .* and 20"),
+        ({"records.servers": 20}, "and 42 of the server's .*there are .* and 20"),
         ({"game.targets": 41}, "too few for 41 targets"),
         ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
         ({"neuron.output": "softmax"}, "one-logit"),
@@ -247,7 +250,7 @@ def test_a_point_that_cannot_be_is_refused_before_any_is_played(
 
 
 def test_what_tells_points_apart_cannot_be_overridden(file: Path) -> None:
-    with pytest.raises(BadInput, match=r"tells points of .* apart"):
+    with pytest.raises(BadInput, match=r"distinguishes the points of"):
         read_points(file, {"mechanism.options.nominal_epsilon": 5.0})
 
 

@@ -147,7 +147,7 @@ def _in_rounds(
     games = RoundGames(contest, dealt.labels, how)
     parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
     for chunks in _some_targets(contest, study, 16):
-        # Neurons side by side, rounds one after the other: they draw from one generator.
+        # Neurons in parallel, but rounds in sequence, since they draw from one generator.
         trained = side_by_side(lambda chunk: contest.made(list(chunk)), chunks)
         for chunk, trained_chunk in zip(chunks, trained, strict=True):
             fits.append(trained_chunk.fit)
@@ -197,7 +197,7 @@ def _some_targets(
 ) -> Iterator[Sequence[Mapping[int, int]]]:
     """Yield games of each target, in chunks of fixed size whatever the number of cores."""
     all_of_them = list(shared_out(study.game.targets, study.game.games))
-    # Worked out here, and not by every thread anew.
+    # Computed once here instead of by every thread.
     assert contest.standard is not None
     for first in range(0, len(all_of_them), chunks):
         yield all_of_them[first : first + chunks]
@@ -235,7 +235,7 @@ def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
 def rules_of(study: GameStudy) -> Rules:
     """Return the rules of games that a study asks for."""
     game, without = study.game, study.mechanism.name == NO_MECHANISM
-    # Copies that are all the same teach no more than one; of batches each needs some.
+    # Identical copies teach no more than one, but each batch needs some.
     copies = 1 if without and not study.neuron.batch_size else game.copies
     return Rules(
         batch=game.batch,

@@ -55,8 +55,8 @@ class Rules:
             )
         if self.training.check and not self.validation:
             raise BadInput(
-                "a neuron that is to stop early is checked by records for validation; raise "
-                "game.validation, or set neuron.check to 0"
+                "early stopping of a neuron needs validation records; raise game.validation, or "
+                "set neuron.check to 0"
             )
 
     @property
@@ -208,8 +208,8 @@ class Contest:
         clients, servers = self.pools
         if len(clients) <= batch or len(servers) < needed:
             raise BadInput(
-                f"games with batches of {batch} need more clients' records than that, and the "
-                f"server {needed} of its own (game.background and game.validation); there are "
+                f"games with batches of {batch} need more than {batch} clients' records and "
+                f"{needed} of the server's (game.background and game.validation); there are "
                 f"{len(clients)} and {len(servers)}; lower these or game.batch, or give more "
                 "records"
             )
@@ -278,7 +278,7 @@ class Contest:
 
     def made(self, targets: Sequence[int]) -> Made:
         """Return a trained and validated neuron for each target, with facts on its training."""
-        # One at a time, each from its own seed; no slower, as a neuron's data fit the cache.
+        # One at a time, each with its seed; this is no slower, as a neuron's data fit the cache.
         parts = [self._made(number) for number in targets]
         neurons, *others = zip(*parts, strict=True)
         return Made(Neurons.joined(neurons), *(torch.cat(part) for part in others))
@@ -295,7 +295,7 @@ class Contest:
         neuron = trained.neurons
         if not all(bool(part.isfinite().all()) for part in neuron):
             raise BadInput(
-                "training a neuron took its weights beyond all numbers; lower neuron.lr "
+                "training a neuron gave weights that are not finite; lower neuron.lr "
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
@@ -333,8 +333,8 @@ class Contest:
         if not 0 < size < rules.rows:
             return self._labelled(number, rules.copies, servers[others], "noise of training")
         count = -(-rules.rows // size)
-        # In a random order, so that copies of one record may lie in the same batch. The target's
-        # copies come first and are dealt like cards: each batch has as many, to within one.
+        # In a random order, so that copies of one record may be in the same batch. The target's
+        # copies come first and are dealt in turn, so that batches have equally many, to within one.
         dealt = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
         order = torch.arange(rules.rows)
 

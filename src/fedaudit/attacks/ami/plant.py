@@ -199,9 +199,9 @@ def said_in(upload: Upload, place: Place) -> bool:
     """
     if not isinstance(upload, Gradient):
         raise Unsupported(
-            f"the verdict is read off a plain gradient, as FedSGD's clients send it; in an "
-            f"{type(upload).__name__} weight decay or momentum may have moved a neuron's row "
-            "without its firing"
+            f"the verdict needs a plain gradient, as FedSGD's clients send it; in an "
+            f"{type(upload).__name__} weight decay or momentum may have changed the row of a "
+            "neuron that did not fire; use FedSGD"
         )
     return bool((gradient_row(upload.values, place) != 0).any())
 
@@ -215,14 +215,14 @@ def first_two(module: nn.Module) -> tuple[str, str]:
     leaves = [(name, part) for name, part in module.named_modules() if not list(part.children())]
     layers = [(name, part) for name, part in leaves if not isinstance(part, nn.Flatten)]
     kinds = [type(part) for _, part in layers]
-    # Behind the planted neuron no further ReLU: where it is silent, gradients end.
+    # No further ReLU may follow the planted neuron: gradients end where it is silent.
     if kinds != [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear] or any(
         part.bias is None for _, part in layers[:4:2]
     ):
         raise Unsupported(
             "a neuron is planted in a model of three dense layers, the first two with biases and "
             f"each followed by a ReLU; this one is {', '.join(k.__name__ for k in kinds[:8])}; "
-            'take "mlp" with two hidden layers, such as hidden = "1000,10"'
+            'use "mlp" with two hidden layers, such as hidden = "1000,10"'
         )
     return layers[0][0], layers[2][0]
 
@@ -333,7 +333,7 @@ def plant_one_row(
     """
     if len(of_target) < 1 or len(of_others) < 4:
         raise BadInput(
-            "a row is fitted to copies of the target and to four other records or more, got "
+            "a row is fitted to copies of the target and to at least four other records, got "
             f"{len(of_target)} and {len(of_others)}"
         )
     first, second = first_two(model.module())
@@ -348,7 +348,7 @@ def plant_one_row(
     ridge = _RIDGE * spread.diagonal().mean().clamp_min(1e-12)
     spread.diagonal().add_(ridge)
     row = torch.linalg.solve(spread, target.mean(0) - fit.mean(0))
-    # Where a unit fires for none of them, a trace of what it was: exact zeros would show.
+    # Units that fire for no record keep small weights, since exact zeros would be detected.
     honest = values[f"{second}.weight"][0].double()
     row = torch.where(row == 0, _TRACE * honest * row.norm() / honest.norm(), row)
     row *= honest.norm() / row.norm().clamp_min(1e-30)
@@ -387,8 +387,8 @@ def best_shift(
     copies, records = of_target.shape[1], of_others.shape[1]
     if not (copies and records and batch > 0):
         raise BadInput(
-            f"a neuron's zero is placed by values of its target and of others, for batches of at "
-            f"least one record; got {copies} and {records}, and {batch}"
+            f"a neuron's threshold needs values of its target and of others, and batches of at "
+            f"least one record; got {copies}, {records} and {batch}"
         )
     values, order = torch.cat([of_target, of_others], dim=1).double().sort(dim=1)
     target_above = _above(order < copies)
@@ -516,7 +516,7 @@ def summed(uploads: Sequence[Gradient]) -> Params:
     total = sum(upload.samples for upload in uploads)
     if not uploads or not all(upload.samples for upload in uploads):
         raise BadInput(
-            "clients' gradients are added up by their numbers of samples: give at least one, each "
+            "clients' gradients are weighted by their numbers of samples: give at least one, each "
             f"with its number; got {[upload.samples for upload in uploads]}"
         )
     shares = [upload.samples / total for upload in uploads]

@@ -213,8 +213,8 @@ class Standard(NamedTuple):
         usual = deviation.square().mean().sqrt()
         if not usual > 0:
             raise BadInput(
-                "a neuron cannot learn to tell records from each other that are all the same; "
-                f"got {len(rows)} of them"
+                f"a neuron cannot learn from {len(rows)} identical records; give records that "
+                "differ"
             )
         return Standard(mean, 1 / (deviation.clamp(min=0.1 * usual) * rows.shape[1] ** 0.5))
 
@@ -314,19 +314,19 @@ def train_neurons(
         BadInput: Training or watched rows lack those of the target, or others.
     """
     if not _has_both(data):
-        raise BadInput("a planted neuron learns from rows of its target and of others: give both")
+        raise BadInput("a planted neuron learns from rows of its target and of others; give both")
     if not how.check:
         some = data.batch(0) if isinstance(data, Batches) else data
         none = Labelled(some.rows[:, :0], some.is_target[:, :0])
         return _train_together(data, how, none, standard=standard, rng=rng)
     if watched is None or not (watched.is_target.any(1) & ~watched.is_target.all(1)).all():
         raise BadInput(
-            "a planted neuron that is to stop early is checked by rows of its target and of "
-            "others: give both"
+            "early stopping of a planted neuron needs validation rows of its target and of "
+            "others; give both"
         )
     if isinstance(data, Batches):
         return _train_together(data, how, watched, standard=standard, rng=rng)
-    # Each stops by itself, and so is trained by itself.
+    # Neurons stop at different epochs, so each is trained separately.
     alone = [
         _train_together(data.at(i), how, watched.at(i), standard=standard, rng=rng)
         for i in range(len(data.rows))
@@ -353,7 +353,7 @@ def _train_together(
     rows = (training.batch(0) if isinstance(training, Batches) else training).rows
     count = len(rows)
     start = _start(count, rows.shape[2], how, rng)
-    looked_at = Distinct.of(watched.rows[0])  # equal rows are to have equal values
+    looked_at = Distinct.of(watched.rows[0])  # equal rows must have equal values
     seen = standard(looked_at.rows).expand(count, -1, -1)
     first: FirstLayer
     steps: Callable[[], Iterator[_Data]]
@@ -464,12 +464,12 @@ def _outputs(active: Tensor, second: Tensor, bias: Tensor) -> Float[Tensor, "neu
 
 
 def _slope(outputs: Tensor, data: _Data, kind: str) -> Float[Tensor, "neurons rows outputs"]:
-    """Derivative of the weighted loss by the outputs."""
+    """Return the derivative of the weighted loss by the outputs."""
     shares = torch.sigmoid(outputs)
     if kind == "one-logit":
         gap = shares - data.labels[:, :, None]
     else:
-        # Cross-entropy on two sigmoids as if they were logits; output 0 is the target's.
+        # Cross-entropy on two sigmoids used as logits; output 0 is the target's.
         truth = torch.stack([data.labels, 1 - data.labels], dim=2)
         gap = (torch.softmax(shares, dim=2) - truth) * shares * (1 - shares)
     return gap * data.weights[:, :, None]
