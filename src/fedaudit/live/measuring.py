@@ -46,7 +46,7 @@ def locked(folder: Path, log: Callable[[str], None]) -> Lock:
     except BadInput:
         if not is_left_alone(folder):
             raise
-        log(f"the run before still measures {_rounds(len(waiting(folder)))}; waiting for it")
+        log(f"the previous run still measures {_rounds(len(waiting(folder)))}; waiting for it")
         return kept_to_this_process(folder, wait=True)
 
 
@@ -82,7 +82,7 @@ class Measuring:
         """Measure untrained models for a control, and log what a round costs."""
         watch, clients = _Watch(self._log), len(self._setup.deal.clients)
         if clients * self._shape.numbers >= _LARGE:
-            self._log(f"{self._recording.name}: a model that nobody trained is measured first")
+            self._log(f"{self._recording.name}: an untrained model is measured first")
         samples = self._setup.deal.audit.samples
         measured = untrained_rounds(self._setup, samples, self._device, watch.measured)
         self._expected = watch.seconds
@@ -130,7 +130,7 @@ class Measuring:
     def end(self, *, finish: bool) -> None:
         """Measure waiting rounds, or leave them if the loop was interrupted."""
         n_waiting = len(waiting(self._folder)) if self._when != "now" else 0
-        still = f"{_rounds(n_waiting)} {'is' if n_waiting == 1 else 'are'} still to be measured"
+        still = f"{_rounds(n_waiting)} {'is' if n_waiting == 1 else 'are'} not measured yet"
         if n_waiting and finish:
             self._log(still)
         if self._beside is not None and finish:
@@ -157,14 +157,14 @@ class Measuring:
         disk = round_bytes(
             keep=recording.keep, clients=len(untrained.clients), values=values, parameters=numbers
         )
-        # Of each client its model and its change, and of the server two models.
+        # Each client's model and update, and two models of the server.
         memory = 4 * numbers * (2 * senders + 2) + 8 * values
         often = "every round" if recording.every == 1 else f"every {recording.every} rounds"
         advice = "; every=10 would measure each tenth round only" if recording.every == 1 else ""
         waits = size_of(4 * numbers * (senders + 2))
         where = {
             "now": "in this process",
-            "beside": f"in a process beside it, for which at most {MOST_WAITING} rounds wait "
+            "beside": f"in another process, for which at most {MOST_WAITING} rounds wait "
             f"({waits} each)",
             "after": f"when the recording is closed, until when each round waits ({waits})",
         }[self._when]
@@ -177,7 +177,7 @@ class Measuring:
     def _measured(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
         """Measure a round; return the clients that were left out, with the reason."""
         audit, unsent = self._setup.deal.audit, self._shape.unsent
-        # The same digits in whichever process it is.
+        # One thread, so that the digits are the same in every process.
         with one_thread():
             measured, seen, faulty = measure_sound(
                 seen, entry.weights, self._of_round, audit.samples
@@ -208,7 +208,7 @@ class Measuring:
         try:
             seen, entry = read_waiting(path, self._shape.model.architecture)
             faulty = self._measured(seen, entry)
-        # Whatever it is: the next round is another one.
+        # Any error concerns this round only.
         except Exception as error:
             if entry is not None:
                 self._failed(entry, plain(f"round {entry.round} is not recorded: {error}"))
@@ -229,7 +229,7 @@ class Measuring:
         assert self._beside is not None
         if self._beside.given_up:
             self._log_once(
-                "the process that measures could not be kept running; what waits is measured when "
+                "the measuring process could not be kept running; waiting rounds are measured when "
                 "the recording is closed"
             )
         elif len(waiting(self._folder)) >= MOST_WAITING:
@@ -269,6 +269,6 @@ class _Watch:
         if 0 < done < total and now - self._said >= _EVERY:
             self._said = now
             self._log(
-                f"a model that nobody trained is measured, for a control: {done} of {total} "
-                f"samples after {time_of(self.seconds)}"
+                f"an untrained model is measured as a control: {done} of {total} samples after "
+                f"{time_of(self.seconds)}"
             )
