@@ -383,7 +383,7 @@ MEASURED: dict[str, Case] = {
 }
 REFUSED: dict[str, tuple[Case, str]] = {
     "a tuple": (Case(InTuple, VECTOR), "returns a tuple, and fedaudit reads a tensor, .*subclass"),
-    "a sigmoid": (Case(OneProbability, VECTOR, classes=2), "probabilities; .* the sigmoid out"),
+    "a sigmoid": (Case(OneProbability, VECTOR, classes=2), "probabilities; .* omits the sigmoid"),
     "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* omits the softmax"),
     "one logit of more classes": (Case(OneLogit, VECTOR), "1 logits a sample, and labels go up to"),
     "a size of batches": (Case(HardBatch, VECTOR), "cannot be run on 3 samples"),
