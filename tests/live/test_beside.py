@@ -302,10 +302,10 @@ def test_a_training_that_is_killed_loses_nothing_and_is_gone_on_with(
         # The process goes on alone, and whoever starts again waits for it.
         one = recorder(folder, measure=when, log=said.append)
         assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3]
-        assert said[0].startswith("the run before still measures ")
+        assert said[0].startswith("the previous run still measures ")
     else:
         assert [index for index, _ in waiting(folder)] == [1, 2, 3]
-        with pytest.raises(BadInput, match="no measured round yet, and 3 to be measured"):
+        with pytest.raises(BadInput, match="no measured round yet, and 3 waiting"):
             attack_recording(folder, (), folder / "attacked")
         one = recorder(folder, measure=when)
     with one:
@@ -319,7 +319,7 @@ def test_a_loop_that_was_stopped_leaves_what_waits_and_says_so(tmp_path: Path) -
     watch(one)
     one.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert len(waiting(tmp_path)) == ROUNDS
-    assert said[-1].startswith("4 rounds are still to be measured: open the recording again")
+    assert said[-1].startswith("4 rounds are not measured yet: open the recording again")
     recorder(tmp_path).close()
     assert not waiting(tmp_path)
     assert len(read_round_log(tmp_path)) == ROUNDS
@@ -381,5 +381,5 @@ def test_the_cost_says_where_it_is_paid(tmp_path: Path) -> None:
     said: list[str] = []
     for when in ("beside", "after"):
         recorder(tmp_path / when, measure=when, log=said.append).close()
-    assert "in a process beside it, for which at most 4 rounds wait" in said[0]
+    assert "in another process, for which at most 4 rounds wait" in said[0]
     assert "when the recording is closed, until when each round waits" in said[1]

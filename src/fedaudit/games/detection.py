@@ -324,7 +324,7 @@ def _spread(model: Model, aim: Aim) -> WeightSpread:
         name: hidden_layers(planted_model)[0].weight[:n_units].flatten().numpy()
         for name, planted_model in models.items()
     }
-    # As far as nearly all weights of the widest go.
+    # The range covers nearly all weights of the widest distribution.
     reach = max(float(np.quantile(np.abs(values), 0.97)) for values in weights.values())
     edges = np.linspace(-reach, reach, _BINS + 1)
     outlines = [

@@ -73,8 +73,8 @@ class CanaryClients:
         sound = isinstance(count, int) and isinstance(length, int | float)
         if not sound or count < FEWEST_CANARIES or not 0 < length <= LONGEST_CANARY:
             raise BadInput(
-                f"canary clients are at least {FEWEST_CANARIES}, each of a length above 0 and at "
-                f"most {LONGEST_CANARY:g}; got {count!r} of length {length!r}"
+                f"got {count!r} canary clients of norm {length!r}; give at least "
+                f"{FEWEST_CANARIES}, with a norm above 0 and at most {LONGEST_CANARY:g}"
             )
         self._like: Params = {
             name: value.detach().cpu()
@@ -82,7 +82,9 @@ class CanaryClients:
             if value.requires_grad
         }
         if not self._like:
-            raise BadInput("no parameter of the model is trained, so that clients send nothing")
+            raise BadInput(
+                "no parameter of the model is trained, so clients send nothing; enable gradients"
+            )
         self.seed = secrets.randbits(62) if seed is None else seed
         self._order, self._length = tuple(model.state_dict()), length
         self.sends = seeded_numpy(self.seed, "canary coins").random(count) < 0.5
@@ -114,8 +116,8 @@ class CanaryClients:
                 step = self._length * values
                 moved[name] = (moved[name] + step).to(named[name].dtype)
         else:
-            # Next to nothing, and not nothing: what clips an update may divide by its length, as
-            # Flower's fixed clipping does.
+            # A tiny update instead of zeros, since clipping may divide by the norm, as Flower's
+            # fixed clipping does.
             entry = moved[next(iter(self._like))].view(-1)[:1]
             least = 2 * torch.finfo(entry.dtype).eps * entry.abs()
             entry += least.clamp_min(_NEXT_TO_NOTHING * self._length)
@@ -174,9 +176,7 @@ class CanaryClients:
         tensors = {name: tensor_of(value, f"{name} of {whose}") for name, value in pairs}
         for name, like in self._like.items():
             if name not in tensors or tensors[name].shape != like.shape:
-                has = (
-                    f"has shape {tuple(tensors[name].shape)}" if name in tensors else "is not there"
-                )
+                has = f"has shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
                 raise BadInput(f"{name} of {whose} {has}, and the network's is {tuple(like.shape)}")
         return tensors
 

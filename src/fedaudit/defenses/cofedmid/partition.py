@@ -193,13 +193,6 @@ def largest_size(
     return classes
 
 
-def _refuse_growth(m_max: int, m_min: int) -> None:
-    raise BadInput(
-        f"m_max is {m_max} and m_min is {m_min}, and clients may not get more classes over the "
-        "rounds; give m_max of at least m_min"
-    )
-
-
 def _growth_error(m_max: int, m_min: int) -> BadInput:
     return BadInput(
         f"m_max is {m_max} and m_min is {m_min}, and clients may not get more classes over the "
