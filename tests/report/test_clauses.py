@@ -98,8 +98,8 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
     said = answers.conclusion(two)
     assert said.text == verdict(two).headline + "."
     assert said.more == (
-        "Audited: 2 seeds; 480 to 500 samples as members and 500 to 510 as non-members for each "
-        "model. A policy’s verdict is in a pack’s verdict.json."
+        "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members; 2 seeds. "
+        "A policy’s verdict is in a pack’s verdict.json."
     )
     games = played(point(right=60))
     assert answers.conclusion(games).text.startswith(game_verdict(games).first.headline)

@@ -23,13 +23,12 @@ from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
-from fedaudit.report.text.verdict import audited, refusals, verdict
+from fedaudit.report.text.verdict import audited, audited_samples, refusals, verdict
 from fedaudit.report.verdict import (
     controls_line,
     coverage_gaps,
     hardly_learned,
     unit_of,
-    units_of,
 )
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
@@ -92,26 +91,18 @@ class Row(NamedTuple):
     answer: Answering
 
 
-def tampers(record: Record) -> bool:
-    """Return True if the server of a record sends out another model than the trained one."""
-    return bool(record.games) or _setting(record, "server", "name") not in ("", "honest")
-
-
-def poisons(record: Record) -> bool:
-    """Return True if a client of a record poisons its updates."""
-    return _setting(record, "attacker", "kind") not in ("", "none")
-
-
-def _setting(record: Record, table: str, name: str) -> object:
+def _setting(record: Record, table: str, name: str, default: str) -> object:
     entry = record.config.get(table)
-    return entry.get(name, "") if isinstance(entry, dict) else ""
+    return entry.get(name) or default if isinstance(entry, dict) else default
 
 
 _WHEN: Mapping[str, Callable[[Record], bool]] = {
     "always": bool,
     "of people": lambda record: record.unit == "person",
-    "tampers": tampers,
-    "poisons": poisons,
+    "tampers": lambda record: (
+        bool(record.games) or _setting(record, "server", "name", "honest") != "honest"
+    ),
+    "poisons": lambda record: _setting(record, "attacker", "kind", "none") != "none",
 }
 
 
@@ -171,18 +162,11 @@ def caveats(record: Record) -> str:
 
 def conclusion(record: Record) -> Answer:
     """Return the record's own verdict, and how much was audited."""
-    figures = [figure for figure in record.findings if figure.attack and figure.n_members]
-    figures = [figure for figure in figures if figure.seed is not None] or figures
     more = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
         return Answer("stated", wording.sentence(game_verdict(record).first.headline), more)
-    audit = wording.plural(len(record.seeds), "seed")
-    if figures:
-        members = wording.from_to(figure.n_members for figure in figures)
-        others = wording.from_to(figure.n_nonmembers for figure in figures)
-        audit += f"; {members} {units_of(record)} as members and {others} as non-members"
-        audit += " for each model"
-    return Answer("stated", wording.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
+    audit = f"Audited: {audited_samples(record)}; {wording.plural(len(record.seeds), 'seed')}."
+    return Answer("stated", wording.sentence(verdict(record).headline), f"{audit} {more}")
 
 
 def adversary(record: Record) -> Answer:
@@ -347,7 +331,7 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     if not limited or failed or evidence.says_nothing(record):
         return None
     best = max(limited, key=evidence.highest_of)
-    label = evidence.label_among(best, figures)
+    label = evidence.labels_among(figures)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
     parts = (f"{shortened(best.attack, 60)} {wording.against(best.contrast)}", label)
     name = ", ".join(filter(None, (*parts, "mean over seeds" * mean)))

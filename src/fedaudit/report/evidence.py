@@ -9,7 +9,7 @@ from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.wording import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import HIDES_LEAKS, above_chance, by_test_alone
+from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import ControlResult, Curve, Record
 
 Size = Literal["trace", "weak", "clear", "strong"]
@@ -328,16 +328,6 @@ def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
     return differing(map(setting_of, figures))
 
 
-def label_among(figure: Estimate, figures: list[Estimate]) -> str:
-    """Return the part of a figure's setting that distinguishes it from others."""
-    return labels_among(figures)[setting_of(figure)]
-
-
-def above_chance_attacks(record: Record) -> set[tuple[str, str, int | None]]:
-    """Return the attacks with a figure above guessing, each with its defense and client."""
-    return {(f.attack, f.defense, f.target) for f in headline(record) if above_chance(f)}
-
-
 def about_members(record: Record) -> bool:
     """Return True if a record has figures of membership attacks, or no other topic."""
     return bool(headline(record)) or not (record.sources or record.clusters)
@@ -372,11 +362,6 @@ def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) 
     return min(figures, key=lambda figure: figure.seed is not None, default=None)
 
 
-def at_ceiling(bound: Estimate) -> bool:
-    """Return True if a lower bound is the largest that its test can show."""
-    return bool(bound.ceiling) and bound.number >= (bound.ceiling or 0.0) * (1 - 1e-9)
-
-
 class Checks(NamedTuple):
     """Controls that ran, those of them that failed, and the number of those that were not run."""
 
@@ -395,9 +380,3 @@ def checks_of(controls: Iterable[ControlResult]) -> Checks:
     results = list(controls)
     ran = [control for control in results if control.passed is not None]
     return Checks(ran, [control for control in ran if not control.passed], len(results) - len(ran))
-
-
-def takes_figures_back(record: Record) -> bool:
-    """Return True if a failed control takes figures of all attacks back."""
-    failed = checks_of(record.controls).failed
-    return any(not result.attack and result.control not in HIDES_LEAKS for result in failed)

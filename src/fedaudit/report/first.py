@@ -240,7 +240,7 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
         wording.interval_of(best) or "no interval",
         shortened(best.attack, 60),
         wording.against(best.contrast),
-        evidence.label_among(best, figures),
+        evidence.labels_among(figures)[evidence.setting_of(best)],
         best.note.partition(":")[0] if best.note.startswith("mean over") else "",
         _larger_limits(best, figures),
         tone=tone,

@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
-from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
 from fedaudit.report.deciding.deletion import WITHHELD
@@ -29,8 +28,8 @@ from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
-from fedaudit.report.text.verdict import verdict
-from fedaudit.report.verdict import clients_named, coverage_gaps, left_out, units_of
+from fedaudit.report.text.verdict import audited_samples, verdict
+from fedaudit.report.verdict import clients_named, coverage_gaps, left_out
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.text import without_commands
@@ -241,7 +240,7 @@ def _facts(record: Record) -> dict[str, str]:
         [wording.sight_name(part) for part in record.view.sees[:12]]
     )
     if record.kind != "games":
-        facts["Audited"] = _audited(record)
+        facts["Audited"] = audited_samples(record)
     if coverage:
         chosen = f", every {coverage.every} by choice" * coverage.sampled_rounds
         facts["Coverage"] = f"{coverage.measured} of {coverage.rounds} rounds measured{chosen}"
@@ -268,21 +267,6 @@ def settings_line(entry: object) -> str:
     }
     values = inline(stated)[1:-1]
     return shortened(f"{name} ({values})" if name and values else name or values, _LONG)
-
-
-def _audited(record: Record) -> str:
-    aucs = [
-        figure for figure in record.findings if figure.metric == AUC and figure.seed is not None
-    ]
-    figures = [figure for figure in aucs if figure.n_members and figure.contrast != "mixed"]
-    if not figures:
-        return "every client" if record.sources or record.clusters else "no sample"
-    targets = sorted({figure.target for figure in figures if figure.target is not None})
-    members = wording.from_to(figure.n_members for figure in figures)
-    others = wording.from_to(figure.n_nonmembers for figure in figures)
-    each = " for each" * (len(targets) > 1)
-    clients = clients_named(targets) if targets else "all clients"
-    return f"{clients}: {members} {units_of(record)} as members, {others} as non-members{each}"
 
 
 def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...]) -> Section:

@@ -50,9 +50,7 @@ def _rounded(value: float, digits: int, side: int) -> float:
 def percent(share: float, side: int = 0) -> str:
     """Format a share in per cent: one decimal, two near the ends, none at exactly 0 or 100%.
 
-    Args:
-        share: The share.
-        side: 1 rounds up, as for an upper limit; -1 down, as for a lower one; 0 to the nearest.
+    ``side`` 1 rounds up, as for an upper limit; -1 down, as for a lower one; 0 to the nearest.
     """
     value = 100 * share
     digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
@@ -67,12 +65,7 @@ def percent(share: float, side: int = 0) -> str:
 
 
 def number(value: float, side: int = 0) -> str:
-    """Format a number that is no share: three decimals up to 10, fewer for larger ones.
-
-    Args:
-        value: The number.
-        side: See :func:`percent`.
-    """
+    """Format a number that is no share: three decimals up to 10, fewer for larger ones."""
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")
@@ -106,13 +99,7 @@ def given(value: float | None, text: Callable[[float], str] = percent) -> str | 
 
 
 def shown(value: float | None, metric: str, side: int = 0) -> str:
-    """Format a metric's value, in per cent if it is a share; return a dash for None.
-
-    Args:
-        value: The value.
-        metric: Name of the metric.
-        side: 1 for an upper limit, which is rounded up; -1 for a lower one, which is rounded down.
-    """
+    """Format a metric's value, in per cent if it is a share; return a dash for None."""
     if value is None:
         return MISSING
     if metric in COUNTS:
@@ -427,7 +414,7 @@ def cleaned(
         model: The record or comparison.
         speak: Makes each text safe.
         clients: Clients that have names; read from the record by default.
-        watched: Whether defenses are not known, as of recordings; read from the record by default.
+        watched: Whether defenses are not known; read from the record by default.
         name_attacks: Whether attacks are called as in :func:`attack_name`.
     """
     clients = client_names(model) if clients is None else clients

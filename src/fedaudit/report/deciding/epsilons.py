@@ -70,7 +70,9 @@ class EpsilonBounds(NamedTuple):
     @property
     def at_least(self) -> str:
         """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
-        ceiling = ", the most this test can show" * evidence.at_ceiling(self.lead)
+        highest = self.lead.ceiling
+        at_ceiling = bool(highest) and self.lead.number >= (highest or 0.0) * (1 - 1e-9)
+        ceiling = ", the most this test can show" * at_ceiling
         assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
         return f"epsilon at least {wording.number(self.lead.number, -1)}{ceiling}{assumes}"
 

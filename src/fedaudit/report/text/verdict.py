@@ -21,6 +21,7 @@ from fedaudit.report.verdict import (
     left_out,
     run_defenses,
     unit_of,
+    units_of,
 )
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import by_test_alone
@@ -122,6 +123,22 @@ def audited(record: Record) -> str:
         attacks=wording.plural(evidence.attacks_tried(record), "attack was", "attacks were"),
         adversary=wording.sentence(view),
     )
+
+
+def audited_samples(record: Record) -> str:
+    """Return the audited clients with the sizes of their members and non-members."""
+    aucs = [
+        figure for figure in record.findings if figure.metric == AUC and figure.seed is not None
+    ]
+    figures = [figure for figure in aucs if figure.n_members and figure.contrast != "mixed"]
+    if not figures:
+        return "every client" if record.sources or record.clusters else "no sample"
+    targets = audited_clients(figures)
+    members = wording.from_to(figure.n_members for figure in figures)
+    others = wording.from_to(figure.n_nonmembers for figure in figures)
+    each = " for each" * (len(targets) > 1)
+    clients = clients_named(targets) if targets else "all clients"
+    return f"{clients}: {members} {units_of(record)} as members, {others} as non-members{each}"
 
 
 def _defenses(record: Record) -> str:
