@@ -254,7 +254,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
     of = found(bound(0.4), coins, claim)
     said = answers.measured_epsilon(of)
-    observer = "against whoever has the first and the last global model"
+    observer = "against an adversary with the first and the last global model"
     assert said.text == (
         "Epsilon at least 0.400 for one sample, against the adversary here; epsilon at least "
         f"{measured:.3f} for one client's whole contribution, {observer}"

@@ -303,7 +303,7 @@ def test_a_leak_of_a_hardly_trained_model_is_not_taken_back_in_the_same_box() ->
     assert first.look in LEAKS.values()
     page = report_html(hardly)
     assert "nothing follows" not in page
-    assert "hardly learned" not in printed(hardly)
+    assert "barely learned" not in printed(hardly)
 
 
 def test_that_rows_audit_different_numbers_of_samples_stands_with_the_headline() -> None:

@@ -405,7 +405,7 @@ def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
     assert any("protection at ome, ε 3: neurons do not even" in text for text in warned)
     text = printed(played(point("ome", figures={FIT: 0.55})))
-    assert "do not even separate" in " ".join(text.split())
+    assert "do not separate even" in " ".join(text.split())
     fine = game_verdict(played(point(figures={FIT: 0.9}))).limits
     assert not any("do not even" in text for text in fine)
 

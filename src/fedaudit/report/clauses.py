@@ -273,7 +273,6 @@ def claimed_epsilon(record: Record) -> Answer:
 
 
 def _terms(claim: Estimate) -> str:
-    """Return unit, adjacency and method of an epsilon that is claimed or proven."""
     unit = shortened(claim.note, 240).rpartition("unit: ")[2] or "not stated"
     if claim.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE):
         unit = "one client’s whole contribution"

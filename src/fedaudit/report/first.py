@@ -36,13 +36,10 @@ class First(NamedTuple):
     Attributes:
         look: The verdict that decides the colour of the screen.
         status: The verdict in two or three words.
-        headline: The verdict in one sentence.
         warning: Why nothing follows from the figures; empty if the models learned.
         picture: Empty if no figure is relied on, or if the page shows another one instead.
         numbers: Three at most.
-        controls: How many controls hold, in a line.
-        sign: "✓" if all hold, "✗" if one failed, "?" if some were not run.
-        next: What to do, most important first.
+        sign: "✓" if all controls hold, "✗" if one failed, "?" if some have no result.
         beside: Sentences without which the headline would mislead.
     """
 
@@ -149,7 +146,6 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
 
 
 def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
-    """Return two numbers of one topic or one of each of several, and the model's utility."""
     tiles = tiles_of(record)
     if not tiles:
         return ()
@@ -316,7 +312,6 @@ def _cluster_tiles(record: Record) -> list[Tile]:
 
 
 def _utility_tiles(record: Record) -> list[Tile]:
-    """Return utility on test samples, of undefended runs if there are any."""
     if any(f.topic == UNLEARNING and f.metric == TEST_ACCURACY for f in record.estimates):
         return []  # the tile on deletion has the accuracy
     figures = record.where(topic="utility")

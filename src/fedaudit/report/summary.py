@@ -295,7 +295,6 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
 
 
 def _numbers(record: Record, first: First) -> list[Tile]:
-    """Return the numbers of the first screen and of each topic, without those taken back."""
     topics = {} if record.kind == "games" else tiles_of(record)
     tiles = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
     return [
@@ -341,7 +340,6 @@ def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
 
 
 def _unmeasured(record: Record) -> Iterator[str]:
-    """Yield which rounds and clients were not measured, and which controls were not run."""
     coverage = record.coverage
     if coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
         skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"

@@ -85,7 +85,6 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
-    """Return the verdict, numbers and controls."""
     head = _wrapped(f"{first.status.upper()}: {first.headline}.", width)
     if first.warning:
         head += _wrapped(f"Warning: {first.warning}", width)
@@ -99,7 +98,6 @@ def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
 
 
 def _details(first: First, picture: Picture, width: int, room: int) -> list[str]:
-    """Return as many rows of figures as fit, and next steps."""
     steps = [""]
     for index, step in enumerate(first.next[:2]):
         lead = " " * 6 if index else "Next: "
@@ -115,7 +113,6 @@ def _details(first: First, picture: Picture, width: int, room: int) -> list[str]
 
 
 def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
-    """Yield a heading, as many rows as fit, and the number of the other rows."""
     many = len(forest.tracks)
     longest = max((len(line.label) for line in forest.lines), default=0)
     wide = min(max(22, longest + 2), 38) if many > 1 else 34

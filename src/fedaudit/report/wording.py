@@ -325,14 +325,9 @@ class NamedClient(int):
         return self.name
 
 
-def client_name(client: int) -> str:
-    """Return a client's name, or its number if it has none: "hospital-a", "client 3"."""
-    return client.name if isinstance(client, NamedClient) else f"client {int(client)}"
-
-
-def client_heading(client: int) -> str:
-    """Return a client's name as it is, or its number as a heading: "hospital-a", "Client 3"."""
-    return client_name(client) if isinstance(client, NamedClient) else f"Client {int(client)}"
+def client_name(client: int, text: str = "client") -> str:
+    """Return a client's name, or its number after a text: "hospital-a", "client 3"."""
+    return client.name if isinstance(client, NamedClient) else f"{text} {int(client)}"
 
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:

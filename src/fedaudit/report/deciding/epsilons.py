@@ -25,8 +25,8 @@ from fedaudit.results.record import Record
 _ONE_CLIENT = "one client's whole contribution"
 _ONE_UPDATE = "one client's update in one round's sum"
 _AGAINST_THE_VIEW = "against the adversary here"
-AGAINST_BOTH_MODELS = "against whoever has the first and the last global model"
-_AGAINST_ONE_SUM = "against whoever has the last round’s sum and the model before it"
+AGAINST_BOTH_MODELS = "against an adversary with the first and the last global model"
+_AGAINST_ONE_SUM = "against an adversary with the last round’s sum and the model before it"
 
 
 class Measured(NamedTuple):

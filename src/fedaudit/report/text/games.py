@@ -156,7 +156,6 @@ def _contradiction(item: ShownPoint) -> str:
 
 
 def _claims(shown: Sequence[ShownPoint]) -> list[str]:
-    """Return a sentence for each mechanism whose actual epsilon is far above the claimed one."""
     sentences = []
     for name, inside in points.families(shown).items():
         far = [item.point for item in inside if far_above(item.point)]

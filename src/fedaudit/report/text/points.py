@@ -72,7 +72,6 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
 
 
 def _varying(points: Sequence[PointPlayed]) -> set[str]:
-    """Return the settings in which points differ; a setting at its default counts."""
     names = {name for point in points for name in point.settings} - _IN_EVERY_NAME
     return {name for name in names if len({point.settings.get(name) for point in points}) > 1}
 

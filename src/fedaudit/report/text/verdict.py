@@ -44,10 +44,7 @@ class PlainVerdict(NamedTuple):
         status: The verdict as one of a few fixed words.
         badge: The verdict in two or three words, as a reader sees it.
         topics: "membership", "sources" and "clusters" with the verdict on each, the gravest first.
-        headline: The verdict as a sentence; of several topics the gravest comes first.
         warning: Why nothing follows from the figures; empty if the models learned.
-        audited: What was audited, and against which adversary.
-        meaning: What follows from the verdict, and what does not.
         open: What could not be concluded, point by point.
     """
 
