@@ -162,11 +162,11 @@ def caveats(record: Record) -> str:
 
 def conclusion(record: Record) -> Answer:
     """Return the record's own verdict, and how much was audited."""
-    more = "A policy’s verdict is in a pack’s verdict.json."
+    basis = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
-        return Answer("stated", wording.sentence(game_verdict(record).first.headline), more)
+        return Answer("stated", wording.sentence(game_verdict(record).first.headline), basis)
     audit = f"Audited: {audited_samples(record)}; {wording.plural(len(record.seeds), 'seed')}."
-    return Answer("stated", wording.sentence(verdict(record).headline), f"{audit} {more}")
+    return Answer("stated", wording.sentence(verdict(record).headline), f"{audit} {basis}")
 
 
 def adversary(record: Record) -> Answer:
@@ -184,8 +184,8 @@ def controls(record: Record) -> Answer:
         return _not_tested(fixed(f"answers.{'games' if record.games else 'no'}_controls"))
     kinds = distinct(shortened(control.control, 120) for control in ran)
     missing = [kind for kind in CHECKS if kind not in kinds]
-    more = f"Run: {wording.some(kinds)}." + f" Not run: {wording.some(missing)}." * bool(missing)
-    return Answer("figure", controls_line([record]), more)
+    basis = f"Run: {wording.some(kinds)}." + f" Not run: {wording.some(missing)}." * bool(missing)
+    return Answer("figure", controls_line([record]), basis)
 
 
 def parameters(record: Record) -> Answer:
@@ -211,8 +211,8 @@ def defenses(record: Record) -> Answer:
         f"{shortened(wording.defense_name(name))}: {_row(record, name)}."
         for name in names[:MOST_NAMED]
     ]
-    more = "\n".join(lines if is_compared else [*lines, fixed("answers.alone")])
-    return Answer("figure", f"{len(names)} rows", more) if is_compared else _not_tested(more)
+    basis = "\n".join(lines if is_compared else [*lines, fixed("answers.alone")])
+    return Answer("figure", f"{len(names)} rows", basis) if is_compared else _not_tested(basis)
 
 
 def _row(record: Record, defense: str) -> str:
@@ -268,8 +268,8 @@ def claimed_epsilon(record: Record) -> Answer:
         note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
         return Answer("not stated", "No epsilon is claimed or proven", note)
     text = "; ".join(f"ε {wording.number(c.number)} ({names[c.metric]})" for c in claims)
-    more = [f"{wording.capital(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
-    return Answer("figure", text, "\n".join(more))
+    basis = [f"{wording.capital(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
+    return Answer("figure", text, "\n".join(basis))
 
 
 def _terms(claim: Estimate) -> str:
@@ -369,8 +369,8 @@ def flagged(record: Record) -> Answer:
         f"{wording.percent(predictive_value(limit.value, FPR, p), 1)} at a prior of {p:.0%}"
         for p in PRIORS
     ]
-    more = fixed("answers.flagged", limit=f"{wording.percent(limit.value, 1)}: {limit.figure}")
-    return Answer("figure", f"At most {wording.listed(chances)}", more + limit.without)
+    basis = fixed("answers.flagged", limit=f"{wording.percent(limit.value, 1)}: {limit.figure}")
+    return Answer("figure", f"At most {wording.listed(chances)}", basis + limit.without)
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
@@ -408,10 +408,10 @@ def residual_risks(record: Record) -> list[str]:
         behind, bare = by_protection(shown_points(record.games))
         worst = max(behind or bare, key=lambda item: item.point.adv.high)
         limits["games"] = worst.point.adv.high, f"behind {worst.name}" if behind else worst.name
-    shares = {name: (wording.percent(value, 1), of) for name, (value, of) in limits.items()}
+    shares = {name: (wording.percent(v, 1), figure) for name, (v, figure) in limits.items()}
     return [
-        fixed(f"answers.risks.{name}", most=share, of=of)
-        for name, (share, of) in shares.items()
+        fixed(f"answers.risks.{name}", most=share, of=figure)
+        for name, (share, figure) in shares.items()
         if share != "100%"
     ]
 

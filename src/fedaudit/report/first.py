@@ -40,7 +40,7 @@ class First(NamedTuple):
         picture: Empty if no figure is relied on, or if the page shows another one instead.
         numbers: Three at most.
         sign: "✓" if all controls hold, "✗" if one failed, "?" if some have no result.
-        beside: Sentences without which the headline would mislead.
+        caveats: Sentences without which the headline would mislead.
     """
 
     look: evidence.Status
@@ -52,7 +52,7 @@ class First(NamedTuple):
     controls: str
     sign: str
     next: tuple[str, ...]
-    beside: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def caveat(self) -> str:

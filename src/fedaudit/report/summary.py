@@ -173,7 +173,7 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
         plain = verdict(record)
         first, question, kind = first_screen(record, plain), plain.audited, kind_of(record)
         meaning, unsettled = plain.meaning, plain.open
-        warnings = (plain.warning, *first.beside)
+        warnings = (plain.warning, *first.caveats)
     about = shortened(str(record.config.get("about") or ""), _LONG)
     described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
@@ -330,11 +330,11 @@ def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
         scale = _FIXED["scale"]["attacks"].format(attacks=attacks, runs=runs)
     listed = [wording.sentence(shortened(item, _LONG)) for item in distinct(items) if item]
     excess = len(listed) - MOST_LISTED
-    more = [f"And {excess} more; the report has them."] * (excess > 0)
+    excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
     return Section(
         "What was not tested",
-        lead="The answer says nothing about these.",
-        items=(*listed[:MOST_LISTED], *more),
+        lead="The answer does not cover these.",
+        items=(*listed[:MOST_LISTED], *excess_note),
         remarks=(scale, *(f"Not settled: {shortened(item, 2 * _LONG)}" for item in unsettled[:4])),
     )
 

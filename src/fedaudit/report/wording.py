@@ -143,12 +143,12 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
     The lower limit is rounded down and the upper one up, so that they still are limits.
     """
-    left, right = shown(low, metric, -1), shown(high, metric, 1)
+    lower, upper = shown(low, metric, -1), shown(high, metric, 1)
     if low is None or high is None:
-        return "" if low is high else f"≤ {right}" if low is None else f"≥ {left}"
-    if left.endswith("%") and right.endswith("%"):
-        left = left[:-1]
-    return f"{left}–{right}" if not left.startswith("−") else f"{left} to {right}"
+        return "" if low is high else f"≤ {upper}" if low is None else f"≥ {lower}"
+    if lower.endswith("%") and upper.endswith("%"):
+        lower = lower[:-1]
+    return f"{lower}–{upper}" if not lower.startswith("−") else f"{lower} to {upper}"
 
 
 def interval_of(figure: Estimate) -> str:
