@@ -120,8 +120,8 @@ _LONGEST_FULL = 400
 
 def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
     """Return a cell with a name from a record: shortened, and in full in ``full``."""
-    short, whole = shortened(text, limit), shortened(text, _LONGEST_FULL)
-    return Cell(short, detail, full=whole if whole != short else "")
+    short, full = shortened(text, limit), shortened(text, _LONGEST_FULL)
+    return Cell(short, detail, full=full if full != short else "")
 
 
 EMPTY = Cell("–", tone="muted")

@@ -9,15 +9,10 @@ from fedaudit.report.grid import Grid
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report below its first screen.
+    """A part of a report below its first screen; its texts, tables and chart are in their order.
 
     Attributes:
-        ident: Its name in the document.
-        title: Its heading.
-        said: What explains it, a paragraph each.
-        points: Computed sentences, as a list.
-        tables: What it shows first.
-        figure: Its chart.
+        ident: Name in the document.
         folded: Tables that a reader opens one by one.
     """
 
