@@ -39,6 +39,7 @@ logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 # Claims are rows of a table, whose anchors MyST does not know; a test follows every link.
 suppress_warnings = ["myst.xref_missing"]
+highlight_language = "none"
 html_theme = "furo"
 html_title = "fedaudit"
 templates_path: list[str] = []
