@@ -83,7 +83,7 @@ KINDS = {
     ),
     "unlearning-location30/unlearning-location30-ascent-far": (
         "After samples were deleted from the model: does it still reveal them?",
-        "This is before deletion; verdict after deletion: not forgotten.**",
+        "These figures are of the model before deletion; verdict after it: not forgotten.**",
         "not forgotten | Relative likelihood (rmia), AUC before 0.846 (",
     ),
     "sia-location30-defenses/sia-location30-defenses-alpha-1-dp-sgd": (

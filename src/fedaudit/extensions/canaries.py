@@ -52,8 +52,8 @@ _CLAIM_ERROR = 0.01
 """Probability that a true claim is refuted by some attack, target or run."""
 
 _ONE_UPDATE = (
-    "unit: one client's whole contribution (its updates or zeros, weight and noise as they are), "
-    "to whoever has the first and the last global model"
+    "unit: one client's whole contribution (its updates, or zeros with the same weight and noise); "
+    "the adversary has the first and the last global model"
 )
 
 
