@@ -49,7 +49,7 @@ def test_a_pipe_in_the_place_of_the_lock_is_refused_and_not_waited_for(tmp_path:
         Lock(tmp_path)
     # Also where somebody reads it, so that it could be opened.
     reader = os.open(tmp_path / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(BadInput, match="no regular file"):
+    with pytest.raises(BadInput, match="not a regular file"):
         lock_folder(tmp_path)
     os.close(reader)
 

@@ -416,9 +416,9 @@ def test_the_command_writes_html_beside_the_record_and_markdown_to_the_terminal(
     ("options", "hint"),
     [
         (("--out", "page.pdf"), "give a name that ends in .html"),
-        (("--out", "notes.md"), "notes.md exists and is no summary"),
+        (("--out", "notes.md"), "notes.md exists and is not a summary"),
         (("--out", "record.json", "--format", "markdown"), "give a name that ends in .md"),
-        (("--out", "no/page.html"), "no is no folder"),
+        (("--out", "no/page.html"), "no is not a folder"),
         (("--valid-until", "soon"), "which is not a date"),
         (("--policy", "record.json"), "is the record of a run and not a policy"),
         (("--format", "pdf"), "Choose from"),

@@ -165,7 +165,7 @@ def test_a_half_that_is_damaged_is_told_of(monkeypatch: pytest.MonkeyPatch) -> N
     part = file.with_suffix("") / "training.safetensors"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"\x08" + bytes(30))
-    with pytest.raises(Damaged, match="is no checkpoint of this pretraining"):
+    with pytest.raises(Damaged, match="is not a checkpoint of this pretraining"):
         pretrained_for(resolve(study()))
 
 

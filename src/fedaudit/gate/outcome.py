@@ -17,7 +17,7 @@ class Outcome(StrEnum):
 _GRAVITY = (Outcome.NOT_REFUTED, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.FAIL)
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 1, Outcome.INCONCLUSIVE: 3}
-"""Of the command; 2 is left to refusals, such as a file that is no record."""
+"""Of the command; 2 is left to refusals, such as a file that is not a record."""
 
 
 def gravity(outcome: Outcome) -> int:

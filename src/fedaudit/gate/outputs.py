@@ -62,8 +62,8 @@ def refuse_taken(
             start = file.read(200)
     if not any(mark in start for mark in marks):
         raise BadInput(
-            f"{target} exists and is no {what}, so it is not replaced; write to another file, or "
-            "delete it"
+            f"{target} exists and is not a {what}, so it is not replaced; write to another file, "
+            "or delete it"
         )
 
 
@@ -243,7 +243,7 @@ def judged(record: Record, policy: Path) -> Section:
     """Return the outcome of a policy for a record as a summary prints it.
 
     Raises:
-        BadInput: The file is no policy.
+        BadInput: The file is not a policy.
     """
     read = read_policy(policy)
     return policy_section(record, evaluate_policy(record, read), read, policy.name)

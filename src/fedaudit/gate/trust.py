@@ -110,7 +110,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
                 f"of the audited clients, {clients_named(record.coverage.unattacked)} were left "
                 "out; attack all of them, or name those that are judged in membership.targets"
             )
-        # Rounds that the policy allows to leave out are no complete coverage.
+        # Rounds that the policy allows to leave out are not complete coverage.
         chosen_rounds = demands.sampled_rounds and record.coverage.sampled_rounds
         name = "complete coverage" + " of the sampled rounds" * chosen_rounds
         yield demand("evidence", name, faults, unsettled)

@@ -403,7 +403,7 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
         fpr: Largest false-positive rate allowed, in [0, 1].
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, a side is empty, or the rate is no share.
+        BadInput: Lengths differ, a score is NaN, a side is empty, or the rate is not a share.
 
     Examples:
         >>> point = tpr_at_fpr([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.1)

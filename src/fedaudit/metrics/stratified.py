@@ -282,9 +282,9 @@ def labels_alone_auc(
     """Estimate the AUC of the best score that depends on labels alone.
 
     The score of a class is the log ratio of its frequencies among members and among non-members.
-    Members and non-members are each halved at random. Frequencies are estimated on the first halves,
-    and the score is evaluated on the second halves. The expected AUC is therefore 0.5 if labels are
-    uninformative. The result is the mean over several halvings.
+    Members and non-members are each halved at random. Frequencies are estimated on the first
+    halves, and the score is evaluated on the second halves. The expected AUC is therefore 0.5 if
+    labels are uninformative. The result is the mean over several halvings.
 
     Args:
         labels: The class of each sample.

@@ -48,7 +48,7 @@ def findings(record: Record) -> tuple[Finding, ...]:
         headline, meaning = cluster_headline(studies), cluster_meaning(studies)
         topics.append(Finding("clusters", cluster_status(studies), headline, meaning))
     if hardly_learned(record):
-        # Finding nothing in a model that has barely learned is no result.
+        # Finding nothing in a model that has barely learned is not a result.
         topics = [
             finding
             if finding.status in LEAKS
