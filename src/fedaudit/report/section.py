@@ -1,4 +1,4 @@
-"""A section of a report as data."""
+"""Data of a section of a report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from fedaudit.report.grid import Grid
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report below its first screen.
+    """Section of a report below its first screen.
 
     Attributes:
-        ident: Its name in the document.
-        title: Its heading.
-        said: What explains it, a paragraph each.
-        points: Computed sentences, as a list.
-        tables: What it shows first.
-        figure: Its chart.
-        folded: Tables that a reader opens one by one.
+        ident: Id of the HTML element.
+        title: Heading.
+        said: Paragraphs that explain the section.
+        points: Items of a bulleted list.
+        tables: Tables that are visible at first.
+        figure: Chart.
+        folded: Tables that are collapsed at first.
     """
 
     ident: str
@@ -31,5 +31,5 @@ class Section:
 
 
 def of_table(ident: str, title: str, table: Grid | None, *said: str) -> Section | None:
-    """Return a section with one table; None without it."""
+    """Return a section with one table; None if the table is None."""
     return None if table is None else Section(ident, title, said, tables=[table])

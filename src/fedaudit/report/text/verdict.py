@@ -42,8 +42,8 @@ class PlainVerdict(NamedTuple):
     Attributes:
         status: The verdict as one of a few fixed words.
         badge: The verdict in two or three words, as a reader sees it.
-        topics: "membership", "sources" and "clusters" with the verdict on each, the gravest first.
-        headline: The verdict as a sentence; of several topics the gravest comes first.
+        topics: "membership", "sources" and "clusters" with the verdict on each, the worst first.
+        headline: The verdict as a sentence; of several topics the worst comes first.
         warning: Why nothing follows from the figures; empty if the models learned.
         audited: What was audited, and against which adversary.
         meaning: What follows from the verdict, and what does not.
