@@ -161,7 +161,7 @@ KINDS = {
             "study.toml is a study and not a pack; `fedaudit run` runs it",
         ),
         ("gate record.json --policy policy.toml", "record.json is a record of version None"),
-        ("report pipe", "pipe is no regular file"),
+        ("report pipe", "pipe is not a regular file"),
     ],
 )
 def test_what_another_command_takes_is_refused_with_that_command(
@@ -263,7 +263,7 @@ def test_a_setting_whose_bytes_are_no_text_is_refused(
 ) -> None:
     bytes_of_a_shell = b"caf\xe9".decode(errors="surrogateescape")
     assert exit_code("run", study, "--about", bytes_of_a_shell) == 2
-    assert "the value of --about has bytes that are no text" in one_sentence(capsys)
+    assert "the value of --about has bytes that are not text" in one_sentence(capsys)
 
 
 def test_a_refusal_has_no_control_characters(

@@ -273,7 +273,7 @@ def _settings(make: Callable[..., object]) -> Iterator[Option]:
     """Yield the settings of a class or function, without those that a study sets elsewhere."""
     meanings = doc_of(make).attributes
     for parameter in inspect.signature(make).parameters.values():
-        # Positional arguments of a function are no settings; those of a class are.
+        # Positional arguments of a function are not settings; those of a class are.
         is_setting = inspect.isclass(make) or parameter.kind is parameter.KEYWORD_ONLY
         if parameter.name in _SET_BY_STUDY or not is_setting:
             continue

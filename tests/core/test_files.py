@@ -75,10 +75,10 @@ def test_only_regular_text_files_up_to_a_size_are_read(tmp_path: Path) -> None:
     assert read_object(path) == {"a": "ä"}
     with pytest.raises(TooLarge, match=r"a\.json has more than 10 bytes"):
         read_text(path, max_bytes=10)
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_text(tmp_path, max_bytes=10)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_text(tmp_path / "pipe", max_bytes=10)
 
 
@@ -86,9 +86,9 @@ def test_pipes_devices_and_folders_are_refused_without_waiting(tmp_path: Path) -
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for path in (tmp_path / "pipe", tmp_path / "link", tmp_path, Path(os.devnull)):
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             open_regular(path)
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             regular_size(path)
 
 
@@ -97,7 +97,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_just_before_it_is_opened_is_refus
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(files, "regular_size", lambda path, within: 0)
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         open_regular(tmp_path / "pipe")
 
 

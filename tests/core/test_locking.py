@@ -51,7 +51,7 @@ def test_a_pipe_in_place_of_the_lock_file_is_refused_without_waiting(tmp_path: P
         Lock(tmp_path)
     # Also where somebody reads it, so that it could be opened.
     reader = os.open(tmp_path / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(BadInput, match="no regular file"):
+    with pytest.raises(BadInput, match="not a regular file"):
         lock_folder(tmp_path)
     os.close(reader)
 

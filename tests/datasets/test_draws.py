@@ -181,7 +181,7 @@ class TestFairDraw:
         ("settings", "message"),
         [
             ({"clients": 1}, "at least 2 clients, got 1"),
-            ({"targets": (5,)}, "target 5 is no client; clients are numbered 0 to 4"),
+            ({"targets": (5,)}, "target 5 is not a client; clients are numbered 0 to 4"),
             ({"targets": ()}, "at least one client"),
             ({"targets": (1, 1)}, "each once"),
             ({"n_fair": -3}, "samples, 0 or more"),

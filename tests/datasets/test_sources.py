@@ -134,7 +134,7 @@ class TestNpz:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
         with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
             archive.writestr("z.npy", b"no array")
-        with pytest.raises(BadInput, match="contains 'z', which is no array"):
+        with pytest.raises(BadInput, match="contains 'z', which is not an array"):
             load("own", data_dir=tmp_path)
         with (
             zipfile.ZipFile(tmp_path / "own.npz", "a") as archive,
@@ -312,10 +312,10 @@ class TestIdx:
         [
             (bytes([0, 0, 8, 3, 0, 0, 0, 0, *[255] * 8]), "declares 0 bytes"),
             (idx(LABELS[:9])[:-2], r"declares 9 bytes of shape \(9,\) and contains 7"),
-            (b"", "no IDX file of bytes"),
-            (b"\0\0\x0d\x01", "no IDX file of bytes"),
-            (b"\0\0\x08\xff\0\0", "no IDX file of bytes"),
-            (b"<html>", "no IDX file of bytes"),
+            (b"", "not an IDX file of bytes"),
+            (b"\0\0\x0d\x01", "not an IDX file of bytes"),
+            (b"\0\0\x08\xff\0\0", "not an IDX file of bytes"),
+            (b"<html>", "not an IDX file of bytes"),
         ],
     )
     def test_a_file_of_another_kind_or_length_is_damaged(
@@ -584,7 +584,9 @@ class TestImageFolder:
     def test_a_pipe_among_pictures_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
         store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
         os.mkfifo(tmp_path / "pets" / "b" / "9.png")
-        with pytest.raises(BadInput, match=r"9\.png cannot be read as a picture \(no regular file"):
+        with pytest.raises(
+            BadInput, match=r"9\.png cannot be read as a picture \(not a regular file"
+        ):
             load("pets", data_dir=tmp_path)
 
     @pytest.mark.parametrize("place", ["c", "b/more"])
@@ -776,7 +778,7 @@ class TestHuggingFace:
     ) -> None:
         os.mkfifo(tmp_path / "a.png")
         rows: list[object] = [{"bytes": None, "path": str(tmp_path / "a.png")}] * 4
-        with pytest.raises(Damaged, match="no regular file"):
+        with pytest.raises(Damaged, match="not a regular file"):
             from_tables("t", {"train": columns(image=rows, label=[0, 1] * 2)}, (tmp_path,), seed=0)
 
     @pytest.mark.parametrize("error", [RuntimeError("cut off"), KeyError("x"), OSError("gone")])
@@ -852,7 +854,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["../mnist", "", ".", "a/b", "npz:../x"])
     def test_a_name_cannot_leave_the_data_directory(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(BadInput, match="no name of a data set"):
+        with pytest.raises(BadInput, match="not a name of a data set"):
             load(name, data_dir=tmp_path)
 
     @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.gate.outcome import Outcome, against, bound_against, gravest, gravity
-from fedaudit.gate.sample_size import required_sample_size, smallest
+from fedaudit.gate.outcome import Outcome, compare_bound, compare_limits, gravity, worst_outcome
+from fedaudit.gate.sample_size import required_sample_size, smallest_settling_size
 from fedaudit.metrics import clopper_pearson
 
 shares = st.floats(0, 1)
@@ -28,7 +28,7 @@ shares = st.floats(0, 1)
 def test_limits_against_a_ceiling_of_six_tenths(
     low: float | None, high: float | None, expected: Outcome
 ) -> None:
-    assert against(low, high, 0.6) is expected
+    assert compare_limits(low, high, 0.6) is expected
 
 
 @given(st.lists(shares, min_size=2, max_size=2).map(sorted), shares, shares)
@@ -37,19 +37,19 @@ def test_a_higher_ceiling_never_makes_anything_worse(
 ) -> None:
     tight, loose = sorted([one, other])
     low, high = limits
-    assert gravity(against(low, high, loose)) <= gravity(against(low, high, tight))
+    assert gravity(compare_limits(low, high, loose)) <= gravity(compare_limits(low, high, tight))
 
 
 @given(st.floats(0, 20), st.floats(0, 20))
 def test_a_lower_bound_never_passes(bound: float, ceiling: float) -> None:
-    assert bound_against(bound, ceiling) is not Outcome.PASS
-    assert (bound_against(bound, ceiling) is Outcome.FAIL) == (bound > ceiling)
+    assert compare_bound(bound, ceiling) is not Outcome.PASS
+    assert (compare_bound(bound, ceiling) is Outcome.FAIL) == (bound > ceiling)
 
 
 def test_what_holds_a_release_back_decides_and_nothing_decides_nothing() -> None:
-    assert gravest([Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE]) is Outcome.FAIL
-    assert gravest([Outcome.PASS, Outcome.INCONCLUSIVE]) is Outcome.INCONCLUSIVE
-    assert gravest([]) is Outcome.INCONCLUSIVE
+    assert worst_outcome([Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE]) is Outcome.FAIL
+    assert worst_outcome([Outcome.PASS, Outcome.INCONCLUSIVE]) is Outcome.INCONCLUSIVE
+    assert worst_outcome([]) is Outcome.INCONCLUSIVE
 
 
 def share_of(rate: float) -> object:
@@ -60,19 +60,21 @@ def share_of(rate: float) -> object:
 def test_the_smallest_sample_that_settles_settles_and_one_less_does_not(
     rate: float, then: Outcome
 ) -> None:
-    found = smallest(share_of(rate), 100, 0.05, most=10**7)  # type: ignore[arg-type]
+    found = smallest_settling_size(share_of(rate), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
     assert found is not None
     assert found.then is then
-    assert against(*clopper_pearson(rate * found.size, found.size), 0.05) is then
+    assert compare_limits(*clopper_pearson(rate * found.size, found.size), 0.05) is then
     before = found.size - 1
-    assert against(*clopper_pearson(rate * before, before), 0.05) is Outcome.INCONCLUSIVE
+    assert compare_limits(*clopper_pearson(rate * before, before), 0.05) is Outcome.INCONCLUSIVE
 
 
 def test_counting_up_one_by_one_finds_the_same_sample() -> None:
     slow = next(
-        n for n in range(100, 5000) if against(*clopper_pearson(0.02 * n, n), 0.05) is Outcome.PASS
+        n
+        for n in range(100, 5000)
+        if compare_limits(*clopper_pearson(0.02 * n, n), 0.05) is Outcome.PASS
     )
-    found = smallest(share_of(0.02), 100, 0.05, most=10**7)  # type: ignore[arg-type]
+    found = smallest_settling_size(share_of(0.02), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
     assert found is not None
     assert found.size == slow
 

@@ -195,7 +195,7 @@ def write_header(path: Path, header: dict[str, object]) -> None:
 @pytest.mark.parametrize("read", [read_tensors, read_notes, carries_hash])
 def test_no_reader_waits_for_a_pipe(read: Callable[[Path], object], path: Path) -> None:
     os.mkfifo(path)
-    with pytest.raises((BadInput, Damaged, OSError), match="no regular file"):
+    with pytest.raises((BadInput, Damaged, OSError), match="not a regular file"):
         read(path)
 
 

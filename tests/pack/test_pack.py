@@ -170,8 +170,8 @@ def pipe(path: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), ""),
         (lambda path: path.write_bytes(path.read_bytes() + b"\n"), ""),
         (lambda path: path.write_bytes(b""), ""),
-        (lambda path: (path.unlink(), path.mkdir()), "is no regular file"),
-        (pipe, "is no regular file"),
+        (lambda path: (path.unlink(), path.mkdir()), "is not a regular file"),
+        (pipe, "is not a regular file"),
         (
             lambda path: (
                 path.rename(path.parent.parent / path.name),
@@ -212,7 +212,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused_and_they_are_never_ope
         return plain_open(path, *words, **more)  # type: ignore[call-overload]
 
     monkeypatch.setattr(Path, "open", told)
-    assert "which is no plain file name" in wrong(pack)
+    assert "which is not a plain file name" in wrong(pack)
     assert all(Path(path).parent == pack.resolve() for path in opened)
 
 
@@ -370,7 +370,7 @@ def test_a_pack_that_was_killed_at_any_moment_is_made_by_the_same_command(
     monkeypatch.undo()
     assert len({path.name for path in files[2].iterdir()} & packing.FILES) == 3
     (files[2] / "lock").touch()
-    with pytest.raises(BadInput, match="is no pack"):
+    with pytest.raises(BadInput, match="is not a pack"):
         verify(files[2])
     write_pack(*files)
     assert verify(files[2]).problems == []
@@ -627,7 +627,7 @@ def test_settings_that_no_recorder_writes_are_found(tmp_path: Path) -> None:
 
 def test_a_folder_that_was_never_a_pack_is_refused_and_gets_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text("{}")
-    with pytest.raises(BadInput, match=r"is no pack: it has no manifest\.json"):
+    with pytest.raises(BadInput, match=r"is not a pack: it has no manifest\.json"):
         verify(tmp_path)
 
 

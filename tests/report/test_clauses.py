@@ -488,7 +488,7 @@ def test_deletion_is_answered_of_the_model_after_it() -> None:
     assert "adversary with both models 0.87" in said.text
     assert ": not forgotten (" in asked("deletion", there).text
     assert verdict(gone).headline.endswith(
-        "This is before deletion; verdict after deletion: forgotten"
+        "These figures are of the model before deletion; verdict after it: forgotten"
     )
     assert answers.caveats(gone).startswith("Figures are of the model before deletion.")
 

@@ -371,7 +371,7 @@ def test_nothing_but_html_is_written_over(
     mine.write_text("mine")
     for said in (["report", str(path)], ["run", str(study), "--out", str(tmp_path)]):
         assert exit_code(*said) == 2
-        assert "no HTML file" in capsys.readouterr().err
+        assert "not an HTML file" in capsys.readouterr().err
     assert exit_code("report", path, "--out", path) == 2
     assert mine.read_text() == "mine"
     assert json.loads(path.read_text())["name"] == ALL.name

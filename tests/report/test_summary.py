@@ -83,7 +83,7 @@ KINDS = {
     ),
     "unlearning-location30/unlearning-location30-ascent-far": (
         "After samples were deleted from the model: does it still reveal them?",
-        "This is before deletion; verdict after deletion: not forgotten.**",
+        "These figures are of the model before deletion; verdict after it: not forgotten.**",
         "not forgotten | Relative likelihood (rmia), AUC before 0.846 (",
     ),
     "sia-location30-defenses/sia-location30-defenses-alpha-1-dp-sgd": (
@@ -416,9 +416,9 @@ def test_the_command_writes_html_beside_the_record_and_markdown_to_the_terminal(
     ("options", "hint"),
     [
         (("--out", "page.pdf"), "give a name that ends in .html"),
-        (("--out", "notes.md"), "notes.md exists and is no summary"),
+        (("--out", "notes.md"), "notes.md exists and is not a summary"),
         (("--out", "record.json", "--format", "markdown"), "give a name that ends in .md"),
-        (("--out", "no/page.html"), "no is no folder"),
+        (("--out", "no/page.html"), "no is not a folder"),
         (("--valid-until", "soon"), "which is not a date"),
         (("--policy", "record.json"), "is the record of a run and not a policy"),
         (("--format", "pdf"), "Choose from"),

@@ -106,7 +106,7 @@ def test_a_record_that_cannot_be_read_and_a_page_that_is_none_are_left_alone(
         refuse_other_record(tmp_path, study)
     (tmp_path / "record.json").unlink()
     (tmp_path / "report.html").write_text("my notes")
-    with pytest.raises(BadInput, match=r"report.html exists and is no HTML file"):
+    with pytest.raises(BadInput, match=r"report.html exists and is not an HTML file"):
         refuse_other_record(tmp_path, study)
 
 
@@ -135,7 +135,7 @@ def test_a_page_is_written_under_the_name_of_a_page_only(
 @pytest.mark.parametrize("what", ["", "{}", "<svg>", "x <!doctype html>"])
 def test_another_file_is_not_replaced_by_a_page(what: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(what)
-    with pytest.raises(BadInput, match="is no HTML file"):
+    with pytest.raises(BadInput, match="is not an HTML file"):
         refuse_foreign_page(tmp_path / "file")
 
 
@@ -157,7 +157,7 @@ def test_a_missing_folder_is_named_as_it_was_given(
     refused("report", one, "--out", target)
     refused("compare", one, other, "--out", target)
     said = capsys.readouterr().err
-    assert said.count("nowhere is no folder; create it") == 2
+    assert said.count("nowhere is not a folder; create it") == 2
     assert "partial" not in said
 
 
@@ -204,9 +204,9 @@ def test_an_attack_reports_progress(
 def test_special_files_are_named_in_the_message(recording: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "study.json"
     os.mkfifo(fifo)
-    with pytest.raises(BadInput, match=r"its study.json is no regular file"):
+    with pytest.raises(BadInput, match=r"its study.json is not a regular file"):
         reattack(tmp_path, [], tmp_path / "out")
-    with pytest.raises(BadInput, match="is no regular file"):
+    with pytest.raises(BadInput, match="is not a regular file"):
         read_tensors(fifo)
 
 

@@ -168,7 +168,7 @@ def test_a_damaged_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     part = file.with_suffix("") / "training.safetensors"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"\x08" + bytes(30))
-    with pytest.raises(Damaged, match="is no checkpoint of this pretraining"):
+    with pytest.raises(Damaged, match="is not a checkpoint of this pretraining"):
         pretrained_for(resolve(study()))
 
 

@@ -65,7 +65,9 @@ def test_a_name_that_the_program_passes_is_refused_with_the_setting_to_use(
     section: str, name: str
 ) -> None:
     for part in PARTS[section]:
-        with pytest.raises(BadInput, match=rf"options\.{name} is no setting, .* set ") as refused:
+        with pytest.raises(
+            BadInput, match=rf"options\.{name} is not a setting, .* set "
+        ) as refused:
             study_from(study(section, part, name))
         assert "\n" not in str(refused.value)
         assert section in str(refused.value)
@@ -110,7 +112,7 @@ def test_games_refuse_the_same(table: dict[str, object]) -> None:
     ],
 )
 def test_tables_within_tables_refuse_the_same(table: dict[str, object]) -> None:
-    with pytest.raises(BadInput, match=r"options\.\w+ is no setting"):
+    with pytest.raises(BadInput, match=r"options\.\w+ is not a setting"):
         study_from({**SMALL, **table})
 
 

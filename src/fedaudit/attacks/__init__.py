@@ -169,7 +169,7 @@ def catalogued(names: Iterable[str]) -> list[str]:
     Custom attacks (``module:object``) are left as they are, and nothing is imported.
 
     Raises:
-        BadInput: There is no attack of a name; the message names the nearest.
+        BadInput: An attack of that name does not exist; the message names the nearest.
     """
     catalogue = ATTACKS | SOURCE_ATTACKS
     spellings = [as_catalogued("attack", name, catalogue) for name in names]

@@ -446,7 +446,7 @@ class Attack:
 
 
 def _fields(part: object) -> tuple[str, ...]:
-    # Class variables are no settings, and neither is a rule within a rule.
+    # Class variables are not settings, and neither is a rule within a rule.
     names = [f.name for f in fields(part)] if is_dataclass(part) else []
     return tuple(name for name in names if isinstance(getattr(part, name), Setting))
 

@@ -26,7 +26,8 @@ def gate(
 ) -> None:
     """Compare the upper confidence limits of a record with a policy's ceilings.
 
-    Exit code 0: pass, 1: fail, 3: inconclusive; 2 is a refusal, such as a file that is no record.
+    Exit code 0: pass, 1: fail, 3: inconclusive; 2: refused,
+    for example because the file is not a record.
 
     Parameters
     ----------

@@ -332,7 +332,7 @@ def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, obj
     while remaining:
         option, equals, text = remaining.pop(0).partition("=")
         if not option.startswith("--"):
-            raise BadInput(f"{option!r} is no setting; write it as --section.setting=value")
+            raise BadInput(f"{option!r} is not a setting; write it as --section.setting=value")
         refuse_many_dots(option, "the command line")
         name = _setting_name(option, games=games)
         if not equals:
@@ -350,8 +350,8 @@ def _refuse_bytes(option: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise BadInput(
-            f"the value of {option} has bytes that are no text ({text[error.start]!r} at character "
-            f"{error.start}); write it in UTF-8"
+            f"the value of {option} has bytes that are not text ({text[error.start]!r} at "
+            f"character {error.start}); write it in UTF-8"
         ) from error
 
 
@@ -363,7 +363,7 @@ def _value(option: str, text: str) -> object:
     try:
         return parsed_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:
-        # A value that is no TOML is a text. A value that is too deep or too large is refused.
+        # A value that is not TOML is a text. A value that is too deep or too large is refused.
         if isinstance(error.__cause__, TOMLDecodeError):
             return text
         raise

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def record_in(path: Path) -> "Record":
-    """Read the record in a file; raise with the kind of the file if it is another."""
+    """Read the record in a file; for any other file, raise an error that names its kind."""
     from fedaudit.results.read import read_record
 
     with expecting(path, *HAVE_RECORDS):
@@ -36,9 +36,10 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     Parameters
     ----------
     record
-        A record.json, or the folder it is in, or a live recording that was attacked.
+        Path of a record.json, of its folder, or of a live recording that was attacked.
     out
-        HTML file to write; by default report.html next to the record. Only HTML is replaced.
+        HTML file to write; by default report.html next to the record. An existing file is replaced
+        only if it is an HTML page.
     """
     from fedaudit.report.page import write_report
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
@@ -85,12 +86,13 @@ def compare(*records: Path, out: Path | None = None) -> None:
     Parameters
     ----------
     records
-        Records (record.json, or the folder it is in, or a live recording that was attacked), the
-        base first; or one comparison.json (or its folder), which is updated from its records.
+        Paths of two or more records, the baseline first: each a record.json, its folder, or a live
+        recording that was attacked. Or the path of one comparison.json, or of its folder, to update
+        the comparison from its records.
     out
-        HTML file to write; the figures are written next to it as JSON. By default comparison.html,
-        next to an updated comparison or else in the current folder. Records, and comparisons of
-        other records, are never replaced.
+        HTML file to write; the figures are written next to it as JSON. The default is
+        comparison.html in the current folder, or next to the comparison that is updated. Records,
+        and comparisons of other records, are never replaced.
     """
     from fedaudit.report.page import write_comparison
     from fedaudit.report.terminal import print_comparison
@@ -121,7 +123,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
 
 
 def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
-    """Raise if the page, or the figures next to it, would replace other files."""
+    """Raise if the page, or the JSON file next to it, would replace another file."""
     from fedaudit.study.running.outputs import (
         refuse_foreign_page,
         refuse_other_comparison,
@@ -130,8 +132,8 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
 
     if not page.name or page.suffix == ".json":
         raise BadInput(
-            f"{page} is no name of an HTML file; give --out a name such as comparison.html, next "
-            "to which the figures are written as JSON"
+            f"{page} cannot be the name of an HTML file; give --out a name such as "
+            "comparison.html, next to which the figures are written as JSON"
         )
     refuse_foreign_page(page, records)
     refuse_other_comparison(page.with_suffix(".json"), records)
@@ -139,6 +141,7 @@ def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
 
 
 def _comparison_in(path: Path) -> Path | None:
+    """Return the comparison file that a path names; None if it names a record."""
     from fedaudit.results.comparison import COMPARISON_FILE
 
     if path.is_dir():
@@ -161,21 +164,22 @@ def summary(
 ) -> None:
     """Write a summary for archiving: question, model, answer, policy, and what was not tested.
 
-    It prints on one or two pages, with lines for signatures. Markdown is written to standard
-    output, as for $GITHUB_STEP_SUMMARY. The exit code is 0 for any outcome of the policy;
-    `fedaudit gate` has an exit code for each outcome.
+    On paper, the HTML page takes one or two pages and has lines for signatures. Markdown is written
+    to standard output, for example to append it to $GITHUB_STEP_SUMMARY. The exit code is 0
+    whatever the outcome of the policy; `fedaudit gate` has an exit code for each outcome.
 
     Parameters
     ----------
     record
-        A record.json, or the folder it is in, or a live recording that was attacked, or a pack.
+        Path of a record.json, of its folder, of a live recording that was attacked, or of a pack.
     format
-        HTML by default, or the format by the name of --out.
+        Format of the summary. By default it follows from the suffix of --out, and is HTML without
+        --out.
     out
         File to write; by default summary.html next to the record, and standard output for
-        Markdown. Only an earlier summary, or another HTML page, is replaced.
+        Markdown. An existing file is replaced only if it is an earlier summary or an HTML page.
     policy
-        Policy whose outcome the summary states; by default that of a pack.
+        Policy file; the summary states its outcome. For a pack, the default is the pack's policy.
     valid_until
         Last day on which the summary is valid, such as 2027-06-30.
     """
@@ -183,19 +187,19 @@ def summary(
     from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
 
     path = record_at(record)
-    kind, packed = _format_of(format, out), _policy_of_pack(path)
-    if packed is not None and out is None and kind == "html":
+    kind, pack_policy = _format_of(format, out), _policy_of_pack(path)
+    if pack_policy is not None and out is None and kind == "html":
         raise BadInput(
-            f"{path.parent} is a pack, whose {SUMMARY_FILE} must not be replaced; give another "
-            "file with --out"
+            f"{path.parent} is a pack, and the {SUMMARY_FILE} of a pack must not be replaced; "
+            "give another file with --out"
         )
     target = path.with_name(SUMMARY_FILE) if out is None and kind == "html" else out
     full_record = record_in(path)
-    policy_file = policy or packed
+    policy_file = policy or pack_policy
     if target is not None:
         _refuse_taken(target, kind, [path, *([policy_file] if policy_file else [])])
-    judged = None if policy_file is None else _judged(full_record, policy_file)
-    text = (summary_html if kind == "html" else summary_markdown)(full_record, judged, valid_until)
+    outcome = None if policy_file is None else _policy_section(full_record, policy_file)
+    text = (summary_html if kind == "html" else summary_markdown)(full_record, outcome, valid_until)
     if target is None:
         print(text, end="")
         return
@@ -223,7 +227,7 @@ def _policy_of_pack(record: Path) -> Path | None:
     return record.with_name(POLICY_FILE) if is_packed else None
 
 
-def _judged(record: "Record", policy: Path) -> "Section":
+def _policy_section(record: "Record", policy: Path) -> "Section":
     from fedaudit.gate.outputs import judged
 
     with expecting(policy, POLICY):
@@ -231,7 +235,7 @@ def _judged(record: "Record", policy: Path) -> "Section":
 
 
 def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:
-    """Raise if a summary would replace an input, or a file of another kind."""
+    """Raise if a summary would replace one of its inputs, or a file that is not a summary."""
     from fedaudit.gate.outputs import refuse_taken
     from fedaudit.report.summary import MARK, MARKDOWN_SUFFIXES
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder

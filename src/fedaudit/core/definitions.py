@@ -1,12 +1,14 @@
-"""Digests of the source that defines an object of a custom module.
+"""Digests of the source code that defines an object of a custom module.
 
-A module's source is read, not run. The definition of an object is the top-level statement that
-binds its name, together with all that this statement uses: helpers, constants, bases, decorators
-and imports, also those of other custom modules. Other objects of the module do not count.
+The source is parsed, not run. The definition of an object is the top-level statement that binds its
+name, together with everything that this statement uses: helpers, constants, base classes,
+decorators and imports, including those of other custom modules. A change elsewhere in the module
+does not change the digest.
 
-This holds only if all these modules are plain: importing them only binds names, by statements of a
-fixed list, and they reach objects only by their names. Otherwise, the digest covers all their
-files.
+Names show everything that an object uses only if all these modules are *plain*. In a plain module,
+every top-level statement is of a kind that only binds names (definitions, imports, assignments of
+values without side effects), and no code looks up objects by reflection, such as by ``globals()``.
+If a module is not plain, the digest covers all the modules' files.
 """
 
 import ast
@@ -29,7 +31,7 @@ _REFLECTION = re.compile(
     "importlib|inspect|locals|marshal|methodcaller|pickle|pkgutil|pydoc|runpy|sys|tb_frame|vars|"
     "_getframe|zipimport"
 )
-"""Words whose use means that a module may reach objects other than by their names."""
+"""Names by which code can access objects other than by their names (reflection)."""
 
 _SPECIAL_NAMES = re.compile(
     "__(abs|add|aenter|aexit|aiter|all|and|anext|author|bool|call|class|complex|contains|copy|"
@@ -38,7 +40,7 @@ _SPECIAL_NAMES = re.compile(
     "next|or|pos|post_init|pow|qualname|radd|repr|reversed|rmatmul|rmul|round|rsub|rtruediv|"
     "setattr|setitem|slots|str|sub|truediv|version|xor)__"
 )
-"""Special names that neither reach other objects nor are called while a class is created."""
+"""Special names that give no access to other objects and are not called at class creation."""
 
 _SPECIAL_CONSTANTS = {"__all__", "__author__", "__match_args__", "__slots__", "__version__"}
 
@@ -57,14 +59,14 @@ _CALLS = {
     *("re.compile", "torch.device", "torch.tensor", "types.MappingProxyType", "typing.NewType"),
     *("typing.ParamSpec", "typing.TypeVar"),
 }
-"""Callables that have no side effects and call no argument; so do classes of fedaudit."""
+"""Callables without side effects that do not call their arguments, as classes of fedaudit are."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A name in a module; empty for the whole module."""
+    """Reference to an object of a module; an empty ``name`` refers to the whole module."""
 
     module: str
     name: str
@@ -72,12 +74,12 @@ class _Name:
 
 @dataclass(frozen=True, eq=False)
 class _Statement:
-    """A top-level statement, or one name of a top-level import.
+    """Top-level statement, or the part of a top-level import that binds one name.
 
     Attributes:
-        text: Its content without comments and layout.
-        binds: Names that it binds.
-        uses: Names that occur anywhere in it, and its imports.
+        text: The syntax tree as text, which comments and layout do not change.
+        binds: Names that the statement binds.
+        uses: Names that occur anywhere in the statement, and modules that it imports.
     """
 
     text: str
@@ -87,13 +89,14 @@ class _Statement:
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """The source of a module.
+    """Source code of a module.
 
     Attributes:
-        data: Content of its file.
-        body: Its statements without an ``if __name__ == "__main__"`` block; None if the file cannot
-            be parsed.
-        package: Package that its relative imports start from.
+        name: Full name of the module.
+        data: Content of the module's file.
+        body: Top-level statements without ``if __name__ == "__main__"`` blocks; None if the file
+            cannot be parsed.
+        package: Package that relative imports start from.
     """
 
     name: str
@@ -107,7 +110,7 @@ class _Source:
 
     @cached_property
     def mentions(self) -> frozenset[str]:
-        """Strings that may be names of modules, if it may import modules without statements."""
+        """Return strings that could be module names; none if the module uses no reflection."""
         if not _is_reflective(self.body or ()):
             return frozenset()
         nodes = (child for node in self.body or () for child in ast.walk(node))
@@ -125,7 +128,7 @@ class _Source:
 
     @cached_property
     def origins(self) -> dict[str, str]:
-        """Module and object that each name is bound to; empty if that is not certain."""
+        """Return the dotted name of the object that each name is bound to; empty if uncertain."""
         origins: dict[str, str] = {}
         for node in self.body or ():
             if isinstance(node, ast.Import):
@@ -147,7 +150,7 @@ class _Source:
         return origins
 
     def origin(self, node: ast.expr) -> str:
-        """Return the module and object that an expression refers to; empty if not certain."""
+        """Return the dotted name of the object that an expression refers to; empty if uncertain."""
         if isinstance(node, ast.Name):
             return self.origins.get(node.id, f"builtins.{node.id}")
         above = self.origin(node.value) if isinstance(node, ast.Attribute) else ""
@@ -155,19 +158,20 @@ class _Source:
 
 
 def definition_digest(module: str, attribute: str) -> str:
-    """Return the SHA-256 of the source that defines an object of an imported module.
+    """Return the SHA-256 of the source code that defines an object of an imported module.
 
     Args:
-        module: Its full name.
+        module: Full name of the module.
         attribute: Dotted name of the object in the module.
 
     Returns:
-        A digest that comments, layout, and other objects of the module do not change. For modules
-        that are not plain, the digest of their files. For a known package, the digest of the
-        object's name. For any other module without a file, the digest of an empty text.
+        A digest that comments, layout, and other objects of the module do not change. If a module
+        is not plain, it is a digest of the modules' files. For a known package such as torch, it is
+        a digest of the object's name. For any other module without a file, it is the digest of an
+        empty text.
     """
     if _is_of_known_package(module):
-        # An environment states the version. Digesting all of torch would take a minute.
+        # Records state the versions of packages. Digesting all of torch would take a minute.
         return hashlib.sha256(f"{module}:{attribute}".encode()).hexdigest()
     sources = _reached(module)
     name = attribute.partition(".")[0]
@@ -187,16 +191,16 @@ def definition_digest(module: str, attribute: str) -> str:
 
 
 def _is_of_known_package(module: str) -> bool:
-    """Return whether a module belongs to a known package, and not to a custom one of its name."""
-    file = _own_file(module)
+    """Return True if a module is of a known package, not of a custom package with that name."""
+    file = _loaded_file(module)
     if file is None or _top(module) not in KNOWN_PACKAGES:
         return False
-    own_package = Path(__file__).resolve().parents[1]
-    return any(file.is_relative_to(folder) for folder in (own_package, *_installed_folders()))
+    fedaudit_folder = Path(__file__).resolve().parents[1]
+    return any(file.is_relative_to(folder) for folder in (fedaudit_folder, *_installed_folders()))
 
 
 def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
-    """Return the statements behind a name, with all that they use."""
+    """Return the statements that bind a name, and all statements that these use in turn."""
     chosen: set[_Statement] = set()
     seen: set[_Name] = set()
     pending = [first]
@@ -206,7 +210,7 @@ def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
             continue
         seen.add(target)
         if not target.name:
-            # A package gives access to all its modules that were imported anywhere.
+            # Code that has a package can access each submodule that was imported anywhere.
             submodules = [name for name in sources if name.startswith(f"{target.module}.")]
             pending += [_Name(name, "") for name in submodules]
         for statement in sources[target.module].statements:
@@ -219,10 +223,12 @@ def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
 
 
 def _reached(module: str) -> dict[str, _Source]:
-    """Return the custom modules, by name, that importing or using a module may run."""
-    own_file = _own_file(module)
-    depth = module.count(".") + (own_file is not None and own_file.stem == "__init__")
-    roots = [str(folder) for folder in own_file.parents[depth : depth + 1]] if own_file else []
+    """Return all custom modules, by name, that may run when a module is imported or used."""
+    module_file = _loaded_file(module)
+    depth = module.count(".") + (module_file is not None and module_file.stem == "__init__")
+    roots = (
+        [str(folder) for folder in module_file.parents[depth : depth + 1]] if module_file else []
+    )
     sources: dict[str, _Source] = {}
     seen: set[str] = set()
     pending = [module]
@@ -232,7 +238,7 @@ def _reached(module: str) -> dict[str, _Source]:
             continue
         seen.add(name)
         pending.append(name.rpartition(".")[0])
-        file = own_file if name == module else _file_of(name, roots, _top(module))
+        file = module_file if name == module else _file_of(name, roots, _top(module))
         if file is not None:
             sources[name] = _read(_bytes_of(file), name, file.stem == "__init__")
             for used in sources[name].imports:
@@ -241,13 +247,13 @@ def _reached(module: str) -> dict[str, _Source]:
     return sources
 
 
-def _own_file(module: str) -> Path | None:
+def _loaded_file(module: str) -> Path | None:
     file = getattr(sys.modules.get(module), "__file__", None)
     return Path(file).resolve() if file and Path(file).is_file() else None
 
 
 def _file_of(module: str, roots: Sequence[str], package: str) -> Path | None:
-    """Return the file of a custom module; None if it is installed, unless in the same package."""
+    """Return the file of a custom module; None for installed modules of other packages."""
     # A custom module may have the name of a known package.
     spec = _spec(module, [*roots, *(() if _top(module) in KNOWN_PACKAGES else sys.path)])
     if spec is None or not spec.has_location or not spec.origin:
@@ -283,7 +289,7 @@ def _read(data: bytes, module: str, is_package: bool) -> _Source:
     try:
         body = [node for node in ast.parse(data).body if not _is_main_block(node)]
         source = _Source(module, data, body, package)
-        _ = source.statements  # Raises if they are nested too deeply.
+        _ = source.statements  # Raises RecursionError for deeply nested code.
     except (SyntaxError, ValueError, RecursionError):
         return _Source(module, data, None, package)
     return source
@@ -334,7 +340,7 @@ def _split(node: ast.stmt, source: _Source) -> Iterator[_Statement]:
 
 
 def _with_submodules(imports: Iterator[_Name]) -> Iterator[_Name]:
-    """Yield imports, and the modules that imports of a name may refer to."""
+    """Yield imports; for ``from a import b``, also the module ``a.b``, which ``b`` may be."""
     for name in imports:
         yield name
         if name.name:
@@ -342,7 +348,7 @@ def _with_submodules(imports: Iterator[_Name]) -> Iterator[_Name]:
 
 
 def _text(node: object) -> str:
-    """Return a syntax tree as a text that is the same in every version of Python."""
+    """Format a syntax tree as a text that is the same in every version of Python."""
     if isinstance(node, ast.AST):
         fields = [
             f"{name}={_text(value)}"
@@ -377,7 +383,7 @@ def _in_annotations(node: ast.stmt) -> Iterator[str]:
 
 
 def _is_reflective(body: Sequence[ast.stmt]) -> bool:
-    """Return whether a module may reach objects other than by their names."""
+    """Return True if a module may access objects other than by their names."""
     nodes = [child for node in body for child in ast.walk(node)]
     plain_getattr = [
         child.func
@@ -394,7 +400,7 @@ def _is_reflective(body: Sequence[ast.stmt]) -> bool:
             value = getattr(child, field, None)
             words += value.split(".") if isinstance(value, str) else []
         if isinstance(child, ast.Attribute) and child.attr in ("eval", "dir"):
-            continue  # Methods of models and settings. The builtins are found by their names.
+            continue  # A method such as model.eval(). The builtins occur as names.
         if "getattr" in words and child not in plain_getattr:
             return True
         special = [word for word in words if re.fullmatch(r"__\w+__", word)]
@@ -407,7 +413,9 @@ def _is_reflective(body: Sequence[ast.stmt]) -> bool:
 
 @dataclass(frozen=True)
 class _Plainness:
-    """Check that importing modules only binds names.
+    """Checks whether modules are plain, as defined at the top of this module.
+
+    Each private method returns True if a part of a module's syntax tree passes the check.
 
     Attributes:
         sources: Custom modules by name.
@@ -416,15 +424,15 @@ class _Plainness:
     sources: Mapping[str, _Source]
 
     def is_plain(self, source: _Source) -> bool:
-        """Return whether names show all that an object of the module depends on."""
+        """Return True if names show everything that objects of the module use."""
         if source.body is None or _is_reflective(source.body):
             return False
         try:
-            return all(self._statement(node, source) for node in source.body)
+            return all(self._is_plain_statement(node, source) for node in source.body)
         except RecursionError:
             return False
 
-    def _statement(self, node: ast.stmt, source: _Source) -> bool:
+    def _is_plain_statement(self, node: ast.stmt, source: _Source) -> bool:
         match node:
             case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 return True
@@ -434,9 +442,11 @@ class _Plainness:
                 never_runs = source.origin(node.test) == "typing.TYPE_CHECKING" and not node.orelse
                 return never_runs and self._is_known("typing")
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                return self._decorators(node, source) and self._signature(node, source)
+                return self._has_plain_decorators(node, source) and self._has_plain_signature(
+                    node, source
+                )
             case ast.ClassDef():
-                return self._class(node, source)
+                return self._is_plain_class(node, source)
             case ast.Assign() | ast.AnnAssign():
                 names = node.targets if isinstance(node, ast.Assign) else [node.target]
                 bound = set(_bound_by(node))
@@ -444,29 +454,29 @@ class _Plainness:
                 return (
                     all(_are_names(target) for target in names)
                     and all(n in _SPECIAL_CONSTANTS for n in bound if n.startswith("__"))
-                    and all(self._value(value, source) for value in values)
+                    and all(self._is_plain_value(value, source) for value in values)
                 )
         return False
 
-    def _class(self, node: ast.ClassDef, source: _Source) -> bool:
+    def _is_plain_class(self, node: ast.ClassDef, source: _Source) -> bool:
         bases = [source.origin(_unsubscripted(child)) for child in node.bases]
         functions = any(isinstance(child, _Function) for child in node.body)
-        # Enumerations call methods of a class while they create it.
+        # The metaclass of enumerations calls methods of a class while it creates the class.
         is_called = functions and any(_top(base) == "enum" for base in self._ancestors(bases))
         return (
             not node.keywords
             and not is_called
             and all(self._is_known(base) or self._class_of(base) for base in bases)
-            and all(self._value(base, source) for base in node.bases)
-            and self._decorators(node, source)
+            and all(self._is_plain_value(base, source) for base in node.bases)
+            and self._has_plain_decorators(node, source)
             and not any(
                 isinstance(child, ast.Import | ast.ImportFrom | ast.If) for child in node.body
             )
-            and all(self._statement(child, source) for child in node.body)
+            and all(self._is_plain_statement(child, source) for child in node.body)
         )
 
     def _ancestors(self, bases: Sequence[str]) -> Iterator[str]:
-        """Yield base classes, and the bases of custom classes among them."""
+        """Yield base classes, and recursively the base classes of custom ones."""
         for base in bases:
             yield base
             node, source = self._class_of(base), self.sources.get(base.rpartition(".")[0])
@@ -474,7 +484,7 @@ class _Plainness:
                 above = [source.origin(_unsubscripted(base)) for base in node.bases]
                 yield from self._ancestors(above)
 
-    def _decorators(self, node: _Function | ast.ClassDef, source: _Source) -> bool:
+    def _has_plain_decorators(self, node: _Function | ast.ClassDef, source: _Source) -> bool:
         called = [
             decorator.func if isinstance(decorator, ast.Call) else decorator
             for decorator in node.decorator_list
@@ -486,44 +496,47 @@ class _Plainness:
             if isinstance(decorator, ast.Call)
             for value in (*decorator.args, *(keyword.value for keyword in decorator.keywords))
         ]
-        # A class property would run code at every access.
+        # A property of the class (classmethod over property) would run code at every access.
         chained = "builtins.classmethod" in origins and len(origins) > 1
         return (
             not chained
             and all(origin in _DECORATORS and self._is_known(origin) for origin in origins)
-            and all(self._value(argument, source) for argument in arguments)
+            and all(self._is_plain_value(argument, source) for argument in arguments)
         )
 
-    def _signature(self, node: _Function | ast.Lambda, source: _Source) -> bool:
-        within = node.args
-        variadic = [argument for argument in (within.vararg, within.kwarg) if argument]
-        listed = [*within.posonlyargs, *within.args, *within.kwonlyargs, *variadic]
+    def _has_plain_signature(self, node: _Function | ast.Lambda, source: _Source) -> bool:
+        args = node.args
+        variadic = [argument for argument in (args.vararg, args.kwarg) if argument]
+        arguments = [*args.posonlyargs, *args.args, *args.kwonlyargs, *variadic]
         values = [
-            *within.defaults,
-            *within.kw_defaults,
-            *(argument.annotation for argument in listed),
+            *args.defaults,
+            *args.kw_defaults,
+            *(argument.annotation for argument in arguments),
         ]
         return all(
-            self._value(argument, source) for argument in (*values, getattr(node, "returns", None))
+            self._is_plain_value(argument, source)
+            for argument in (*values, getattr(node, "returns", None))
         )
 
-    def _value(self, node: ast.expr | None, source: _Source) -> bool:
-        """Return whether an expression runs no custom code and has no side effects."""
+    def _is_plain_value(self, node: ast.expr | None, source: _Source) -> bool:
+        """Return True if evaluating an expression runs no custom code and has no side effects."""
         match node:
             case None | ast.Constant() | ast.Name():
                 return True
             case ast.Lambda():
-                return self._signature(node, source)
+                return self._has_plain_signature(node, source)
             case ast.Attribute():
-                return self._value(node.value, source)
+                return self._is_plain_value(node.value, source)
             case ast.Subscript():
                 origin = source.origin(node.value)
-                return self._is_foreign(origin) and self._value(node.slice, source)
+                return self._is_foreign(origin) and self._is_plain_value(node.slice, source)
             case ast.Call():
                 arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
                 has_names = all(keyword.arg for keyword in node.keywords)
                 may_be_called = has_names and self._may_call(source.origin(node.func))
-                return may_be_called and all(self._value(child, source) for child in arguments)
+                return may_be_called and all(
+                    self._is_plain_value(child, source) for child in arguments
+                )
             case (
                 ast.Tuple() | ast.List() | ast.Set() | ast.Dict() | ast.Starred() | ast.Slice()
                 | ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.Compare() | ast.IfExp()
@@ -532,7 +545,7 @@ class _Plainness:
                 children = [
                     child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
                 ]
-                return all(self._value(child, source) for child in children)
+                return all(self._is_plain_value(child, source) for child in children)
         return False
 
     def _may_call(self, origin: str) -> bool:
@@ -543,7 +556,7 @@ class _Plainness:
         return self._is_inert(origin)
 
     def _is_inert(self, origin: str) -> bool:
-        """Return whether constructing an object of a custom class runs no code of it."""
+        """Return True if constructing an object of a custom class runs none of the class's code."""
         node, source = self._class_of(origin), self.sources.get(origin.rpartition(".")[0])
         if node is None or source is None:
             return False
@@ -575,7 +588,7 @@ class _Plainness:
         return source.classes.get(name) if source and is_certain else None
 
     def _is_foreign(self, origin: str) -> bool:
-        """Return whether an object is not of a custom module."""
+        """Return True if an object is not defined in a custom module."""
         return bool(origin) and _top(origin) not in {_top(name) for name in self.sources}
 
     def _is_known(self, origin: str) -> bool:

@@ -61,7 +61,7 @@ def refuse_several_workers(device: torch.device, workers: int) -> None:
     """Raise if several workers would share a GPU, where they would wait for each other.
 
     Raises:
-        Unsupported: There are several workers, and the device is no CPU.
+        Unsupported: There are several workers, and the device is not a CPU.
     """
     if device.type != "cpu" and workers > 1:
         raise Unsupported(

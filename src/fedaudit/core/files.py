@@ -137,7 +137,7 @@ def open_to_append(path: Path) -> FileIO:
         raise
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise OSError(errno.EINVAL, "no regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return FileIO(number, "ab")
 
 
@@ -179,7 +179,7 @@ def regular_size(path: Path, *, within: Path | None = None) -> int:
         raise OSError(errno.ELOOP, f"a link that leads out of {within}", str(path))
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "no regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return status.st_size
 
 
@@ -200,7 +200,7 @@ def open_regular(path: Path, *, within: Path | None = None) -> BufferedReader:
     file = os.fdopen(os.open(path, os.O_RDONLY | without_waiting), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "no regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return file
 
 
@@ -233,7 +233,7 @@ def read_text(path: Path, *, max_bytes: int) -> str:
 
     Raises:
         TooLarge: The file is larger than ``max_bytes``.
-        OSError: The file does not exist, cannot be read, or is no regular file, such as a pipe.
+        OSError: The file does not exist, cannot be read, or is not a regular file, such as a pipe.
         UnicodeDecodeError: The file is not UTF-8.
     """
     return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
@@ -267,7 +267,7 @@ def refuse_oversized(what: str, needed: int, *, on_disk: int) -> None:
         on_disk: Size of the file in bytes.
 
     Raises:
-        BadInput: It takes more, or ``FEDAUDIT_MAX_GIB`` is no number above 0.
+        BadInput: It takes more, or ``FEDAUDIT_MAX_GIB`` is not a number above 0.
     """
     setting = os.environ.get(MAX_GIB_VARIABLE)
     limit = max(_ALWAYS, _TIMES * on_disk) if not setting else _gib(setting) * 2**30
@@ -310,7 +310,7 @@ def parsed_json(
         constant: Function that parses ``NaN``, ``Infinity`` and ``-Infinity``.
 
     Raises:
-        ValueError: The text is no JSON, or has a duplicate key, a number that is too large, or too
+        ValueError: The text is not JSON, or has a duplicate key, a number that is too large, or too
             many values.
         RecursionError: It is nested too deep.
     """
@@ -467,7 +467,7 @@ def record_at(path: Path) -> Path:
 
 
 def _of_recording(path: Path) -> Path | None:
-    """Return the record of the attacks on a recording; None if the folder is no recording."""
+    """Return the record of the attacks on a recording; None if the folder is not a recording."""
     if not (path / RECORDING_FILE).is_file():
         return None
     attacked = own_place(path, ATTACKED) / RECORD_FILE

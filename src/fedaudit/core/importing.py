@@ -159,7 +159,7 @@ def is_custom(name: str, formats: Collection[str] = ()) -> bool:
 
     Args:
         name: Name in a study.
-        formats: Prefixes before a colon that are no modules, such as "npz" of a data set.
+        formats: Prefixes before a colon that are not modules, such as "npz" of a data set.
     """
     first, colon, _ = name.partition(":")
     return (bool(colon) and first not in formats) or "#" in name
@@ -371,7 +371,7 @@ def refusing_exits() -> Iterator[None]:
     """
     try:
         yield
-    # These are no subclasses of Exception, which other handlers catch.
+    # These are not subclasses of Exception, which other handlers catch.
     except (SystemExit, GeneratorExit) as error:
         raise BadInput(
             f"custom code ended the program ({type(error).__name__}: {error}, {line_of(error)}); "

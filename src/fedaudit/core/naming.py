@@ -1,7 +1,8 @@
-"""Parts of a federation in Python with their settings.
+"""Parts of a federation, such as its model or its defenses, with their settings.
 
-A part is a catalogue name, or a custom class, function or object, with the settings that a study
-file has next to the name. Importing this module imports neither torch nor pydantic.
+A part is a catalogue name, or a custom class, function or object, together with its settings. A
+study file states the same settings next to the name. This module imports neither torch nor
+pydantic.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
 
 
 Setting: TypeAlias = bool | int | float | str
-"""Value of an option of a part."""
+"""Value of one setting of a part."""
 
 
 @dataclass(frozen=True)
 class NamedPart:
-    """A part with its settings.
+    """Part of a federation with its settings.
 
     Attributes:
         what: Catalogue name, ``module:object``, or the class, function or object itself.
-        options: Its settings.
+        options: Settings of the part by name.
     """
 
     what: object
@@ -35,10 +36,10 @@ class NamedPart:
 
 @dataclass(frozen=True)
 class AlgorithmPart(NamedPart):
-    """A federated algorithm.
+    """Federated algorithm with its settings.
 
     Attributes:
-        training: Settings of rounds and local training, those of :class:`fedaudit.Training`.
+        training: Settings of rounds and local training, as in :class:`fedaudit.Training`.
     """
 
     training: Mapping[str, object] = field(default_factory=dict)
@@ -46,10 +47,11 @@ class AlgorithmPart(NamedPart):
 
 @dataclass(frozen=True)
 class DataPart(NamedPart):
-    """A data set.
+    """Data set with its settings.
 
     Attributes:
-        folder: Folder of its file; None if it has no file, or one in the data directory.
+        folder: Folder that contains its file; None if it has no file, or if the file is in the
+            data directory.
     """
 
     folder: Path | None = None
@@ -57,7 +59,7 @@ class DataPart(NamedPart):
 
 @dataclass(frozen=True)
 class Clients(NamedPart):
-    """Clients, and how training samples are divided among them.
+    """Partition of the training samples among clients.
 
     Attributes:
         count: Number of clients.
@@ -68,11 +70,11 @@ class Clients(NamedPart):
 
 @dataclass(frozen=True)
 class DefensePart(NamedPart):
-    """A defense and the clients that use it.
+    """Defense and the clients that use it.
 
     Attributes:
-        members: Clients with an instance each, which are a coalition if the defense takes one;
-            None for all clients that have no other defense.
+        members: Clients that use the defense. Each has its own instance, or they form one coalition
+            if the defense is made for coalitions. None for all clients without another defense.
     """
 
     members: tuple[int, ...] | None = None
@@ -80,11 +82,12 @@ class DefensePart(NamedPart):
 
 @dataclass(frozen=True)
 class Copies:
-    """Function that returns copies of an object.
+    """Function without arguments that returns deep copies of an object.
 
     Attributes:
         value: The object, which is never changed.
-        digest: Digest of all that the object is made of, by which two functions are equal.
+        digest: Digest of the object's class and state. Two functions are equal if their digests
+            are.
     """
 
     value: object = field(compare=False, repr=False)
@@ -96,12 +99,12 @@ class Copies:
 
 
 def named(what: object, /, **options: object) -> NamedPart:
-    """Return a part by its catalogue name, or of a custom class or function, with settings.
+    """Return a part of the catalogue, or a custom class or function, with settings.
 
     Args:
-        what: Catalogue name, class or function; ``named(MyNet, width=64)`` is a network that is
-            constructed as ``MyNet(width=64)``.
-        options: Its settings.
+        what: Catalogue name, class or function. ``named(MyNet, width=64)`` stands for a network
+            that each run constructs as ``MyNet(width=64)``.
+        options: Settings of the part by name.
 
     Examples:
         >>> import fedaudit as fa
@@ -112,7 +115,7 @@ def named(what: object, /, **options: object) -> NamedPart:
 
 
 def changed_fields(part: "DataclassInstance") -> dict[str, object]:
-    """Return the fields of a dataclass that have no default or differ from it, by name."""
+    """Return the fields of a dataclass by name, without those that equal their default."""
     return {
         setting.name: value
         for setting in fields(part)
@@ -124,9 +127,9 @@ def members_of(members: object) -> tuple[int, ...]:
     """Return client numbers as a tuple.
 
     Raises:
-        BadInput: A member is no whole number of at least 0.
+        BadInput: A member is not a whole number, or is negative.
     """
     clients = tuple(members) if isinstance(members, Collection) else (None,)
     if any(type(client) is not int or client < 0 for client in clients):
-        raise BadInput(f"members are clients by number, such as [0, 1], got {members!r}")
+        raise BadInput(f"members must be a list of client numbers such as [0, 1], got {members!r}")
     return clients

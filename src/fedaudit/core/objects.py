@@ -59,7 +59,8 @@ def part_reference(
         kind: Kind of part, for messages.
 
     Raises:
-        BadInput: A setting is no number, text, or true or false; or a loss is no loss per sample.
+        BadInput: A setting is not a number, text, or true or false, or a loss is not computed per
+            sample.
     """
     if kind == "task":
         refuse_mean_loss(value, options)

@@ -99,7 +99,7 @@ def logits_of(output: object) -> Tensor:
     """Return the outputs of a module: the tensor that it returns, or the object's ``logits``.
 
     Raises:
-        BadInput: The object is no tensor and has no logits.
+        BadInput: The object is not a tensor and has no logits.
     """
     if isinstance(output, Tensor):
         return output
@@ -365,7 +365,7 @@ def _numbers(features: Tensor, targets: Tensor) -> Tensor:
     if not bool(rows.isfinite().all()):
         raise BadInput(
             f"{int((~rows.isfinite()).any(1).sum())} of {len(rows)} targets of the task "
-            "'regression' are no finite numbers; leave these samples out"
+            "'regression' are not finite numbers; leave these samples out"
         )
     return rows
 

@@ -142,7 +142,7 @@ class Samples:
         ``attention_mask``). Labels default to the targets if these are whole numbers, else to 0.
 
         Raises:
-            BadInput: There is not one target, id and label per sample, or a value is no number.
+            BadInput: There is not one target, id and label per sample, or a value is not a number.
         """
         if isinstance(features, Mapping):
             inputs, x = packed({str(name): as_tensor(value) for name, value in features.items()})
@@ -221,7 +221,7 @@ def as_tensor(values: object) -> Tensor:
     """Convert an array, table or list to a tensor of whole or floating-point numbers.
 
     Raises:
-        BadInput: A value is no number.
+        BadInput: A value is not a number.
     """
     if isinstance(values, Tensor):
         return values

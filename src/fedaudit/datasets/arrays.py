@@ -66,7 +66,7 @@ def scaled_images(
     if not standardise:
         return Scaled(_channels_first(train), _channels_first(test), "pixels / 255")
     mean, spread = pixel_moments(train)
-    # A constant channel has a spread of 0, which is no divisor.
+    # A constant channel has a spread of 0, which is not a divisor.
     divisor = np.where(spread > 0, spread, 1.0)
     words = (
         f"pixels / 255, then minus {_numbers(mean)} over {_numbers(divisor)} "
@@ -99,7 +99,7 @@ def scaled_columns(
         return Scaled(_as_float(train), _as_float(test), words)
     mean = train.mean(axis=0, dtype=np.float64)
     spread = train.std(axis=0, dtype=np.float64)
-    # A constant column has a spread of 0, which is no divisor; it becomes zero.
+    # A constant column has a spread of 0, which is not a divisor; it becomes zero.
     divisor = np.where(spread > 0, spread, 1.0)
     words = "every feature minus its training mean, over its training spread"
     return Scaled(_as_float((train - mean) / divisor), _as_float((test - mean) / divisor), words)
@@ -183,7 +183,7 @@ def split(
 
 
 def are_numbers(targets: AnyArray) -> bool:
-    """Return True if targets are no classes: floating-point numbers, or several for each sample."""
+    """Return True if targets are numbers instead of classes: floats, or several per sample."""
     return targets.dtype.kind == "f" or (targets.ndim == 2 and targets.dtype.kind in "iub")
 
 
@@ -367,7 +367,7 @@ def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) ->
         raise BadInput(
             f"training labels must use every class from 0 up, got {len(present)} classes between "
             f"{present[0]} and {present[-1]}; renumber them, or set first_label if they count "
-            "from 1; give targets that are no classes as floating-point numbers"
+            "from 1; give targets that are not classes as floating-point numbers"
         )
     unknown = np.setdiff1d(test, present)
     if len(unknown):

@@ -139,7 +139,7 @@ class _Location(NamedTuple):
 def _locate(name: str, kinds: Sequence[str], data_dir: Path | None) -> _Location:
     if not name or name != Path(name).name or name.startswith("."):
         raise BadInput(
-            f"{name!r} is no name of a data set; give a name without folders, and the folder as "
+            f"{name!r} is not a name of a data set; give a name without folders, and the folder as "
             "data_dir"
         )
     folder = data_directory(data_dir)

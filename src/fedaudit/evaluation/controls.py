@@ -182,7 +182,7 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 
 def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
-    """Yield the success of classifiers that see inputs and no model, which is no leakage."""
+    """Yield the success of classifiers that see inputs and no model, which is not leakage."""
     features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.positions]
     units, labels = truth.units, truth.labels
     if truth.subject is not None:

@@ -83,7 +83,7 @@ def read_scores(path: Path) -> Scores:
         # Conversion takes quadratic time in the number of digits.
         are_numbers = all(t.isdecimal() and len(t) <= _MAX_DIGITS for t in (seed, target))
         if not are_numbers or values.ndim != 1:
-            raise Damaged(f"{path} contains {name[:80]!r}, which is no scores of a study")
+            raise Damaged(f"{path} contains {name[:80]!r}, which is not scores of a study")
         key = (int(seed), int(target))
         if what == "ids":
             origin = tensors.get(f"{seed}/{target}/origin")

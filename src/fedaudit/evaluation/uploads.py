@@ -197,7 +197,7 @@ class Comparison(NamedTuple):
 def metrics_in(values: object) -> dict[Metric, float]:
     """Return the usable metrics among the values that a client reported.
 
-    Values that are no finite numbers are left out. The values of all rounds decide whether an
+    Values that are not finite numbers are left out. The values of all rounds decide whether an
     accuracy is a share or a percentage.
 
     Args:

@@ -52,8 +52,8 @@ _CLAIM_ERROR = 0.01
 """Probability that a true claim is refuted by some attack, target or run."""
 
 _ONE_UPDATE = (
-    "unit: one client's whole contribution (its updates or zeros, weight and noise as they are), "
-    "to whoever has the first and the last global model"
+    "unit: one client's whole contribution (its updates, or zeros with the same weight and noise); "
+    "the adversary has the first and the last global model"
 )
 
 
@@ -245,9 +245,9 @@ def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
 def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "ClientDP") -> float:
     """Return epsilon of one client's update for an adversary that sees every global model.
 
-    The adjacent federation has zero instead of the update, with the same weight and noise. There is
-    no amplification by sampling. The bound takes the largest weight of a client, and the smallest
-    noise of all rounds, where each client's noise has the weight of the client.
+    The adjacent federation has zero instead of the update, with the same weight and noise. Sampling
+    does not amplify the guarantee. The bound uses the largest weight of a client and the smallest
+    noise of all rounds; each client's noise has the weight of the client.
     """
     largest, least_noise = max(sizes.values()), math.inf
     share, root = study.training.participation, seed_for(seed, "federation")

@@ -1,4 +1,4 @@
-"""The table [references]: the adversary's reference federations, with which attacks compare."""
+"""Reference federations of the adversary, configured by the table [references] of a study file."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -27,10 +27,10 @@ from fedaudit.plan.sections import Study
 
 @dataclass(frozen=True)
 class References(AdversaryFederations):
-    """Reference federations of a run.
+    """Reference federations of a run, whose models calibrate the scores of attacks.
 
     Attributes:
-        attacked: Number of attacked samples, which come first among measured samples.
+        attacked: Number of attacked samples. They come before samples for tuning in measurements.
     """
 
     attacked: int
@@ -40,20 +40,20 @@ class References(AdversaryFederations):
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        """Return the view with reference models, if the study needs them."""
+        """Return the view, with reference models added if the study needs them."""
         return with_resources(view, Sees.REFERENCE_MODELS) if _has_references(study, view) else view
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with its reference federations, if an attack needs them.
+        """Return the run, with reference federations added if an attack needs them.
 
-        If too few samples are left for them, attacks of the default set are left out of the run.
+        If too few samples remain for them, default attacks that need them are dropped from the run.
         """
         names = [name for name, attack in run.attacks.items() if attack.needs_references]
         if not names or not _has_references(run.study, run.view):
             return run
         section = run.study.references or ReferencesSection()
-        masks = _trained_on(section, run.deal.audit, run.seed)
+        masks = _draw_training_sets(section, run.deal.audit, run.seed)
         try:
             plan = FederationPlan.of(run, section.defense)
             federations = tuple(
@@ -67,10 +67,10 @@ class References(AdversaryFederations):
                 raise BadInput(reason) from error
             return run.without_attacks(dict.fromkeys(names, reason))
         references = cls(federations, plan, len(run.deal.audit))
-        return references._without_refused(run).with_extension(references)
+        return references._drop_attacks(run).with_extension(references)
 
-    def _without_refused(self, run: Setup) -> Setup:
-        """Return the run without attacks that need more reference federations."""
+    def _drop_attacks(self, run: Setup) -> Setup:
+        """Return the run without default attacks that need more reference federations."""
         refused = {}
         for name, attack in run.attacks.items():
             if isinstance(attack.rule, ReferenceCalibrated):
@@ -88,22 +88,22 @@ class References(AdversaryFederations):
 
     @property
     def _owners(self) -> Int[Tensor, "references measured"]:
-        """Owner of each measured sample: of attacked samples first, then of those for tuning."""
+        """Client that trains on each attacked sample, followed by the same for those for tuning."""
         return torch.from_numpy(np.stack([run.deal.audit.owner for run in self.runs]))
 
     def cost(self) -> str:
-        """Return a sentence on the cost of the federations."""
+        """Describe the cost of the federations in one sentence."""
         return (
             f"{'undefended ' * self.ignores_defense}reference federations: {len(self.runs)} per "
             "run, each of which takes as long to train as the audited one (references.count)"
         )
 
     def is_needed_by(self, attack: Attack) -> bool:
-        """Return True if the attack compares with reference models."""
+        """Return True if the attack uses reference models."""
         return attack.needs_references
 
     def fit(self, run: Setup, means: Means) -> Setup:
-        """Measure the reference federations, and give the measurements to attacks."""
+        """Train and measure the reference federations, and pass the measurements to attacks."""
         attacks = {name: attack for name, attack in run.attacks.items() if attack.needs_references}
         if not attacks:
             return run
@@ -124,18 +124,21 @@ class References(AdversaryFederations):
 
 
 def _has_references(study: Study, view: View) -> bool:
-    """Return True if a study asks for references, or if the view shows no client's update.
+    """Return True if a study requests references, or if the view shows no client's update.
 
-    Without updates, little else than references distinguishes members.
+    Without updates, most other attacks have no signal to use.
     """
     is_requested = study.references is not None or bool(study.attacks)
     return is_requested or Sees.UPLOADS not in view.offers
 
 
-def _trained_on(
+def _draw_training_sets(
     section: ReferencesSection, audit: AuditSet, seed: int
 ) -> Bool[ndarray, "references samples"]:
-    """Return the samples that each reference trains on; online, half of them have each sample."""
+    """Draw the audited samples that each reference trains on.
+
+    Offline references train on none. Of online references, half train on each sample.
+    """
     if not section.online:
         return np.zeros((section.count, len(audit)), dtype=bool)
     unit = np.arange(len(audit))
@@ -153,7 +156,7 @@ def _reference(
     index: int,
     trained_on: Bool[ndarray, " samples"],
 ) -> Setup:
-    # Its draw audits as few samples as possible, so that clients train on all others.
+    # The reference audits as few samples as possible, so that its clients train on all others.
     reference = adversary_federation(
         run,
         dataset,
@@ -173,14 +176,14 @@ def _reference(
 
 _FEWEST_AUDITED = 4
 _TUNING = 100
-"""Samples for tuning, of each client that represents audited ones in each attacked reference."""
+"""Number of samples for tuning, per reference used for tuning and per audited client."""
 
 
 def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
-    """Return the references with some of their training samples measured in all of them.
+    """Add samples for tuning: training samples of some references, measured in all references.
 
-    It is known which reference trained on each of these samples, so that an attack can be tuned on
-    one reference with the others.
+    The adversary knows which reference trained on each of these samples. An attack can therefore be
+    tuned on one reference as its target, with the other references.
     """
     parts = []
     for reference in references[:MAX_TUNED]:
@@ -195,7 +198,7 @@ def _with_tuning(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
 
 
 def _also_measured_on(reference: Setup, samples: Samples) -> Setup:
-    """Return a reference with further samples in its audit set."""
+    """Return a reference with more samples in its audit set."""
     owner = np.full(len(samples), NOBODY, dtype=np.int64)
     for client, trained_on in left_to_train(reference.deal.clients, reference.holdout).items():
         owner[np.isin(samples.ids.numpy(), trained_on.ids.numpy())] = client
@@ -211,14 +214,17 @@ def _also_measured_on(reference: Setup, samples: Samples) -> Setup:
 def _with_audited(
     deal: Deal, samples: Samples, trained_on: Bool[ndarray, " samples"], seed: int
 ) -> tuple[dict[ClientId, Samples], ndarray]:
-    """Replace clients' samples by some audited samples; return clients' data and sample owners."""
+    """Replace random training samples of clients by the audited samples to train on.
+
+    Return the clients' data, and the client that trains on each audited sample.
+    """
     rng = seeded_numpy(seed, "in their place")
     slots = np.repeat(list(deal.sizes), list(deal.sizes.values()))
     positions = np.flatnonzero(trained_on)
     if len(positions) > len(slots):
         raise BadInput(
-            f"a reference federation trains on {len(positions)} of the audited samples, and its "
-            f"clients have {len(slots)} samples in total; audit fewer samples"
+            f"a reference federation would train on {len(positions)} of the audited samples, but "
+            f"its clients have only {len(slots)} samples in total; audit fewer samples"
         )
     owner = np.full(len(samples), NOBODY, dtype=np.int64)
     owner[positions] = rng.permutation(slots)[: len(positions)]

@@ -1,4 +1,7 @@
-"""The table [secure_sum]: how well the sum of the last round hides one client's update."""
+"""Audit of secure aggregation: a bound on what the last round's sum reveals of one update.
+
+The table [secure_sum] of a study file configures it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,14 +37,15 @@ from fedaudit.results.estimate import Estimate
 
 SUMS_FILE = "secure_sum.safetensors"
 _ERROR = 0.05
+"""Probability that a bound exceeds the true epsilon."""
 _UNIT = (
-    "unit: one client's update (it or zero in its place, weight and noise as they are), to whoever "
-    "has the last round's sum and the model before it, knows the update, and knows of the other "
-    "clients' data that they are random draws from the training samples"
+    "unit: one client's update, or zero instead of it with the same weight and noise; the "
+    "adversary knows this update, the last round's sum and the model before it, and that the other "
+    "clients' data are random draws from the training samples"
 )
 _NOT_NORMAL = (
     "no noise is added, and the sum of a few updates may not be normally distributed, so that this "
-    "bound could be far above the true epsilon"
+    "bound could far exceed the true epsilon"
 )
 
 
@@ -49,9 +53,9 @@ class SumBounds(NamedTuple):
     """Lower bounds on the epsilon of one client's update in one round's sum.
 
     Attributes:
-        counted: Bound from counted errors.
-        ceiling: Largest possible value of this bound.
-        if_gaussian: Bound that assumes a normal distribution.
+        counted: Bound from the error counts of a test, without assumptions on the distribution.
+        ceiling: Value of ``counted`` if the test made no errors on this number of sums.
+        if_gaussian: Bound that assumes normally distributed sums.
     """
 
     counted: float
@@ -64,8 +68,8 @@ class SecureSum(Extension):
     """Simulated sums of the other clients' updates in the last round of a run.
 
     Attributes:
-        draws: Number of sums.
-        targets: Clients whose updates are hidden in the sum, one after another.
+        draws: Number of simulated sums per target.
+        targets: Audited clients. A bound is computed for the update of each.
     """
 
     draws: int
@@ -75,7 +79,7 @@ class SecureSum(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with simulated sums of its last round."""
+        """Return the run with simulated sums of its last round added."""
         section = run.study.secure_sum
         assert section is not None
         _refuse_misfit(run, run.study)
@@ -84,7 +88,7 @@ class SecureSum(Extension):
     def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Yield the rounds unchanged, and write bounds for the last sum to a file of the run."""
+        """Yield the rounds unchanged; write bounds for the last round's sum to the run's folder."""
         for round in rounds:
             if round.index == run.study.training.rounds:
                 bounds = [self._bounds(run, round, target, progress) for target in self.targets]
@@ -98,7 +102,7 @@ class SecureSum(Extension):
         update, sums = update_of(run, round, target).numpy(), list[Float[ndarray, " _"]]()
         progress(phase, 0, self.draws)
         for total in sums_of_others(run, round, target, self.draws):
-            # Single precision, as every sum is as large as the model.
+            # Single precision saves memory: all sums are kept, and each is as large as the model.
             sums.append(total.float().numpy())
             progress(phase, len(sums), self.draws)
         zero = np.zeros_like(update)
@@ -106,7 +110,7 @@ class SecureSum(Extension):
         return SumBounds(bounds.counted.value, bounds.counted.ceiling, bounds.if_gaussian.value)
 
     def cost(self) -> str:
-        """Return a sentence on the cost of simulated sums."""
+        """Describe the cost of simulated sums in one sentence."""
         return (
             f"sums of other clients: {self.draws} for each audited client, each of which takes one "
             "round of their training (secure_sum.draws)"
@@ -114,9 +118,9 @@ class SecureSum(Extension):
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return bounds for each audited client in each run, and the smallest over runs.
+        """Return the bounds of each audited client in each run, and the minimum over runs.
 
-        The smallest is a valid bound for every run. The error level of the largest is unknown.
+        The minimum is a valid bound for every run. The maximum would exceed the error level.
         """
         by_run = [_read(measured) for measured in runs]
         figures = [
@@ -136,8 +140,8 @@ class SecureSum(Extension):
 def _refuse_misfit(run: Setup, study: Study) -> None:
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
-            f"{table('secure_sum')} measures an adversary that sees the sum of one round, of "
-            'single clients that participate in every round; use audit.view = "sum", without '
+            f"{table('secure_sum')} measures an adversary that sees one round's sum of "
+            'clients that participate in every round; use audit.view = "sum", without '
             f"audit.merge and with {setting('training.participation')} = 1"
         )
     run.refuse_several_models("secure_sum")
@@ -155,14 +159,14 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
         available = len(others_pool(run, target))
         if available < needed:
             raise BadInput(
-                f"{table('secure_sum')} draws {needed} samples for all clients except {target} "
-                f"from the training samples of these, and there are {available}; lower "
+                f"{table('secure_sum')} needs {needed} training samples that client {target} does "
+                f"not have, and there are {available}; lower "
                 f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
             )
 
 
 def others_pool(run: Setup, target: ClientId) -> Samples:
-    """Return all training samples except the target's, from which other clients' data are drawn."""
+    """Return all training samples except the target's; other clients' data are drawn from them."""
     train = run.dataset.train
     return train.take(~torch.isin(train.ids, run.deal.clients[target].ids))
 
@@ -170,9 +174,9 @@ def others_pool(run: Setup, target: ClientId) -> Samples:
 def sums_of_others(
     run: Setup, round: Round, target: ClientId, draws: int
 ) -> Iterator[Float[Tensor, " _"]]:
-    """Yield weighted sums of all other clients' updates, each from independently drawn data.
+    """Yield weighted sums of all other clients' updates, each on independently drawn data.
 
-    They include the noise of the target's defense, which hides its update like other updates.
+    The sums include the noise of the target's own defense, since it also hides the target's update.
     """
     pool, sizes = others_pool(run, target), run.deal.sizes
     of_target: dict[ClientId, Samples] = {}
@@ -207,7 +211,7 @@ def _weighted_sum(
     defenses: Mapping[ClientId, Defense],
     seed: int,
 ) -> Float[Tensor, " _"]:
-    """Return the weighted sum of some clients' updates in a round with another seed."""
+    """Train some clients from a round's models with a new seed; return their weighted sum."""
     jobs = [
         ClientTask(
             round.sent[client],

@@ -71,15 +71,15 @@ CONTRASTS = {
     "mixed": "both kinds of non-members together",
 }
 MOST_FIGURES = 50_000
-"""Of one kind; studies have some hundreds."""
+"""Largest number of figures of one kind. Studies have a few hundred."""
 ALPHA = 0.05
-"""Error of a bound on epsilon from games, over all points that are judged together."""
+"""Family-wise error of bounds on epsilon from games, over all points that are judged together."""
 
 _MISSING = "the record has no such figure"
 
 
 class Question(NamedTuple):
-    """One ceiling of a policy, asked of one record."""
+    """Ceiling of a policy that is checked for a record."""
 
     record: Record
     policy: Policy
@@ -91,17 +91,18 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A kind of figure that a policy may limit.
+    """Kind of figure that a policy may limit.
 
     Attributes:
         section: Table of the policy.
-        setting: Its key there: a number, or numbers by false-positive rate.
-        metric: Metric of the figures; a rate by false-positive rate is appended.
-        name: Name in a verdict; that of the metric if empty.
-        figures: Yields the figures under the ceiling, and the missing ones.
-        read: Compares a figure with the ceiling.
+        setting: Key in that table. Its value is a number, or a table of numbers by false-positive
+            rate.
+        metric: Metric of the figures. For a table of rates, the false-positive rate is appended.
+        name: Name in a verdict; the metric's name if empty.
+        figures: Function that yields the figures to compare, including missing ones.
+        read: Function that compares a figure with the ceiling.
         contrasts: Whether each kind of non-members is judged separately.
-        shown: Metric by which figures are formatted; ``metric`` if empty.
+        shown: Metric whose number format is used; ``metric`` if empty.
     """
 
     section: Section
@@ -115,7 +116,7 @@ class Ceiling:
 
 
 def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Check]:
-    """Yield a check for each ceiling that a policy sets and, where it has any, each contrast."""
+    """Yield a check for each ceiling of a policy, or for each of its contrasts if it has any."""
     for row in CEILINGS:
         table = getattr(policy, row.section)
         setting = getattr(table, row.setting, None)
@@ -206,7 +207,7 @@ class FigureRun(NamedTuple):
 def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]:
     """Return the membership attacks to judge: those the policy names, or all that were run.
 
-    An attack that ran without giving a figure is included, and reported as missing.
+    An attack that ran but has no figure is included, and is reported as missing.
     """
     if policy is None:
         return []

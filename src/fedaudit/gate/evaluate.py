@@ -143,7 +143,7 @@ def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:
-    """Return what the policy did not ask, for a reader of a pass."""
+    """List results that the policy has no rule for, so that a pass is not misread."""
     members = any(figure.attack for figure in record.findings)
     questions = []
     if policy.membership is not None:

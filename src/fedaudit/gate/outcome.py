@@ -17,7 +17,7 @@ class Outcome(StrEnum):
 _GRAVITY = (Outcome.NOT_REFUTED, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.FAIL)
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 1, Outcome.INCONCLUSIVE: 3}
-"""Of the command; 2 is left to refusals, such as a file that is no record."""
+"""Exit codes of the command. 2 is for errors, such as a file that is not a record."""
 
 
 def gravity(outcome: Outcome) -> int:
@@ -25,7 +25,7 @@ def gravity(outcome: Outcome) -> int:
     return _GRAVITY.index(outcome)
 
 
-def against(low: float | None, high: float | None, ceiling: float) -> Outcome:
+def compare_limits(low: float | None, high: float | None, ceiling: float) -> Outcome:
     """Compare limits with a ceiling.
 
     Returns:
@@ -38,13 +38,13 @@ def against(low: float | None, high: float | None, ceiling: float) -> Outcome:
     return Outcome.INCONCLUSIVE
 
 
-def bound_against(bound: float, ceiling: float) -> Outcome:
+def compare_bound(bound: float, ceiling: float) -> Outcome:
     """Compare a lower bound with a ceiling: it can fail, and never pass."""
     return Outcome.FAIL if bound > ceiling else Outcome.NOT_REFUTED
 
 
-def gravest(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the gravest of several outcomes; INCONCLUSIVE for an empty list.
+def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the worst of several outcomes; INCONCLUSIVE for an empty list.
 
     A check of lower bounds alone is NOT_REFUTED.
     """

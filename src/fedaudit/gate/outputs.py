@@ -31,7 +31,7 @@ from fedaudit.study.running.outputs import refuse_missing_folder
 _XML = b'<testsuites name="fedaudit"'
 _JSON = f'"format":"{VERDICT_FORMAT}"'.encode()
 MOST_LINES = 40
-"""Lines of 80 columns that are printed at most; a file of the verdict has all of it."""
+"""Largest number of printed lines of 80 columns; a file of the verdict is complete."""
 _LEAST_ROWS = 4
 _FIGURE, _WIDEST_FIGURE = 21, 34
 """Columns of a figure with both limits, such as "0.582 (0.516–0.645)"."""
@@ -50,7 +50,7 @@ def refuse_taken(
     what: str = "verdict",
     marks: Sequence[bytes] = (_XML, _JSON),
 ) -> None:
-    """Raise if a file would replace an input, or one without the marks of its kind."""
+    """Raise if a file would replace an input, or a file that lacks the marks of its kind."""
     refuse_missing_folder(target)
     if not target.exists():
         return
@@ -62,8 +62,8 @@ def refuse_taken(
             start = file.read(200)
     if not any(mark in start for mark in marks):
         raise BadInput(
-            f"{target} exists and is no {what}, so it is not replaced; write to another file, or "
-            "delete it"
+            f"{target} exists and is not a {what}, so it is not replaced; write to another file, "
+            "or delete it"
         )
 
 
@@ -140,7 +140,7 @@ def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[s
 
 
 MOST_TOLD = 50
-"""Figures that a test case lists; the verdict has all of them."""
+"""Largest number of figures that a test case lists; the verdict lists all."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -240,23 +240,23 @@ _HEAD = ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure
 
 
 def judged(record: Record, policy: Path) -> Section:
-    """Return the outcome of a policy for a record as a summary prints it.
+    """Apply a policy to a record; return the outcome as a section of a summary.
 
     Raises:
-        BadInput: The file is no policy.
+        BadInput: The file is not a policy.
     """
     read = read_policy(policy)
     return policy_section(record, evaluate_policy(record, read), read, policy.name)
 
 
 def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:
-    """Return the outcome of a policy as a section of a summary, the gravest rule first.
+    """Return the outcome of a policy as a section of a summary, the worst outcome first.
 
     Args:
         record: The record that is summarised.
-        verdict: Of the policy on it.
+        verdict: Verdict of the policy on the record.
         policy: The policy.
-        file: Name of its file.
+        file: Name of the policy's file.
     """
     is_void = record.kind != "games" and conclusion(record).status in TAKEN_BACK
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
@@ -319,7 +319,7 @@ def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
 
 
 def _settling(check: Check) -> str:
-    """Return what would settle an undecided rule; empty for a decided one."""
+    """Return the samples or seeds that would settle a rule; empty for a settled one."""
     if check.outcome is not Outcome.INCONCLUSIVE:
         return ""
     needed = check.worst.more if check.worst else None

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
-from fedaudit.gate.outcome import Outcome, against, level
+from fedaudit.gate.outcome import Outcome, compare_limits, level
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
 from fedaudit.metrics.power import (
@@ -27,14 +27,15 @@ from fedaudit.results.games import PointPlayed
 Limits = Callable[[int], "tuple[float, float] | None"]
 
 MOST_TIMES = 100
-"""Larger audits are not suggested: no federation finds 100 times as many samples to set aside."""
+"""Largest factor of samples that is suggested. No federation can set aside 100 times as many."""
 MOST_SEEDS = 1000
 MOST_SEARCHES = 1000
-"""Figures of one verdict that it is searched for; a search takes up to a twentieth of a second."""
+"""Largest number of searches per verdict. A search takes up to 0.05 s."""
 
 _left: ContextVar[Iterator[int] | None] = ContextVar("left", default=None)
 ALIKE = "samples (of the smaller side; the other in proportion)"
-"""What more samples of one side alone would do does not follow from an interval."""
+"""Wording for members and non-members in their present ratio. The effect of more samples of one
+side alone does not follow from an interval."""
 MIXED_ALIKE = "samples (as many members among them as now)"
 
 
@@ -49,13 +50,13 @@ def searching() -> Iterator[None]:
 
 
 class RequiredSamples(Part):
-    """Evidence that would settle a figure if its value stayed the same.
+    """Number of samples or seeds that would settle a figure if its value stayed the same.
 
     Attributes:
-        what: What is missing: "members", "non-members", "audited samples", "seeds".
-        count: How many more; 0 if no number would do.
-        then: Outcome with them; None if no number would do, or if the figure is still unknown.
-        text: The same as a sentence.
+        what: What is counted: "members", "non-members", "audited samples" or "seeds".
+        count: Number that is needed in addition; 0 if no number is enough.
+        then: Outcome with this number; None if no number is enough, or if the value is unknown.
+        text: The requirement as a sentence.
     """
 
     what: str
@@ -71,18 +72,23 @@ class Settled(NamedTuple):
     then: Outcome
 
 
-def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settled | None:
-    """Return the smallest size from ``start`` to ``most`` at which limits decide; None if none."""
+def smallest_settling_size(
+    limits: Limits, start: int, ceiling: float, *, largest: int
+) -> Settled | None:
+    """Find the smallest size from ``start`` to ``largest`` at which limits settle the outcome.
+
+    Return None if no such size settles it.
+    """
 
     def at(size: int) -> Outcome:
         interval = limits(size)
-        return Outcome.INCONCLUSIVE if interval is None else against(*interval, ceiling)
+        return Outcome.INCONCLUSIVE if interval is None else compare_limits(*interval, ceiling)
 
     low, high = start, max(2 * start, start + 1)
     while at(high) is Outcome.INCONCLUSIVE:
-        if high >= most:
+        if high >= largest:
             return None
-        low, high = high, min(2 * high, most)
+        low, high = high, min(2 * high, largest)
     # Limits narrow as the sample grows, so that all larger sizes decide too.
     while high - low > 1:
         middle = (low + high) // 2
@@ -91,7 +97,7 @@ def smallest(limits: Limits, start: int, ceiling: float, *, most: int) -> Settle
 
 
 def more_of(count: int, what: str) -> str:
-    """Format a number of further things, named in the plural: "1 more seed", "20 more games"."""
+    """Format a number of additional items, such as "1 more seed" for ``more_of(1, "seeds")``."""
     first, *words = what.split(" ")
     return " ".join([f"{count:,} more", first.removesuffix("s") if count == 1 else first, *words])
 
@@ -111,9 +117,9 @@ def required_sample_size(
         limits: Lower and upper limit by size; None if unknown.
         start: The present size.
         ceiling: Largest value that is allowed.
-        what: What is counted: "members", "seeds".
-        each: How many of that are one unit of size.
-        most: The largest size that is tried; ``MOST_TIMES`` times ``start`` by default.
+        what: Plural name of what is counted, such as "members" or "seeds".
+        each: Number of these per unit of size.
+        most: Largest size to try; by default ``MOST_TIMES`` times ``start``.
     """
 
     def unknown(text: str) -> RequiredSamples:
@@ -127,7 +133,9 @@ def required_sample_size(
         )
     if limits(start) is None:
         return unknown("the record does not show how many more samples would settle it")
-    settled = smallest(limits, start, ceiling, most=MOST_TIMES * start if most is None else most)
+    settled = smallest_settling_size(
+        limits, start, ceiling, largest=MOST_TIMES * start if most is None else most
+    )
     if settled is None:
         sort = what.partition(" (")[0]
         largest = f"{MOST_TIMES} times as many {sort}" if most is None else f"{most:,} {sort}"

@@ -1,4 +1,4 @@
-"""Reasons to believe a record's figures or not: controls, evaluation, attacks that ran."""
+"""Checks of whether a record's figures are reliable: controls, evaluation, attacks that ran."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -24,19 +24,19 @@ from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.runs import Coverage
 
 POSITIVE = "planted leak"
-"""The control that must find something. Where it fails a figure may be too low, never too high."""
+"""Positive control, which attacks must detect. If it fails, figures may be too low, not too high."""
 OF_SOURCES = ("untrained model",)
-"""Controls that attacks on sources have."""
+"""Controls of source inference attacks."""
 MOST_NAMED = 5
 _MOST_REASONS = 2
 _LONGEST_REASON = 160
 
 
 class Trust(NamedTuple):
-    """Reasons against believing a figure above its ceiling.
+    """Reasons to doubt a figure above its ceiling.
 
     Attributes:
-        unsound: Why no figure of the record can be believed; empty for no reason.
+        unsound: Reason why no figure of the record is reliable; empty if they are.
         confidence: Confidence that limits must have.
     """
 
@@ -44,14 +44,14 @@ class Trust(NamedTuple):
     confidence: float
 
     def doubt(self, figure: Estimate | None) -> str:
-        """Return why a figure may be too high; empty for no reason."""
+        """Return the reason why a figure may be too high; empty if there is none."""
         if self.unsound or figure is None or not figure.doubt:
             return self.unsound
         return f"the control {figure.doubt} failed, so the figure may not be leakage"
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
-    """Return the reasons against believing a record's figures."""
+    """Return the reasons to doubt a record's figures."""
     return Trust(_unsound(record), evidence.confidence)
 
 
@@ -110,7 +110,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
                 f"of the audited clients, {clients_named(record.coverage.unattacked)} were left "
                 "out; attack all of them, or name those that are judged in membership.targets"
             )
-        # Rounds that the policy allows to leave out are no complete coverage.
+        # Rounds that the policy allows to leave out are not complete coverage.
         chosen_rounds = demands.sampled_rounds and record.coverage.sampled_rounds
         name = "complete coverage" + " of the sampled rounds" * chosen_rounds
         yield demand("evidence", name, faults, unsettled)

@@ -6,19 +6,26 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from fedaudit.gate.outcome import Outcome, against, bound_against, gravest, gravity, level
+from fedaudit.gate.outcome import (
+    Outcome,
+    compare_bound,
+    compare_limits,
+    gravity,
+    level,
+    worst_outcome,
+)
 from fedaudit.gate.sample_size import MOST_TIMES, RequiredSamples, more_of
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Count, Part
 
 VERDICT_FORMAT = "fedaudit-verdict"
 RULES = 2
-"""Of how a record is judged; a verdict under other rules is not comparable."""
+"""Version of the rules of judging. Verdicts under different rules are not comparable."""
 
 Section = Literal["membership", "sources", "clusters", "games", "controls", "evidence"]
 
 EXACT = "Clopper-Pearson 95%"
-"""How limits were made that a record states no method of."""
+"""Method of limits for which a record states no method."""
 _SLACK = 1e-9
 
 
@@ -34,7 +41,7 @@ class Held(Interval):
         value: The figure; None if it was refused or is absent.
         outcome: Outcome of the comparison.
         reason: The reason, if it does not follow from limits and ceiling.
-        more: What would settle it; None if it is settled.
+        more: Samples or seeds that would settle the comparison; None if it is settled.
     """
 
     what: str
@@ -49,16 +56,16 @@ class Check(Part):
 
     Attributes:
         section: Section of the policy.
-        name: What is judged: "AUC against unseen samples".
+        name: Name of what is judged, such as "AUC against unseen samples".
         metric: Metric of the figures; empty for a requirement.
         ceiling: Largest value that is allowed; None for a requirement.
-        outcome: Gravest outcome of the figures.
+        outcome: Worst outcome of the figures.
         reason: Reason for the outcome.
         figures: Number of figures compared with the ceiling.
         outcomes: Number of figures by outcome.
-        worst: The gravest figure, and of these the one with the largest upper limit.
-        needs: What would settle all of its figures, if several are not settled.
-        open: Every figure that does not pass, the gravest first.
+        worst: The figure with the worst outcome, and of these the one with the largest upper limit.
+        needs: Samples or seeds that would settle all figures, if several are not settled.
+        open: Every figure that does not pass, the worst first.
     """
 
     section: Section
@@ -86,9 +93,9 @@ class Verdict(Part):
         policy_hash: SHA-256 over all of its settings.
         outcome: Outcome of the gate: pass, fail or inconclusive.
         reason: The reason, in one paragraph.
-        limits: What the limits are corrected for, and what not.
-        checks: One for each line of the policy.
-        unjudged: What the record has and the policy does not ask about.
+        limits: Statement of which corrections the confidence limits have, and which they lack.
+        checks: One check for each line of the policy.
+        unjudged: Results in the record that the policy has no rule for.
     """
 
     format: Literal["fedaudit-verdict"] = "fedaudit-verdict"
@@ -127,7 +134,7 @@ def ceiling_check(
         name=name,
         metric=metric,
         ceiling=ceiling,
-        outcome=gravest(result.outcome for result in results),
+        outcome=worst_outcome(result.outcome for result in results),
         reason=(worst.reason or "") if worst else "the record has no such figure",
         figures=len(results),
         outcomes=dict(sorted(Counter(str(result.outcome) for result in results).items())),
@@ -142,7 +149,7 @@ def concluded(checks: Sequence[Check]) -> Outcome:
 
     Met requirements and lower bounds alone do not make a pass.
     """
-    outcome = gravest(check.outcome for check in checks)
+    outcome = worst_outcome(check.outcome for check in checks)
     has_kept = any(c.outcome is Outcome.PASS and c.ceiling is not None for c in checks)
     if outcome in (Outcome.PASS, Outcome.NOT_REFUTED):
         return Outcome.PASS if has_kept else Outcome.INCONCLUSIVE
@@ -180,19 +187,20 @@ def _rank(result: Held) -> tuple[int, float]:
 
 
 def is_doubted(reason: str) -> bool:
-    """Return True if a reason says that a figure cannot be believed."""
+    """Return True if a reason states that a figure is not reliable."""
     return reason.startswith((_ABOVE, _AROUND))
 
 
 class Judged(NamedTuple):
-    """Figure under a ceiling, or a missing one.
+    """Figure to compare with a ceiling; it may be missing from the record.
 
     Attributes:
         what: Name of the figure.
         figure: The figure; None if the record lacks it.
-        why: Why it is missing, or nothing follows from it; empty for no reason.
-        doubt: Why a figure above the ceiling cannot be believed; empty for no reason.
-        more: Returns what would settle the figure; called only if it is not settled.
+        why: Reason why the figure is missing or inconclusive, if any.
+        doubt: Reason why a figure above the ceiling is not reliable, if any.
+        more: Function that returns the samples or seeds that would settle the figure; called only
+            if it is not settled.
     """
 
     what: str
@@ -219,7 +227,7 @@ def by_lower_bound(judged: Judged, ceiling: float, confidence: float) -> Held:
     if figure is None or figure.low is None:
         why = judged.why or (figure.note if figure else "")
         return _open(judged._replace(figure=None, why=why))
-    outcome, reason = bound_against(figure.low, ceiling), figure.note
+    outcome, reason = compare_bound(figure.low, ceiling), figure.note
     if outcome is Outcome.FAIL and judged.doubt:
         outcome, reason = Outcome.INCONCLUSIVE, f"{_ABOVE} {judged.doubt}"
     elif figure.ceiling is not None and figure.ceiling <= ceiling:
@@ -287,7 +295,7 @@ def _outcome(
         stating = "no confidence" if stated is None else f"{stated:.6g}"
         reason = f"its limits state {stating}, and the policy requires {confidence:g}"
         return Outcome.INCONCLUSIVE, reason, False
-    outcome = against(figure.low, figure.high, ceiling)
+    outcome = compare_limits(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
         return Outcome.INCONCLUSIVE, f"{_ABOVE} {doubt}", False
     # More samples may resolve other doubts, but not that of a failed control.

@@ -407,7 +407,7 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
         fpr: Largest false-positive rate allowed, in [0, 1].
 
     Raises:
-        BadInput: Lengths differ, a score is NaN, a side is empty, or the rate is no share.
+        BadInput: Lengths differ, a score is NaN, a side is empty, or the rate is not a share.
 
     Examples:
         >>> import fedaudit as fa

@@ -1,9 +1,10 @@
-"""Comparisons of members and non-members within clients or with matched label distributions.
+"""AUCs within clients or with matched label distributions.
 
 Clients of a federation differ in their label distributions. Members of one client and non-members
-of other clients then differ before anything is trained. Pairs are therefore compared within a
-client, or members and non-members are matched in their classes. The AUC of the labels alone
-measures what remains.
+of other clients then differ even without training. An AUC that compares them measures this
+difference as well as memorisation. Two remedies exist: compare only pairs of the same client, or
+match the label distributions of members and non-members. The AUC of the labels alone measures the
+difference that remains.
 """
 
 from collections.abc import Sequence
@@ -46,14 +47,14 @@ from fedaudit.metrics.roc import (
 )
 
 _SPLITS = 20
-"""Random halvings behind the AUC of labels alone. Their mean has a standard deviation of about .01
-for 100 samples per side."""
+"""Number of random halvings over which the AUC of labels alone is averaged. The mean has a standard
+deviation of about 0.01 with 100 members and 100 non-members."""
 _FEWEST_FOR_MODE = 3
-"""Fewest scores of one side of a stratum that determine its most frequent score; with fewer, the
-scores of both sides do."""
+"""Smallest number of members (or non-members) of a stratum whose most frequent score is used. If
+there are fewer, the most frequent score of members and non-members together is used."""
 _MOST_RATIO = 20
-"""Largest ratio of the two sides that matching tries; a larger one narrows intervals by under
-3 %."""
+"""Largest ratio of non-members to members, or the reverse, that matching tries. Larger ratios would
+narrow intervals by less than 3 %."""
 
 
 def stratified_auc(
@@ -66,13 +67,13 @@ def stratified_auc(
     """Compute the AUC over pairs of a member and a non-member of the same stratum.
 
     Every such pair has the same weight, so that a stratum's weight is its number of pairs. Samples
-    are taken as independent. The variance is that of the first-order projection about the common
-    AUC. It is DeLong's for one large stratum, up to twice too large if strata hold one pair each,
-    and includes the differences between the AUCs of strata.
+    are assumed to be independent. The variance is that of the first-order (Hájek) projection around
+    the common AUC, and includes differences between the AUCs of strata. For one large stratum, it
+    equals DeLong's variance. With one pair per stratum, it is up to twice too large.
 
     Args:
-        scores: One score per sample, larger for likelier members; only their order within a
-            stratum counts.
+        scores: One score per sample, larger for likelier members. Only their order within a
+            stratum matters.
         is_member: Whether each sample is a member.
         strata: The stratum of each sample, such as the client that drew its membership.
         confidence: Two-sided confidence, in (0, 1).
@@ -88,10 +89,11 @@ def stratified_auc(
         (1.0, 0.158)
 
     Source: van Elteren 1960 (comparison within strata); DeLong, DeLong and Clarke-Pearson 1988.
-    Differs: Strata are weighted by their pairs. The interval is computed on the logit scale. If
-        almost every pair is ordered alike, it is the exact binomial one for the disjoint pairs of
-        the strata. If nearly all scores of a side are the most frequent ones of their strata, that
-        side's part is a bound, as in :func:`fedaudit.metrics.auc_interval`.
+    Differs: Strata are weighted by their numbers of pairs. The interval is computed on the logit
+        scale. If almost all pairs are ordered the same way, the interval is the exact binomial one
+        for the disjoint pairs of the strata. If nearly all members (or non-members) have the most
+        frequent score of their stratum, their contribution to the width is an upper bound, as in
+        :func:`fedaudit.metrics.auc_interval`.
     """
     require_confidence(confidence)
     parts = _by_stratum(as_scores(scores), is_member, strata)
@@ -115,11 +117,12 @@ def stratified_above_chance(
 ) -> float:
     """Compute the one-sided p-value of "members do not score higher within their stratum".
 
-    The sum of the strata's Mann-Whitney statistics is taken as normal, with its exact variance
-    under permutations within strata, ties included.
+    The test statistic is the sum of the strata's Mann-Whitney statistics. Its null distribution is
+    approximated by a normal one with the exact variance under permutations within strata, which
+    accounts for ties.
 
     Args:
-        scores: As in :func:`stratified_auc`.
+        scores: One score per sample, larger for likelier members.
         is_member: Whether each sample is a member.
         strata: The stratum of each sample.
 
@@ -134,8 +137,9 @@ def stratified_above_chance(
         0.132
 
     Source: van Elteren 1960.
-    Differs: Strata are weighted by their pairs, as in :func:`stratified_auc`. If few scores differ
-        from the most frequent one of their stratum, the test is exact and counts these.
+    Differs: Strata are weighted by their numbers of pairs, as in :func:`stratified_auc`. If few
+        scores differ from the most frequent score of their stratum, only their numbers are
+        compared, by an exact test.
     """
     parts = _by_stratum(as_scores(scores), is_member, strata)
     counted = counted_above_chance(parts)
@@ -158,10 +162,11 @@ def scaled_within(
 ) -> Float[np.ndarray, " samples"]:
     """Scale scores by the median and the median absolute deviation of their stratum.
 
-    Membership is not used. If it was drawn by a fair coin, members and non-members therefore stay
-    exchangeable. Infinite scores stay infinite. If over half of a stratum's scores are equal, the
-    standard deviation of its finite scores replaces the median absolute deviation. The order within
-    a stratum is preserved, and different scores stay different.
+    The scale does not depend on membership. If membership was drawn by a fair coin, members and
+    non-members therefore stay exchangeable. Infinite scores stay infinite. If the median absolute
+    deviation is 0, since over half of a stratum's scores are equal, the standard deviation of its
+    finite scores replaces it. The order within a stratum is preserved, and different scores stay
+    different.
 
     Args:
         scores: One score per sample.
@@ -213,16 +218,16 @@ def matched_in_class(
     """Choose members and non-members that have the same label distribution.
 
     The ratio of non-members to members is the same in every class, so that labels alone cannot
-    distinguish the two sides. The ratio is the one with the narrowest interval of an AUC. Excess
-    samples are left out at random.
+    distinguish members. Among possible ratios, the one that gives the narrowest interval of an AUC
+    is used. Excess samples are removed at random.
 
     Args:
         labels: The class of each sample.
         is_member: Whether each sample is a member.
-        rng: Draws which samples are left out.
+        rng: Generator that draws the samples to remove.
 
     Returns:
-        True for the samples that are chosen; no sample is if no class has samples on both sides.
+        True for each chosen sample. All are False if no class has both members and non-members.
 
     Examples:
         >>> import fedaudit as fa
@@ -258,8 +263,8 @@ def matched_in_class(
         return mask
     for side, counts in zip((truth, ~truth), chosen, strict=True):
         for index, count in enumerate(counts):
-            among = np.flatnonzero(side & (place == index))
-            mask[rng.permutation(among)[:count]] = True
+            candidates = np.flatnonzero(side & (place == index))
+            mask[rng.permutation(candidates)[:count]] = True
     return mask
 
 
@@ -280,20 +285,21 @@ def labels_alone_auc(
 ) -> float | None:
     """Estimate the AUC of the best score that depends on labels alone.
 
-    The score of a class is the log ratio of its frequencies among members and among non-members. It
-    is estimated on one random half of each side and evaluated on the other. Its expected AUC is
-    therefore .5 if labels are uninformative. The mean over several halvings is returned.
+    The score of a class is the log ratio of its frequencies among members and among non-members.
+    Members and non-members are each halved at random. Frequencies are estimated on the first
+    halves, and the score is evaluated on the second halves. The expected AUC is therefore 0.5 if
+    labels are uninformative. The result is the mean over several halvings.
 
     Args:
         labels: The class of each sample.
         is_member: Whether each sample is a member.
-        rng: Draws the halves.
-        strata: The stratum of each sample; frequencies are then those of a class in a stratum, and
-            only samples of one stratum are compared.
+        rng: Generator that draws the halves.
+        strata: The stratum of each sample. If given, frequencies are those of a class within a
+            stratum, and only samples of the same stratum are compared.
 
     Returns:
-        The AUC, at least .5, since an adversary would not use a worse score; None with fewer than
-        two members or non-members.
+        The AUC, at least 0.5, since an adversary would not use a worse score. None with fewer than
+        two members or fewer than two non-members.
 
     Examples:
         >>> import fedaudit as fa
@@ -303,8 +309,8 @@ def labels_alone_auc(
         1.0
     """
     truth = as_truth(is_member, len(labels))
-    together = np.zeros(len(truth), dtype=int) if strata is None else np.asarray(strata)
-    cells, place = np.unique(np.stack([together, labels], axis=1), axis=0, return_inverse=True)
+    stratum_of = np.zeros(len(truth), dtype=int) if strata is None else np.asarray(strata)
+    cells, place = np.unique(np.stack([stratum_of, labels], axis=1), axis=0, return_inverse=True)
     place = place.reshape(-1)
     both = place[truth], place[~truth]
     if min(map(len, both)) < 2:
@@ -335,10 +341,10 @@ def _aucs_of_cells(
     others: Int[np.ndarray, "draws cells"],
     strata: Int[np.ndarray, " cells"],
 ) -> Float[np.ndarray, " with_pairs"]:
-    """Compute the AUC over pairs of one stratum in each draw that has such pairs.
+    """Compute the AUC of each draw over pairs within strata; leave out draws without such pairs.
 
     All samples of a cell have the same score, so that counts per cell determine the AUC. All draws
-    are computed together: a group is one stratum of one draw.
+    are computed at once: a group is one stratum in one draw.
     """
     draws = np.arange(len(scores)).repeat(len(strata))
     group = (np.arange(len(scores))[:, None] * (strata.max() + 1) + strata).ravel()
@@ -369,7 +375,10 @@ def _variances(placed: Sequence[Placements], value: float) -> tuple[float, float
 def _few_differ(
     parts: Sequence[SplitScores], placed: Sequence[Placements], value: float, confidence: float
 ) -> ConfidenceLimits | None:
-    """Return limits if nearly all scores of a side are their strata's most frequent ones."""
+    """Return limits if nearly all members or non-members have their stratum's most frequent score.
+
+    Return None otherwise.
+    """
     pairs = sum(len(members) * len(others) for members, others in parts)
     weights: tuple[list[np.ndarray], ...] = ([], [])
     at_mode: tuple[list[np.ndarray], ...] = ([], [])
@@ -377,10 +386,10 @@ def _few_differ(
     for part in parts:
         pooled = most_frequent(np.concatenate(part))
         for side, (ours, theirs) in enumerate((part, part[::-1])):
-            # One or two scores do not determine a most frequent one.
+            # Among one or two scores, none is the most frequent in a meaningful way.
             mode = most_frequent(ours) if len(ours) >= _FEWEST_FOR_MODE else pooled
-            beyond = theirs < mode if side == 0 else theirs > mode
-            share = (beyond.sum() + (theirs == mode).sum() / 2) / len(theirs)
+            outranked = theirs < mode if side == 0 else theirs > mode
+            share = (outranked.sum() + (theirs == mode).sum() / 2) / len(theirs)
             weights[side].append(np.full(len(ours), len(theirs) / pairs))
             at_mode[side].append(ours == mode)
             modal[side].append(np.full(len(ours), share))
@@ -412,7 +421,7 @@ def _by_stratum(
             parts.append(SplitScores(members, others))
     if not parts:
         raise BadInput(
-            "no stratum has both members and non-members, so that nothing can be compared; use "
-            "coarser strata or none"
+            "no stratum has both members and non-members, so that there are no pairs to compare; "
+            "use coarser strata or none"
         )
     return parts

@@ -1,4 +1,4 @@
-"""Base class of the catalogue's models, and functions that several of them share."""
+"""Base class of the models in the catalogue, and functions that several models use."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,11 @@ from fedaudit.core.naming import NamedPart, changed_fields
 
 @dataclass(frozen=True, kw_only=True)
 class ConfiguredModel:
-    """A network of the catalogue with its settings; its catalogue name is that of its file."""
+    """Network of the catalogue with its settings.
+
+    Attributes:
+        catalogue_name: Name in the catalogue, which is the name of the class's module.
+    """
 
     catalogue_name: ClassVar[str]
 
@@ -23,11 +27,11 @@ class ConfiguredModel:
         cls.catalogue_name = entry_name(cls.__module__)
 
     def part(self) -> NamedPart:
-        """Return name and settings as in a study file, without settings at their defaults."""
+        """Return the name and the settings that differ from their defaults, as in a study file."""
         return NamedPart(self.catalogue_name, changed_fields(self))
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Return an untrained network.
+        """Build an untrained network.
 
         Args:
             shape: Shape of one sample, without the sample axis.
@@ -38,7 +42,7 @@ class ConfiguredModel:
     def for_samples(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
         """Return a function that builds the network for samples of a shape.
 
-        Pickled copies of the function are equal.
+        The function equals its pickled copies.
         """
         return partial(type(self).build, self, shape, classes)
 
@@ -50,7 +54,7 @@ MAX_LAYERS = 1000
 
 
 class Image(NamedTuple):
-    """The shape of an image sample."""
+    """Shape of an image sample."""
 
     channels: int
     height: int
@@ -66,12 +70,12 @@ class Image(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of values; 0 if the image was too small."""
+        """Number of values; 0 if a window was larger than the image."""
         return self.channels * self.height * self.width
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
-    """Return a shape as records show it, such as ``1x28x28``."""
+    """Format a shape as in records, such as ``1x28x28``."""
     return "x".join(map(str, shape))
 
 
@@ -79,7 +83,7 @@ def image(model: str, shape: tuple[int, ...]) -> Image:
     """Return the shape of an image sample.
 
     Raises:
-        BadInput: The shape is not channels, height and width.
+        BadInput: The shape is not (channels, height, width).
     """
     if len(shape) != 3:
         raise BadInput(
@@ -90,12 +94,12 @@ def image(model: str, shape: tuple[int, ...]) -> Image:
 
 
 def too_small(model: str, shape: tuple[int, ...], remedy: str) -> BadInput:
-    """Return the error for an image that is too small for a model's poolings."""
+    """Return the error for an image that is too small for a model's pooling layers."""
     return BadInput(f"samples of {format_shape(shape)} are too small for model {model!r}; {remedy}")
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """Parse a list of layer widths such as ``"512,128"``; an empty text means no layer."""
+    """Parse a list of layer widths such as ``"512,128"``; an empty string means no layer."""
     return tuple(map(int, _entries(text)))
 
 
@@ -109,7 +113,7 @@ def _are_widths(text: object) -> bool:
 
 
 def _is_width(text: str) -> bool:
-    # Checked first, since Python raises an error for texts of over 4,300 digits.
+    # The length is checked first, since int() raises an error for over 4,300 digits.
     return text.isdecimal() and len(text) <= len(str(MAX_UNITS)) and 1 <= int(text) <= MAX_UNITS
 
 
@@ -124,11 +128,12 @@ Widths = Annotated[
 
 
 def norm_maker(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
-    """Return a function from a number of channels to a normalisation layer.
+    """Return a function that builds a normalisation layer for a number of channels.
 
     Args:
         norm: "group", "batch" or "none".
-        groups: Number of groups of group normalisation, which divides every number of channels.
+        groups: Number of groups of group normalisation; every number of channels must be a multiple
+            of it.
     """
     makers: dict[str, Callable[[int], nn.Module]] = {
         "group": lambda channels: nn.GroupNorm(groups, channels),
@@ -139,12 +144,12 @@ def norm_maker(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
 
 
 def dense_stack(sizes: tuple[int, ...], classes: int, dropout: float = 0.0) -> list[nn.Module]:
-    """Return linear layers with ReLU, and dropout if it is above 0, between them.
+    """Return linear layers with ReLU between them, and dropout after each ReLU if it is above 0.
 
     Args:
         sizes: Number of inputs of the first layer, then the width of each hidden layer.
         classes: Number of outputs of the last layer.
-        dropout: Share of hidden units that are dropped in each training step, in [0, 1).
+        dropout: Probability of dropping a hidden unit in a training step, in [0, 1).
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):

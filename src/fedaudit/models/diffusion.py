@@ -115,7 +115,7 @@ class Diffusion(ConfiguredModel):
         """Return a network whose embeddings are untrained.
 
         Raises:
-            BadInput: The package is not installed, or samples are no such images.
+            BadInput: The package is not installed, or samples are not such images.
         """
         width = self.width
         if len(shape) != 3 or shape[1] % 8 or shape[2] % 8 or width % _GROUPS:

@@ -108,7 +108,7 @@ class MiniLM(ConfiguredModel):
         """Return a network with a pretrained encoder.
 
         Raises:
-            BadInput: The packages are not installed, or samples are no sequences.
+            BadInput: The packages are not installed, or samples are not sequences.
         """
         if len(shape) != 1:
             raise BadInput(

@@ -95,7 +95,7 @@ class Transformer(ConfiguredModel):
         """Return an untrained network.
 
         Raises:
-            BadInput: Samples are no sequences, or sizes do not fit together.
+            BadInput: Samples are not sequences, or sizes do not fit together.
         """
         if len(shape) != 1:
             raise BadInput(

@@ -83,7 +83,7 @@ class WideResNet(ConfiguredModel):
         """Return an untrained network.
 
         Raises:
-            BadInput: Samples are no images.
+            BadInput: Samples are not images.
         """
         depth, width = self.depth, self.width
         make_norm = norm_maker(self.norm, groups=_GROUPS)

@@ -196,7 +196,7 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             hash.
     """
     if not path.is_file():
-        what = "is no regular file" if path.exists() else "is not there"
+        what = "is not a regular file" if path.exists() else "is not there"
         raise BadInput(f"{path} {what}; check the path, or restore it from a copy")
     if path.stat().st_size > MAX_BYTES:
         raise Damaged(

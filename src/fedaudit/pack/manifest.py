@@ -189,7 +189,7 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
     # An unknown form of key raises a ValueError, one with a password a TypeError.
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadInput(
-            f"{path} is no private key in PEM without a password ({error}); {_HOW}"
+            f"{path} is not a private key in PEM without a password ({error}); {_HOW}"
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise BadInput(f"{path} is a private key of another kind than Ed25519; {_HOW}")
@@ -207,7 +207,7 @@ def public_key(path: Path) -> "Ed25519PublicKey":
     try:
         key = load_pem_public_key(_pem(path))
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"{path} is no public key in PEM ({error}); {how}") from None
+        raise BadInput(f"{path} is not a public key in PEM ({error}); {how}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise BadInput(f"{path} is a public key of another kind than Ed25519; {how}")
     if _is_weak(key.public_bytes_raw()):

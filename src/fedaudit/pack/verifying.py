@@ -251,7 +251,7 @@ def verify(
     """
     refuse_absent(folder, "the folder of a pack, which `fedaudit pack` made")
     if not folder.is_dir():
-        raise BadInput(f"{folder} is no folder; give that of a pack, which `fedaudit pack` made")
+        raise BadInput(f"{folder} is not a folder; give that of a pack, which `fedaudit pack` made")
     if digest and not re.fullmatch("[0-9a-f]{64}", digest):
         raise BadInput(
             "a digest is 64 digits from 0 to 9 and a to f, as `fedaudit pack` printed it"
@@ -261,8 +261,8 @@ def verify(
     fault = _unreadable(folder / MANIFEST_FILE)
     if fault and not any((folder / name).exists() for name in (MANIFEST_FILE, VERDICT_FILE)):
         raise BadInput(
-            f"{folder} is no pack: it has no {MANIFEST_FILE}; give the folder that `fedaudit pack` "
-            "wrote"
+            f"{folder} is not a pack: it has no {MANIFEST_FILE}; give the folder that `fedaudit "
+            "pack` wrote"
         )
     manifest = fault or _manifest(folder / MANIFEST_FILE)
     if isinstance(manifest, str):
@@ -377,7 +377,7 @@ def _strange_names(manifest: Manifest) -> Iterator[str]:
     expected, names = FILES, [file.name for file in manifest.files]
     for name in names:
         if not _NAME.fullmatch(name):
-            yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is no plain file name"
+            yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is not a plain file name"
         elif name not in expected:
             yield f"{MANIFEST_FILE} names {name}, which no pack has"
     for name in sorted(expected - set(names)):
@@ -423,7 +423,7 @@ def _unreadable(path: Path, *, limit: int = LONGEST_RESULT) -> str:
     if stat.S_ISLNK(kind.st_mode):
         return "is a link, which no pack has"
     if not stat.S_ISREG(kind.st_mode):
-        return "is no regular file"
+        return "is not a regular file"
     if kind.st_size > limit:
         return f"is larger than {limit:,} bytes"
     return ""

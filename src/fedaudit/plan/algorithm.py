@@ -70,7 +70,7 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
     algorithm = called("algorithm", name, parts.make_algorithm, task=federated, **options)
     if not isinstance(algorithm, Algorithm):
         raise BadInput(
-            f"the algorithm {name!r} made {type_of(algorithm)}, which is no "
+            f"the algorithm {name!r} made {type_of(algorithm)}, which is not a "
             "fedaudit.fl.algorithms.base.Algorithm; give it all methods of that protocol, for "
             "example by deriving it from fedaudit.fl.algorithms.fedavg.FedAvg"
         )

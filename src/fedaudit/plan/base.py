@@ -240,8 +240,8 @@ class Section(BaseModel, metaclass=_SectionMeta):
         for name in getattr(self, "options", {}):
             if name in self.set_elsewhere:
                 raise ValueError(
-                    f"options.{name} is no setting, as another setting determines {name}; leave it "
-                    f"out and set {_set_elsewhere(self.set_elsewhere[name])}"
+                    f"options.{name} is not a setting, as another setting determines {name}; leave "
+                    f"it out and set {_set_elsewhere(self.set_elsewhere[name])}"
                 )
         return self
 

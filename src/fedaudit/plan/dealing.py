@@ -1,6 +1,6 @@
 """The deal of a run: clients' training data, audited samples, and groups of clients.
 
-Samples that clients hold out of their training are no members.
+Samples that clients hold out of their training are not members.
 """
 
 from collections.abc import Mapping

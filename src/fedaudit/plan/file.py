@@ -39,7 +39,7 @@ def read_study(path: Path | str, overrides: dict[str, object] | None = None) -> 
         The settings, which :func:`fedaudit.run_study` runs.
 
     Raises:
-        BadInput: The file does not exist or is no TOML, or a setting is wrong.
+        BadInput: The file does not exist or is not TOML, or a setting is wrong.
 
     Examples:
         >>> import fedaudit as fa
@@ -60,7 +60,7 @@ def read_studies(path: Path, overrides: dict[str, object] | None = None) -> list
             study and to all variants.
 
     Raises:
-        BadInput: The file does not exist or is no TOML, or a setting is wrong.
+        BadInput: The file does not exist or is not TOML, or a setting is wrong.
     """
     values = read_toml(path, "the study")
     return [point.study for point in points_of(values, Study, str(path), overrides)]
@@ -99,7 +99,7 @@ def points_of(
         overrides: Values by dotted name, which apply to the study and to all variants.
 
     Raises:
-        BadInput: A variant is no table, or a setting is wrong.
+        BadInput: A variant is not a table, or a setting is wrong.
     """
     tables = dict(values)
     variants = _variants(tables.pop("variants", {}), tables.pop("grid", None), source)
@@ -202,8 +202,8 @@ def grid_points(tables: object, source: str) -> list[GridPoint]:
         a defense, appears without the setting's name.
 
     Raises:
-        BadInput: A grid is no table, a list is empty or repeats a value, there are too many points,
-            or two points have the same name.
+        BadInput: A grid is not a table, a list is empty or repeats a value, there are too many
+            points, or two points have the same name.
     """
     grids = [_flat(grid, source) for grid in (tables if isinstance(tables, list) else [tables])]
     total = sum(math.prod(len(v) for v in grid.values() if isinstance(v, list)) for grid in grids)

@@ -30,7 +30,7 @@ from fedaudit.plan.optional import Group
 from fedaudit.plan.sections import Study, TaskSection
 
 _SET_BY_STUDY = {"coalition", "members", "task"}
-"""Parameters of entries that are no options, since a study sets them elsewhere."""
+"""Parameters of entries that are not options, since a study sets them elsewhere."""
 
 
 def check_options(

@@ -1,6 +1,6 @@
 """Settings of a study, with their ranges and defaults.
 
-They are all that changes a result. Folders, workers and progress change none and are no settings.
+They are all that changes a result. Folders, workers and progress change none and are not settings.
 """
 
 import hashlib

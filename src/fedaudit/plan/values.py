@@ -49,7 +49,7 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
         what: What the file is, for error messages, such as "the study".
 
     Raises:
-        BadInput: The file does not exist, is no TOML, or is too large or too deeply nested.
+        BadInput: The file does not exist, is not TOML, or is too large or too deeply nested.
     """
     if path.exists() and not path.is_file():
         raise BadInput(f"{what} {path} is not a regular file; give the path of a TOML file")
@@ -91,7 +91,7 @@ def parsed_toml(text: str, source: str) -> dict[str, object]:
         source: Origin of the text, for error messages, such as "the study x.toml".
 
     Raises:
-        BadInput: The text is no TOML, is too deeply nested, or has a whole number of over 64 bits.
+        BadInput: The text is not TOML, is too deeply nested, or has a whole number of over 64 bits.
     """
     # Some editors begin UTF-8 files with a byte order mark.
     text = text.removeprefix(_BYTE_ORDER_MARK)

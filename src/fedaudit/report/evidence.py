@@ -26,7 +26,7 @@ Status = Literal[
     "inconclusive",
     "no leak shown",
 ]
-"""The verdicts, the gravest first. "Above guessing" is for sources: label distributions alone may
+"""The verdicts, the worst first. "Above guessing" is for sources: label distributions alone may
 explain the success."""
 
 LEAKS: Mapping[Size, Status] = {
@@ -113,8 +113,8 @@ def highest_of(figure: Estimate) -> float:
     return 1.0 if figure.high is None else figure.high
 
 
-def gravest(statuses: Sequence[Status]) -> Status:
-    """Return the gravest of several verdicts."""
+def worst_status(statuses: Sequence[Status]) -> Status:
+    """Return the worst of several verdicts."""
     return min(statuses, key=get_args(Status).index)
 
 
@@ -124,7 +124,7 @@ def a_leak(size: Size) -> str:
 
 
 def largest(sizes: list[Size]) -> Size | None:
-    """Return the largest of several sizes; None of none."""
+    """Return the largest of several sizes; None for an empty list."""
     return max(sizes, key=_ORDER.index, default=None)
 
 

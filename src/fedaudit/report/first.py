@@ -153,9 +153,9 @@ def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
     tiles = tiles_of(record)
     if not tiles:
         return ()
-    gravest = conclusion.topics[0][1]
+    worst = conclusion.topics[0][1]
     # A leak that is smaller than that of the verdict is left to the full report.
-    topics = [topic for topic, s in conclusion.topics if s == gravest or s not in LEAKS]
+    topics = [topic for topic, s in conclusion.topics if s == worst or s not in LEAKS]
     of_topics = [tile for topic in topics for tile in tiles[topic][: 2 if len(topics) == 1 else 1]]
     # These numbers are what a study of canary clients or of unlearning was made for.
     special = [*tiles["epsilon"], *tiles["deletion"]]

@@ -1,4 +1,4 @@
-"""A table as data, which the terminal and the HTML report draw."""
+"""Data of tables, which are printed on the terminal and in the HTML report."""
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
@@ -12,14 +12,14 @@ Tone = Literal["", "alarm", "raised", "weak", "clear", "strong", "good", "muted"
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table.
+    """Cell of a table.
 
     Attributes:
-        text: The value or name.
-        detail: Smaller lines below it, such as the interval.
-        tone: The colour; the text never relies on it alone.
-        mark: Footnote letter, empty without one.
-        full: The whole text if ``text`` is shortened.
+        text: Value or name.
+        detail: Smaller lines below the text, such as the interval.
+        tone: Name of the colour. The text must be clear without it.
+        mark: Letter of a footnote; empty without one.
+        full: The full text if ``text`` is shortened.
     """
 
     text: str
@@ -30,7 +30,7 @@ class Cell:
 
 
 class Heading(NamedTuple):
-    """A heading over several columns, with a smaller line below it."""
+    """Heading over several columns, with a smaller line below it."""
 
     text: str
     span: int
@@ -38,7 +38,7 @@ class Heading(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column's heading; numeric columns are set flush right."""
+    """Heading of a column; numeric columns are right-aligned."""
 
     text: str
     numeric: bool = False
@@ -46,12 +46,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: the first cell of each row is the row's heading.
+    """Table in which the first cell of each row is the row's heading.
 
     Attributes:
-        caption: What the table shows.
-        columns: One heading a column.
-        rows: One cell a column in each.
+        caption: Caption.
+        columns: One heading per column.
+        rows: Rows with one cell per column.
         headings: Headings above the columns; their spans add up to the number of columns.
         notes: Footnotes as (letter, text).
         remark: Sentences below the table.

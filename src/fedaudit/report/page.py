@@ -1,4 +1,4 @@
-"""A report as one HTML file that loads nothing from outside and runs only its own script."""
+"""Reports and comparisons as self-contained HTML files, which load no other file."""
 
 import base64
 import hashlib
@@ -32,25 +32,26 @@ from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record, record_json
 
 MOST_VERDICTS = 6
-"""Records up to which each verdict gets a tile; the table of rows has the verdicts of all."""
-_MOST_PICTURES, _MOST_PIXELS = 2**20, 2**22
-"""Bytes and pixels; ten images of 32 by 32 take a twentieth of the bytes."""
+"""Largest number of compared records that each get a tile; a table has all verdicts anyway."""
+_MOST_PICTURE_BYTES, _MOST_PICTURE_PIXELS = 2**20, 2**22
+"""Largest file of pictures that is shown. Ten images of 32x32 take a twentieth of these bytes."""
 _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
 def write_report(record: Record, path: Path) -> None:
-    """Write the report of a record as one self-contained HTML file, with pictures of its folder.
+    """Write the report of a record as one self-contained HTML file.
 
-    The file opens offline, and its content policy lets it load nothing and run no other script.
+    Pictures of samples that are stored next to the path are included. The file opens offline. Its
+    content security policy forbids loading other files and running other scripts.
 
     Raises:
-        BadInput: The path is no place for a page.
+        BadInput: The path is not that of an HTML file, or is a folder.
     """
     write_page(path, report_html(record, _pictures(path.with_name(files.PICTURES_FILE))))
 
 
 def write_report_beside(record: Record, folder: Path) -> None:
-    """Write the report of a record next to it.
+    """Write the report of a record to the folder that contains the record.
 
     Raises:
         BadInput: Another process has replaced the record.
@@ -73,50 +74,50 @@ def write_comparison(comparison: Comparison, records: Sequence[Record], path: Pa
     """Write a comparison and its records as one self-contained HTML file.
 
     Raises:
-        BadInput: The path is no place for a page.
+        BadInput: The path is not that of an HTML file, or is a folder.
     """
     write_page(path, comparison_html(comparison, records))
 
 
 def write_page(path: Path, document: str) -> None:
-    """Write a page atomically; only its owner may read it, since it can name exposed samples."""
+    """Write a page atomically, readable by its owner only, since it can name exposed samples."""
     files.refuse_other_suffix(path, *files.PAGE_SUFFIXES, what="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
-            f"{shortened(str(path), 80)} is not a file, so no report is written there; name a new "
-            "file"
+            f"{shortened(str(path), 80)} is not a file, so that no page can be written there; give "
+            "the name of a new file"
         )
     files.write_whole(path, document, private=True)
 
 
 def report_html(record: Record, pictures: str = "") -> str:
-    """Return the report of a record as an HTML document; pictures are a ``data:`` address."""
+    """Return the report of a record as an HTML document; ``pictures`` is a ``data:`` URL."""
     record = wording.printable(record)
     if record.kind == "games":
-        # Not at the top, as below: few records are of games or comparisons.
+        # Imported here and below, since few records are of games or comparisons.
         from fedaudit.report.text.games import game_verdict
 
-        played = game_verdict(record)
+        conclusion = game_verdict(record)
         return _report(
             "games.html.j2",
             record,
             "Security games",
-            played.first,
+            conclusion.first,
             wording.plural(len(record.points), "point"),
             wording.plural(sum(game.adv.total for game in record.games), "game"),
-            verdict=played,
+            verdict=conclusion,
             about=clean(str(record.config.get("about", ""))),
         )
-    conclusion, tried = verdict(record), wording.plural(attacks_tried(record), "attack")
+    study_verdict, attacks = verdict(record), wording.plural(attacks_tried(record), "attack")
     return _report(
         "report.html.j2",
         record,
         kind_of(record),
-        first_screen(record, conclusion),
+        first_screen(record, study_verdict),
         wording.plural(record.federation_size, "client"),
-        tried if record.attacks else "",
+        attacks if record.attacks else "",
         wording.plural(len(record.seeds), "seed"),
-        verdict=conclusion,
+        verdict=study_verdict,
         pictures=pictures,
     )
 
@@ -143,7 +144,7 @@ def _report(
 
 
 def sections_of(record: Record) -> list[Section]:
-    """Return the sections of a record's report; topics that it has no figures on are left out."""
+    """Return the sections of a record's report, one per topic that the record has figures on."""
     if record.kind == "games":
         from fedaudit.report.tables.games import game_sections
 
@@ -182,13 +183,13 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     return _rendered(
         "comparison.html.j2",
         title,
-        comparison_sections(comparison, records, [plain.status for plain in verdicts]),
+        comparison_sections(comparison, records, [conclusion.status for conclusion in verdicts]),
         front=front,
         running=(title, ""),
         first=first,
-        verdicts=[(r.name, plain) for r, plain in pairs] if len(records) <= MOST_VERDICTS else [],
+        verdicts=[(r.name, v) for r, v in pairs] if len(records) <= MOST_VERDICTS else [],
         cautions=cautions(comparison, records),
-        alarming=any(says_nothing(r) or plain.status == "control failed" for r, plain in pairs),
+        alarming=any(says_nothing(r) or v.status == "control failed" for r, v in pairs),
         records=records,
     )
 
@@ -197,11 +198,11 @@ def _pictures(path: Path) -> str:
     if path.is_symlink():
         return ""
     try:
-        content = read_bytes(path, max_bytes=_MOST_PICTURES)
+        content = read_bytes(path, max_bytes=_MOST_PICTURE_BYTES)
     except (OSError, files.TooLarge):
         return ""
     width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
-    if not content.startswith(_PNG) or not 0 < width * height <= _MOST_PIXELS:
+    if not content.startswith(_PNG) or not 0 < width * height <= _MOST_PICTURE_PIXELS:
         return ""
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 

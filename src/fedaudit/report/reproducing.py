@@ -117,6 +117,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _value(text: str) -> object:
+    """Return the value of a setting; the text itself if it is not a literal of a study."""
     if text in ("inf", "-inf", "nan"):
         return float(text)
     try:

@@ -1,4 +1,4 @@
-"""A section of a report as data."""
+"""Data of a section of a report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from fedaudit.report.grid import Grid
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report below its first screen; its texts, tables and chart are in their order.
+    """Section of a report below its first screen.
 
     Attributes:
-        ident: Name in the document.
-        folded: Tables that a reader opens one by one.
+        ident: Id of the HTML element.
+        folded: Tables that are collapsed at first.
     """
 
     ident: str
@@ -26,5 +26,5 @@ class Section:
 
 
 def of_table(ident: str, title: str, table: Grid | None, *said: str) -> Section | None:
-    """Return a section with one table; None without it."""
+    """Return a section with one table; None if the table is None."""
     return None if table is None else Section(ident, title, said, tables=[table])

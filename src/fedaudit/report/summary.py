@@ -124,7 +124,7 @@ def write_summary(
     """Write a summary, as Markdown if the name ends in .md, else as HTML (:func:`summary_html`).
 
     Raises:
-        BadInput: The path is no place for such a file, or the date is invalid.
+        BadInput: The path is not that of such a file, or the date is invalid.
     """
     if path.suffix.lower() in MARKDOWN_SUFFIXES:
         write_whole(path, summary_markdown(record, policy, valid_until), private=True)

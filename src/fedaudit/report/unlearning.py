@@ -1,4 +1,8 @@
-"""Unlearning in a report: deleted against unseen samples, before, after, and retrained."""
+"""Section on unlearning: how well attacks distinguish deleted samples from unseen samples.
+
+The models compared are the one before deletion, the one after it, and one retrained without the
+deleted samples.
+"""
 
 from typing import NamedTuple
 
@@ -16,54 +20,58 @@ from fedaudit.results.guessing import HIDES_LEAKS, NOT_RELIED_ON
 from fedaudit.results.record import Record
 
 WITHHELD = "withheld: a control failed"
-"""Replaces a verdict on unlearning whose controls failed."""
+"""Shown instead of a verdict on unlearning if a control failed."""
 
 
 class Deletion(NamedTuple):
-    """What a model still reveals of deleted samples.
+    """Information that a model still reveals about deleted samples.
 
     Attributes:
-        verdict: Over all attacks.
-        most: The attack that finds most in the model after deletion.
-        both: Largest AUC of an adversary with the models before and after.
+        verdict: Verdict over all attacks.
+        strongest: AUCs of the attack with the largest AUC on the model after deletion.
+        both_models: Largest AUC of an adversary who has the models before and after deletion.
     """
 
     verdict: str
-    most: unlearning.UnlearningRow
-    both: Estimate
+    strongest: unlearning.UnlearningRow
+    both_models: Estimate
 
     @property
     def headline(self) -> str:
-        """The verdict as a sentence."""
+        """Return the verdict as a sentence."""
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
-        return f"This is before deletion; verdict after deletion: {self.verdict}"
+        return f"These figures are of the model before deletion; verdict after it: {self.verdict}"
 
 
 def deletion(record: Record) -> Deletion | None:
-    """Return what a model still reveals of deleted samples; None of a record without deletion."""
+    """Return what a model reveals about deleted samples; None if the record has no deletion."""
     rows = unlearning.unlearning_rows(record)
     if not rows:
         return None
     verdict = deletion_verdict(record, unlearning.unlearning_verdict_of(rows))
-    both = max((row.both for row in rows), key=lambda figure: figure.number)
-    return Deletion(verdict, unlearning.row_with_largest_auc(rows), both)
+    both_models = max((row.both for row in rows), key=lambda figure: figure.number)
+    return Deletion(verdict, unlearning.row_with_largest_auc(rows), both_models)
 
 
-def deletion_verdict(record: Record, by_figures: str) -> str:
-    """Return the verdict after deletion, given the one by figures of one attack or of all.
+def deletion_verdict(record: Record, figures_verdict: str) -> str:
+    """Return the verdict after deletion, corrected for failed controls and destroyed models.
 
-    It is withheld if a control failed. A model that no longer predicts is called destroyed, not
-    forgetful.
+    The verdict is withheld if a control failed. A model that no longer predicts is called
+    destroyed, since it reveals nothing about any sample.
+
+    Args:
+        record: The record.
+        figures_verdict: Verdict from the AUCs of one attack or of all attacks.
     """
-    verdict = by_figures or CANNOT_TELL
+    verdict = figures_verdict or CANNOT_TELL
     failed = checks_of(record.controls).failed
-    only_hides = all(result.control in HIDES_LEAKS for result in failed)
-    # Controls that can only hide leaks do not refute that samples are not forgotten.
-    if failed and not (verdict == NOT_FORGOTTEN and only_hides):
+    may_hide_leaks = all(result.control in HIDES_LEAKS for result in failed)
+    # If these controls fail, AUCs may be too low, and "not forgotten" remains valid.
+    if failed and not (verdict == NOT_FORGOTTEN and may_hide_leaks):
         return WITHHELD
-    accuses = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
-    return DESTROYED if not accuses and unlearning.is_destroyed(record) else verdict
+    is_evidence = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
+    return DESTROYED if not is_evidence and unlearning.is_destroyed(record) else verdict
 
 
 _POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
@@ -72,7 +80,7 @@ _EXCESS, _VERDICT = "After minus retrained", "Verdict"
 
 
 def unlearning_section(record: Record) -> Section | None:
-    """Return the section on unlearning: AUCs of each attack and utility; None without it."""
+    """Return the section with the AUCs of each attack and the utility; None without unlearning."""
     rows, after = unlearning.unlearning_rows(record), deletion(record)
     if after is None:
         return None
@@ -107,15 +115,15 @@ def unlearning_section(record: Record) -> Section | None:
 
 
 def unlearning_tile(record: Record) -> list[Tile]:
-    """Return the gravest verdict, with the attack that finds most after unlearning."""
+    """Return a tile with the verdict, and the AUCs of the strongest attack after unlearning."""
     after = deletion(record)
     if after is None:
         return []
-    row, both = after.most, after.both
+    row, both_models = after.strongest, after.both_models
     points = dict(zip(_POINTS, (row.before, row.after, row.retrained), strict=True))
     aucs = ", ".join(f"{name} {_with_range(figure)}" for name, figure in points.items())
     detail = f"{row.after.attack}, AUC {aucs}; "
-    detail += f"adversary with both models {_with_range(both)}, {both.attack}"
+    detail += f"adversary with both models {_with_range(both_models)}, {both_models.attack}"
     utilities = record.where(topic=unlearning.UNLEARNING, seed=None, metric=TEST_ACCURACY)
     accuracies = {figure.point: figure.value for figure in utilities}
     if texts := [

@@ -72,7 +72,7 @@ def percent(share: float, side: int = 0) -> str:
 
 
 def number(value: float, side: int = 0) -> str:
-    """Format a number that is no share: three decimals up to 10, fewer for larger ones."""
+    """Format a number that is not a share: three decimals up to 10, fewer for larger ones."""
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")

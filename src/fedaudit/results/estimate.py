@@ -296,7 +296,7 @@ def compact(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
 
 
 def expanded(entries: object) -> object:
-    """Return one entry for each figure; input that is no list is left for validation to refuse."""
+    """Return one entry for each figure. Validation later refuses input that is not a list."""
     if not isinstance(entries, list):
         return entries
     expanded_entries: list[object] = []

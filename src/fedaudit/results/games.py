@@ -443,7 +443,7 @@ class PointPlayed(GamePoint):
         """Return a rate that every point has, with both limits.
 
         Raises:
-            KeyError: The metric is no such rate.
+            KeyError: The metric is not such a rate.
         """
         estimate = self.estimate(metric)
         if (
@@ -535,7 +535,7 @@ def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) ->
 
 
 def _refuse_uncounted(rate: Estimate) -> None:
-    """Raise if a rate lacks a limit, or is no ratio of whole numbers."""
+    """Raise if a rate lacks a limit, or is not a ratio of whole numbers."""
     if rate.low is None or rate.high is None:
         raise ValueError(f"{rate.metric} has no limits")
     total = rate.n_members + rate.n_nonmembers

@@ -33,7 +33,7 @@ def resolve_older_settings(config: Mapping[str, object]) -> dict[str, object]:
 
     The needs of custom attacks are unknown, so their shadow and reference federations are taken
     from the settings as they are. What was added to a study since its first record (``growth``) is
-    no setting and is left out.
+    not a setting and is left out.
     """
     default_set = {"attack_set": FIRST_SET} if config.get("attacks") == {} else {}
     settings = {**default_set, **config}

@@ -47,7 +47,7 @@ def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
         max_bytes: Largest file that is read at all.
 
     Raises:
-        BadInput: The file does not exist, is too large, is no fedaudit record, or has another
+        BadInput: The file does not exist, is too large, is not a fedaudit record, or has another
             version.
         Damaged: The file is not JSON, or does not fit the format.
     """
@@ -122,7 +122,8 @@ def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Compariso
         max_bytes: Largest file that is read at all.
 
     Raises:
-        BadInput: The file does not exist, is too large, is no comparison, or has another version.
+        BadInput: The file does not exist, is too large, is not a comparison, or has another
+            version.
         Damaged: The file is not JSON, or does not fit the format.
     """
     document = _of_kind(_parsed(_text(path, max_bytes), path), path, _COMPARISON)
@@ -201,7 +202,7 @@ def _refuse_steering(document: object, path: Path) -> None:
 def _text(path: Path, max_bytes: int) -> str:
     refuse_absent(path, "the folder of a completed study, or its record (JSON)")
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "no regular file"
+        kind = "a folder" if path.is_dir() else "not a regular file"
         raise BadInput(f"{path} is {kind}; give the path of a record file (JSON)")
     try:
         return read_text(path, max_bytes=max_bytes)
@@ -237,7 +238,7 @@ def _parsed(text: str, path: Path) -> object:
 
 
 def _refused_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number; a missing figure is null")
+    raise ValueError(f"{name} is not JSON number; a missing figure is null")
 
 
 def _finite(digits: str) -> float:

@@ -208,8 +208,8 @@ DIGEST: Final = "digest"
 def sealed_json(document: Mapping[str, object]) -> str:
     """Return a JSON object as one line of text that ends with the digest of its content.
 
-    The digest reveals accidents and careless edits. It is no signature: whoever rewrites the file
-    can also rewrite the digest.
+    The digest detects accidental changes. It is not a signature: anyone who rewrites the file can
+    also rewrite the digest.
 
     Args:
         document: The object, of JSON-compatible values, without a digest.

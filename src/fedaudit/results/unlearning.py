@@ -12,7 +12,7 @@ UNLEARNING = "unlearning"
 """Topic of these figures."""
 
 BEFORE, AFTER, RETRAINED, BOTH = "before", "after", "retrained", "before and after"
-"""Points of these figures: the audited model, or the two that are audited together."""
+"""Points of these figures: the model that an adversary attacks, or both models."""
 
 _GRAVEST = (NOT_FORGOTTEN, OVERDONE, CANNOT_TELL, FORGOTTEN, UNTOLD)
 NOT_TOLD = (FORGOTTEN, UNTOLD, CANNOT_TELL)
@@ -21,14 +21,17 @@ _OPENINGS = {"nothing to say": UNTOLD}
 
 
 class UnlearningRow(NamedTuple):
-    """AUCs of one attack on one target, of forgotten against unseen samples, over all runs.
+    """AUCs at which one attack distinguishes a target's forgotten samples from unseen samples.
+
+    All are over all runs.
 
     Attributes:
-        before: On the released model.
-        after: On the model after unlearning.
-        retrained: On the model of a federation that never had the forgotten samples.
-        excess: After less retrained, with its equivalence interval and the verdict as a note.
-        both: On the models before and after together.
+        before: AUC on the released model.
+        after: AUC on the model after unlearning.
+        retrained: AUC on the model of a federation that never had the forgotten samples.
+        excess: AUC after unlearning minus AUC of the retrained model, with its equivalence interval
+            and the verdict as a note.
+        both: AUC of an adversary with the models before and after unlearning.
     """
 
     before: Estimate
@@ -39,7 +42,7 @@ class UnlearningRow(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """One of the verdicts of :mod:`fedaudit.metrics.unlearning`."""
+        """Verdict on this attack and target, as in :mod:`fedaudit.metrics.unlearning`."""
         opening = self.excess.note.partition(":")[0].partition(" as far")[0]
         return _OPENINGS.get(opening, opening)
 
@@ -75,7 +78,7 @@ def unlearning_rows(record: Record) -> list[UnlearningRow]:
 
 
 def unlearning_verdict_of(rows: Sequence[UnlearningRow]) -> str:
-    """Return the gravest verdict of all attacks.
+    """Return the worst verdict of all attacks and targets.
 
     Args:
         rows: At least one row.

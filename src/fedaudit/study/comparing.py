@@ -533,7 +533,7 @@ class _OverRuns(NamedTuple):
 
 
 _figure_key = attrgetter("topic", "attack", "metric", "against", "group", "contrast")
-"""Key of a figure within a row. The view is no part of it: the first view of a record counts."""
+"""Key of a figure within a row. The view is not part of it: the first view of a record counts."""
 
 
 def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[FigureEntry]:

@@ -267,7 +267,9 @@ def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
         raise BadInput(f"targets are {tuple(targets)}; name at least one client, each once")
     for target in targets:
         if not 0 <= target < clients:
-            raise BadInput(f"target {target} is no client; clients are numbered 0 to {clients - 1}")
+            raise BadInput(
+                f"target {target} is not a client; clients are numbered 0 to {clients - 1}"
+            )
 
 
 def other_positions(count: int, used: Int[ndarray, " used"]) -> Int[ndarray, " free"]:

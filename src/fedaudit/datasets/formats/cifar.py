@@ -124,7 +124,7 @@ class _ArraysOnly(pickle.Unpickler):
         if (module, name) not in _ADMITTED:
             raise Damaged(
                 f"the batch requests {module}.{name}, which no array of pixels needs; it was "
-                "altered or is no CIFAR batch, so nothing of it was executed: fetch it again"
+                "altered or is not a CIFAR batch, so nothing of it was executed: fetch it again"
             )
         return _ADMITTED[module, name]
 
@@ -154,14 +154,14 @@ def _unpickled(path: Path) -> object:
             if number > _MOST_STEPS or calls > _MOST_BUILT:
                 raise Damaged(
                     f"{path.name} has more steps than any array of pixels needs; it was altered or "
-                    "is no CIFAR batch, so nothing of it was executed: fetch it again"
+                    "is not a CIFAR batch, so nothing of it was executed: fetch it again"
                 )
             # A memo index larger than the file serves only to allocate memory.
             is_far = step.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content)
             if is_far or step.name in _NEEDLESS:
                 raise Damaged(
                     f"{path.name} has a step ({step.name}) that no array of pixels needs; it was "
-                    "altered or is no CIFAR batch, so nothing of it was executed: fetch it again"
+                    "altered or is not a CIFAR batch, so nothing of it was executed: fetch it again"
                 )
         loaded: object = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except Damaged:

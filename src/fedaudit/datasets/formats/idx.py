@@ -103,7 +103,7 @@ def _values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, "..."
     head = file.read(4)
     sizes = file.read(4 * head[3]) if len(head) == 4 else b""
     if len(head) < 4 or head[:3] != bytes([0, 0, _BYTES_TYPE]) or len(sizes) < 4 * head[3]:
-        raise Damaged(f"{path.name} is no IDX file of bytes; fetch it again")
+        raise Damaged(f"{path.name} is not an IDX file of bytes; fetch it again")
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
     values = math.prod(shape)
     # Features become 32-bit numbers.

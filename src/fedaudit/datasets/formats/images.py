@@ -193,7 +193,7 @@ class images(DataFile):
                 of parts without ``train`` or under other names, pictures of several sizes, a link
                 to a folder or out of this one, a folder that cannot be read or is nested too
                 deeply, or a file that is not regular, such as a pipe.
-            Damaged: A file is no picture.
+            Damaged: A file is not a picture.
         """
         path, size = self.file, self.size
         names = {folder.name for folder in _subfolders(path)}
@@ -348,7 +348,7 @@ def _block(files: _Files, size: int, grey: bool) -> UInt8[ndarray, "samples heig
 
 
 def _bounds(path: Path, files: _Files) -> Path | None:
-    """Return the folder that a link must not leave; None for a file that is no link.
+    """Return the folder that a link must not leave; None for a file that is not a link.
 
     Other paths are not resolved, since this takes long for many files and their folders are known
     to be no links.

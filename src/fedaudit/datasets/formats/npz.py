@@ -214,7 +214,7 @@ def tokens_of(
         longest: Tokens of a row.
 
     Raises:
-        BadInput: The tokenizer does not exist, its package is not installed, or rows are no texts.
+        BadInput: The tokenizer does not exist, its package is not installed, or rows are not texts.
     """
     if tokenizer not in TOKENIZERS:
         raise unknown_name("tokenizer", tokenizer, TOKENIZERS)
@@ -265,7 +265,9 @@ def _stored(path: Path) -> dict[str, AnyArray]:
         ) from error
     for name, array in stored.items():
         if not isinstance(array, np.ndarray):  # the raw bytes of another file
-            raise BadInput(f"{path.name} contains {name!r}, which is no array; store arrays only")
+            raise BadInput(
+                f"{path.name} contains {name!r}, which is not an array; store arrays only"
+            )
         # An array without bytes can have any number of rows.
         if not array.nbytes and max(array.shape, default=0) > _MOST_OF_NOTHING:
             raise BadInput(

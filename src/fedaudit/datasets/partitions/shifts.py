@@ -180,7 +180,7 @@ def apply_shift(
         seed: Root seed.
 
     Raises:
-        BadInput: Samples are no images, or cannot be shifted in this way.
+        BadInput: Samples are not images, or cannot be shifted in this way.
     """
     if dataset.train.features.ndim != 4:
         raise BadInput(

@@ -67,10 +67,10 @@ def first_of_comparison(
         text = "A control failed, so that no trade-off is concluded"
         text = text if compared else _side_by_side(comparison, verdicts)
     elif nothing:
-        grave = f"“{evidence.gravest(plain)}”" if plain else ""
-        reason = f"the verdict is {grave}"
+        worst = f"“{evidence.worst_status(plain)}”" if plain else ""
+        reason = f"the verdict is {worst}"
         if compared:
-            reason = f"no membership attack is above guessing{f' ({grave})' if grave else ''}"
+            reason = f"no membership attack is above guessing{f' ({worst})' if worst else ''}"
         status, row = "nothing to lower", None
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
     elif not compared:
@@ -102,8 +102,8 @@ def first_of_comparison(
 
 
 def _side_by_side(comparison: Comparison, verdicts: Sequence[PlainVerdict]) -> str:
-    grave = evidence.gravest([verdict.status for verdict in verdicts])
-    return f"{len(comparison.rows)} rows side by side; the gravest verdict is “{grave}”"
+    worst = evidence.worst_status([verdict.status for verdict in verdicts])
+    return f"{len(comparison.rows)} rows side by side; the worst verdict is “{worst}”"
 
 
 def _bargain(row: TradeOff) -> str:

@@ -67,7 +67,7 @@ def case_of(row: Row | Front) -> str:
 
 def settings_text(settings: Mapping[str, str]) -> str:
     """Return settings in a few words: the last part of each name, and its section if ambiguous."""
-    # A setting of other rows alone is no property of this one.
+    # A setting of other rows alone is not a property of this one.
     present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
     short = {name: _short_setting(name) for name in present}
     counts = Counter(short.values())

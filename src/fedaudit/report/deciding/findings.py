@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 
 def findings(record: Record) -> tuple[Finding, ...]:
-    """Return the verdict on each topic of a record, the gravest first."""
+    """Return the verdict on each topic of a record, the worst first."""
     is_about_members = evidence.about_members(record)
     alone = is_about_members + bool(record.sources) + bool(record.clusters) == 1
     topics = [_on_membership(record, alone=alone)] if is_about_members else []
@@ -48,7 +48,7 @@ def findings(record: Record) -> tuple[Finding, ...]:
         headline, meaning = cluster_headline(studies), cluster_meaning(studies)
         topics.append(Finding("clusters", cluster_status(studies), headline, meaning))
     if hardly_learned(record):
-        # Finding nothing in a model that has barely learned is no result.
+        # Finding nothing in a model that has barely learned is not a result.
         topics = [
             finding
             if finding.status in LEAKS
@@ -68,7 +68,7 @@ def _on_membership(record: Record, *, alone: bool) -> Finding:
     """Return the verdict on membership: of a partly defended run that on the worst clients."""
     sides = list(figures_by_side(record).values())
     statuses = [member_status(record, figures) for figures in sides]
-    status = evidence.gravest(statuses)
+    status = evidence.worst_status(statuses)
     ranged = status == "trace of a leak" and any(map(range_headline, sides))
     return Finding(
         "membership",
@@ -106,7 +106,7 @@ _LARGER = {
 
 
 def headlines(every: tuple[Finding, ...]) -> list[str]:
-    """Return a sentence for each finding; only the gravest names the size of a leak."""
+    """Return a sentence for each finding; only the worst finding names the size of a leak."""
     front = every[0]
     texts = []
     for finding in every:

@@ -22,9 +22,9 @@ from fedaudit.report.text.points import (
 from fedaudit.results.record import Record
 
 MOST_CLAIMS = 2
-"""Mechanisms with a wrong claimed epsilon that are named next to the headline."""
+"""Largest number of mechanisms with a wrong claimed epsilon that are named below the headline."""
 MOST_NAMED = 8
-"""Sentences of one kind at most; the tables have the others."""
+"""Largest number of sentences of one kind; the tables have the others."""
 
 
 class GameVerdict(NamedTuple):
@@ -32,11 +32,11 @@ class GameVerdict(NamedTuple):
 
     Attributes:
         first: The first screen.
-        played: What was played.
+        played: Description of the games.
         contradictions: Points whose success refutes an epsilon.
         claims: Mechanisms whose actual epsilon is not the claimed one.
-        meaning: What follows.
-        limits: What the games cannot show.
+        meaning: Conclusion from the verdict.
+        limits: Limitations of the games.
     """
 
     first: First

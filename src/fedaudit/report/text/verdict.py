@@ -43,7 +43,7 @@ class PlainVerdict(NamedTuple):
     Attributes:
         status: The verdict as one of a few fixed words.
         badge: The verdict in two or three words, as a reader sees it.
-        topics: "membership", "sources" and "clusters" with the verdict on each, the gravest first.
+        topics: "membership", "sources" and "clusters" with the verdict on each, the worst first.
         warning: Why nothing follows from the figures; empty if the models learned.
         open: What could not be concluded, point by point.
     """

@@ -65,7 +65,7 @@ class CapturedCall(NamedTuple):
 def disable_grad(module: nn.Module) -> None:
     """Disable the gradients of all parameters, also of a scripted module."""
     for value in module.parameters():
-        # Copies of scripted modules have parameters that are no leaves.
+        # Copies of scripted modules have parameters that are not leaves.
         if value.is_leaf:
             value.requires_grad_(False)
 

@@ -123,7 +123,7 @@ def _unwrap(kind: str, value: object) -> tuple[object, dict[str, object]]:
     """Return the name, class, function or object of a part, and its options.
 
     Raises:
-        BadInput: It is no part of this kind.
+        BadInput: It is not a part of this kind.
     """
     # The source of a class would be digested for long before it is refused.
     if isinstance(value, type) and issubclass(value, FederatedAlgorithm | PartitionScheme):
@@ -187,7 +187,7 @@ def reference(kind: str, value: object) -> PartReference:
         value: Name, class, function or object, or what :func:`fedaudit.named` returns.
 
     Raises:
-        BadInput: It is no part of this kind, or a setting is not plain.
+        BadInput: It is not a part of this kind, or a setting is not plain.
     """
     part_kind = _KINDS[kind]
     what, options = _unwrap(kind, value)
@@ -198,7 +198,7 @@ def reference(kind: str, value: object) -> PartReference:
         return part_reference(what, options, kind=kind)
     if isinstance(what, Task) and what.name in TASKS:
         return PartReference(what.name, dict(what.settings))
-    # The members of a defense are a setting of its group, and a network's weights are no settings.
+    # The members of a defense are a setting of its group, and a network's weights are not settings.
     set_elsewhere = ("coalition", "members") if kind == "defense" else ()
     settings = None if kind == "model" else plain_settings(what, besides=set_elsewhere)
     if settings is None:
@@ -273,7 +273,7 @@ def check_mechanism(value: object) -> None:
     """Raise if a value can be no defense of a game, which is against a single client.
 
     Raises:
-        BadInput: It is no defense, or a defense of some clients only.
+        BadInput: It is not a defense, or a defense of some clients only.
     """
     check_defense(value)
     if _members(value) is not None:
@@ -321,7 +321,7 @@ def attack_settings(value: object, register: Register) -> dict[str, object]:
         register: Stores objects.
 
     Raises:
-        BadInput: A value is no attack.
+        BadInput: A value is not an attack.
     """
     if isinstance(value, Mapping):
         parts = [_named_attack(str(name), attack) for name, attack in value.items()]

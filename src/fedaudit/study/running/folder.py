@@ -212,9 +212,11 @@ def _read_study_file(recording: Path) -> _StudyFile:
     path = recording / STUDY_FILE
     if not path.is_file():
         fault = (
-            f"its {STUDY_FILE} is no regular file" if path.exists() else f"it has no {STUDY_FILE}"
+            f"its {STUDY_FILE} is not a regular file"
+            if path.exists()
+            else f"it has no {STUDY_FILE}"
         )
-        raise BadInput(f"{recording} is no recording: {fault}; check the path")
+        raise BadInput(f"{recording} is not a recording: {fault}; check the path")
     values = read_object(path)
     growth = growth_from(values.pop(GROWTH, None), str(path))
     return _StudyFile(plan_from(resolve_older_settings(values), source=str(path)), growth)

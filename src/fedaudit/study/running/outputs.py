@@ -25,7 +25,7 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         records: Record files that will be compared.
 
     Raises:
-        BadInput: The file is no comparison, or compares other records, or its name is reserved.
+        BadInput: The file is not a comparison, or compares other records, or its name is reserved.
     """
     if path.name in _RESERVED:
         raise BadInput(
@@ -40,7 +40,7 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         sources = read_comparison(path).sources
     except FedauditError as refusal:
         raise BadInput(
-            f"{path} exists and is no comparison, so that it is not replaced; give another file "
+            f"{path} exists and is not a comparison, so that it is not replaced; give another file "
             f"with {option('out')}, or delete it"
         ) from refusal
     compared = {resolved(record) for record in records}
@@ -60,7 +60,7 @@ def refuse_page_alone(target: Path, source: Path) -> None:
         source: The record or comparison, which is written before the page.
 
     Raises:
-        BadInput: The page exists without its source, or is no HTML.
+        BadInput: The page exists without its source, or is not an HTML page.
     """
     refuse_foreign_page(target)
     if target.exists() and not source.exists():
@@ -88,8 +88,8 @@ def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
         raise BadInput(f"{target} is an input; give another HTML file with {option('out')}")
     if not target.is_file() or not _is_page(target):
         raise BadInput(
-            f"{target} exists and is no HTML file, so that it is not replaced; give another file "
-            f"with {option('out')}"
+            f"{target} exists and is not an HTML file, so that it is not replaced; give another "
+            f"file with {option('out')}"
         )
 
 
@@ -97,7 +97,7 @@ def refuse_missing_folder(target: Path) -> None:
     """Raise if the folder of a file does not exist."""
     if not target.parent.is_dir():
         raise BadInput(
-            f"{target} cannot be written: {target.parent} is no folder; create it, or give "
+            f"{target} cannot be written: {target.parent} is not a folder; create it, or give "
             f"another file with {option('out')}"
         )
 

@@ -61,7 +61,7 @@ def pretrained_for(
         return
     file = pretrained_file(study.pretrained_name)
     if file.exists() and not file.is_file():
-        raise BadInput(f"{file} is no file, but the path of the pretrained network; remove it")
+        raise BadInput(f"{file} is not a file, but the path of the pretrained network; remove it")
     if file.is_file():
         _refuse_other(file, study)
         log(f"pretrained network: {file}")
@@ -203,5 +203,5 @@ def _resume(checkpoint: Path, module: nn.Module, optimizer: torch.optim.Adam) ->
         return int(notes["step"])
     except (Damaged, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(
-            f"{checkpoint} is no checkpoint of this pretraining; delete it to start again"
+            f"{checkpoint} is not a checkpoint of this pretraining; delete it to start again"
         ) from error
