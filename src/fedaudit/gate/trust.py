@@ -24,7 +24,7 @@ from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.runs import Coverage
 
 POSITIVE = "planted leak"
-"""Positive control, which attacks must detect. If it fails, figures may be too low, not too high."""
+"""Positive control, which attacks must detect. If it fails, figures may be too low."""
 OF_SOURCES = ("untrained model",)
 """Controls of source inference attacks."""
 MOST_NAMED = 5

@@ -156,11 +156,12 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
 
 
 FEWEST_OTHERS = 8
-"""Scores other than the most frequent one that a side needs for DeLong's variance. With five of 100
-scores DeLong's lower limit still lies above the truth in 4 % of audits instead of 2.5 %."""
+"""Number of scores, other than the most frequent one, that a side needs for DeLong's variance. With
+five of 100 scores, DeLong's lower limit is above the truth in 4 % of audits instead of 2.5 %."""
 _FEWEST_EXPECTED = 20.0
-"""Other scores expected on the smaller side, below which a test counts instead of ranking. At 100
-samples against 1,000 a normal tail of 1e-4 is four times too thin with 10, seven times with 5."""
+"""Number of other scores expected on the smaller side below which a test counts scores instead of
+ranking them. With 100 against 1,000 samples, a normal tail of 1e-4 is four times too thin at 10
+other scores, and seven times at 5."""
 _UNEVEN = 3
 """Ratio of all samples to those of the smaller side above which the null distribution is skewed."""
 METHOD = "few scores differ"

@@ -1,7 +1,7 @@
-"""Comparison of a pack's record with what its run gives.
+"""Comparison of a pack's record with a record that is recomputed from its run.
 
-Correct figures can still hide a leak, if the attack that finds it was left out. The folder of the
-run and the receiver's policy say which attacks were expected.
+Correct figures can still hide a leak if the attack that finds it was omitted. The folder of the run
+and the receiver's policy therefore determine which attacks are expected.
 """
 
 import re
@@ -41,10 +41,10 @@ from fedaudit.study.running.folder import recorded_study
 from fedaudit.study.running.reattack import contradicting_signals, reattack, unmeasurable
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
-"""Fields of a record that do not follow from its recording, or are compared by themselves."""
+"""Fields of a record that do not follow from its recording, or that are compared separately."""
 _NAME, _KEY, _STARTED = ("recording", "name"), ("recording", "key"), ("recording", "started")
 _OF_A_RECORDER = {("name",), _NAME, _KEY, _STARTED}
-"""Settings that tell several recordings of one federation apart."""
+"""Settings that distinguish several recordings of one federation."""
 _MADE_WITH = ("commit", "device", "versions")
 _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group", "seed", "defense")
 
@@ -52,7 +52,7 @@ _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group"
 def held_by(
     verified: Verified, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Verified:
-    """Extend the result of checking a pack by a comparison with its run."""
+    """Add the results of a comparison with the run to the results of checking a pack."""
     record, manifest = verified.record, verified.manifest
     if record is None or manifest is None:
         return verified
@@ -89,7 +89,7 @@ def made_again(
     _refuse_games(record)
     with TemporaryDirectory() as folder:
         attacked = _attacked(record, recording, Path(folder) / "again", data_dir, trust)
-    # By way of its text, as the pack has it.
+    # Read back from JSON, as the record of the pack was.
     return Record.model_validate_json(attacked.model_dump_json())
 
 
@@ -108,10 +108,10 @@ def differences(
     smallest_group: int = 0,
     counts: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
-    """Yield each part of a packed record that differs from what its run gives.
+    """Yield each part of a packed record that differs from the recomputed record.
 
-    Commit, device and versions are compared if the folder has a record of the same content, and
-    ``counts``, the pack's numbers of suppressed entries, if they are given.
+    Commit, device and versions are compared if the folder has a record with the same content. The
+    pack's numbers of suppressed entries are compared if ``counts`` is given.
     """
     packable, hidden = suppressed(recomputed, smallest_group)
     yield from _other_settings(record, packable)

@@ -57,7 +57,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
 
 MOST_NAMED = 20
-"""Attacks and settings that are listed one by one."""
+"""Largest number of attacks or settings that are listed individually."""
 ABSENT = object()
 
 
@@ -76,17 +76,17 @@ class Findings(NamedTuple):
 
 
 _LABELS = (("name",), ("owner",))
-"""Settings of a policy that judge nothing."""
+"""Settings of a policy that do not affect its outcome."""
 
 
-def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) -> Findings:
+def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Path) -> Findings:
     """Compare the policy of a pack with that of its receiver, read from ``source``."""
-    in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, own))
+    in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
     differences = [path for path in differing_paths(in_pack, expected) if path not in _LABELS]
-    missing = sorted(asked_attacks(own) - attacks_of(record))
+    missing = sorted(asked_attacks(receiver) - attacks_of(record))
     problems = []
     if differences:
-        outcome = evaluate_policy(record, own).outcome
+        outcome = evaluate_policy(record, receiver).outcome
         problems.append(
             f"policy.toml is not your policy {source.name}: "
             f"{listed(change_at(path, in_pack, expected) for path in differences)}; by your policy "
@@ -189,9 +189,9 @@ if TYPE_CHECKING:
 
 SOUND = 0
 UNSOUND = 1
-"""Exit code for a pack in which something is wrong."""
+"""Exit code for a pack that fails a check."""
 OTHER_VERSION = 4
-"""Exit code for one that nothing is wrong with, made by another version; 3 is of the gate."""
+"""Exit code for a sound pack of another version of fedaudit. The gate uses exit code 3."""
 
 FROM_THE_RUN = (
     "every figure, control and count of the record follows from the run's measurements, and every "

@@ -87,7 +87,7 @@ def size_reached(value: float, metric: str) -> Size | None:
 
 def size_reached_by(share: float) -> Size | None:
     """Return the largest size that a share of the possible excess reaches."""
-    return largest([one.word for one in SIZES if share >= one.share]) if share > 0 else None
+    return largest([size.word for size in SIZES if share >= size.share]) if share > 0 else None
 
 
 def leaves_doubt(share: float) -> bool:
@@ -104,12 +104,12 @@ def status_between(least: Iterable[float], highest: Iterable[float]) -> Status:
 
 
 def least_of(figure: Estimate) -> float:
-    """Return the lower limit; the value if there is none."""
+    """Return the lower limit; the value if there is no limit."""
     return figure.number if figure.low is None else figure.low
 
 
 def highest_of(figure: Estimate) -> float:
-    """Return the upper limit; 1 if there is none."""
+    """Return the upper limit; 1 if there is no limit."""
     return 1.0 if figure.high is None else figure.high
 
 
@@ -210,9 +210,9 @@ class Look(NamedTuple):
 
 
 DOUBTED = Look("✗ ", "", "not relied on")
-"""Mark of a figure that a failed control takes back."""
+"""Mark of a figure that a failed control invalidates."""
 SIZE_OPEN = Look("△ ", "", "size open")
-"""Mark of a figure above guessing by its test alone."""
+"""Mark of a figure that its test alone, and not its interval, shows above guessing."""
 
 
 def look_of(figure: Estimate) -> Look:
@@ -360,7 +360,7 @@ def says_nothing(record: Record) -> bool:
 
 
 def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
-    """Return a figure of the run over all seeds, or else of one seed; None if there is none.
+    """Return a figure of the run over all seeds, or else of one seed; None without either.
 
     With ``like`` only figures under the defense of that figure count.
     """

@@ -16,9 +16,9 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4
-"""Settings named in a row's heading; the table of rows has all of them."""
+"""Largest number of settings in a row's heading; the table of rows lists all."""
 MOST_LOST = 0.75
-"""A defense that loses at least this share of what was learned above guessing has no merit."""
+"""A defense that loses at least this share of the accuracy above guessing has no merit."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
 
 
@@ -183,7 +183,7 @@ class TradeOff(NamedTuple):
         name: Its label: the defense with its strength, and its users.
         leakage: Change of the strongest attack's membership advantage, in shares.
         error: Change of the test error, in shares.
-        lost: Share of what the undefended model has learned above guessing that this row lacks;
+        lost: Share of the undefended model's accuracy above guessing that this row lacks;
             None if the undefended model is no better than guessing.
         undefended: The advantage without the defense.
         undefended_error: The test error without it.
@@ -216,12 +216,12 @@ class TradeOff(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Share of what was learned that is lost, less the fall of leakage."""
+        """Share of the accuracy above guessing that is lost, minus the decrease of leakage."""
         return self.leakage + (1.0 if self.lost is None else self.lost)
 
 
 def best_tradeoff(comparison: Comparison) -> TradeOff | None:
-    """Return the row with the least cost of those that pay; None if none does.
+    """Return the row with the lowest cost among rows with more benefit than cost, or None.
 
     Both sides are shares of what guessing leaves open: the membership advantage (2 AUC - 1) of the
     strongest attack, and the part of the undefended model's accuracy above guessing that is lost.

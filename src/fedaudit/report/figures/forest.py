@@ -31,7 +31,7 @@ BASELINE = Style(GREY, "", "diamond-open")
 DOUBTED = Style(GREY, "", "circle-open")
 
 MOST_LINES = 20
-"""Rows of a picture at most; the tables have the others."""
+"""Largest number of rows of a picture; the tables have the others."""
 
 
 def doubted(look: Style) -> Style:
