@@ -277,21 +277,23 @@ class Suppressed(NamedTuple):
 
 
 def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
-    """Remove samples' numbers and groups of fewer than ``smallest`` samples.
+    """Remove data on single samples and on groups of fewer than ``smallest`` samples.
 
-    Removed are the most exposed samples, histograms of scores (a bin may hold one sample), usage
-    counts of samples, groups and clients with too few samples, source attacks with too few samples
-    of a client, and small classes. A figure on too few samples loses its value, its curve and the
-    trajectories of its client, and controls on that client keep their outcome alone. Small class
-    counts and numbers of audited samples are removed. If samples belong to people, people are
-    counted. Figures from which a suppressed one would follow are removed too, see
-    :mod:`fedaudit.pack.suppressing`. The function is idempotent.
+    The following entries are removed: the most exposed samples; histograms of scores, since a bin
+    may contain one sample; usage counts of samples; groups, clients and classes with too few
+    samples; source attacks with too few samples of a client; small class counts and small numbers
+    of audited samples.
+
+    A figure on too few samples loses its value and its curve. Trajectories of its client are
+    removed, and controls on that client keep only their outcome. If samples belong to people, sizes
+    are numbers of people. Figures from which a suppressed figure could be computed are removed too,
+    see :mod:`fedaudit.pack.suppressing`. The function is idempotent.
     """
     findings_before, parts = record.findings, record.groups
     unlearned = record.where(topic=UNLEARNING)
     places, small, few = hidden_of(record, smallest)
     findings = [_figure(figure, smallest, places) for figure in findings_before]
-    # Also what was suppressed before, so that nothing that goes with it can be put back.
+    # This includes figures that were suppressed before, so that their curves cannot be restored.
     hidden = [figure for figure in findings if is_suppressed(figure)]
     curves, clients = set(map(_CURVE, hidden)), set(map(_CLIENT, hidden))
     owners = {_SOURCE(row) for row in record.sources if row.samples // len(row.clients) < smallest}
@@ -317,11 +319,11 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         "sources": [_source(row, smallest) for row in record.sources if _SOURCE(row) not in owners],
     }
     groups = [row for row in parts if group_of(row) not in small]
-    counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
-    gone = sum(_figure(row, smallest, places) is not row for row in unlearned)
+    counts = {name: _count_changes(getattr(record, name), rows) for name, rows in lists.items()}
+    hidden_unlearning = sum(_figure(row, smallest, places) is not row for row in unlearned)
     counts |= {
-        "findings": _touched(findings_before, findings) + gone,
-        "groups": _touched(parts, groups),
+        "findings": _count_changes(findings_before, findings) + hidden_unlearning,
+        "groups": _count_changes(parts, groups),
     }
     others = [
         _figure(row, smallest, places) if row.topic == UNLEARNING else row
@@ -329,13 +331,13 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         if row.topic != "source"
         or _SOURCE(row) not in owners | (few_on_fair_draw if row.contrast == FAIR else set())
     ]
-    # People, and not their samples, decide whether a group is small.
+    # A group is small by its number of people, not of samples.
     singles = [row for row in record.of_single_samples if _CURVE(row) not in curves]
     estimates = [*findings, *singles, *groups, *others]
-    together = _other_clients(record.other_clients, smallest)
-    counts["clients"] += together is not record.other_clients
+    other_clients = _other_clients(record.other_clients, smallest)
+    counts["clients"] += other_clients is not record.other_clients
     config = _config(record.config, smallest)
-    update = {**lists, "estimates": estimates, "other_clients": together, "config": config}
+    update = {**lists, "estimates": estimates, "other_clients": other_clients, "config": config}
     return Suppressed(record.model_copy(update=update), counts)
 
 
@@ -352,9 +354,9 @@ def is_suppressed(figure: Estimate) -> bool:
 
 
 def least_suppressed(record: Record) -> Mapping[str, int]:
-    """Count the entries that must have been suppressed, as the rest of the record shows.
+    """Count the entries that must have been suppressed, judging by the rest of the record.
 
-    Lists that are gone leave no trace, so that only the count of findings is exact.
+    Removed list entries leave no trace, so that only the count of findings is exact.
     """
     blank = [figure for figure in record.findings if is_suppressed(figure)]
     drawn = {(row.attack, row.defense, row.target, row.seed) for row in record.curves}
@@ -382,7 +384,7 @@ def counted(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
 
 
 def wrongly_blank(record: Record, smallest: int) -> list[Estimate]:
-    """Return figures marked as suppressed wrongly, or by another smallest group."""
+    """Return figures that are marked as suppressed without reason, or for another group size."""
     blank = [figure for figure in record.findings if is_suppressed(figure)]
     places = hidden_of(record, smallest).places
     return [
@@ -399,7 +401,7 @@ def _note_on(figure: Estimate, smallest: int) -> str:
 
 
 def _control(control: ControlResult, smallest: int) -> ControlResult:
-    """Return the control of a small client with its outcome alone."""
+    """Return the control of a small client with its outcome only."""
     note = f"{_SUPPRESSED}{smallest} samples"
     if control.note == note and control.value is None:
         return control
@@ -407,12 +409,12 @@ def _control(control: ControlResult, smallest: int) -> ControlResult:
 
 
 def _client(row: ClientRow, smallest: int, few: Collection[int]) -> ClientRow:
-    gone: dict[str, object] = {}
+    removed: dict[str, object] = {}
     if any(0 < count < smallest for count in row.class_counts):
-        gone["class_counts"] = []
+        removed["class_counts"] = []
     if row.audited is not None and row.client in few:
-        gone["audited"] = None
-    return row.model_copy(update=gone) if gone else row
+        removed["audited"] = None
+    return row.model_copy(update=removed) if removed else row
 
 
 def _config(config: dict[str, object], smallest: int) -> dict[str, object]:
@@ -447,6 +449,6 @@ def _source(result: SourceResult, smallest: int) -> SourceResult:
     )
 
 
-def _touched(before: Sequence[object], after: Sequence[object]) -> int:
+def _count_changes(before: Sequence[object], after: Sequence[object]) -> int:
     after_ids = set(map(id, after))
     return sum(id(entry) not in after_ids for entry in before)
