@@ -155,7 +155,7 @@ def tabled(
     """Return a table of rows, with the columns that any of them has.
 
     Args:
-        caption: What the table shows.
+        caption: Caption.
         rows: The first column of each is its heading.
         words: Columns without numbers, except the first; the others are set flush right.
         order: Columns that come first; columns below one heading are put side by side.

@@ -35,7 +35,7 @@ MOST_LINES = 20
 
 
 def doubted(look: Style) -> Style:
-    """Return the look of a figure that a failed control takes back: the same symbol in outline."""
+    """Return the look of a figure that a failed control invalidates: the symbol as an outline."""
     return Style(GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
 
