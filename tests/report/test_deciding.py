@@ -518,7 +518,7 @@ def test_a_client_whose_leak_is_shown_does_not_pass_among_others() -> None:
 def test_a_client_that_is_too_small_alone_is_listed_as_not_judged() -> None:
     checked = evaluate_policy(pooled_with(0.8, 0.3, 0.99, significant=False), POOLED)
     assert checked.outcome is Outcome.PASS
-    assert any("client 0 alone: too few audited samples" in one for one in checked.unjudged)
+    assert any("client 0 individually: too few audited samples" in one for one in checked.unjudged)
     assert not any("client 1" in one for one in checked.unjudged)
 
 
@@ -628,7 +628,7 @@ def test_owners_named_less_often_than_by_guessing_are_no_sign_of_none() -> None:
     checks = {one.name: one for one in evaluate_policy(whole, policy).checks}
     sign = checks["scores with the right sign"]
     assert sign.outcome is Outcome.INCONCLUSIVE
-    assert "right less often than a guess" in sign.reason
+    assert "right less often than guessing" in sign.reason
 
 
 def test_a_leak_that_is_left_after_deletion_stands_where_attacks_may_find_too_little() -> None:
