@@ -65,7 +65,7 @@ def projects(plain: Path, audited: Path, folder: Path) -> dict[str, Path]:
     for path in found[WAYS[2]].rglob("*.py"):
         text = path.read_text()
         call = r"(fedaudit\.record\(.*)\)  # fedaudit"
-        text, count = re.subn(call, r'\1, measure="beside")  # fedaudit', text)
+        text, count = re.subn(call, r'\1, measure="background")  # fedaudit', text)
         path.write_text(text)
         changed += count
     if changed != 1:
