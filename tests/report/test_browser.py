@@ -181,6 +181,7 @@ def test_a_hostile_recording_runs_nothing_and_breaks_nothing(tmp_path: Path) -> 
 def test_on_a_phone_nothing_sticks_out_of_a_page(tmp_path: Path) -> None:
     records = (
         record(strengths=STRENGTH[:3]),
+        record(strengths=STRENGTH[:3], seeds=(1, 2, 3), over_seeds=True),
         hostile(),
         hostile_clusters(),
         played(),

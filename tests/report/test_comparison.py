@@ -36,7 +36,7 @@ def headings(grid: Grid) -> list[tuple[str, str]]:
     return [(row[0].text, row[0].detail) for row in grid.rows]
 
 
-def test_rows_stand_in_blocks_led_by_the_undefended_row_on_the_same_clients() -> None:
+def test_rows_are_in_blocks_that_start_with_the_undefended_row_on_the_same_clients() -> None:
     (table,) = attack_tables(THREE)["unseen"]
     assert headings(table) == [
         ("no defense", ""),
@@ -53,7 +53,7 @@ def test_rows_stand_in_blocks_led_by_the_undefended_row_on_the_same_clients() ->
     ]
 
 
-def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> None:
+def test_a_cell_has_a_figure_and_its_change_with_their_intervals() -> None:
     (table,) = attack_tables(THREE)["unseen"]
     lead, weak, strong = (row[3] for row in table.rows[1:])
     assert lead.text == "▲ 0.820"
@@ -69,7 +69,7 @@ def test_a_cell_has_the_figure_its_interval_and_the_change_with_its_own() -> Non
     assert "Mean: over the attacks that find something undefended (a)" in table.remark
 
 
-def test_a_mean_over_some_clients_and_runs_says_which_and_stays_in_its_block() -> None:
+def test_a_mean_over_some_clients_names_them_and_stays_in_its_block() -> None:
     runs = {seed: {0: 0.8, 4: 0.5} for seed in (1, 2)}
     less = {seed: {0: 0.7, 4: 0.5} for seed in (1, 2)}
     accuracy = {1: 0.9, 2: 0.9}
@@ -87,7 +87,7 @@ def test_a_mean_over_some_clients_and_runs_says_which_and_stays_in_its_block() -
     assert dict(table.notes)[defended.mark] == "over 1 of 2 runs: the others lack it"
 
 
-def test_clients_outside_have_a_table_of_their_own() -> None:
+def test_clients_outside_the_coalition_have_a_separate_table() -> None:
     (table,) = attack_tables(THREE, part="outside")["unseen"]
     assert headings(table)[0] == ("no defense", "on client 4")
     assert [row[3].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
@@ -111,7 +111,7 @@ def test_a_coalition_has_the_papers_name(
     assert case_of(row) == words
 
 
-def test_rows_that_say_the_same_are_told_apart_by_their_records() -> None:
+def test_equal_rows_are_labelled_with_their_records() -> None:
     labels = labels_of(compared([PLAIN, WEAK, changed(WEAK, name="again")]))
     assert labels[0] == "no defense"
     assert labels[1].startswith("weak · gradient-noise")
@@ -122,8 +122,8 @@ def comparison(*rows: tuple[str, dict[str, str]]) -> Comparison:
     return Comparison.model_construct(
         sources=[Source.model_construct(name="study") for _ in rows],
         rows=[
-            Row(source=at, defense=name, family=name, clients=10, settings=settings)
-            for at, (name, settings) in enumerate(rows)
+            Row(source=place, defense=name, family=name, clients=10, settings=settings)
+            for place, (name, settings) in enumerate(rows)
         ],
     )
 
@@ -159,10 +159,10 @@ def comparison(*rows: tuple[str, dict[str, str]]) -> Comparison:
 def test_rows_without_a_defense_are_named_by_what_differs(
     settings: tuple[dict[str, str], ...], labels: list[str]
 ) -> None:
-    assert labels_of(comparison(*(("none", one) for one in settings))) == labels
+    assert labels_of(comparison(*(("none", item) for item in settings))) == labels
 
 
-def test_a_row_without_a_defense_says_so_beside_one_with_it() -> None:
+def test_an_undefended_row_is_labelled_if_another_row_has_a_defense() -> None:
     rows = comparison(("none", {"model.name": "mlp"}), ("mixup", {"model.name": "mlp"}))
     assert labels_of(rows) == ["no defense · model mlp", "mixup · all 10 clients · model mlp"]
 
@@ -175,9 +175,9 @@ def test_settings_that_vary_have_columns() -> None:
 
 
 def test_a_comparison_of_defenses_asks_for_tuned_dp_sgd() -> None:
-    said = "Tuned DP-SGD is not among the defenses"
-    assert any(said in caution for caution in cautions(THREE, RECORDS))
-    assert not any(said in caution for caution in cautions(compared([PLAIN] * 2), [PLAIN] * 2))
+    answer = "Tuned DP-SGD is not among the defenses"
+    assert any(answer in caution for caution in cautions(THREE, RECORDS))
+    assert not any(answer in caution for caution in cautions(compared([PLAIN] * 2), [PLAIN] * 2))
 
 
 def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
@@ -202,7 +202,7 @@ def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
     ]
 
 
-def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> None:
+def test_no_row_is_best_if_no_undefended_attack_is_above_guessing() -> None:
     quiet = [
         given("plain", {"a": {1: {0: 0.55}}}, {1: 0.9}, reach=0.06),
         given("x", {"a": {1: {0: 0.5}}}, {1: 0.8}, reach=0.06, defense=noise(0.1)),
@@ -217,7 +217,7 @@ def test_nothing_ranks_rows_where_no_undefended_attack_is_above_guessing() -> No
             assert panel.y.high - panel.y.low >= 0.2
 
 
-def test_no_row_is_called_best_where_the_headline_shows_no_trade_off() -> None:
+def test_no_row_is_best_if_the_headline_shows_no_trade_off() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
     figure = must(front_figure(compared([plain, less])))
@@ -228,29 +228,29 @@ def test_no_row_is_called_best_where_the_headline_shows_no_trade_off() -> None:
     ]
 
 
-def test_a_failed_control_takes_the_best_trade_off_back() -> None:
+def test_a_failed_control_leaves_no_best_trade_off() -> None:
     failing = changed(PLAIN, controls=[control("untrained model", passed=False)])
     records = [failing, WEAK, STRONG]
-    whole = compared(records)
-    said = first_of_comparison(whole, records, [verdict(one) for one in records])
-    assert (said.look, said.status, said.numbers) == ("control failed", "control failed", ())
-    assert said.headline == "A control failed, so that no trade-off is concluded"
-    page = comparison_html(whole, records)
+    result = compared(records)
+    answer = first_of_comparison(result, records, [verdict(item) for item in records])
+    assert (answer.look, answer.status, answer.numbers) == ("control failed", "control failed", ())
+    assert answer.headline == "A control failed, so that no trade-off is concluded"
+    page = comparison_html(result, records)
     assert "best trade-off: " not in page
     assert "Low and to the left is good" not in page
 
 
-def test_rows_of_a_record_whose_control_failed_are_not_relied_on_wherever_they_are_shown() -> None:
+def test_rows_of_a_record_with_a_failed_control_are_marked_everywhere() -> None:
     failing = cleaned(changed(PLAIN, controls=[control("untrained model", passed=False)]))
     long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
-    whole = compared([failing, long])
-    (table,) = attack_tables(whole, [failing, long])["unseen"]
+    result = compared([failing, long])
+    (table,) = attack_tables(result, [failing, long])["unseen"]
     first, other = cells(table, "a")
     assert (first.text[0], first.detail.split("\n")[0]) == ("✗", "not relied on")
     assert other.text[0] == "▲"
     assert "Δ" not in other.detail, "against a figure that is not relied on"
     assert "✗ not relied on: a control failed." in table.remark
-    (forest,) = membership_rows(whole, [failing, long])
+    (forest,) = membership_rows(result, [failing, long])
     doubted, relied_on = (line.cells[0] for line in forest.lines)
     assert (doubted.value[0], doubted.limits) == ("✗", "not relied on")
     assert relied_on.value[0] == "▲"
@@ -265,45 +265,45 @@ def test_rows_of_a_record_whose_control_failed_are_not_relied_on_wherever_they_a
     assert area.text[0] == "✗"
 
 
-def test_the_legend_of_fronts_names_no_undefended_row_where_none_is_drawn() -> None:
+def test_the_legend_of_fronts_names_only_what_is_drawn() -> None:
     records = [WEAK, STRONG]
     figure = must(front_figure(compared(records)))
     assert [key.name for key in figure.keys] == ["gradient-noise · pair: clients 0, 1 of 6"]
 
 
-def test_table_terminal_picture_and_headline_show_one_strongest_attack() -> None:
+def test_table_terminal_picture_and_headline_show_the_same_strongest_attack() -> None:
     # Attack a has the larger mean, b the larger figure in the second run.
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     accuracy = {1: 0.9, 2: 0.9}
-    shown = compared([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
-    (table,) = attack_tables(shown)["unseen"]
+    result = compared([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
+    (table,) = attack_tables(result)["unseen"]
     strongest = [row[2].text for row in table.rows if row[0].text.startswith("gradient")]
-    (forest,) = membership_rows(shown, [])
-    (front,) = (f for f in shown.fronts if f.attack == STRONGEST_ATTACK and f.gain is not None)
+    (forest,) = membership_rows(result, [])
+    (front,) = (f for f in result.fronts if f.attack == STRONGEST_ATTACK and f.gain is not None)
     point = front.points[1]
     assert strongest == ["0.750"]
     assert forest.lines[1].cells[0].value == "▲ 0.750"
     assert point.leakage == pytest.approx(2 * 0.75 - 1)
-    (one,) = tradeoffs(shown)
-    assert one.undefended + one.leakage == pytest.approx(point.leakage)
-    assert must(front_figure(shown)).choices[0].label.startswith("Advantage, strongest attack")
+    (item,) = tradeoffs(result)
+    assert item.undefended + item.leakage == pytest.approx(point.leakage)
+    assert must(front_figure(result)).choices[0].label.startswith("Advantage, strongest attack")
 
 
 def test_the_undefended_row_of_a_terminal_is_on_the_clients_that_defend_as_in_the_picture() -> None:
     (forest,) = membership_rows(THREE, RECORDS)
     # Client 0 alone, not the mean of clients 0 and 4.
     assert forest.lines[0].cells[0].value == "▲ 0.820"
-    (one, _) = tradeoffs(THREE)
-    assert (one.undefended + 1) / 2 == pytest.approx(0.82)
+    (item, _) = tradeoffs(THREE)
+    assert (item.undefended + 1) / 2 == pytest.approx(0.82)
 
 
 def test_attacks_that_no_defended_row_has_draw_nothing() -> None:
-    more = given("more", {"c": {1: {0: 0.7}, 2: {0: 0.7}}}, {1: 0.9, 2: 0.9}, rounds=20)
-    comparison = compared([*RECORDS, more])
+    extended = given("more", {"c": {1: {0: 0.7}, 2: {0: 0.7}}}, {1: 0.9, 2: 0.9}, rounds=20)
+    comparison = compared([*RECORDS, extended])
     figure = must(front_figure(comparison))
     assert {front.attack for front in comparison.fronts} >= {"a", "c"}
     assert not [choice.label for choice in figure.choices if ", c," in choice.label]
-    assert comparison_html(comparison, [*RECORDS, more])
+    assert comparison_html(comparison, [*RECORDS, extended])
     bare = [front for front in comparison.fronts if front.family == "none"]
     assert front_figure(changed(comparison, fronts=bare)) is None
 
@@ -326,7 +326,7 @@ def test_a_front_of_nearly_equal_points_does_not_fill_the_picture() -> None:
     assert panel.y.low <= 0 < panel.y.high, "guessing is in the picture"
 
 
-def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
+def test_hypervolumes_have_the_gain_of_the_defense() -> None:
     table = must(hypervolume_table(THREE))
     assert [row[0].text for row in table.rows] == [
         "no defense",
@@ -337,10 +337,10 @@ def test_hypervolumes_stand_with_what_the_defense_adds() -> None:
 
 def test_rows_without_a_defense_have_leakage_and_accuracy_with_intervals() -> None:
     long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
-    whole = compared([PLAIN, long])
-    assert front_figure(whole) is None
-    said = first_of_comparison(whole, [PLAIN, long], [verdict(PLAIN), verdict(long)])
-    (forest,) = said.picture
+    result = compared([PLAIN, long])
+    assert front_figure(result) is None
+    answer = first_of_comparison(result, [PLAIN, long], [verdict(PLAIN), verdict(long)])
+    (forest,) = answer.picture
     assert [line.label for line in forest.lines] == ["rounds 10", "rounds 30"]
     marks = [mark for line in forest.lines for cell in line.cells for mark in cell.marks]
     assert len(marks) == 4
@@ -353,7 +353,7 @@ WHOLE = used(distinct=(10, 10), times=(0, 0, 10))
 LESS = used(defense=NOISE, defended=True, distinct=(5, 3), times=(4, 4, 2))
 
 
-def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
+def test_use_of_data_is_measured_on_the_clients_that_defend() -> None:
     plain = changed(PLAIN, usage=[WHOLE])
     beside = changed(WHOLE, client=9, defense=NOISE)
     weak = changed(WEAK, usage=[LESS, beside])
@@ -366,7 +366,7 @@ def test_use_of_data_is_that_of_the_clients_that_defend() -> None:
     assert table.rows[1][4].detail == "1.50 times"
 
 
-def test_records_without_usage_have_no_section_of_it() -> None:
+def test_records_without_usage_have_no_section_on_it() -> None:
     assert usage_table(THREE, RECORDS) is None
     assert 'id="usage"' not in comparison_html(THREE, RECORDS)
 

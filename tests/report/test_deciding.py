@@ -1,4 +1,4 @@
-"""What the verdict module decides, and that every reader says the same."""
+"""The verdict on a record, which every output shares."""
 
 from typing import Any
 
@@ -10,12 +10,11 @@ from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clauses_json
-from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.evidence import headline, look_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import WITHHELD, deletion, unlearning_section, unlearning_tile
 from fedaudit.report.verdict import controls_line
 from fedaudit.report.wording import cleaned, client_name
 from fedaudit.results.coverage import (
@@ -61,15 +60,15 @@ def named(name: str = "hospital-a", value: float = 0.8) -> Record:
     return changed(only(*figures), config={"recording": {"names": names}})
 
 
-def test_a_client_is_called_by_its_name_on_every_surface() -> None:
-    whole = named()
-    checked = evaluate_policy(whole, POLICY)
+def test_every_output_uses_the_name_of_a_client() -> None:
+    audit = named()
+    checked = evaluate_policy(audit, POLICY)
     surfaces = {
-        "terminal": printed(whole),
-        "page": words(report_html(whole)).partition("Settings")[0],
+        "terminal": printed(audit),
+        "page": words(report_html(audit)).partition("Settings")[0],
         "gate": checked.reason,
         "junit": junit_xml(checked),
-        "clauses": clauses_json(whole),
+        "clauses": clauses_json(audit),
     }
     for surface, text in surfaces.items():
         assert "hospital-a" in text, surface
@@ -77,24 +76,24 @@ def test_a_client_is_called_by_its_name_on_every_surface() -> None:
 
 
 @pytest.mark.parametrize("named_as", ["hospital-a", "3", "Client A"])
-def test_no_table_or_picture_calls_a_client_by_a_number_that_stands_for_its_name(
+def test_no_table_or_picture_shows_the_number_of_a_named_client(
     named_as: str,
 ) -> None:
     """Pictures and tables of single clients, groups, sources and sizes once had numbers."""
     numbers = {number: NUMBER + number for number in range(10)}
     names = {str(NUMBER + n): named_as if n == 0 else f"clinic-{n}" for n in range(10)}
-    whole = with_sources(source(clients=10), membership=True, details=True, defenses=NONE)
+    audit = with_sources(source(clients=10), membership=True, details=True, defenses=NONE)
     figures = [
         changed(
-            one,
-            **({} if one.target is None else {"target": NUMBER + one.target}),
-            **({"group": str(NUMBER + int(one.group))} if one.by == "client" else {}),
+            item,
+            **({} if item.target is None else {"target": NUMBER + item.target}),
+            **({"group": str(NUMBER + int(item.group))} if item.by == "client" else {}),
         )
-        for one in whole.estimates
+        for item in audit.estimates
     ]
-    (run,) = whole.sources
+    (run,) = audit.sources
     recorded = changed(
-        whole,
+        audit,
         estimates=[*figures, *(changed(f, target=NUMBER + 1) for f in figures if f.attack)],
         sources=[changed(run, clients=list(numbers.values()))],
         clients=[changed(row, client=NUMBER + row.client) for row in clients()],
@@ -109,67 +108,67 @@ def test_no_table_or_picture_calls_a_client_by_a_number_that_stands_for_its_name
 
 @pytest.mark.parametrize("name", [HOSTILE_TAG, HOSTILE_LINK, "a\n::error::PASS", "x" * 5000])
 def test_a_hostile_client_name_stays_text_of_bounded_length(name: str) -> None:
-    whole = named(name)
-    page = report_html(whole)
+    audit = named(name)
+    page = report_html(audit)
     assert "<img src=x" not in page
     assert '<a href="https://evil' not in page
-    assert "\n::error::" not in printed(whole) + evaluate_policy(whole, POLICY).reason
-    assert len(client_name(cleaned(whole).findings[0].target or 0)) <= 41
+    assert "\n::error::" not in printed(audit) + evaluate_policy(audit, POLICY).reason
+    assert len(client_name(cleaned(audit).findings[0].target or 0)) <= 41
 
 
 def test_names_of_the_wrong_kind_leave_clients_with_their_numbers() -> None:
     for names in (["a"], {"x": "a", "\u0665": "b", "9" * 5000: "c"}, "a", None):
-        whole = changed(named(), config={"recording": {"names": names}})
-        assert f"client {NUMBER}" in printed(whole)
+        audit = changed(named(), config={"recording": {"names": names}})
+        assert f"client {NUMBER}" in printed(audit)
 
 
 def test_canary_samples_are_never_called_people_and_their_epsilon_is_on_the_first_screen() -> None:
     bound = auc(1.4, 1.4, None, metric="epsilon", ceiling=2.9)
-    whole = changed(
+    audit = changed(
         only(auc(0.8, 0.77, 0.83, significant=True), bound),
         config={"audit": {"draw": "canaries"}},
     )
-    said = verdict(whole)
-    first = first_screen(whole, said)
+    answer = verdict(audit)
+    first = first_screen(audit, answer)
     assert "canary samples" in first.headline
     assert "epsilon at least 1.400" in first.headline
     assert any(tile.label == "One canary sample, epsilon at least" for tile in first.numbers)
-    assert "whose data" not in said.meaning
-    assert "Of canary samples, not of people" in clauses_json(whole)
+    assert "whose data" not in answer.meaning
+    assert "Of canary samples, not of people" in clauses_json(audit)
 
 
-def test_a_leak_whose_lower_limit_was_refused_is_given_as_a_range() -> None:
-    whole = only(
+def test_a_leak_without_a_lower_limit_is_reported_as_a_range() -> None:
+    audit = only(
         auc(0.55, 0.5, 0.6, significant=False),
         rate(0.106, None, 0.197, significant=True, method="exact 95%"),
     )
-    first = first_screen(whole, verdict(whole))
+    first = first_screen(audit, verdict(audit))
     assert first.status == "leak shown"
     start = "Leak shown; size between trace and strong; best estimate 10.6%"
     assert first.headline.startswith(start)
-    assert "slightly better" not in words(report_html(whole))
-    assert look_of(headline(whole)[1]).word == "trace to strong"
+    assert "slightly better" not in words(report_html(audit))
+    assert look_of(headline(audit)[1]).word == "trace to strong"
 
 
 def test_a_small_leak_with_a_low_estimate_stays_a_trace() -> None:
-    whole = only(auc(0.53, 0.51, 0.55, significant=True), rate(0.01, 0.005, 0.02))
-    assert verdict(whole).headline.startswith("A trace of leakage")
+    audit = only(auc(0.53, 0.51, 0.55, significant=True), rate(0.01, 0.005, 0.02))
+    assert verdict(audit).headline.startswith("A trace of leakage")
 
 
-def test_sources_above_guessing_take_the_warning_of_a_model_that_hardly_learned_away() -> None:
-    whole = hardly_learned(none_found(), 0.1)
-    assert verdict(whole).warning
+def test_a_model_that_leaks_sources_has_no_warning_that_it_barely_learned() -> None:
+    audit = hardly_learned(none_found(), 0.1)
+    assert verdict(audit).warning
     success = estimate(
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
     )
-    more = changed(whole, estimates=[*whole.estimates, success])
-    assert not verdict(more).warning
+    extended = changed(audit, estimates=[*audit.estimates, success])
+    assert not verdict(extended).warning
 
 
 def test_advice_on_a_defended_record_does_not_ask_for_a_defense() -> None:
     plain = record(details=False, defenses=(("none", 1.0),))
     defended = record(details=False, defenses=(("dp-sgd", 1.0),))
-    steps = [" ".join(first_screen(one, verdict(one)).next) for one in (plain, defended)]
+    steps = [" ".join(first_screen(item, verdict(item)).next) for item in (plain, defended)]
     assert "Run the same study with a defense" in steps[0]
     assert "Run the same study with a defense" not in steps[1]
     assert "Strengthen the defense" in steps[1]
@@ -178,21 +177,21 @@ def test_advice_on_a_defended_record_does_not_ask_for_a_defense() -> None:
 @pytest.mark.parametrize("defense", ["none", "dp-sgd"])
 @pytest.mark.parametrize("case", ["leak", "no figures", "hardly learned"])
 def test_advice_on_a_recording_never_asks_to_run_a_study(case: str, defense: str) -> None:
-    whole = {
+    audit = {
         "leak": record(details=False, defenses=((defense, 1.0),)),
         "no figures": only(auc(0.5, 0.4, 0.6)),
         "hardly learned": hardly_learned(none_found(), 0.1),
     }[case]
-    recorded = changed(whole, watched=True)
+    recorded = changed(audit, watched=True)
     steps = " ".join(first_screen(recorded, verdict(recorded)).next)
     assert steps
     assert "study" not in steps
     assert "seeds" not in steps
 
 
-def test_a_view_of_sums_is_not_said_to_reveal_whose_data_took_part() -> None:
-    whole = only(auc(0.8, 0.77, 0.83, significant=True))
-    sums = changed(whole, view=changed(whole.view, sees=["predictions", "global_model"]))
+def test_a_view_of_sums_does_not_claim_to_reveal_clients() -> None:
+    audit = only(auc(0.8, 0.77, 0.83, significant=True))
+    sums = changed(audit, view=changed(audit.view, sees=["predictions", "global_model"]))
     assert "whose data" not in verdict(sums).meaning
 
 
@@ -208,8 +207,8 @@ def partly(defended: float, undefended: float) -> Record:
 
 
 def test_a_partly_defended_run_is_judged_by_its_worst_clients_and_names_defended_ones() -> None:
-    whole = partly(0.64, 0.85)
-    first = first_screen(whole, verdict(whole))
+    audit = partly(0.64, 0.85)
+    first = first_screen(audit, verdict(audit))
     assert first.status == first.look == "strong leak", "the worst audited client decides"
     assert first.headline.startswith("Client 0, defended: clear leakage")
     assert first.headline.endswith("Client 9, undefended: strong leak")
@@ -221,7 +220,7 @@ def test_a_partly_defended_run_is_judged_by_its_worst_clients_and_names_defended
         "Attacks against guessing: client 0, defended",
     ], "the picture of the badge comes first"
     assert len({forest.label for forest in first.picture}) == len(first.picture)
-    assert report_html(whole).count('class="panels n1 printed"') == 2
+    assert report_html(audit).count('class="panels n1 printed"') == 2
     assert first.next[0].startswith("Strengthen the defense")
     hidden = partly(0.5, 0.85)
     assert verdict(hidden).badge == "strong leak"
@@ -238,19 +237,19 @@ def test_an_auc_below_one_half_never_passes_a_gate() -> None:
 
 
 @pytest.mark.parametrize("watched", [True, False])
-@pytest.mark.parametrize("found", ["too small", "none", "not asked"])
-def test_label_distributions_that_explain_owners_are_no_reason_to_advise_a_defense(
-    found: str, watched: bool
+@pytest.mark.parametrize("owners", ["too small", "none", "not asked"])
+def test_no_defense_is_advised_if_label_distributions_explain_the_sources(
+    owners: str, watched: bool
 ) -> None:
     explained = source(right=60, baseline_p=0.5, class_p_value=0.5, mixes=0.5)
-    whole = with_sources(explained, membership=found != "not asked", strengths=(0.0,))
-    if found == "too small":
+    audit = with_sources(explained, membership=owners != "not asked", strengths=(0.0,))
+    if owners == "too small":
         wide = auc(0.5, 0.3, 0.7, n_members=30, n_nonmembers=30, significant=False)
-        whole = changed(whole, estimates=[*whole.where(topic="source"), wide])
-    whole = changed(whole, watched=watched)
-    said = verdict(whole)
-    assert said.status == "above guessing"
-    steps = first_screen(whole, said).next
+        audit = changed(audit, estimates=[*audit.where(topic="source"), wide])
+    audit = changed(audit, watched=watched)
+    answer = verdict(audit)
+    assert answer.status == "above guessing"
+    steps = first_screen(audit, answer).next
     assert steps
     assert "defense" not in " ".join(steps)
 
@@ -263,25 +262,27 @@ def test_a_failed_control_is_named_with_its_client_on_the_first_screen() -> None
         passed=False,
         target=NUMBER,
     )
-    whole = changed(named(), controls=[failed])
-    for text in (printed(whole), words(report_html(whole))):
+    audit = changed(named(), controls=[failed])
+    for text in (printed(audit), words(report_html(audit))):
         assert "failed: reported training metrics (hospital-a)" in " ".join(text.split())
-    more = [changed(failed, control=f"control {n}", attack="a", target=None) for n in range(5)]
-    assert "control 2 (a) and 2 more" in " ".join(printed(changed(named(), controls=more)).split())
+    extended = [changed(failed, control=f"control {n}", attack="a", target=None) for n in range(5)]
+    assert "control 2 (a) and 2 more" in " ".join(
+        printed(changed(named(), controls=extended)).split()
+    )
 
 
-def test_an_auc_of_next_to_nothing_is_below_one_half() -> None:
+def test_a_tiny_auc_is_below_one_half() -> None:
     tiny = auc(5e-324, 0.0, 5e-324, method="DeLong 95%", significant=False)
     assert "wrong sign" in verdict(only(tiny)).headline
 
 
 def test_an_auc_below_one_half_names_its_client_at_the_gate() -> None:
     low = {"method": "DeLong 95%", "significant": False, "n_members": 100, "n_nonmembers": 100}
-    whole = changed(
+    audit = changed(
         only(auc(0.5, 0.45, 0.55, target=NUMBER, **low), auc(0.1, 0.07, 0.14, target=1, **low)),
         config={"recording": {"names": {str(NUMBER): "hospital-a", "1": "hospital-b"}}},
     )
-    checked = evaluate_policy(whole, POLICY)
+    checked = evaluate_policy(audit, POLICY)
     assert "a v. unseen, hospital-b: members score lower" in checked.reason
 
 
@@ -294,49 +295,49 @@ def test_the_clause_map_bounds_leakage_by_fair_comparisons_if_there_are_any() ->
 
 
 @pytest.mark.parametrize("defense", ["none", "dp-sgd"])
-def test_a_recording_is_not_said_to_have_no_defense(defense: str) -> None:
-    whole = record(details=False, defenses=((defense, 1.0),))
+def test_a_recording_does_not_claim_to_have_no_defense(defense: str) -> None:
+    audit = record(details=False, defenses=((defense, 1.0),))
     for watched in (False, True):
-        tiles = first_screen(changed(whole, watched=watched), verdict(whole)).numbers
-        (tile,) = [one for one in tiles if one.label == "Test accuracy"]
+        tiles = first_screen(changed(audit, watched=watched), verdict(audit)).numbers
+        (tile,) = [item for item in tiles if item.label == "Test accuracy"]
         assert ("no defense" in tile.detail) is (defense == "none" and not watched)
 
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_the_defense_of_a_recording_is_unknown(watched: bool) -> None:
-    made = changed(record(details=False, defenses=(("none", 1.0),)), watched=watched)
-    side_by_side = comparison_html(compared([made, made]), [made, made])
-    for page in (report_html(made), side_by_side, clauses_json(made)):
+    audit = changed(record(details=False, defenses=(("none", 1.0),)), watched=watched)
+    side_by_side = comparison_html(compared([audit, audit]), [audit, audit])
+    for page in (report_html(audit), side_by_side, clauses_json(audit)):
         assert ("defense unknown" in page) is watched
         assert ("no defense" in page) is not watched
 
 
 def test_the_defense_of_a_recording_is_named_where_it_is_known() -> None:
-    made = changed(record(details=False, defenses=(("dp-sgd", 1.0),)), watched=True)
-    assert "defense unknown: largest AUC" not in clauses_json(made)
-    assert "dp-sgd: largest AUC" in clauses_json(made)
+    audit = changed(record(details=False, defenses=(("dp-sgd", 1.0),)), watched=True)
+    assert "defense unknown: largest AUC" not in clauses_json(audit)
+    assert "dp-sgd: largest AUC" in clauses_json(audit)
 
 
 def test_a_headline_counts_the_clients_that_a_pooled_figure_covers() -> None:
     counts = {"n_members": 30, "n_nonmembers": 30, "significant": False}
     figures = [auc(0.5, 0.4, 0.6, target=number, **counts) for number in (0, 1)]
     over_all = auc(0.5, 0.42, 0.58, target=None, within="client", significant=False)
-    whole = only(*figures, over_all)
+    audit = only(*figures, over_all)
     absent = ClientCoverage(client=2, answered=0, measured=0)
     part = covered(clients=[absent]).coverage
-    assert "over all 2 audited clients, each" in verdict(whole).headline
-    seen = verdict(changed(whole, coverage=part)).headline
+    assert "over all 2 audited clients, each" in verdict(audit).headline
+    seen = verdict(changed(audit, coverage=part)).headline
     assert "over 2 of 3 audited clients, each" in seen
 
 
 def covered(**missing: object) -> Record:
     clients = [ClientCoverage(client=0, answered=30, measured=30)]
-    given = {"rounds": 30, "measured": 30, "last_measured": 30, "clients": clients}
-    return changed(none_found(), coverage=Coverage.model_validate({**given, **missing}))
+    fields = {"rounds": 30, "measured": 30, "last_measured": 30, "clients": clients}
+    return changed(none_found(), coverage=Coverage.model_validate({**fields, **missing}))
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "answer"),
     [
         (
             {"missing_rounds": [MissingRounds(first=7, last=9, reason="NaN")]}
@@ -350,20 +351,20 @@ def covered(**missing: object) -> Record:
         ),
     ],
 )
-def test_what_was_not_measured_is_named_and_no_leak_shown_is_not_said(
-    missing: dict[str, object], said: str
+def test_missing_measurements_are_named_and_make_the_verdict_inconclusive(
+    missing: dict[str, object], answer: str
 ) -> None:
     assert verdict(covered()).status == "no leak shown"
-    whole = covered(**missing)
-    assert verdict(whole).status == "inconclusive"
-    for text in (printed(whole), report_html(whole), clauses_json(whole)):
-        assert said in " ".join(text.split())
+    audit = covered(**missing)
+    assert verdict(audit).status == "inconclusive"
+    for text in (printed(audit), report_html(audit), clauses_json(audit)):
+        assert answer in " ".join(text.split())
 
 
-def test_a_control_that_cannot_tell_is_no_check_mark() -> None:
-    whole = record()
-    assert controls_line([whole]) == "3 of 4 controls hold, 1 without a result"
-    text = printed(whole)
+def test_a_control_that_was_not_run_gives_no_check_mark() -> None:
+    audit = record()
+    assert controls_line([audit]) == "3 of 4 controls hold, 1 without a result"
+    text = printed(audit)
     assert "? 3 of 4 controls hold, 1 without a result" in text
     assert "✓" not in text
 
@@ -378,79 +379,79 @@ def test_unfair_figures_stay_out_of_the_headline_if_there_are_fair_ones() -> Non
     assert caveat in verdict(alone).headline
 
 
-def test_the_ladder_says_nothing_beyond_the_gaps_it_was_fitted_on(
+def test_the_ladder_gives_no_advice_outside_of_its_fitted_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = record(defenses=(("none", 1.0),))
+    audit = record(defenses=(("none", 1.0),))
     gaps = [rung.gap for rung in ladder().rungs]
-    for gap, said in ((max(gaps), True), (max(gaps) + 0.1, False), (min(gaps) - 0.1, False)):
+    for gap, answer in ((max(gaps), True), (max(gaps) + 0.1, False), (min(gaps) - 0.1, False)):
         monkeypatch.setattr("fedaudit.report.advice.loss_gap", lambda record, gap=gap: gap)
-        assert (advice(whole) is not None) is said
+        assert (advice(audit) is not None) is answer
 
 
 def deleted(word: str, *failing: str) -> Record:
     """A record of unlearning in which the named controls failed."""
-    whole = record(details=False, defenses=(("none", 1.0),))
-    controls = [changed(one, passed=one.control not in failing) for one in whole.controls]
-    return changed(whole, estimates=[*whole.estimates, *unlearned(word)], controls=controls)
+    audit = record(details=False, defenses=(("none", 1.0),))
+    controls = [changed(item, passed=item.control not in failing) for item in audit.controls]
+    return changed(audit, estimates=[*audit.estimates, *unlearned(word)], controls=controls)
 
 
-def texts(whole: Record) -> dict[str, str]:
-    """What each reader of a record says after deletion."""
+def texts(audit: Record) -> dict[str, str]:
+    """Return each output of a record after deletion."""
     return {
-        "headline": verdict(whole).headline,
-        "tile": str(unlearning_tile(whole)),
-        "table": str(unlearning_section(whole)),
-        "terminal": printed(whole),
-        "page": words(report_html(whole)).partition("Settings")[0],
-        "clauses": clauses_json(whole),
+        "headline": verdict(audit).headline,
+        "tile": str(unlearning_tile(audit)),
+        "table": str(unlearning_section(audit)),
+        "terminal": printed(audit),
+        "page": words(report_html(audit)).partition("Settings")[0],
+        "clauses": clauses_json(audit),
     }
 
 
-def test_forgotten_is_said_on_every_surface_where_all_controls_hold() -> None:
-    whole = deleted("forgotten")
-    assert must(deletion(whole)).verdict == "forgotten"
-    said = texts(whole)
-    assert all(WITHHELD not in text for text in said.values())
-    assert "verdict after deletion: forgotten" in said["headline"]
+def test_every_output_says_forgotten_if_all_controls_pass() -> None:
+    audit = deleted("forgotten")
+    assert must(deletion(audit)).verdict == "forgotten"
+    answer = texts(audit)
+    assert all(WITHHELD not in text for text in answer.values())
+    assert "verdict after deletion: forgotten" in answer["headline"]
 
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])
 @pytest.mark.parametrize("word", ["forgotten", "not forgotten"])
-def test_a_verdict_after_deletion_is_withheld_on_every_surface_if_a_control_failed(
+def test_every_output_withholds_the_verdict_after_deletion_if_a_control_failed(
     word: str, control: str
 ) -> None:
-    whole = deleted(word, control)
-    assert must(deletion(whole)).verdict == WITHHELD
-    for surface, text in texts(whole).items():
+    audit = deleted(word, control)
+    assert must(deletion(audit)).verdict == WITHHELD
+    for surface, text in texts(audit).items():
         assert "withheld" in text, surface
         if surface in ("headline", "tile"):
             assert f"{word} " not in f"{text} ", surface
 
 
-def test_a_control_that_cannot_tell_does_not_withhold_the_verdict_after_deletion() -> None:
-    whole = deleted("forgotten")
-    untold = [changed(one, passed=None) for one in whole.controls]
-    assert must(deletion(changed(whole, controls=untold))).verdict == "forgotten"
+def test_a_control_that_was_not_run_does_not_withhold_the_verdict_after_deletion() -> None:
+    audit = deleted("forgotten")
+    untold = [changed(item, passed=None) for item in audit.controls]
+    assert must(deletion(changed(audit, controls=untold))).verdict == "forgotten"
 
 
-def test_the_rule_for_a_final_model_says_nothing_beyond_its_gaps(
+def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = record(defenses=(("none", 1.0),))
-    whole = changed(whole, view=changed(whole.view, name="final"))
+    audit = record(defenses=(("none", 1.0),))
+    audit = changed(audit, view=changed(audit.view, name="final"))
     line = ladder().final
     gaps = ((line.most, True), (line.most + 0.1, False), (line.least - 0.1, False))
     for gap, covered in gaps:
         monkeypatch.setattr(
             "fedaudit.report.advice.generalisation_gap", lambda record, gap=gap: gap
         )
-        assert (advice(whole) is not None) is covered
+        assert (advice(audit) is not None) is covered
     assert ladder().uploads.least == min(rung.gap for rung in ladder().rungs)
     assert ladder().uploads.most == max(rung.gap for rung in ladder().rungs)
 
 
-def test_the_gate_does_not_say_that_figures_show_nothing_where_an_attack_succeeds() -> None:
+def test_the_gate_does_not_dismiss_figures_if_an_attack_succeeds() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     assert "figures near guessing show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
@@ -462,7 +463,7 @@ def test_the_gate_does_not_say_that_figures_show_nothing_where_an_attack_succeed
     assert "barely learned its training data leaks little" in words(report_html(quiet))
 
 
-def test_the_gate_does_not_say_it_where_sources_are_named_above_guessing() -> None:
+def test_the_gate_does_not_dismiss_figures_if_sources_are_named_above_guessing() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     success = estimate(
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
@@ -482,11 +483,11 @@ def test_a_leak_without_a_fair_draw_does_not_show_that_a_model_learned() -> None
 
 def test_a_leak_without_a_defense_does_not_show_that_a_defended_model_learned() -> None:
     quiet = hardly_learned(none_found(), 0.1)
-    rows = [changed(one, defense="dp-sgd") for one in quiet.estimates]
+    rows = [changed(item, defense="dp-sgd") for item in quiet.estimates]
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
     both = changed(quiet, estimates=[leak, *rows])
-    said = evaluate_policy(both, POLICY).model_dump_json()
-    assert "the training accuracy with dp-sgd" in said
+    answer = evaluate_policy(both, POLICY).model_dump_json()
+    assert "the training accuracy with dp-sgd" in answer
     first = first_screen(both, verdict(both))
     assert first.status == "strong leak"
     assert "dp-sgd" in first.warning
@@ -494,13 +495,13 @@ def test_a_leak_without_a_defense_does_not_show_that_a_defended_model_learned() 
 
 
 def pooled_with(value: float, low: float, high: float, *, significant: bool) -> Record:
-    """All clients together below the ceiling, and one client by itself."""
+    """Return a record with pooled clients below the ceiling, and one client above it."""
     figures = [
         auc(0.5, 0.47, 0.53, target=None, within="client", significant=False),
         auc(value, low, high, target=0, significant=significant),
         auc(0.5, 0.46, 0.54, target=1, significant=False),
     ]
-    return only(*(changed(one, method="DeLong 95%") for one in figures))
+    return only(*(changed(item, method="DeLong 95%") for item in figures))
 
 
 POOLED = Policy.model_validate(
@@ -508,18 +509,18 @@ POOLED = Policy.model_validate(
 )
 
 
-def test_a_client_whose_leak_is_shown_does_not_pass_among_others() -> None:
+def test_a_leaking_client_does_not_pass_because_the_pooled_figure_does() -> None:
     checked = evaluate_policy(pooled_with(0.9, 0.58, 0.99, significant=True), POOLED)
     assert checked.outcome is Outcome.INCONCLUSIVE
     assert "client 0" in checked.reason
-    assert not any("judged together" in one for one in checked.unjudged)
+    assert not any("judged together" in item for item in checked.unjudged)
 
 
 def test_a_client_that_is_too_small_alone_is_listed_as_not_judged() -> None:
     checked = evaluate_policy(pooled_with(0.8, 0.3, 0.99, significant=False), POOLED)
     assert checked.outcome is Outcome.PASS
-    assert any("client 0 alone: too few audited samples" in one for one in checked.unjudged)
-    assert not any("client 1" in one for one in checked.unjudged)
+    assert any("client 0 alone: too few audited samples" in item for item in checked.unjudged)
+    assert not any("client 1" in item for item in checked.unjudged)
 
 
 def test_advice_on_a_score_with_the_wrong_sign_is_to_check_the_sign_first() -> None:
@@ -542,53 +543,55 @@ def two_attacks(control: str, *, first: tuple[float, float, float], **about: Any
     return changed(only(*figures), controls=[failed])
 
 
-def test_a_leak_that_other_attacks_show_stands_beside_a_failed_control_of_one() -> None:
-    whole = two_attacks("peer updates", first=(0.65, 0.61, 0.69), attack="b", clients=[2])
-    said = verdict(whole)
-    assert said.status == "clear leak", "by attack a: figures of b are not relied on"
-    assert "Not relied on, because a control failed: b" in said.headline
-    shown = printed(whole)
-    assert "✗" in shown
-    assert "peer updates (b; client 2)" in shown
-    assert "▲ 0.900" not in shown
-    assert "▲ 0.650" in shown
-    checked = evaluate_policy(whole, Policy.model_validate(ATTACKS_AB))
+def test_a_failed_control_of_one_attack_leaves_the_leak_of_another() -> None:
+    audit = two_attacks("peer updates", first=(0.65, 0.61, 0.69), attack="b", clients=[2])
+    answer = verdict(audit)
+    assert answer.status == "clear leak", "by attack a: figures of b are not relied on"
+    assert "Not relied on, because a control failed: b" in answer.headline
+    terminal = printed(audit)
+    assert "✗" in terminal
+    assert "peer updates (b; client 2)" in terminal
+    assert "▲ 0.900" not in terminal
+    assert "▲ 0.650" in terminal
+    checked = evaluate_policy(audit, Policy.model_validate(ATTACKS_AB))
     assert checked.outcome is Outcome.FAIL
     assert any(
-        "“peer updates” of b on client 2 in seed 1 failed" in one.reason for one in checked.checks
+        "“peer updates” of b on client 2 in seed 1 failed" in item.reason for item in checked.checks
     )
 
 
-def test_nothing_is_concluded_where_only_the_doubtful_attack_finds_a_leak() -> None:
-    whole = two_attacks("peer updates", first=(0.5, 0.45, 0.55), attack="b")
-    said = verdict(whole)
-    assert said.status == "control failed"
-    for surface in (printed(whole), words(report_html(whole))):
+def test_nothing_is_concluded_if_only_an_attack_with_a_failed_control_finds_a_leak() -> None:
+    audit = two_attacks("peer updates", first=(0.5, 0.45, 0.55), attack="b")
+    answer = verdict(audit)
+    assert answer.status == "control failed"
+    for surface in (printed(audit), words(report_html(audit))):
         assert "▲ 0.900" not in surface
         assert "strong leak" not in surface.partition("Settings")[0].replace("a strong leak is", "")
-    assert evaluate_policy(whole, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.INCONCLUSIVE
+    assert evaluate_policy(audit, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.INCONCLUSIVE
 
 
-def test_a_failed_control_of_the_whole_audit_takes_every_leak_back() -> None:
-    whole = two_attacks("blind classifier", first=(0.65, 0.61, 0.69))
-    assert verdict(whole).status == "control failed"
-    assert "▲" not in printed(whole)
-    assert "not relied on: a control failed" in printed(whole)
-
-
-@pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
-def test_a_control_that_can_only_hide_leaks_takes_none_back(control: str) -> None:
-    whole = two_attacks(control, first=(0.65, 0.61, 0.69), target=0)
-    said = verdict(whole)
-    assert said.status == "strong leak"
-    assert "Perhaps too low, because a control failed: client 0" in said.headline
-    assert evaluate_policy(whole, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.FAIL
+def test_a_failed_control_of_the_audit_leaves_no_leak() -> None:
+    audit = two_attacks("blind classifier", first=(0.65, 0.61, 0.69))
+    assert verdict(audit).status == "control failed"
+    assert "▲" not in printed(audit)
+    assert "not relied on: a control failed" in printed(audit)
 
 
 @pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
-def test_a_control_that_can_hide_leaks_leaves_no_verdict_without_one(control: str) -> None:
-    whole = two_attacks(control, first=(0.5, 0.45, 0.55), target=0)
-    quiet = changed(whole, estimates=whole.estimates[:1])
+def test_a_failed_control_that_can_only_hide_leaks_keeps_them(control: str) -> None:
+    audit = two_attacks(control, first=(0.65, 0.61, 0.69), target=0)
+    answer = verdict(audit)
+    assert answer.status == "strong leak"
+    assert "Perhaps too low, because a control failed: client 0" in answer.headline
+    assert evaluate_policy(audit, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
+def test_a_failed_control_that_can_hide_leaks_leaves_no_verdict_without_a_leak(
+    control: str,
+) -> None:
+    audit = two_attacks(control, first=(0.5, 0.45, 0.55), target=0)
+    quiet = changed(audit, estimates=audit.estimates[:1])
     assert verdict(quiet).status == "control failed"
 
 
@@ -598,26 +601,26 @@ def blind(passed: bool, target: int | None) -> ControlResult:
     )
 
 
-def test_one_clients_failed_control_takes_back_its_figures_and_the_pooled_ones_alone() -> None:
-    whole = pooled_with(0.8, 0.75, 0.85, significant=True)
-    clients = sorted({f.target for f in whole.findings if f.target is not None})
+def test_a_failed_control_of_a_client_marks_its_figures_and_the_pooled_ones() -> None:
+    audit = pooled_with(0.8, 0.75, 0.85, significant=True)
+    clients = sorted({f.target for f in audit.findings if f.target is not None})
     first, *others = clients
     controls = [blind(False, None), blind(False, first), *(blind(True, c) for c in others)]
-    doubted = {f.target for f in cleaned(changed(whole, controls=controls)).findings if f.doubt}
+    doubted = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
     assert doubted == {None, first}
     # A client without the control of its own is taken back with all clients together.
     controls = [blind(False, None), *(blind(True, c) for c in others)]
-    doubted = {f.target for f in cleaned(changed(whole, controls=controls)).findings if f.doubt}
+    doubted = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
     assert doubted == {None, first}
     doubted = {
-        f.target for f in cleaned(changed(whole, controls=[blind(False, None)])).findings if f.doubt
+        f.target for f in cleaned(changed(audit, controls=[blind(False, None)])).findings if f.doubt
     }
     assert doubted == {None, *clients}
 
 
-def test_owners_named_less_often_than_by_guessing_are_no_sign_of_none() -> None:
-    whole = with_sources(source(right=1, clients=10, each=100))
-    assert verdict(whole).status == "inconclusive"
+def test_sources_named_less_often_than_by_guessing_are_inconclusive() -> None:
+    audit = with_sources(source(right=1, clients=10, each=100))
+    assert verdict(audit).status == "inconclusive"
     policy = Policy.model_validate(
         {
             "name": "p",
@@ -625,41 +628,41 @@ def test_owners_named_less_often_than_by_guessing_are_no_sign_of_none() -> None:
             "controls": {"required": []},
         }
     )
-    checks = {one.name: one for one in evaluate_policy(whole, policy).checks}
+    checks = {item.name: item for item in evaluate_policy(audit, policy).checks}
     sign = checks["scores with the right sign"]
     assert sign.outcome is Outcome.INCONCLUSIVE
     assert "right less often than a guess" in sign.reason
 
 
-def test_a_leak_that_is_left_after_deletion_stands_where_attacks_may_find_too_little() -> None:
-    whole = deleted("not forgotten", "planted leak")
-    assert must(deletion(whole)).verdict == "not forgotten"
+def test_a_leak_after_deletion_is_reported_if_a_control_can_only_hide_leaks() -> None:
+    audit = deleted("not forgotten", "planted leak")
+    assert must(deletion(audit)).verdict == "not forgotten"
     assert must(deletion(deleted("forgotten", "planted leak"))).verdict == WITHHELD
     assert must(deletion(deleted("not forgotten", "untrained model"))).verdict == WITHHELD
 
 
-def test_a_leak_of_one_client_is_not_said_to_be_missing_over_all_where_that_is_withheld() -> None:
-    whole = pooled_with(0.9, 0.8, 0.95, significant=True)
-    said = verdict(changed(whole, controls=[blind(False, None), blind(True, 0), blind(False, 1)]))
-    assert said.status == "strong leak"
-    assert "Shown for client 0 (1 of 2 audited clients)" in said.headline
-    assert "figures of all clients together are not relied on" in said.headline
-    assert "Not shown" not in said.headline
+def test_a_withheld_pooled_figure_does_not_deny_the_leak_of_a_client() -> None:
+    audit = pooled_with(0.9, 0.8, 0.95, significant=True)
+    answer = verdict(changed(audit, controls=[blind(False, None), blind(True, 0), blind(False, 1)]))
+    assert answer.status == "strong leak"
+    assert "Shown for client 0 (1 of 2 audited clients)" in answer.headline
+    assert "figures of all clients together are not relied on" in answer.headline
+    assert "Not shown" not in answer.headline
 
 
-def test_no_number_of_samples_is_named_for_figures_that_a_control_takes_back() -> None:
-    whole = two_attacks("blind classifier", first=(0.8, 0.75, 0.85))
+def test_figures_with_a_failed_control_need_no_number_of_samples() -> None:
+    audit = two_attacks("blind classifier", first=(0.8, 0.75, 0.85))
     (check,) = [
-        one
-        for one in evaluate_policy(whole, Policy.model_validate(ATTACKS_AB)).checks
-        if one.metric == "auc"
+        item
+        for item in evaluate_policy(audit, Policy.model_validate(ATTACKS_AB)).checks
+        if item.metric == "auc"
     ]
     assert check.outcome is Outcome.INCONCLUSIVE
     assert check.needs == ""
 
 
-def test_a_doubt_is_gone_with_the_control_that_raised_it() -> None:
+def test_removing_a_failed_control_removes_its_doubts() -> None:
     doubtful = cleaned(two_attacks("blind classifier", first=(0.65, 0.61, 0.69)))
     assert all(figure.doubt for figure in doubtful.findings)
-    again = cleaned(changed(doubtful, controls=[]))
-    assert not any(figure.doubt for figure in again.findings)
+    cleared = cleaned(changed(doubtful, controls=[]))
+    assert not any(figure.doubt for figure in cleared.findings)

@@ -7,12 +7,12 @@ from tests.report.records import record
 from tests.report.seen import figures_of, must
 
 
-def test_every_kind_of_figure_is_drawn_where_the_record_has_its_data() -> None:
+def test_a_roc_is_drawn_only_if_the_record_has_curves() -> None:
     assert set(figures_of(record())) == {"roc"}
     assert set(figures_of(record(details=False))) == set()
 
 
-def test_a_roc_has_a_panel_a_contrast_and_a_choice_a_setting() -> None:
+def test_a_roc_has_a_panel_for_each_contrast_and_a_choice_for_each_setting() -> None:
     roc = figures_of(record())["roc"]
     assert [choice.label for choice in roc.choices] == ["no defense", "cofedmid"]
     assert [panel.title for panel in roc.choices[0].panels] == [
@@ -22,7 +22,7 @@ def test_a_roc_has_a_panel_a_contrast_and_a_choice_a_setting() -> None:
     assert len(roc.choices[0].panels[0].curves) == 1 + 8
 
 
-def test_both_axes_of_a_roc_are_logarithmic_and_0_1_and_1_per_cent_are_marked() -> None:
+def test_both_axes_of_a_roc_are_logarithmic_with_lines_at_low_fprs() -> None:
     panel = figures_of(record())["roc"].choices[0].panels[0]
     assert panel.x.log
     assert panel.y.log

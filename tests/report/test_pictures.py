@@ -1,4 +1,4 @@
-"""The first picture answers the question of its kind."""
+"""The first picture of each kind of record."""
 
 import re
 
@@ -28,41 +28,43 @@ from tests.report.test_cluster_report import tiny
 CANARIES = {"audit": {"draw": "canaries"}}
 
 
-def bound(metric: str, value: float, **rest: object) -> Estimate:
-    given = {"metric": metric, "value": value, "contrast": "unseen", "seed": None}
-    return estimate({**given, "method": "Renyi accountant, delta 1e-05", **rest})
+def bound(metric: str, value: float, **options: object) -> Estimate:
+    fields = {"metric": metric, "value": value, "contrast": "unseen", "seed": None}
+    return estimate({**fields, "method": "Renyi accountant, delta 1e-05", **options})
 
 
-def of(*figures: Estimate, **config: object) -> Record:
+def audit_of(*figures: Estimate, **config: object) -> Record:
     plain = record(strengths=(1.0,), details=False, defenses=(("none", 1.0),))
-    kept = [one for one in plain.estimates if one.metric != "epsilon"]
-    return changed(plain, estimates=[*kept, *figures], config=config)
+    others = [item for item in plain.estimates if item.metric != "epsilon"]
+    return changed(plain, estimates=[*others, *figures], config=config)
 
 
 def test_deletion_has_before_after_and_retrained_on_one_axis_with_the_margin() -> None:
-    whole = of(*unlearned("not forgotten"), unlearning={"method": "ascent", "margin": 0.05})
-    forest = first_picture(whole)[0]
+    audit = audit_of(*unlearned("not forgotten"), unlearning={"method": "ascent", "margin": 0.05})
+    forest = first_picture(audit)[0]
     assert forest.title == "Deleted samples before and after deletion"
     (line,) = forest.lines
     assert [mark.value for mark in line.cells[0].marks] == [0.52, 0.5, 0.7]
     assert line.band == pytest.approx((0.45, 0.55))
-    band = re.search(r'class="band" x="([\d.]+)%" width="([\d.]+)%"', report_html(whole))
+    band = re.search(r'class="band" x="([\d.]+)%" width="([\d.]+)%"', report_html(audit))
     assert band is not None
     low, high = forest.tracks[0].low, forest.tracks[0].high
     assert float(band[1]) == pytest.approx(100 * (0.45 - low) / (high - low), abs=0.01)
     assert [key.name for key in forest.keys] == ["after", "retrained", "before"]
-    assert "Deleted samples before and after deletion" in report_html(whole)
+    assert "Deleted samples before and after deletion" in report_html(audit)
 
 
-def failing(whole: Record) -> Record:
+def failing(audit: Record) -> Record:
     """Return a record whose controls failed, for all attacks."""
-    controls = [changed(one, passed=False, attack="") for one in record(details=False).controls]
-    return changed(whole, controls=controls)
+    controls = [changed(item, passed=False, attack="") for item in record(details=False).controls]
+    return changed(audit, controls=controls)
 
 
-def test_a_failed_control_takes_back_the_picture_and_table_of_a_deletion() -> None:
-    whole = failing(of(*unlearned("forgotten"), unlearning={"method": "ascent", "margin": 0.05}))
-    deletion = [one for one in first_picture(whole) if one.title.startswith("Deleted")]
+def test_a_failed_control_marks_the_picture_and_table_of_a_deletion() -> None:
+    audit = failing(
+        audit_of(*unlearned("forgotten"), unlearning={"method": "ascent", "margin": 0.05})
+    )
+    deletion = [item for item in first_picture(audit) if item.title.startswith("Deleted")]
     cell = deletion[0].lines[0].cells[0]
     assert cell.value.startswith("✗")
     assert cell.limits == "not relied on"
@@ -72,15 +74,15 @@ def test_a_failed_control_takes_back_the_picture_and_table_of_a_deletion() -> No
         "retrained, ✗ not relied on",
         "before, ✗ not relied on",
     ]
-    table = must(unlearning_section(whole)).tables[0]
+    table = must(unlearning_section(audit)).tables[0]
     assert all("not relied on" in c.detail for c in table.rows[0] if "0." in c.text)
-    (tile,) = unlearning_tile(whole)
+    (tile,) = unlearning_tile(audit)
     assert tile.detail == NOT_RELIED_ON
 
 
-def test_a_failed_control_takes_back_the_picture_of_clusters() -> None:
+def test_a_failed_control_marks_the_picture_of_clusters() -> None:
     forests = first_picture(failing(with_clusters(tiny([0, 0, 0, 0, 1, 1]))))
-    (forest,) = (one for one in forests if one.title == "Membership risk by model")
+    (forest,) = (item for item in forests if item.title == "Membership risk by model")
     for line in forest.lines:
         assert line.cells[0].value.startswith("✗")
         assert line.cells[0].limits == "not relied on"
@@ -90,8 +92,8 @@ def test_a_failed_control_takes_back_the_picture_of_clusters() -> None:
 
 def test_canary_samples_have_measured_and_proven_epsilon_on_one_axis() -> None:
     measured = bound("epsilon", 1.4, attack="fedmia-2", seed=1, ceiling=5.6)
-    whole = of(measured, bound(FORMAL_EPSILON, 8.0), **CANARIES)
-    forest = first_picture(whole)[0]
+    audit = audit_of(measured, bound(FORMAL_EPSILON, 8.0), **CANARIES)
+    forest = first_picture(audit)[0]
     assert [(line.label, line.cells[0].value) for line in forest.lines] == [
         ("Measured", "≥ 1.400"),
         ("Proven", "≤ 8.000"),
@@ -104,24 +106,24 @@ def test_canary_samples_have_measured_and_proven_epsilon_on_one_axis() -> None:
 
 
 def test_canary_clients_and_sums_have_their_own_epsilons() -> None:
-    clients = of(bound(CLIENT_EPSILON, 1.5), bound(CLAIMED_CLIENT_EPSILON, 2.0))
+    clients = audit_of(bound(CLIENT_EPSILON, 1.5), bound(CLAIMED_CLIENT_EPSILON, 2.0))
     names = [line.label for line in first_picture(clients)[0].lines]
     assert names == ["Measured", "Claimed"]
-    sums = first_picture(of(bound(SECURE_SUM_EPSILON, 3.9)))[0]
+    sums = first_picture(audit_of(bound(SECURE_SUM_EPSILON, 3.9)))[0]
     assert [line.label for line in sums.lines] == ["Measured"]
-    both = of(bound(SECURE_SUM_EPSILON, 0.0), bound(SECURE_SUM_EPSILON_IF_GAUSSIAN, 1.8))
-    said = "epsilon at least 1.800 if the noise is normal (0.000 without an assumption)"
-    assert said in verdict(both).headline, "a bound of 0 hides no other"
+    both = audit_of(bound(SECURE_SUM_EPSILON, 0.0), bound(SECURE_SUM_EPSILON_IF_GAUSSIAN, 1.8))
+    expected = "epsilon at least 1.800 if the noise is normal (0.000 without an assumption)"
+    assert expected in verdict(both).headline, "a bound of 0 hides no other"
     assert [line.cells[0].value for line in first_picture(both)[0].lines] == ["≥ 1.800", "≥ 0.000"]
     title = "Epsilon of one client's update in one round's sum: lower bounds"
     assert (sums.title, sums.keys) == (title, ()), "nothing is claimed"
 
 
 def test_a_record_without_such_bounds_opens_with_its_attacks() -> None:
-    assert first_picture(of())[0].title == "Attacks against guessing"
+    assert first_picture(audit_of())[0].title == "Attacks against guessing"
 
 
-def test_clusters_have_what_their_clients_accept_beside_the_risk_of_their_model() -> None:
+def test_the_risk_of_a_model_is_drawn_with_the_risks_that_its_clients_accept() -> None:
     (forest,) = first_picture(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
     majority = forest.lines[0]
     small = [mark for mark in majority.cells[0].marks if mark.size < 9]

@@ -31,12 +31,12 @@ def only(*figures: Estimate) -> Record:
     return changed(base, estimates=estimates)
 
 
-def auc(value: float | None, **rest: object) -> Estimate:
+def auc(value: float | None, **options: object) -> Estimate:
     where = {"attack": "fedmia-1", "contrast": "unseen", "metric": "auc", "value": value}
-    return estimate({**where, **rest})
+    return estimate({**where, **options})
 
 
-def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs() -> None:
+def test_a_rate_with_too_few_nonmembers_has_only_an_upper_limit() -> None:
     figure = estimate(
         attack="a",
         metric="tpr@0.001",
@@ -55,11 +55,11 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_says_how_many_it_needs
     assert (cell.mark, notes.listed()) == ("", ())
     (table,) = attack_tables(only(figure, changed(figure, attack="b")))
     assert "≤: too few non-members for a lower limit." in table.remark
-    said = "Intervals: TPR at 0.1% by order statistics and Clopper-Pearson 95%."
-    assert table.remark.startswith(said), "each method has its metrics"
+    expected = "Intervals: TPR at 0.1% by order statistics and Clopper-Pearson 95%."
+    assert table.remark.startswith(expected), "each method has its metrics"
 
 
-def test_attacks_are_rows_and_three_metrics_a_contrast_are_columns() -> None:
+def test_attacks_are_rows_and_metrics_by_contrast_are_columns() -> None:
     (grid, defended) = attack_tables(record())
     assert [(heading.text, heading.detail) for heading in grid.headings] == [
         ("", ""),
@@ -100,7 +100,7 @@ def test_a_refused_figure_shows_a_dash_and_says_why_below_the_table() -> None:
     assert grid.notes == (("a", "needs 1,000 more"),)
 
 
-def test_figures_over_seeds_stand_in_for_those_of_single_seeds() -> None:
+def test_figures_over_seeds_replace_those_of_single_seeds() -> None:
     both = only(auc(0.6, seed=1), auc(0.8, seed=2), auc(0.7, low=0.6, high=0.8, seed=None))
     (grid,) = attack_tables(both)
     assert texts(grid, 1) == ["▲ 0.700"]
@@ -121,7 +121,7 @@ def test_the_triangle_follows_the_corrected_test_and_not_the_bare_interval() -> 
     assert texts(grid, 1) == ["▲ 0.600"]
 
 
-def test_epsilon_is_shown_with_the_most_it_could_have_been() -> None:
+def test_epsilon_is_shown_with_its_ceiling() -> None:
     grid = must(other_figures_table(record()))
     assert grid.rows[0][1].detail == "≥ 1.420\nof at most 5.610"
 
@@ -133,12 +133,12 @@ def test_utility_over_seeds_is_their_mean_with_the_lowest_and_highest() -> None:
     assert grid.rows[0][1].detail.endswith("mean of 3 seeds")
 
 
-def test_the_words_of_sizes_have_the_thresholds_of_the_verdict() -> None:
-    said = signs_of([])
-    for one in SIZES[1:]:
-        for part in (one.word, f"{one.auc:g}", f"{one.percent_rate:.0%}"):
-            assert part in said
-        assert f"{100 * one.thousandth_rate:g}%" in said
+def test_the_explained_thresholds_are_those_of_the_verdict() -> None:
+    expected = signs_of([])
+    for item in SIZES[1:]:
+        for part in (item.word, f"{item.auc:g}", f"{item.percent_rate:.0%}"):
+            assert part in expected
+        assert f"{100 * item.thousandth_rate:g}%" in expected
 
 
 def test_failed_controls_come_first_with_value_and_interval() -> None:
@@ -150,7 +150,7 @@ def test_failed_controls_come_first_with_value_and_interval() -> None:
     assert grid.rows[-1][4].detail == "Not requested for this study."
 
 
-def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
+def test_controls_are_summarised_by_kind_with_every_expectation() -> None:
     controls = [
         control(
             "blind classifier",
@@ -162,8 +162,8 @@ def test_controls_are_summed_up_by_kind_with_all_that_was_expected() -> None:
         for against, value in (("unseen", 0.5), ("others", 0.5), ("unseen", 0.7))
     ]
     (row,) = controls_table(changed(record(), controls=controls)).rows
-    shown = ["blind classifier", "✗ failed", "2 of 3", "0.500–0.700; 0.500"]
-    assert [cell.text for cell in row[:4]] == shown
+    cells_shown = ["blind classifier", "✗ failed", "2 of 3", "0.500–0.700; 0.500"]
+    assert [cell.text for cell in row[:4]] == cells_shown
     assert row[4].text == "no better than chance on unseen; no better than chance on others"
     assert row[4].detail.startswith("failed: inputs: 0.700")
 
@@ -199,23 +199,23 @@ def seeds_of_a_rate(*values: float) -> list[Estimate]:
     return [auc(value, seed=seed, **counts) for seed, value in enumerate(values, 1)]
 
 
-def test_a_mean_rate_has_the_sizes_of_all_seeds_and_no_counts_of_its_own() -> None:
+def test_a_mean_rate_has_the_sizes_of_all_seeds_and_no_counts() -> None:
     runs = seeds_of_a_rate(0.01, 0.02, 0.03)
     mean = auc(0.02, metric="tpr@0.001", low=0.0, high=0.05, n_members=1500, n_nonmembers=9000)
-    whole = only(*runs, mean)
-    (grid,) = attack_tables(whole)
+    audit = only(*runs, mean)
+    (grid,) = attack_tables(audit)
     assert grid.headings[1].detail == "1,500 v. 9,000, all seeds"
     assert grid.rows[0][1].detail == "0–5.0%"
 
 
-def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
-    whole = only(
+def test_a_sample_that_several_attacks_list_has_one_row_and_comes_first() -> None:
+    audit = only(
         *(auc(0.6, attack=name, target=0, seed=1, n_nonmembers=2000) for name in "ab"),
         auc(0.5, low=0.45, high=0.55, attack="c", target=0, seed=1, n_nonmembers=2000),
     )
-    whole = changed(
-        whole,
-        estimates=[changed(f, significant=f.attack != "c") for f in whole.findings],
+    audit = changed(
+        audit,
+        estimates=[changed(f, significant=f.attack != "c") for f in audit.findings],
         exposed=[
             exposed("a", 7, 0.9995),
             exposed("a", 8, 1.0),
@@ -223,18 +223,18 @@ def test_a_sample_that_several_attacks_list_stands_once_and_first() -> None:
             exposed("c", 9, 1.0),
         ],
     )
-    grid = must(exposed_table(whole))
-    assert [[row[at].text for at in (0, 2, 3)] for row in grid.rows] == [
+    grid = must(exposed_table(audit))
+    assert [[row[place].text for place in (0, 2, 3)] for row in grid.rows] == [
         ["7", "2 of 2", "0.05%"],
         ["8", "1 of 2", "0%"],
     ]
 
 
-def test_where_nothing_is_above_guessing_nobody_is_called_exposed() -> None:
-    whole = only(auc(0.5, low=0.45, high=0.55, target=0, seed=1))
-    whole = changed(whole, exposed=[exposed("fedmia-1", 3, 1.0)])
-    assert exposed_table(whole) is None
-    assert "are at chance level here" in words(report_html(whole))
+def test_no_sample_is_called_exposed_if_no_attack_is_above_guessing() -> None:
+    audit = only(auc(0.5, low=0.45, high=0.55, target=0, seed=1))
+    audit = changed(audit, exposed=[exposed("fedmia-1", 3, 1.0)])
+    assert exposed_table(audit) is None
+    assert "are at chance level here" in words(report_html(audit))
 
 
 def exposed(attack: str, sample: int, share: float) -> ExposedSample:
@@ -245,7 +245,7 @@ def exposed(attack: str, sample: int, share: float) -> ExposedSample:
 
 def test_a_class_too_small_for_a_figure_keeps_its_column() -> None:
     grid = must(classes_table(record()))
-    assert [one.text for one in grid.columns[1:]] == [f"Class {at}" for at in range(10)]
+    assert [item.text for item in grid.columns[1:]] == [f"Class {place}" for place in range(10)]
     assert [(row[8].text, row[8].detail) for row in grid.rows] == [("–", "3 v. 100")] * 3
     assert "too few members or non-members" in grid.remark
     assert grid.rows[0][1].detail
@@ -262,7 +262,7 @@ def test_every_audited_client_has_its_rows_after_those_of_all_together() -> None
     assert grid.rows[1][0].detail == "10 v. 20, all seeds"
 
 
-def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
+def test_clients_without_a_row_share_the_last_row() -> None:
     rows = [ClientRow(client=700, samples=3, audited=2, class_counts=[1, 2])]
     others = OtherClients(
         clients=9_999, samples=30_000, fewest=1, most=7, audited=0, class_counts=[20_000, 10_000]
@@ -278,21 +278,21 @@ def test_of_thousands_of_clients_those_without_a_row_are_summed_up() -> None:
     assert "10,000 clients with 1 to 7 samples each" in audited(large)
 
 
-def test_the_first_table_says_once_that_samples_are_taken_as_independent() -> None:
+def test_only_the_first_table_states_that_samples_are_taken_as_independent() -> None:
     two = ("none", 1.0), ("clip", 0.5)
     first, *others = attack_tables(record(strengths=(1.0,), defenses=two, details=False))
     assert others
-    said = "Intervals and tests assume that audited samples are independent of each other."
-    assert said in first.remark
+    expected = "Intervals and tests assume that audited samples are independent of each other."
+    assert expected in first.remark
     assert "audit people (data.options.subject" in first.remark
-    assert not any(said in other.remark for other in others)
+    assert not any(expected in other.remark for other in others)
 
 
-def test_a_recording_is_not_told_of_settings_that_it_has_not() -> None:
+def test_a_recording_is_not_advised_to_change_settings() -> None:
     watched = changed(only(), watched=True)
     assert independence(watched).endswith("are independent of each other.")
 
 
-def test_data_that_name_people_of_one_sample_each_need_no_sentence() -> None:
+def test_people_with_one_sample_each_need_no_note_on_independence() -> None:
     named = changed(only(), config={"data": {"options": {"subject": "patient"}}})
     assert independence(named) == ""

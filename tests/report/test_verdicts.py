@@ -1,4 +1,4 @@
-"""A small part of `python -m benchmarks.verdicts`: what is said of simulated studies."""
+"""A small part of `python -m benchmarks.verdicts`: the verdicts on simulated studies."""
 
 import numpy as np
 import pytest
@@ -12,27 +12,29 @@ STUDIES, SEEDS = 4, 3
 
 
 def shares(auc: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
-    """Mean width of the AUC's interval and how many studies are told to leak, by seeds."""
+    """Return the mean width of the AUC's interval and the number of leaks found, by seeds."""
     monkeypatch.setattr(verdicts, "SIZES", SMALL)
     monkeypatch.setattr(verdicts, "ATTACKS", ("a",))
     rng = np.random.default_rng(5)
-    found = [verdicts.told(verdicts.runs(rng, auc, SEEDS)) for _ in range(STUDIES)]
-    by_seeds = list(zip(*found, strict=True))
-    widths = [float(np.mean([one.width for one in of])) for of in by_seeds]
-    return widths, [sum(one.status in LEAKS.values() for one in of) for of in by_seeds]
+    outcomes = [verdicts.told(verdicts.runs(rng, auc, SEEDS)) for _ in range(STUDIES)]
+    by_seeds = list(zip(*outcomes, strict=True))
+    widths = [float(np.mean([outcome.width for outcome in group])) for group in by_seeds]
+    return widths, [
+        sum(outcome.status in LEAKS.values() for outcome in group) for group in by_seeds
+    ]
 
 
-def test_with_every_seed_the_interval_narrows_and_a_leak_is_told_no_less_often(
+def test_more_seeds_narrow_the_interval_and_find_a_leak_as_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    widths, told = shares(0.6, monkeypatch)
+    widths, leaks = shares(0.6, monkeypatch)
     assert widths == sorted(widths, reverse=True)
     assert widths[1] == pytest.approx(widths[0] / 2**0.5, rel=0.1)
-    assert told == sorted(told)
-    assert told[-1] == STUDIES
+    assert leaks == sorted(leaks)
+    assert leaks[-1] == STUDIES
 
 
-def test_without_a_leak_none_is_told_however_many_seeds_there_are(
+def test_more_seeds_find_no_leak_if_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert shares(0.5, monkeypatch)[1] == [0, 0, 0]

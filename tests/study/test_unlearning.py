@@ -25,9 +25,8 @@ from fedaudit.pack.suppressing import suppressed
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.page import report_html
-from fedaudit.report.unlearning import unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import deletion, unlearning_section, unlearning_tile
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import clusters, evidence, sources, verdict, wording
 from fedaudit.report.advice import Advice, advice
-from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
@@ -18,7 +17,7 @@ from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import rate_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.unlearning import unlearning_tile
+from fedaudit.report.unlearning import deletion, unlearning_tile
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_alone, relied_on
 from fedaudit.results.metrics import CHANCE_VIOLATIONS, TEST_ACCURACY, VIOLATIONS

@@ -13,7 +13,6 @@ from fedaudit.report.comparison.tradeoffs import (
     strongest_entry,
     tradeoffs,
 )
-from fedaudit.report.deciding.deletion import WITHHELD, deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, name_of
 from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
@@ -33,13 +32,8 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.text.points import (
-    ShownPoint,
-    contradicted,
-    families,
-    most_right,
-    shown_points,
-)
+from fedaudit.report.text.points import ShownPoint, contradicted, families, most_right, shown_points
+from fedaudit.report.unlearning import WITHHELD, deletion
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
 from fedaudit.results.clusters import EVERYBODY, models_of_groups, used_by
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison

@@ -17,7 +17,6 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
-from fedaudit.report.deciding.deletion import WITHHELD
 from fedaudit.report.evidence import SIZES, attacks_tried, checks_of, distinct
 from fedaudit.report.first import First, first_screen, tiles_of
 from fedaudit.report.fixed import fixed_texts
@@ -29,6 +28,7 @@ from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import audited_samples, verdict
+from fedaudit.report.unlearning import WITHHELD
 from fedaudit.report.verdict import clients_named, coverage_gaps, left_out
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record

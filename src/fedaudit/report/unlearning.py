@@ -1,8 +1,10 @@
 """Unlearning in a report: deleted against unseen samples, before, after, and retrained."""
 
-from fedaudit.core.metric_names import DESTROYED
+from typing import NamedTuple
+
+from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
 from fedaudit.report import wording
-from fedaudit.report.deciding.deletion import WITHHELD, deletion, deletion_verdict
+from fedaudit.report.evidence import checks_of
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Content, Tile, named
 from fedaudit.report.section import Section, of_table
@@ -10,9 +12,60 @@ from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.verdict import units_of
 from fedaudit.results import unlearning
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import NOT_RELIED_ON
+from fedaudit.results.guessing import HIDES_LEAKS, NOT_RELIED_ON
 from fedaudit.results.metrics import TEST_ACCURACY
 from fedaudit.results.record import Record
+
+WITHHELD = "withheld: a control failed"
+"""Replaces a verdict on unlearning whose controls failed."""
+
+
+class Deletion(NamedTuple):
+    """What a model still reveals of deleted samples.
+
+    Attributes:
+        verdict: Over all attacks.
+        most: The attack that finds most in the model after deletion.
+        both: Largest AUC of an adversary with the models before and after.
+    """
+
+    verdict: str
+    most: unlearning.UnlearningRow
+    both: Estimate
+
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence."""
+        if self.verdict == WITHHELD:
+            return f"The verdict after deletion is {WITHHELD}"
+        return f"This is before deletion; verdict after deletion: {self.verdict}"
+
+
+def deletion(record: Record) -> Deletion | None:
+    """Return what a model still reveals of deleted samples; None of a record without deletion."""
+    rows = unlearning.unlearning_rows(record)
+    if not rows:
+        return None
+    verdict = deletion_verdict(record, unlearning.unlearning_verdict_of(rows))
+    both = max((row.both for row in rows), key=lambda figure: figure.number)
+    return Deletion(verdict, unlearning.most_left(rows), both)
+
+
+def deletion_verdict(record: Record, by_figures: str) -> str:
+    """Return the verdict after deletion, given the one by figures of one attack or of all.
+
+    It is withheld if a control failed. A model that no longer predicts is called destroyed, not
+    forgetful.
+    """
+    verdict = by_figures or CANNOT_TELL
+    failed = checks_of(record.controls).failed
+    only_hides = all(result.control in HIDES_LEAKS for result in failed)
+    # Controls that can only hide leaks do not refute that samples are not forgotten.
+    if failed and not (verdict == NOT_FORGOTTEN and only_hides):
+        return WITHHELD
+    accuses = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
+    return DESTROYED if not accuses and unlearning.is_destroyed(record) else verdict
+
 
 _POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
 _HEADINGS = {point: wording.capital(point) for point in _POINTS} | {unlearning.BOTH: "Both models"}

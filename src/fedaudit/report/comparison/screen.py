@@ -85,7 +85,7 @@ def first_of_comparison(
         text = "No defense is shown to lower the leakage to the strongest attack"
         if row is not None:
             text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
-            text = f"{text} {shortened(row.name, 60)}: {_bargain(row)}"
+            text = f"{text} {shortened(row.name, 80)}: {_bargain(row)}"
     steps = fixed_texts("choosing")
     return First(
         look,

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.deletion import deletion
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
 from fedaudit.report.deciding.membership import audited_clients
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
+from fedaudit.report.unlearning import deletion
 from fedaudit.report.verdict import (
     clients_named,
     coverage_gaps,
