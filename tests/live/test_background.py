@@ -169,9 +169,9 @@ def test_a_round_that_cannot_be_taken_away_is_measured_once(
 def test_a_program_that_waits_for_all_its_children_does_not_wait_for_ours(tmp_path: Path) -> None:
     with recorder(tmp_path, measure="background") as one:
         watch(one)
-        assert one._measuring._beside is not None
+        assert one._measuring._process is not None
         with pytest.raises(ChildProcessError):
-            os.waitpid(one._measuring._beside._pid, os.WNOHANG)
+            os.waitpid(one._measuring._process._pid, os.WNOHANG)
 
 
 def test_where_no_copy_can_be_made_rounds_are_measured_at_the_end(
@@ -238,7 +238,7 @@ def test_a_measuring_process_that_is_killed_loses_nothing(
     slow(monkeypatch, 0.05)
     said: list[str] = []
     with recorder(tmp_path / "killed", measure="background", log=said.append) as one:
-        helper = one._measuring._beside
+        helper = one._measuring._process
         assert helper is not None
         for index, each in enumerate(rounds()):
             one.round(each.number, sent=each.sent, uploads=each.uploads)
