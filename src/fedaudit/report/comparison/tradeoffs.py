@@ -18,7 +18,7 @@ from fedaudit.results.record import Record
 MOST_SETTINGS = 4
 """Settings named in a row's heading; the table of rows has all of them."""
 MOST_LOST = 0.75
-"""A defense that loses at least this share of what was learned above guessing has no merit."""
+"""A defense that loses at least this share of the accuracy above chance is never the best."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
 
 
