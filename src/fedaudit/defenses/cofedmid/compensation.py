@@ -325,7 +325,8 @@ class Compensation(ClassGuided):
         if bool(is_held_out.all()):
             raise BadInput(
                 f"client {client_context.client} has {len(data)} samples, and all would be "
-                "held out for validation; give it more, or set validation to 0 with another recycling"
+                "held out for validation; give it more, or set validation to 0 with another "
+                "recycling"
             )
         self.memory.validation = data.take(is_held_out)
         return data.take(~is_held_out) if bool(is_held_out.any()) else data
