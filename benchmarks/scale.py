@@ -22,7 +22,7 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.seeds import seed_for
-from fedaudit.fl.algorithms.base import cohort_of
+from fedaudit.fl.algorithms.base import draw_cohort
 
 ROUNDS, CLASSES = 5, 10
 ATTACKS = ("loss-series", "grad-cosine", "fedmia-1", "fedmia-2")
@@ -42,7 +42,7 @@ def audit(clients: int, given: argparse.Namespace) -> None:
     asked = Counter(
         client
         for index in range(1, rounds + 1)
-        for client in cohort_of(list(range(clients)), share, seed, index)
+        for client in draw_cohort(list(range(clients)), share, seed, index)
     )
     target = asked.most_common(1)[0][0]
     nets = {

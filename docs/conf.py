@@ -9,6 +9,7 @@ import os
 import re
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -36,9 +37,16 @@ nb_render_markdown_format = "myst"
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 logging.getLogger("traitlets").setLevel(logging.WARNING)
+# A temporary profile: no settings of the user, and no warnings about the ports of kernels.
+_profile = tempfile.TemporaryDirectory()
+os.environ["IPYTHONDIR"] = _profile.name
+_kernel_settings = Path(_profile.name) / "profile_default" / "ipython_kernel_config.py"
+_kernel_settings.parent.mkdir()
+_kernel_settings.write_text('get_config().IPKernelApp.log_level = "ERROR"\n', encoding="utf-8")
 
 # Claims are rows of a table, whose anchors MyST does not know; a test follows every link.
 suppress_warnings = ["myst.xref_missing"]
+highlight_language = "none"
 html_theme = "furo"
 html_title = "fedaudit"
 templates_path: list[str] = []

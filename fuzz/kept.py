@@ -17,7 +17,7 @@ from fedaudit.core.files import read_object
 from fedaudit.core.pretrained import pretrained
 from fedaudit.core.values import Params, Samples, plus
 from fedaudit.evaluation.sample_scores import read_scores
-from fedaudit.fl.simulate import Standing, resume_checkpoint, save_checkpoint
+from fedaudit.fl.simulate import RunState, resume_checkpoint, save_checkpoint
 from fedaudit.live.audited import join_audits
 from fedaudit.live.files import hand_over, read_waiting, waiting_entries
 from fedaudit.live.recording import round_entry
@@ -40,7 +40,7 @@ NET = architecture("mlp", shape=(3,), classes=2, hidden="2")
 DATA = Samples(torch.randn(6, 3), torch.tensor([0, 1] * 3), torch.arange(6))
 RUN = "a"
 """The run that all files here say they are of."""
-STANDING = Standing(
+STANDING = RunState(
     round=2,
     server=NET.initial(1).tensors(),
     memories={0: {"left": torch.zeros(2)}},

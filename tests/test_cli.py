@@ -50,7 +50,7 @@ def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
     return captured.err
 
 
-def test_help_answers_at_once_and_names_every_command() -> None:
+def test_help_is_fast_and_names_every_command() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "fedaudit", "--help"], capture_output=True, text=True, check=True
@@ -190,7 +190,7 @@ def test_settings_on_the_command_line_replace_those_of_the_file(
     assert [one.training.rounds for one in ran] == [10]
 
 
-def test_settings_and_options_stand_in_any_order(study: Path, ran: list[Study]) -> None:
+def test_settings_and_options_may_be_in_any_order(study: Path, ran: list[Study]) -> None:
     line = ["--workers", "2", "--training.batch-size", "7", "--out", "folder", "--name=other"]
     assert exit_code("run", *line, study) == 2, "the study comes first"
     assert exit_code("run", study, *line) == 0
@@ -230,7 +230,7 @@ def test_an_unknown_key_in_the_file_is_refused_by_name(
     assert "did you mean 'training.epochs'?" in one_sentence(capsys)
 
 
-def test_ctrl_c_says_how_to_go_on_and_ends_with_code_130(
+def test_ctrl_c_explains_how_to_resume_and_ends_with_code_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -266,7 +266,7 @@ def test_a_setting_whose_bytes_are_no_text_is_refused(
     assert "the value of --about has bytes that are not text" in one_sentence(capsys)
 
 
-def test_a_refusal_steers_no_terminal_whatever_it_quotes(
+def test_a_refusal_has_no_control_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("report", str(tmp_path / "\x1b[2J\r\u202e")) == 2
@@ -311,7 +311,7 @@ games = 20
 """
 
 
-def test_one_command_carries_out_studies_of_games_too(
+def test_the_run_command_plays_games(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     of_games = tmp_path / "games.toml"

@@ -129,7 +129,7 @@ def test_a_value_out_of_range_is_refused_by_the_name_of_its_argument(one: Public
 
 
 @every_constructor
-def test_an_unknown_argument_is_refused_with_those_that_there_are(one: Public) -> None:
+def test_an_unknown_argument_is_refused_with_the_existing_ones(one: Public) -> None:
     if not any(p.kind is p.VAR_KEYWORD for p in parameters(one.make).values()):
         assert "no_such_argument" in one.refusal("no_such_argument", 1)
 

@@ -49,7 +49,7 @@ def commands_in(text: str) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("end", BREAKS)
-def test_no_break_of_lines_makes_a_command_of_a_name(command: str, end: str) -> None:
+def test_line_breaks_in_names_make_no_ci_command(command: str, end: str) -> None:
     text = f"a name{end}{command}{end}PASS: all"
     assert commands_in(text)
     assert not commands_in(without_commands(text))
@@ -66,7 +66,7 @@ PARTS = (*COMMANDS, *BREAKS, "::", ":", "#", "##", "[", "vso", "vso[", " ", "x",
 @example(["##", "vso", "[task.complete]"])
 @example(["##vso##", "[error]x"])
 @example(["\x1b[1", "m:", "\x1b[0m", ":error::x\n#\x1b", "[31;1m#vso", "\x1b[0m[task.complete]"])
-def test_a_command_that_comes_in_parts_is_none_either(parts: list[str]) -> None:
+def test_a_ci_command_written_in_parts_is_defused(parts: list[str]) -> None:
     lines = LogLines()
     printed = "".join(map(lines.defused, parts))
     assert printed == without_commands("".join(parts))
@@ -93,9 +93,7 @@ def test_colons_and_hashes_within_a_line_stay(word: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_the_program_prints_is_no_command(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_printed_lines_are_no_ci_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with robust_printing():
         print(command)
         print("", command, sep="\n", file=sys.stderr)
@@ -109,7 +107,7 @@ def test_what_the_program_prints_is_no_command(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_refusal_that_quotes_a_stranger_is_no_command_and_no_verdict(
+def test_a_refusal_that_quotes_a_file_is_no_ci_command(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = tmp_path / "record.json"
@@ -136,7 +134,7 @@ def test_a_refusal_that_quotes_a_stranger_is_no_command_and_no_verdict(
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("width", [80, 40])
-def test_a_verdict_on_a_strangers_record_is_no_command(
+def test_a_verdict_on_a_foreign_record_is_no_ci_command(
     command: str, width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = f"x\n{command} {'y ' * 50}{command}\nPASS: all"
@@ -156,7 +154,7 @@ def test_a_verdict_on_a_strangers_record_is_no_command(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[2]])
-def test_the_screen_of_a_strangers_record_is_no_command(
+def test_the_screen_of_a_foreign_record_is_no_ci_command(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = min((unpacked() / "sia-mnist").glob("*.json"))
@@ -174,7 +172,7 @@ def test_the_screen_of_a_strangers_record_is_no_command(
     assert not commands_in(capsys.readouterr().out)
 
 
-def test_a_console_of_ones_own_gets_whole_lines() -> None:
+def test_a_custom_console_gets_complete_lines() -> None:
     stream = StringIO()
     made = evaluate_policy(found(auc(0.7, 0.8)), policy())
     print_verdict(made.model_copy(update={"reason": "FAIL: x\r::error::y"}), Console(file=stream))

@@ -1,6 +1,8 @@
 """The Python code on pages that the documentation build does not execute runs as shown."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,35 @@ def test_the_python_code_of_a_page_runs(
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks:
         exec(compile(block, f"{page}.md", "exec"), namespace)
+
+
+def without_numbers(text: str) -> str:
+    """Return a text on one line, whose numbers another processor may round differently."""
+    return re.sub(r"\d+(?:\.\d+)?", "#", " ".join(text.split()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "verdict"), [(["demo"], "BEST TRADE-OFF"), (["run", "my-study.toml"], "ABOVE")]
+)
+def test_the_quickstart_shows_what_its_commands_print(
+    command: list[str], verdict: str, tmp_path: Path
+) -> None:
+    text = (DOCS / "quickstart.md").read_text(encoding="utf-8")
+    study = re.search(r'```toml\n(name = "my-study"\n.*?)```', text, re.DOTALL)
+    block = re.search(rf"```\n({verdict}.*?)```", text, re.DOTALL)
+    assert study is not None
+    assert block is not None
+    (tmp_path / "my-study.toml").write_text(study[1], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedaudit", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for paragraph in block[1].split("\n\n"):
+        assert without_numbers(paragraph) in without_numbers(done.stdout)
 
 
 CELL = re.compile(r"```\{code-cell\} python\n(.*?)```", re.DOTALL)

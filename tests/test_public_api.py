@@ -79,7 +79,7 @@ def test_every_data_set_and_model_of_the_catalogue_is_public(
         assert {one.name for one in fields(kind) if one.default is MISSING} <= {"path", "name"}
 
 
-def test_a_package_imports_what_is_used_of_it_and_nothing_else() -> None:
+def test_a_package_imports_only_what_is_used() -> None:
     script = """
 import sys
 import fedaudit as fa
@@ -206,6 +206,28 @@ def test_every_name_of_the_package_is_in_the_reference() -> None:
         if one.__module__ not in whole and (one.__module__, one.__name__) not in listed
     }
     assert not missing
+
+
+PUBLIC = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (fa, fa.metrics, fa.defenses, fa.plots, fa.views, *MODULES)
+    for name in dir(module)
+    if callable(getattr(module, name))
+}
+
+
+@pytest.mark.slow
+def test_every_public_example_runs_when_it_is_pasted_into_a_new_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed = []
+    for name, member in PUBLIC.items():
+        examples = doctest.DocTestParser().get_examples(inspect.getdoc(member) or "")
+        test = doctest.DocTest(examples, {}, name, None, None, None)
+        if doctest.DocTestRunner().run(test).failed:
+            failed.append(name)
+    assert failed == []
 
 
 DEFINING = sorted({one.__module__ for one in TOP_LEVEL.values()} | {"fedaudit.plots"})

@@ -141,7 +141,8 @@ class FedAvg(FederatedAlgorithm):
     """Federated averaging: clients train the global model, the server averages by data size.
 
     Examples:
-        >>> FedAvg(rounds=50, epochs=2, lr=0.05).rounds
+        >>> import fedaudit as fa
+        >>> fa.algorithms.FedAvg(rounds=50, epochs=2, lr=0.05).rounds
         50
 
     Source: McMahan et al. 2017, Algorithm 1.
@@ -163,7 +164,8 @@ class FedSGD(FederatedAlgorithm):
             SIA's Algorithm 1.
 
     Examples:
-        >>> FedSGD(rounds=100, lr=0.1, together="sum").together
+        >>> import fedaudit as fa
+        >>> fa.algorithms.FedSGD(rounds=100, lr=0.1, together="sum").together
         'sum'
 
     Source: McMahan et al. 2017, section 2; SIA, Algorithm 1.
@@ -185,7 +187,8 @@ class LegacyFedSGD(FederatedAlgorithm):
     """FedSGD as SIA's published code runs it: one local epoch in mini-batches, averaged.
 
     Examples:
-        >>> LegacyFedSGD(rounds=20).epochs
+        >>> import fedaudit as fa
+        >>> fa.algorithms.LegacyFedSGD(rounds=20).epochs
         1
 
     Source: SIA, published code.
@@ -216,7 +219,8 @@ class FedProx(FederatedAlgorithm):
         mu: Weight of the penalty, at least 0; 0 is FedAvg.
 
     Examples:
-        >>> FedProx(mu=0.1).mu
+        >>> import fedaudit as fa
+        >>> fa.algorithms.FedProx(mu=0.1).mu
         0.1
 
     Source: Li et al. 2020, Algorithm 2.
@@ -241,7 +245,8 @@ class FedAdam(FederatedAlgorithm):
         adaptivity: Added to the root of the mean square, above 0.
 
     Examples:
-        >>> FedAdam(server_lr=0.1).beta1
+        >>> import fedaudit as fa
+        >>> fa.algorithms.FedAdam(server_lr=0.1).beta1
         0.9
 
     Source: Reddi et al. 2021, Algorithm 2.
@@ -270,7 +275,8 @@ class FedEmbedding(FederatedAlgorithm):
     """Clients train embeddings of concepts for a frozen model, averaged concept by concept.
 
     Examples:
-        >>> FedEmbedding(lr=0.01, optimizer="adam").optimizer
+        >>> import fedaudit as fa
+        >>> fa.algorithms.FedEmbedding(lr=0.01, optimizer="adam").optimizer
         'adam'
 
     Source: FedMIA, section 3.1 and table 3.
@@ -302,7 +308,8 @@ class FedMD(FederatedAlgorithm):
         student_epochs: Epochs of the student, at least 1.
 
     Examples:
-        >>> FedMD(public="digits", student="").public_samples
+        >>> import fedaudit as fa
+        >>> fa.algorithms.FedMD(public="digits", student="").public_samples
         5000
 
     Source: Li and Wang 2019; SIA, Algorithm 3 and its published code.
@@ -363,7 +370,8 @@ class IFCA(FederatedAlgorithm):
         explore: Number of first rounds in which clients choose a model at random; 0 for none.
 
     Examples:
-        >>> IFCA(models=3).models
+        >>> import fedaudit as fa
+        >>> fa.algorithms.IFCA(models=3).models
         3
 
     Source: Ghosh et al. 2020, Algorithm 1.
@@ -395,7 +403,8 @@ class IFCAMIR(FederatedAlgorithm):
         explore: Number of first rounds in which clients choose a model at random; 0 for none.
 
     Examples:
-        >>> IFCAMIR(models=2, preference="hard").every
+        >>> import fedaudit as fa
+        >>> fa.algorithms.IFCAMIR(models=2, preference="hard").every
         5
 
     Source: IFCA-MIR, Algorithm 1.
@@ -437,7 +446,8 @@ class IFCAMIRClients(FederatedAlgorithm):
         explore: Number of first rounds in which clients choose a model at random; 0 for none.
 
     Examples:
-        >>> IFCAMIRClients(held_out=0.2).models
+        >>> import fedaudit as fa
+        >>> fa.algorithms.IFCAMIRClients(held_out=0.2).models
         2
 
     Source: IFCA-MIR, section 5.7.
@@ -477,7 +487,8 @@ def custom(
         settings: Settings of training, and those of the function.
 
     Examples:
-        >>> custom("my_package:fed_something", rounds=50, share=0.5).training
+        >>> import fedaudit as fa
+        >>> fa.algorithms.custom("my_package:fed_something", rounds=50, share=0.5).training
         {'rounds': 50}
     """
     training = {name: value for name, value in settings.items() if name in TRAINING}

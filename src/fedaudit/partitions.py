@@ -47,7 +47,8 @@ def custom(
         options: Settings, if it is a class or a name.
 
     Examples:
-        >>> custom(4, "my_package:EverySecond", first=1).options
+        >>> import fedaudit as fa
+        >>> fa.partitions.custom(4, "my_package:EverySecond", first=1).options
         {'first': 1}
     """
     return Clients(partition, options, clients)

@@ -46,7 +46,7 @@ def roc(
         >>> import fedaudit as fa
         >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
-        >>> roc(run).savefig("roc.png")
+        >>> fa.plots.roc(run).savefig("roc.png")
     """
     curves = [
         curve
@@ -78,7 +78,7 @@ def accuracy(audited: "_Audited | Record") -> "Figure":
         >>> import fedaudit as fa
         >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
-        >>> accuracy(run).savefig("accuracy.png")
+        >>> fa.plots.accuracy(run).savefig("accuracy.png")
     """
     figure, axes = _figure("round", "test accuracy")
     for series in _record_of(audited).accuracies:

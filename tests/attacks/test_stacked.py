@@ -89,5 +89,5 @@ def test_a_signal_that_is_the_same_for_all_weighs_nothing() -> None:
 def test_without_two_others_it_is_refused_and_so_are_settings_that_mean_nothing() -> None:
     with pytest.raises(NotVisible, match="at least 2 other clients"):
         _evidence((cube(torch.zeros(2, 2, 4)),), 0)
-    with pytest.raises(BadInput, match="penalty is above 0 and bags at least 1"):
+    with pytest.raises(BadInput, match="penalty must be above 0 and bags at least 1"):
         Stacked(bags=0)

@@ -212,7 +212,7 @@ def test_an_attack_runs_where_all_that_it_does_not_need_is_deleted(attack: Attac
 def test_an_attack_refuses_a_view_in_which_a_part_that_it_needs_is_deleted(
     name: str, part: Sees
 ) -> None:
-    with pytest.raises(NotVisible, match="hidden"):
+    with pytest.raises(NotVisible, match="hides"):
         list(measure(without(trained(), part), ATTACKS[name].signals, AUDITED))
 
 

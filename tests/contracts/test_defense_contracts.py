@@ -25,10 +25,10 @@ from fedaudit.core.values import (
     plus,
     weighted_sum,
 )
-from fedaudit.defenses import DEFENSES, made
+from fedaudit.defenses import DEFENSES, create_defense
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Chain, Defense, Plan, Visit
+from fedaudit.fl.hooks import Chain, ClientContext, Defense, Plan
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
@@ -148,7 +148,7 @@ REFUSED: Rows = [
     ("bitwise-rr ldp-laplace ldp-gaussian", "epsilon", (0.0, -1.0, nan), "epsilon of .* takes"),
     ("bitrand ome bitwise-rr", "bits", (1, 20), "bits of .* takes"),
     ("bitrand ome bitwise-rr", "integer_bits", (-1, 99), "integer_bits of .* takes"),
-    ("bitrand ome bitwise-rr", "integer_bits", (12,), "one is the sign"),
+    ("bitrand ome bitwise-rr", "integer_bits", (12,), "bits is the sign"),
     ("ome", "alpha", (0.0, inf, nan), "alpha of .* takes"),
     ("bitwise-rr", "split", ("linaer",), "did you mean 'linear'"),
     ("ldp-laplace ldp-gaussian", "clip", (0.0, -1.0, nan), "clip of .* takes"),
@@ -184,11 +184,11 @@ every_active = pytest.mark.parametrize("name", ACTIVE)
 
 
 def neutral(name: str) -> dict[int, Defense]:
-    return {client: made(name, NEUTRAL[name], coalition=DEFENDED) for client in DEFENDED}
+    return {client: create_defense(name, NEUTRAL[name], coalition=DEFENDED) for client in DEFENDED}
 
 
 def active(name: str) -> dict[int, Defense]:
-    return {client: made(name, ACTIVE[name], coalition=DEFENDED) for client in DEFENDED}
+    return {client: create_defense(name, ACTIVE[name], coalition=DEFENDED) for client in DEFENDED}
 
 
 @cache
@@ -211,10 +211,12 @@ def run(
     return list(simulate(FEDAVG, data, **given))  # type: ignore[arg-type]
 
 
-def visit(round: int = 1) -> Visit:
+def client_context(round: int = 1) -> ClientContext:
     """Client 0's."""
     weights = dict.fromkeys(DATA, 1 / len(DATA))
-    return Visit(round=round, rounds=2, client=0, cohort=tuple(DATA), weights=weights, seed=0)
+    return ClientContext(
+        round=round, rounds=2, client=0, cohort=tuple(DATA), weights=weights, seed=0
+    )
 
 
 def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
@@ -246,7 +248,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_trained(
     name: str, setting: str, value: Setting, said: str
 ) -> None:
     with pytest.raises(BadInput, match=said):
-        made(name, {**ACTIVE[name], setting: value}, coalition=DEFENDED)
+        create_defense(name, {**ACTIVE[name], setting: value}, coalition=DEFENDED)
 
 
 @every_defense
@@ -346,7 +348,7 @@ def test_an_upload_of_zeros_is_survived_and_but_for_its_values_stays_as_it_was(
     zeros = kind({"w": torch.zeros(3, 2), "b": torch.zeros(3, dtype=torch.float64)})
     if isinstance(zeros, Update):
         zeros = replace(zeros, buffers={"mean": torch.ones(2)}, choice=1)
-    sent = defense.upload(zeros, visit().at(model))
+    sent = defense.upload(zeros, client_context().at(model))
     assert isinstance(sent, kind)
     assert {**vars(sent), "values": 0} == {**vars(zeros), "values": 0}
     assert {n: (v.shape, v.dtype) for n, v in sent.values.items()} == {
@@ -359,20 +361,20 @@ def test_an_upload_of_zeros_is_survived_and_but_for_its_values_stays_as_it_was(
 def test_an_upload_is_left_as_it_was_given(name: str) -> None:
     model = Model(FEDAVG.architecture, {"w": torch.ones(3)})
     given = Update({"w": torch.ones(3)})
-    active(name)[0].upload(given, visit().at(model))
+    active(name)[0].upload(given, client_context().at(model))
     assert torch.equal(given.values["w"], torch.ones(3))
 
 
 @every_active
 def test_a_state_given_to_a_new_instance_goes_on_where_the_old_one_was(name: str) -> None:
     old, new = active(name)[0], active(name)[0]
-    data = old.prepare(DATA[0], visit(0))
-    assert torch.equal(new.prepare(DATA[0], visit(0)).ids, data.ids)
+    data = old.prepare(DATA[0], client_context(0))
+    assert torch.equal(new.prepare(DATA[0], client_context(0)).ids, data.ids)
     sent = Sent((FEDAVG.architecture.initial(0),))
-    FEDAVG.local(sent, data, {}, old, visit(1))
+    FEDAVG.local(sent, data, {}, old, client_context(1))
     new.restore(old.state())
     assert same(new.state(), old.state())
-    ours, theirs = (FEDAVG.local(sent, data, {}, d, visit(2)).upload for d in (old, new))
+    ours, theirs = (FEDAVG.local(sent, data, {}, d, client_context(2)).upload for d in (old, new))
     assert same(ours.values, theirs.values)
 
 

@@ -100,9 +100,7 @@ def digest(folder: Path, source: str, helpers: str = HELPERS, attribute: str = "
         ),
     ],
 )
-def test_what_an_object_does_not_use_leaves_its_digest_as_it_is(
-    folder: Path, old: str, new: str
-) -> None:
+def test_unused_definitions_do_not_change_a_digest(folder: Path, old: str, new: str) -> None:
     assert old in MODULE
     assert digest(folder, MODULE) == digest(folder, MODULE.replace(old, new, 1))
 
@@ -130,7 +128,7 @@ def test_what_an_object_does_not_use_leaves_its_digest_as_it_is(
         ),
     ],
 )
-def test_what_an_object_uses_changes_its_digest(folder: Path, old: str, new: str) -> None:
+def test_used_definitions_change_a_digest(folder: Path, old: str, new: str) -> None:
     assert old in MODULE
     assert digest(folder, MODULE) != digest(folder, MODULE.replace(old, new, 1))
 
@@ -419,7 +417,7 @@ def test_what_changes_what_an_object_does_changes_its_digest(folder: Path, what:
     assert digest != other
 
 
-def test_an_object_that_no_statement_names_has_the_digest_of_the_whole_file(folder: Path) -> None:
+def test_an_object_that_no_statement_binds_has_the_digest_of_the_file(folder: Path) -> None:
     source = MODULE + "\nvars()['made'] = rule\n"
     first = digest(folder, source, attribute="made")
     assert first != digest(folder, source + "# more\n", attribute="made")

@@ -34,7 +34,7 @@ def model(**settings: int | bool) -> Model:
     return Model(architecture, {"concepts.weight": torch.randn(CONCEPTS, WIDTH, generator=rng)})
 
 
-def test_the_variance_that_is_left_is_the_papers() -> None:
+def test_the_signal_share_is_that_of_the_paper() -> None:
     left = signal_share()
     assert left[0] == pytest.approx(1 - 1e-4)
     # Ho et al. 2020, section 4: at the last step nearly nothing is left (KL about 1e-5).
@@ -119,7 +119,7 @@ def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
 
 
 @pytest.mark.parametrize("draws", [0, -1, 1001])
-def test_draws_that_cannot_be_are_refused(draws: int) -> None:
+def test_numbers_of_draws_out_of_range_are_refused(draws: int) -> None:
     with pytest.raises(BadInput, match="draws of denoising takes a whole number from 1 to 1,000"):
         fa.tasks.denoising(draws=draws)
 

@@ -23,13 +23,13 @@ from fedaudit.core.files import (
 )
 
 
-def test_a_text_is_written_as_it_stands(tmp_path: Path) -> None:
+def test_line_ends_are_written_unchanged(tmp_path: Path) -> None:
     write_whole(tmp_path / "a.txt", "ä\r\nb\n")
     assert (tmp_path / "a.txt").read_bytes() == "ä\r\nb\n".encode()
     assert list(tmp_path.iterdir()) == [tmp_path / "a.txt"]
 
 
-def test_a_full_disk_leaves_what_was_there_and_nothing_half_written(
+def test_a_full_disk_leaves_the_earlier_file_and_no_partial_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(number: int) -> None:
@@ -42,7 +42,7 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_half_written(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.txt": "old"}
 
 
-def test_links_are_replaced_and_what_they_lead_to_is_not_touched(tmp_path: Path) -> None:
+def test_a_link_is_replaced_and_its_target_unchanged(tmp_path: Path) -> None:
     folder, foreign = tmp_path / "out", tmp_path / "foreign.txt"
     folder.mkdir()
     foreign.write_text("precious")
@@ -54,21 +54,21 @@ def test_links_are_replaced_and_what_they_lead_to_is_not_touched(tmp_path: Path)
     assert (folder / "a.txt").read_text() == "new"
 
 
-def test_several_may_write_one_file_at_once(tmp_path: Path) -> None:
+def test_several_threads_may_write_the_same_file_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: write_whole(tmp_path / "a.txt", str(n) * 1000), range(8)))
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert len(set((tmp_path / "a.txt").read_text())) == 1
 
 
-def test_a_folder_that_is_not_there_is_named_with_the_file_that_was_asked_for(
+def test_a_missing_folder_is_named_with_the_file(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(BadInput, match=r"gone/a\.txt could not be written \(No such file"):
         write_whole(tmp_path / "gone" / "a.txt", "new")
 
 
-def test_what_is_read_is_a_regular_file_of_text_and_not_too_large(tmp_path: Path) -> None:
+def test_only_regular_text_files_up_to_a_size_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"a": "ä"}')
     assert read_text(path, max_bytes=11) == '{"a": "ä"}'
@@ -82,7 +82,7 @@ def test_what_is_read_is_a_regular_file_of_text_and_not_too_large(tmp_path: Path
         read_text(tmp_path / "pipe", max_bytes=10)
 
 
-def test_pipes_devices_and_folders_are_refused_and_never_waited_for(tmp_path: Path) -> None:
+def test_pipes_devices_and_folders_are_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for path in (tmp_path / "pipe", tmp_path / "link", tmp_path, Path(os.devnull)):
@@ -109,7 +109,7 @@ def test_a_link_that_leads_to_itself_is_an_error_of_the_operating_system(tmp_pat
         assert raised.value.errno == errno.ELOOP
 
 
-def test_a_file_within_a_folder_is_reached_by_no_link_out_of_it(tmp_path: Path) -> None:
+def test_a_link_that_leads_out_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.txt").write_text("a")
     (tmp_path / "secret.txt").write_text("secret")
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_object_is_called_damaged(
         read_object(tmp_path / "a.json")
 
 
-def test_what_a_killed_process_left_behind_is_swept_and_nothing_else(tmp_path: Path) -> None:
+def test_only_old_partial_files_are_deleted(tmp_path: Path) -> None:
     left, new = "record.json.0123abcd.partial", "study.json.ffffffff.partial"
     others = ["mine.partial", "record.json.0123ABCD.partial", "a.0123abcd.partial.txt", "a.json"]
     (tmp_path / "folder").mkdir()
@@ -172,7 +172,7 @@ def test_a_folder_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     assert own_folder(tmp_path / "mine", "measured").is_dir()
 
 
-def test_nothing_is_added_to_a_link_or_a_pipe(tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_opened_to_append(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):

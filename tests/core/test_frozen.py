@@ -25,12 +25,12 @@ def digest(**values: float) -> str:
     return frozen_digest([Architecture("one name", partial(pretrained, **values))])
 
 
-def test_frozen_values_and_what_stands_between_them_are_told_apart() -> None:
+def test_frozen_parameters_and_their_buffers_change_the_digest() -> None:
     assert len({digest(), digest(weight=2.0), digest(mean=1.0), digest(weight=-1.0)}) == 4
     assert digest() == digest(head=5.0), "what clients train is told by the seed"
 
 
-def test_where_nothing_is_frozen_there_is_no_digest() -> None:
+def test_a_model_without_frozen_parameters_has_an_empty_digest() -> None:
     assert frozen_digest([Architecture("net", partial(nn.Linear, 2, 2))]) == ""
 
 

@@ -17,7 +17,7 @@ from fedaudit.models import architecture
         ("alexnet", torch.contiguous_format),
     ],
 )
-def test_convolutional_networks_lie_channels_last_unless_one_leaps_by_more_than_two(
+def test_convolutional_networks_are_channels_last_unless_a_stride_is_above_two(
     name: str, expected: torch.memory_format
 ) -> None:
     assert layout(architecture(name, shape=(3, 32, 32), classes=10).build()) is expected
@@ -45,13 +45,13 @@ class Viewing(nn.Module):
         return out.view(len(x), -1)
 
 
-def test_networks_with_code_of_somebody_elses_keep_their_order() -> None:
+def test_networks_with_custom_code_keep_their_layout() -> None:
     module = in_fastest_layout(nn.Sequential(Viewing(), nn.Linear(4 * 36, 2)))
     assert all(value.is_contiguous() for value in module.parameters())
     assert module(torch.zeros(2, 1, 8, 8)).shape == (2, 2)
 
 
-def test_a_network_whose_layers_somebody_watches_keeps_its_order() -> None:
+def test_networks_with_hooks_keep_their_layout() -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
     assert layout(module) is torch.channels_last
     module[0].register_forward_hook(lambda part, entered, out: out.view(len(out), -1))

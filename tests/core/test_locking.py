@@ -11,7 +11,9 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import LOCK_FILE, Lock, lock_folder
 
 
-def test_another_process_is_refused_until_the_last_holder_lets_go(tmp_path: Path) -> None:
+def test_a_locked_folder_is_refused_to_other_processes_until_the_last_reference_is_deleted(
+    tmp_path: Path,
+) -> None:
     code = "from pathlib import Path; from fedaudit.core.files import lock_folder as k; "
     command = [sys.executable, "-c", code + "k(Path('.'))"]
 
@@ -43,7 +45,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         lock_folder(tmp_path / "nowhere")
 
 
-def test_a_pipe_in_the_place_of_the_lock_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_the_lock_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LOCK_FILE)
     with pytest.raises(BadInput, match="cannot be used"):
         Lock(tmp_path)
@@ -54,7 +56,7 @@ def test_a_pipe_in_the_place_of_the_lock_is_refused_and_not_waited_for(tmp_path:
     os.close(reader)
 
 
-def test_a_link_in_the_place_of_the_lock_makes_and_changes_no_file_elsewhere(
+def test_a_link_in_place_of_the_lock_file_is_not_followed(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "folder"

@@ -36,7 +36,7 @@ def test_no_representation_prints_samples_targets_or_ids() -> None:
                 assert secret not in text
 
 
-def test_identity_still_sees_every_value_of_samples() -> None:
+def test_identities_of_samples_depend_on_every_value() -> None:
     assert canonical_repr(samples()) != canonical_repr(samples(0.5))
     assert canonical_repr(samples()) == canonical_repr(samples())
 

@@ -42,7 +42,7 @@ def test_several_labels_have_the_mean_of_their_losses_and_errors() -> None:
     assert task.width(FOUR, targets) == 2
 
 
-def test_numbers_have_the_mean_of_their_squared_errors_whichever_way_they_lie() -> None:
+def test_regression_losses_do_not_depend_on_the_shape_of_targets() -> None:
     task = task_named("regression", {})
     targets = task.targets(FOUR, torch.tensor([1, 2, 3, 4]))
     outputs = torch.tensor([1.0, 0.0, 3.0, 1.0])
@@ -121,13 +121,13 @@ def test_logits_are_read_of_objects_and_dictionaries_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_is_the_same_wherever_it_travels(name: str) -> None:
+def test_a_pickled_task_is_equal(name: str) -> None:
     task = task_named(name, {})
     assert pickle.loads(pickle.dumps(task)) == task
     assert hash(task) == hash(task_named(name, {}))
 
 
-def test_a_loss_of_ones_own_is_a_task_and_no_name_is_refused_with_the_nearest() -> None:
+def test_a_custom_loss_is_a_task_and_an_unknown_name_is_refused_with_the_nearest() -> None:
     task = task_named("torch.nn.functional:pairwise_distance", {"p": 1.0})
     one, other = torch.zeros(2, 3), torch.ones(2, 3)
     torch.testing.assert_close(task.losses(one, other), torch.full((2,), 3.0), atol=1e-4, rtol=0)
@@ -136,7 +136,7 @@ def test_a_loss_of_ones_own_is_a_task_and_no_name_is_refused_with_the_nearest() 
         task_named("regresion", {})
 
 
-def test_what_a_task_lacks_is_said_by_name() -> None:
+def test_missing_readings_of_a_task_are_named() -> None:
     said = lacking("the attack 'fta-c'", Reading.POSTERIOR, task_named("regression", {}))
     assert said == (
         "the attack 'fta-c' needs probabilities of classes, which the task 'regression' does not "
@@ -144,7 +144,7 @@ def test_what_a_task_lacks_is_said_by_name() -> None:
     )
 
 
-def test_inputs_by_name_come_out_as_they_went_in() -> None:
+def test_packed_inputs_are_unpacked_unchanged() -> None:
     given = {
         "input_ids": torch.randint(0, 30_000, (5, 7)),
         "attention_mask": torch.ones(5, 7, dtype=torch.bool),
@@ -165,14 +165,12 @@ def test_inputs_by_name_come_out_as_they_went_in() -> None:
         ({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)}, "'k' is a single number"),
     ],
 )
-def test_inputs_that_do_not_lie_side_by_side_are_refused(
-    given: dict[str, Tensor], said: str
-) -> None:
+def test_inputs_that_cannot_be_packed_are_refused(given: dict[str, Tensor], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         packed(given)
 
 
-def test_samples_keep_targets_labels_and_inputs_apart_and_together() -> None:
+def test_operations_on_samples_keep_targets_labels_and_inputs() -> None:
     classes = Samples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
     part = classes.take(slice(0, 2))
     assert part.labels is part.targets
@@ -185,7 +183,7 @@ def test_samples_keep_targets_labels_and_inputs_apart_and_together() -> None:
     assert torch.equal(both.targets, numbers.targets[[3, 1, 0]])
 
 
-def test_tokens_may_be_targets_of_their_own_and_groups_are_none() -> None:
+def test_tokens_may_be_separate_targets_but_groups_are_not() -> None:
     task, tokens = task_named("next-token", {}), torch.tensor([[1, 2, 3], [4, 5, 6]])
     books = torch.tensor([0, 7])
     assert torch.equal(task.targets(tokens, books), tokens)
@@ -222,13 +220,13 @@ def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
         (_endless, "infinite or not a number for 3 of 3 samples before"),
     ],
 )
-def test_a_loss_that_no_sample_has_to_itself_is_refused(loss: PerSampleLoss, said: str) -> None:
+def test_a_loss_that_mixes_samples_is_refused(loss: PerSampleLoss, said: str) -> None:
     net = Architecture("net", partial(nn.Linear, 3, 1), task=of_loss("own", loss))
     with pytest.raises(BadInput, match=said):
         refuse_unfit(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
 
 
-def test_targets_of_a_task_of_ones_own_that_are_no_numbers_are_refused() -> None:
+def test_targets_of_a_custom_task_that_are_no_numbers_are_refused() -> None:
     given = Samples(torch.zeros(2, 3), torch.tensor([0.0, float("nan")]))
     with pytest.raises(BadInput, match="1 of 2 targets are infinite or not a number"):
         samples_of_task(given, of_loss("own", _centred))
@@ -267,7 +265,7 @@ def test_a_loss_is_called_with_its_settings_or_refused() -> None:
         (functional.cross_entropy, "cross_entropy returns one number for all samples"),
         (functional.mse_loss, "give the task 'regression' instead"),
         (nn.CrossEntropyLoss, "CrossEntropyLoss is a class"),
-        (partial(functional.l1_loss, reduction="sum"), "give such a function"),
+        (partial(functional.l1_loss, reduction="sum"), "give one"),
     ],
 )
 def test_a_loss_of_torch_that_is_no_loss_per_sample_is_refused_at_once(

@@ -10,14 +10,14 @@ from torch import nn
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.tasks import binary, regression
 from fedaudit.core.values import Architecture, Setting
-from fedaudit.defenses import made
+from fedaudit.defenses import create_defense
 from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.soft_labels import class_count
-from fedaudit.fl.hooks import Chain, Plan, Visit
+from fedaudit.fl.hooks import Chain, ClientContext, Plan
 from fedaudit.models import architecture
 
 
@@ -82,21 +82,23 @@ def test_more_classes_a_client_than_there_are_are_refused(kind: type[ClassGuided
 def test_a_coalition_that_names_a_client_twice_or_nobody_is_refused(name: str) -> None:
     for coalition in ((0, 0), (), (2, 0, 2)):
         with pytest.raises(BadInput, match="at least one and each once"):
-            made(name, {}, coalition=coalition)
+            create_defense(name, {}, coalition=coalition)
 
 
 def test_classes_are_dealt_only_where_a_task_has_some() -> None:
     net = replace(GROUP_NORM.architecture, task=regression())
     deals = ClassGuided(members=(0, 1))
     deals.refuse_misfit(GROUP_NORM)
-    with pytest.raises(Unsupported, match="deals classes, which the task 'regression'"):
+    with pytest.raises(Unsupported, match="assigns classes, which the task 'regression'"):
         deals.refuse_misfit(replace(GROUP_NORM, architecture=net))
 
 
 def test_one_logit_stands_for_two_classes() -> None:
     net = Architecture("one", partial(nn.Linear, 3, 1), (("classes", 1),), task=binary())
-    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1)
-    assert class_count(visit.at(net.initial(0)), torch.zeros(2, 3)) == 2
+    client_context = ClientContext(
+        round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1
+    )
+    assert class_count(client_context.at(net.initial(0)), torch.zeros(2, 3)) == 2
 
 
 @pytest.mark.parametrize("name", ["mixup", "ldp-laplace"])
@@ -104,7 +106,7 @@ def test_what_changes_features_refuses_whole_numbers(name: str) -> None:
     settings: dict[str, Setting] = (
         {"alpha": 1.0} if name == "mixup" else {"epsilon": 1.0, "clip": 1.0}
     )
-    defense = made(name, settings, coalition=(0,))
+    defense = create_defense(name, settings, coalition=(0,))
     defense.refuse_misfit(GROUP_NORM)
-    with pytest.raises(BadInput, match="whole ones, such as tokens or classes"):
+    with pytest.raises(BadInput, match="whole numbers, such as tokens or classes"):
         defense.refuse_misfit(replace(GROUP_NORM, whole=True))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses.planted import SIGNS, distance_between, distance_from_others, values_on
+from fedaudit.defenses.planted import SIGNS, activations_on, distance_between, distance_from_others
 from fedaudit.models import MLP
 
 
@@ -173,7 +173,7 @@ def test_a_sign_leaves_model_and_samples_as_they_are(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["moved-row", "rewritten-row", "moved-weights"])
 def test_change_needs_the_round_before(name: str) -> None:
-    with pytest.raises(Unsupported, match="in the first round take others"):
+    with pytest.raises(Unsupported, match="use other signs in the first round"):
         look(name, PLAIN)
     other = model([[1.0, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3)
     with pytest.raises(Unsupported, match="other layers"):
@@ -181,11 +181,11 @@ def test_change_needs_the_round_before(name: str) -> None:
 
 
 def test_how_units_act_needs_samples() -> None:
-    with pytest.raises(BadInput, match=r"three samples .* or more, got 2"):
+    with pytest.raises(BadInput, match=r"at least three of the client.s samples, got 2"):
         look("lone-units", PLAIN, samples=own([1.0, 0.0], [0.0, 1.0]))
 
 
 def test_units_are_seen_before_their_relu() -> None:
-    first, second = values_on(PLAIN, POINTS)
+    first, second = activations_on(PLAIN, POINTS)
     assert first.tolist() == POINTS.features.tolist()
     assert second.tolist() == [[1.0, 1.0], [1.0, -1.0], [3.0, 3.0], [0.0, 0.0]]

@@ -35,7 +35,7 @@ def handled(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
     signal.signal(number, before)
 
 
-def test_a_signal_is_heard_afterwards(handled: signal.Signals) -> None:
+def test_a_deferred_signal_is_handled_afterwards(handled: signal.Signals) -> None:
     done = list[int]()
     with pytest.raises(Stopped):
         send_and_go_on(handled, done)
@@ -52,7 +52,7 @@ def send_and_go_on(number: signal.Signals, done: list[int]) -> None:
         done.append(number)
 
 
-def test_processes_that_are_started_inside_hear_none() -> None:
+def test_processes_that_are_started_inside_receive_no_signal() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with uninterrupted():
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= BOTH
@@ -66,7 +66,7 @@ def test_a_signal_that_is_ignored_stays_so(handled: signal.Signals) -> None:
         os.kill(os.getpid(), handled)
 
 
-def test_another_thread_has_no_signals_to_put_off(handled: signal.Signals) -> None:
+def test_another_thread_defers_no_signals(handled: signal.Signals) -> None:
     found = list[object]()
 
     def look() -> None:

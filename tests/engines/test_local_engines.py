@@ -27,7 +27,7 @@ def test_fewer_than_one_worker_is_refused(count: int) -> None:
         Workers(count)
 
 
-def test_threads_are_one_inside_and_as_before_afterwards() -> None:
+def test_one_thread_is_used_inside_and_the_earlier_number_afterwards() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -59,7 +59,7 @@ def test_results_come_in_the_order_of_the_items(engine: Engine) -> None:
     contract.results_come_in_the_order_of_the_items(engine)
 
 
-def test_a_refusal_comes_through_as_it_was_said(engine: Engine) -> None:
+def test_an_error_of_a_worker_is_raised_unchanged(engine: Engine) -> None:
     contract.a_refusal_comes_through_as_it_was_said(engine)
 
 
@@ -68,12 +68,12 @@ def test_an_item_finds_its_shard(engine: Engine) -> None:
     contract.work_is_done_on_one_thread(engine)
 
 
-def test_tensors_come_through_as_they_are(workers: Engine) -> None:
+def test_tensors_are_sent_unchanged(workers: Engine) -> None:
     contract.tensors_come_through_as_they_are(workers)
     contract.tensors_that_came_through_can_be_written_to(workers)
 
 
-def test_messages_are_as_long_as_they_must(workers: Engine) -> None:
+def test_messages_contain_no_more_than_needed(workers: Engine) -> None:
     much = torch.arange(2_000_000)
     with workers.session(contract.untouched, 0) as run:
         assert all(torch.equal(back, much) for back in run([much] * 5))
@@ -90,7 +90,7 @@ def test_work_that_cannot_be_sent_to_another_process_is_refused(workers: Engine)
         list(run([torch.ones(1)]))
 
 
-def test_results_that_nobody_asked_for_any_more_are_of_no_other_items(workers: Engine) -> None:
+def test_discarded_results_are_not_those_of_other_items(workers: Engine) -> None:
     with workers.session(contract.product, 10) as run:
         for result in run(range(9)):
             assert result == 0
@@ -104,7 +104,9 @@ def noted(folder: Path, item: int) -> bytes:
     return bytes(1_000_000)
 
 
-def test_what_nobody_asks_for_is_neither_done_nor_kept(workers: Engine, tmp_path: Path) -> None:
+def test_items_without_a_request_are_neither_processed_nor_kept(
+    workers: Engine, tmp_path: Path
+) -> None:
     tracemalloc.start()
     try:
         with workers.session(noted, tmp_path) as run:
@@ -160,7 +162,7 @@ def no_answer(shared: object, item: str) -> object:
 
 
 @pytest.mark.slow
-def test_work_goes_on_after_what_cannot_be_read_on_either_side(workers: Engine) -> None:
+def test_a_worker_continues_after_a_value_that_cannot_be_unpickled(workers: Engine) -> None:
     with workers.session(no_answer, 0) as run:
         for item, said in (("unreadable", "not to be read"), ("unsendable", "pickle")):
             with pytest.raises((BadInput, TypeError), match=said):

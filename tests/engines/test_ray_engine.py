@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.importing import look_in
+from fedaudit.core.importing import add_module_folders
 from fedaudit.engines.base import Counted, Engine
 from fedaudit.engines.ray_cluster import RayCluster
 from fedaudit.study.running.run import run_study
@@ -89,7 +89,7 @@ def warning(shared: object, text: str) -> None:
     logging.getLogger("fedaudit").warning(text)
 
 
-def test_what_workers_have_to_say_is_said_once(
+def test_log_messages_of_workers_are_shown_once(
     cluster: RayCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with cluster.session(warning, ()) as run:
@@ -97,7 +97,7 @@ def test_what_workers_have_to_say_is_said_once(
     assert caplog.messages == ["the slower exact way"]
 
 
-def test_what_a_script_defines_travels_and_what_no_process_can_have_is_refused(
+def test_definitions_of_a_script_are_sent_and_unpicklable_values_are_refused(
     cluster: RayCluster,
 ) -> None:
     def sum_of(shared: int, item: int) -> int:
@@ -157,7 +157,7 @@ def test_workers_find_modules_beside_a_study(
     (tmp_path / "beside_a_study.py").write_text(
         "def times(shared, item):\n    return shared * item\n"
     )
-    look_in([str(tmp_path)])
+    add_module_folders([str(tmp_path)])
     work = importlib.import_module("beside_a_study").times
     with cluster.session(work, 3) as run:
         assert list(run([1, 2])) == [3, 6]
@@ -170,7 +170,7 @@ def test_workers_find_modules_beside_a_study(
         RayError("Token authentication is enabled but no authentication token was found. Ensure"),
     ],
 )
-def test_a_connection_that_fails_tells_of_the_token_that_clusters_may_ask_for(
+def test_a_failed_connection_explains_the_token_of_clusters(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     import ray
@@ -221,8 +221,8 @@ class Given(NamedTuple):
 
 
 def killed_in_round_2(given: Given, item: object) -> object:
-    visit = getattr(item, "visit", None)
-    at = (visit.round, visit.client) if visit else (item.round.index, item.number)  # type: ignore[attr-defined]
+    context = getattr(item, "client_context", None)
+    at = (context.round, context.client) if context else (item.round.index, item.number)  # type: ignore[attr-defined]
     marker = given.folder / given.work.__name__
     if at == (2, 1) and not marker.exists():
         marker.touch()
@@ -230,14 +230,14 @@ def killed_in_round_2(given: Given, item: object) -> object:
     return given.work(given.shared, item)
 
 
-def test_a_study_has_the_same_hash_when_workers_are_killed_in_mid_round(
+def test_a_study_has_the_same_hash_when_workers_are_killed_during_a_round(
     cluster: RayCluster, here: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     died = tmp_path / "died"
     died.mkdir()
     with caplog.at_level(logging.WARNING, "fedaudit"):
         found = hashed(tmp_path / "study", Fatal(RayCluster(workers=2), died))
-    assert sorted(one.name for one in died.iterdir()) == ["_measure_block", "visited"]
+    assert sorted(one.name for one in died.iterdir()) == ["_measure_block", "run_client"]
     assert caplog.text.count("a Ray worker was lost") >= 2
     assert found == here
 

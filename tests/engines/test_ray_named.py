@@ -33,12 +33,12 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ray://head:10001", "ray://head:10001"),
     ],
 )
-def test_a_name_says_which_cluster(name: str, address: str) -> None:
+def test_the_name_of_an_engine_states_the_cluster(name: str, address: str) -> None:
     assert engine_named(name, 3) == RayCluster(address, 3)
 
 
 @pytest.mark.parametrize("name", ["flower", "ray:", "Ray", ""])
-def test_another_name_is_refused_with_those_that_there_are(name: str) -> None:
+def test_an_unknown_engine_is_refused_with_the_existing_names(name: str) -> None:
     with pytest.raises(BadInput, match=r'no engine named .* "ray:auto"'):
         engine_named(name, 1)
 
@@ -62,7 +62,7 @@ def test_an_impossible_cluster_is_refused(address: str, workers: int) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_cluster_of_this_machine_has_a_worker_a_core_unless_told() -> None:
+def test_a_local_cluster_has_one_worker_per_core_by_default() -> None:
     assert RayCluster().count >= 1
     assert RayCluster(workers=5).count == 5
 

@@ -38,8 +38,8 @@ def killing_its_machine_in_round_2(given: Given, item: object) -> object:
     """The work; in round 2 no result comes before the second machine is gone."""
     import ray
 
-    visit = getattr(item, "visit", None)
-    if visit is not None and visit.round == 2:
+    client_context = getattr(item, "client_context", None)
+    if client_context is not None and client_context.round == 2:
         if ray.get_runtime_context().get_node_id() != given.head:
             given.marker.touch()
             # Ray's process for the machine, which is every worker's parent, and this worker.
@@ -121,7 +121,7 @@ def test_a_study_on_two_machines_has_the_hash_that_it_has_on_one(
     assert len(list(machines.iterdir())) == 2, "both have worked"
 
 
-def test_a_study_has_the_same_hash_when_a_machine_is_lost_in_mid_round(
+def test_a_study_has_the_same_hash_when_a_machine_is_lost_during_a_round(
     two_machines: RayCluster, tmp_path: Path
 ) -> None:
     study = quick_study(training={"rounds": 3})

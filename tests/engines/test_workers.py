@@ -29,7 +29,7 @@ from tests.programs import heeding
 
 
 @pytest.mark.slow
-def test_a_session_that_was_left_does_no_more_work() -> None:
+def test_a_closed_session_does_no_more_work() -> None:
     shards = SharedByKey(a=torch.zeros(2), b=torch.ones(2))
     with Workers(1).session(contract.one_shard, shards) as run:
         results = run(["b", "a", "b"])
@@ -46,7 +46,7 @@ def size_or_signal(shared: bytes, item: int) -> int:
 
 
 @pytest.mark.slow
-def test_what_is_shared_stays_with_the_workers_and_one_that_was_ended_is_told_of() -> None:
+def test_shared_values_are_sent_once_and_a_killed_worker_is_reported() -> None:
     shared = bytes(20_000_000)
     tracemalloc.start()
     try:
@@ -72,7 +72,7 @@ def little_or_much(told: Path, size: int) -> object:
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_ended_while_it_writes_is_told_of(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_while_it_writes_is_reported(tmp_path: Path) -> None:
     told = tmp_path / "worker"
     with Workers(1).session(little_or_much, told) as run:
         results = run([1, 50_000_000])
@@ -93,7 +93,7 @@ def hunger(shared: object, item: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_cannot_hold_what_it_is_sent_is_told_of(
+def test_a_worker_without_memory_for_a_message_is_reported(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with Workers(1).session(hunger, 0) as run:
@@ -127,7 +127,7 @@ def alive(pids: list[int]) -> bool:
     return any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_worker_whose_process_nobody_knows_ends_with_its_pipe() -> None:
+def test_a_worker_of_unknown_process_number_ends_with_its_pipe() -> None:
     ours, theirs = get_context("spawn").Pipe()
     worker = _Worker(SpawnProcess(), ours)
     for _ in range(2):
@@ -183,7 +183,7 @@ def test_workers_end_with_the_program_when_their_end_was_interrupted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("owner", "moment"), [(Connection, "send_bytes"), (local, "wait")])
-def test_a_session_that_was_interrupted_in_mid_sentence_is_over(
+def test_a_session_that_was_interrupted_during_a_message_is_closed(
     owner: object, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = Begun()
@@ -203,7 +203,7 @@ def test_sessions_leave_nothing_open() -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_a_session_ends_where_the_system_buries_the_dead() -> None:
+def test_a_session_ends_if_the_system_reaps_processes() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         begun = Begun()
@@ -287,7 +287,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_program_ends_whose_session_was_never_left(tmp_path: Path) -> None:
+def test_a_program_ends_although_its_session_is_open(tmp_path: Path) -> None:
     script = tmp_path / "unfinished.py"
     script.write_text(UNFINISHED)
     ended = subprocess.run([sys.executable, script], capture_output=True, timeout=300, check=False)
@@ -304,7 +304,7 @@ with Workers(1).session(math.gcd, 4) as run:
 
 
 @pytest.mark.slow
-def test_a_script_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_a_script_without_a_main_block_gets_an_explanation(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)
     ended = subprocess.run(
@@ -336,20 +336,20 @@ def left(shared: object, item: object) -> None:
 
 
 @pytest.mark.parametrize("job", [(refused, 0), (refused, Unreadable())], ids=["work", "job"])
-def test_an_error_that_comes_again_says_once_where_it_was_raised(job: object) -> None:
+def test_a_repeated_error_has_its_traceback_once(job: object) -> None:
     for outcome in outcomes(job, 1, 2, 3):
         assert isinstance(outcome.error, ValueError)
         assert len(outcome.error.__notes__) == 1
 
 
-def test_work_that_exits_is_refused_and_the_worker_serves_on() -> None:
+def test_work_that_exits_is_refused_and_the_worker_continues() -> None:
     first, second = outcomes((left, 0), 3, 4)
     assert isinstance(first.error, BadInput)
     assert "custom code ended the program (SystemExit: 3, in test_workers.py" in str(first.error)
     assert "SystemExit: 4" in str(second.error)
 
 
-def test_a_worker_ends_in_silence_when_nobody_waits_for_its_answer(
+def test_a_worker_ends_without_output_when_the_pipe_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def hear_two(pipe: Connection, came: "SimpleQueue[bytes]") -> None:

@@ -19,7 +19,7 @@ from fedaudit.fl.algorithms.base import Cluster
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca, losses
 from fedaudit.fl.algorithms.ifca_mir import GUESS, IfcaMir, IfcaMirOfClients, Preference, shortage
-from fedaudit.fl.hooks import Chain, Visit
+from fedaudit.fl.hooks import Chain, ClientContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update
@@ -129,12 +129,14 @@ def test_clients_that_explore_choose_at_random_and_then_by_loss() -> None:
     first, second = simulate(Ifca(TINY, HOW, 2, explore=1), many, rounds=2, seed=5)
     assert 15 <= choices(first).count("model-0") <= 45
     for client, data in many.items():
-        found = losses(second.sent[client], data, visit(client))
+        found = losses(second.sent[client], data, client_context(client))
         assert second.chosen[client] == f"model-{int(found.argmin())}"
 
 
-def visit(client: int) -> Visit:
-    return Visit(round=1, rounds=1, client=client, cohort=(client,), weights={client: 1.0}, seed=1)
+def client_context(client: int) -> ClientContext:
+    return ClientContext(
+        round=1, rounds=1, client=client, cohort=(client,), weights={client: 1.0}, seed=1
+    )
 
 
 def test_who_minds_the_risk_leaves_the_risky_model() -> None:
@@ -226,7 +228,7 @@ def test_thresholds_are_each_clients_own_and_lie_where_they_should() -> None:
 
 def test_mean_losses_are_those_of_all_the_clients_data() -> None:
     models = tuple(TINY.initial(seed) for seed in (1, 2))
-    found = losses(Sent(models), TWO_KINDS[0], visit(0))
+    found = losses(Sent(models), TWO_KINDS[0], client_context(0))
     for model, loss in zip(models, found, strict=True):
         outputs = model.module()(TWO_KINDS[0].features).detach()
         expected = nn.functional.cross_entropy(outputs, TWO_KINDS[0].labels)
@@ -236,7 +238,7 @@ def test_mean_losses_are_those_of_all_the_clients_data() -> None:
 def test_noise_that_cancels_between_clients_is_refused_where_models_are_averaged_apart() -> None:
     noisy = NeutralNoise(members=(0, 1))
     for defense in (noisy, Chain((noisy,))):
-        with pytest.raises(Unsupported, match="averages those of each model by themselves"):
+        with pytest.raises(Unsupported, match="averages the clients of each model separately"):
             run(Ifca(TINY, HOW), defenses={0: defense})
     silent = NeutralNoise(members=(0, 1), sigma=0.0)
     assert run(Ifca(TINY, HOW), rounds=1, defenses={0: silent})
@@ -244,7 +246,7 @@ def test_noise_that_cancels_between_clients_is_refused_where_models_are_averaged
 
 def test_an_upload_of_a_model_that_there_is_not_is_refused() -> None:
     algorithm = Ifca(TINY, HOW, 2)
-    with pytest.raises(BadInput, match="trained model 2, and there are 2"):
+    with pytest.raises(BadInput, match="trained model 2, but there are 2"):
         algorithm.fold(algorithm.start(1), {0: Update({}, choice=2)}, {0: 1.0})
 
 
@@ -313,7 +315,7 @@ def test_a_clients_losses_are_those_of_what_it_trains_on() -> None:
             data.ids,
         )
         as_it_is, with_odd_ones = (
-            algorithm.choose(sent, given, {}, visit(client)) for given in (data, odd)
+            algorithm.choose(sent, given, {}, client_context(client)) for given in (data, odd)
         )
         assert with_odd_ones == as_it_is
 
@@ -327,11 +329,15 @@ def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("memory/0/choice", torch.tensor(2), "trained model 2, and there are 2"),
-        ("memory/0/choice", torch.tensor(-1), "trained model -1"),
-        ("memory/0/choice", torch.zeros(3).long(), r"its choice has shape \(3,\)"),
-        ("memory/0/choice", torch.tensor(1.5), "its choice has shape"),
-        ("memory/0/nothing", torch.tensor(0), "trained model none"),
+        ("memory/0/choice", torch.tensor(2), "model 2 as its last choice, but there are 2"),
+        ("memory/0/choice", torch.tensor(-1), "model -1 as its last choice"),
+        (
+            "memory/0/choice",
+            torch.zeros(3).long(),
+            r"choice in the memory of client 0 has shape \(3,\)",
+        ),
+        ("memory/0/choice", torch.tensor(1.5), "the choice in the memory of client 0 has shape"),
+        ("memory/0/nothing", torch.tensor(0), "no model as its last choice"),
         ("server/server/risk", torch.tensor([7.0, 0.5]), "its models' risks"),
         ("server/server/round", torch.tensor(5), "of round 5"),
     ],
@@ -355,7 +361,7 @@ def test_what_no_run_can_have_come_to_is_refused(
     like = tensors.get(name)
     tensors[name] = value if like is None else value.to(like.dtype)
     write_tensors(tensors, checkpoint, notes)
-    with pytest.raises(Damaged, match=f"{says}.*afresh") as refused:
+    with pytest.raises(Damaged, match=f"{says}.*start again") as refused:
         go_on()
     assert "\n" not in str(refused.value)
 

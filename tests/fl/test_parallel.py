@@ -9,7 +9,7 @@ from torch.nn import functional
 from fedaudit.core.modules import loaded
 from fedaudit.core.values import Architecture
 from fedaudit.fl.training import parallel as module
-from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
+from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
 from fedaudit.models import architecture
 
 
@@ -18,11 +18,11 @@ def mlp(dropout: float) -> Architecture:
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
-    assert side_by_side(lambda item: item * item, range(7)) == [0, 1, 4, 9, 16, 25, 36]
+    assert run_in_parallel(lambda item: item * item, range(7)) == [0, 1, 4, 9, 16, 25, 36]
 
 
 def test_of_nothing_nothing_is_made() -> None:
-    assert side_by_side(lambda item: item, []) == []
+    assert run_in_parallel(lambda item: item, []) == []
 
 
 def test_every_worker_calculates_on_one_thread_and_the_caller_gets_its_own_count_back(
@@ -32,7 +32,7 @@ def test_every_worker_calculates_on_one_thread_and_the_caller_gets_its_own_count
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert side_by_side(lambda _: torch.get_num_threads(), range(6)) == [1] * 6
+        assert run_in_parallel(lambda _: torch.get_num_threads(), range(6)) == [1] * 6
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -43,12 +43,12 @@ def test_as_many_items_are_worked_on_at_once_as_there_are_cores(
 ) -> None:
     monkeypatch.setattr(module, "_cores", lambda: 2)
     both = threading.Barrier(2, timeout=20)
-    assert side_by_side(lambda _: both.wait() >= 0, range(4)) == [True] * 4
+    assert run_in_parallel(lambda _: both.wait() >= 0, range(4)) == [True] * 4
 
 
 def test_alone_means_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_cores", lambda: 4)
-    workers = side_by_side(lambda _: threading.get_ident(), range(8), alone=True)
+    workers = run_in_parallel(lambda _: threading.get_ident(), range(8), alone=True)
     assert len(set(workers)) == 1
 
 
@@ -56,18 +56,18 @@ def test_the_global_generator_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "_cores", lambda: 4)
     model = mlp(0.0).initial(1)
     before = torch.get_rng_state()
-    side_by_side(lambda number: loaded(model, f"use {number}"), range(40))
+    run_in_parallel(lambda number: loaded(model, f"use {number}"), range(40))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_fault_in_one_item_is_the_callers() -> None:
     with pytest.raises(ZeroDivisionError):
-        side_by_side(lambda item: 1 / item, [1, 0, 2])
+        run_in_parallel(lambda item: 1 / item, [1, 0, 2])
 
 
 def test_only_dropout_that_drops_draws() -> None:
-    assert draws_as_it_trains(mlp(0.5).initial(1))
-    assert not draws_as_it_trains(mlp(0.0).initial(1))
+    assert uses_global_rng(mlp(0.5).initial(1))
+    assert not uses_global_rng(mlp(0.0).initial(1))
 
 
 class Dropping(nn.Module):
@@ -94,4 +94,4 @@ class Dropping(nn.Module):
     ],
 )
 def test_whatever_may_draw_as_it_trains_does(make: Callable[[], nn.Module], draws: bool) -> None:
-    assert draws_as_it_trains(Architecture("made", make).initial(1)) is draws
+    assert uses_global_rng(Architecture("made", make).initial(1)) is draws

@@ -14,7 +14,7 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples,
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Defense, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Upload
@@ -81,17 +81,17 @@ def test_rounds_are_made_when_they_are_asked_for() -> None:
 class Noting(Defense):
     """Notes what it is told."""
 
-    prepared: ClassVar[list[Visit]] = []
-    turns: ClassVar[list[Turn]] = []
+    prepared: ClassVar[list[ClientContext]] = []
+    turns: ClassVar[list[TrainingContext]] = []
     seen: int = field(default=0)
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
-        self.prepared.append(visit)
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        self.prepared.append(client_context)
         return replace(data, features=data.features + 1)
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        self.turns.append(turn)
-        assert torch.equal(data.features, DATA[turn.client].features + 1), "prepared once"
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        self.turns.append(context)
+        assert torch.equal(data.features, DATA[context.client].features + 1), "prepared once"
         return data
 
 
@@ -101,10 +101,15 @@ def test_a_defense_is_prepared_once_and_told_of_each_round() -> None:
     rounds = list(simulate(FEDAVG, DATA, rounds=2, seed=9, defenses={3: Noting()}))
     (prepared,) = Noting.prepared
     assert (prepared.round, prepared.client, prepared.cohort) == (0, 3, tuple(DATA))
-    for turn, round in zip(Noting.turns, rounds, strict=True):
-        assert (turn.round, turn.rounds, turn.client, turn.seed) == (round.index, 2, 3, 9)
-        assert (turn.cohort, turn.weights) == (round.asked, round.weights)
-        assert torch.equal(flat(turn.received.params), flat(round.sent[3].model.params))
+    for context, round in zip(Noting.turns, rounds, strict=True):
+        assert (context.round, context.rounds, context.client, context.seed) == (
+            round.index,
+            2,
+            3,
+            9,
+        )
+        assert (context.cohort, context.weights) == (round.asked, round.weights)
+        assert torch.equal(flat(context.received.params), flat(round.sent[3].model.params))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +137,9 @@ def same(model: Model) -> Model:
 @pytest.mark.parametrize(
     ("server", "says"),
     [
-        (Tampering({7: same, 1: same}), r"clients \[7\], which never come: there are 5 clients"),
+        (Tampering({7: same, 1: same}), r"clients \[7\], which do not exist: there are 5 clients"),
         (Tampering({1: same}, frozenset({0})), r"rounds \[0\].* and rounds 1 to 2"),
-        (Tampering({1: same}, frozenset({1, 3})), r"rounds \[3\], which never come"),
+        (Tampering({1: same}, frozenset({1, 3})), r"rounds \[3\], which do not exist"),
         (Tampering({2: same}, frozenset({2})), ""),
     ],
 )
@@ -158,7 +163,7 @@ class Scaled(Defense):
     factor: object = field(default=abs)
     levels: list[float] = field(default_factory=lambda: [0.5])
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         return upload
 
 
@@ -241,18 +246,22 @@ def without(name: str) -> Callable[[Params], Params]:
 @pytest.mark.parametrize(
     ("alter", "round", "said"),
     [
-        (dict, "-5", r"of round -5, and the run has 3"),
+        (dict, "-5", "of round -5, but the run has 3 rounds"),
         (dict, "0", "of round 0"),
         (dict, "4", "of round 4"),
         (dict, "9" * 300, "of round 999"),
         (dict, "one", "invalid literal"),
         (without("server/params/weight"), "1", "missing or too many, such as 'params/weight'"),
         (lambda t: t | {"server/params/more": torch.ones(1)}, "1", "such as 'params/more'"),
-        (lambda t: t | {"server/params/bias": torch.ones(7)}, "1", "'params/bias' is of another"),
+        (
+            lambda t: t | {"server/params/bias": torch.ones(7)},
+            "1",
+            "'params/bias' has another shape",
+        ),
         (
             lambda t: t | {"server/params/bias": torch.ones(2, dtype=torch.float64)},
             "1",
-            "'params/bias' is of another",
+            "'params/bias' has another shape",
         ),
         (lambda t: t | {"memory/99/x": torch.ones(1)}, "1", "has client 99"),
         (lambda t: t | {"defense/-1/x": torch.ones(1)}, "1", "has client -1"),
@@ -267,7 +276,7 @@ def test_a_standing_that_the_run_cannot_have_is_refused_in_one_sentence(
     list(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
     tensors, notes = read_tensors(checkpoint)
     write_tensors(alter(tensors), checkpoint, notes | {"round": round})
-    with pytest.raises(Damaged, match=f"{said}.*delete it to start afresh") as refused:
+    with pytest.raises(Damaged, match=f"{said}.*delete it to start again") as refused:
         next(simulate(FEDAVG, DATA, rounds=3, seed=0, checkpoint=checkpoint))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
@@ -280,7 +289,7 @@ class Learning(Defense):
     level: torch.Tensor = field(default_factory=lambda: torch.zeros(2))
     seen: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         self.level, self.seen = self.level + 1, torch.cat([self.seen, torch.ones(1)])
 
     def state(self) -> Params:
@@ -296,9 +305,12 @@ class Learning(Defense):
         (without("defense/0/level"), "missing or too many, such as 'level'"),
         (lambda t: t | {"defense/0/more": torch.ones(1)}, "such as 'more'"),
         (lambda t: t | {"defense/1/level": torch.ones(2)}, "such as 'level'"),
-        (lambda t: t | {"defense/0/level": torch.ones(3)}, "'level' is of another .* client 0's"),
-        (lambda t: t | {"defense/0/level": torch.ones(2).int()}, "'level' is of another"),
-        (lambda t: t | {"defense/0/seen": torch.ones(1, 1)}, "'seen' is of another"),
+        (
+            lambda t: t | {"defense/0/level": torch.ones(3)},
+            "'level' has another shape .* client 0's",
+        ),
+        (lambda t: t | {"defense/0/level": torch.ones(2).int()}, "'level' has another shape"),
+        (lambda t: t | {"defense/0/seen": torch.ones(1, 1)}, "'seen' has another shape"),
     ],
 )
 def test_a_state_that_a_defense_cannot_have_is_refused_in_one_sentence(
@@ -316,6 +328,6 @@ def test_a_state_that_a_defense_cannot_have_is_refused_in_one_sentence(
     tensors, notes = read_tensors(checkpoint)
     assert next(run()).index == 2, "what has grown is taken up"
     write_tensors(alter(tensors), checkpoint, notes)
-    with pytest.raises(Damaged, match=f"{said}.*delete it to start afresh") as refused:
+    with pytest.raises(Damaged, match=f"{said}.*delete it to start again") as refused:
         next(run())
     assert "\n" not in str(refused.value)

@@ -20,7 +20,7 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.evaluation.uploads import update_notes
 from fedaudit.fl.algorithms import base as module
-from fedaudit.fl.algorithms.base import Algorithm, StoredUploads, made_of
+from fedaudit.fl.algorithms.base import Algorithm, StoredUploads, map_uploads
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca
@@ -151,7 +151,7 @@ def test_gradients_are_stored_with_their_buffers(tmp_path: Path) -> None:
 def test_another_process_gets_a_dictionary(tmp_path: Path) -> None:
     with holding(0, 0):
         store = filled(3, tmp_path)
-        lazy = made_of(store, lambda client, one: 10 * client)
+        lazy = map_uploads(store, lambda client, one: 10 * client)
     copy = pickle.loads(pickle.dumps(store))
     assert isinstance(copy, dict)
     for number, one in copy.items():

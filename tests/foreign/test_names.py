@@ -98,13 +98,13 @@ def test_names_and_numbers_are_not_taken_for_each_other(tmp_path: Path) -> None:
     audit = fedaudit.fair_split(named, audited=10).audit
     with (
         fedaudit.record(tmp_path / "named", net, audit, attacks=FEW, strict=True) as recorder,
-        pytest.raises(BadInput, match=r"client '0' is called by number, .* audited by name"),
+        pytest.raises(BadInput, match=r"client '0' is given by its number, .* by their name"),
     ):
         recorder.round(1, sent=BASE, uploads={0: BASE, 1: BASE})
     audit = fedaudit.fair_split(numbered, audited=10).audit
     with (
         fedaudit.record(tmp_path / "numbered", net, audit, attacks=FEW, strict=True) as recorder,
-        pytest.raises(BadInput, match=r"client 'd' is called by name, .* audited by number"),
+        pytest.raises(BadInput, match=r"client 'd' is given by its name, .* by their number"),
     ):
         recorder.round(1, sent=BASE, uploads={"d": BASE})
 
@@ -116,7 +116,9 @@ def test_names_of_digits_are_numbers() -> None:
 
 @pytest.mark.parametrize("number", [-1, 10**9 + 1])
 def test_no_audited_client_has_such_a_number(number: int) -> None:
-    with pytest.raises(BadInput, match=rf"whole numbers from 0 to 10+, or names, got {number}"):
+    with pytest.raises(
+        BadInput, match=rf"has the number {number}; give whole numbers from 0 to 10+"
+    ):
         fedaudit.fair_split({number: data()["d"]}, audited=10)
 
 

@@ -368,7 +368,7 @@ def test_uploads_of_a_part_of_the_names_leave_the_rest_as_it_was_sent(tmp_path: 
             BadInput, match="of client 0: its upload holds another part of the model"
         ):
             recorder.round(2, sent=net, uploads=dict[int, Weights]({0: upload, 1: net, 2: net}))
-        with pytest.raises(BadInput, match=r"has 'elsewhere', which the model .* has not"):
+        with pytest.raises(BadInput, match=r"has 'elsewhere', which the model .* lacks"):
             recorder.round(2, sent=net, uploads={0: {"elsewhere": value}})
     (stored,) = read_measured(tmp_path)
     frozen = deepcopy(net).requires_grad_(False)
@@ -382,7 +382,7 @@ def test_uploads_of_a_part_of_the_names_leave_the_rest_as_it_was_sent(tmp_path: 
 def test_a_linear_model_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: Path) -> None:
     split, train = data((12,), CLASSES, False)
     models = {c: LogisticRegression().fit(x.numpy(), y.numpy()) for c, (x, y) in train.items()}
-    with pytest.raises(BadInput, match=r"makes a LogisticRegression; .*coef_, intercept_"):
+    with pytest.raises(BadInput, match=r"returns a LogisticRegression; .*coef_, intercept_"):
         fedaudit.record(tmp_path, lambda: models[0], split.audit)
     uploads = {c: [model.coef_, model.intercept_] for c, model in models.items()}
     sent = [np.zeros((CLASSES, 12)), np.zeros(CLASSES)]
@@ -410,7 +410,7 @@ def test_a_linear_model_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: 
 )
 def test_samples_that_are_none_are_refused_with_what_to_give(features: Any, labels: Any) -> None:
     data = {0: (features, labels)}
-    with pytest.raises(BadInput, match=r"of client 0 .*(give|leave out)") as refusal:
+    with pytest.raises(BadInput, match=r"of client 0 .*(give|remove)") as refusal:
         # Without the checks of types that tests have, as other people call it.
         inspect.unwrap(labelled_samples)(data[0], "client 0")
     assert "\n" not in str(refusal.value)
@@ -418,7 +418,7 @@ def test_samples_that_are_none_are_refused_with_what_to_give(features: Any, labe
 
 def test_a_class_that_wants_arguments_is_refused_with_what_to_give(tmp_path: Path) -> None:
     audit = data((12,), CLASSES, False).split.audit
-    with pytest.raises(BadInput, match=r"model is Linear, which makes no network .* arguments"):
+    with pytest.raises(BadInput, match=r"model is Linear, which returns no network .* arguments"):
         fedaudit.record(tmp_path, nn.Linear, audit)  # type: ignore[arg-type]
 
 

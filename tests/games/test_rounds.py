@@ -260,7 +260,7 @@ def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -
         ({"rounds.defense": "dpsgd"}, "no defense named 'dpsgd'.*dp-sgd"),
         ({"rounds.defense": "dp-sgd"}, "needs clip.*rounds.options.clip"),
         ({"rounds.defense": "bitrand"}, "as mechanism.name"),
-        ({"rounds.defense": "cofedmid"}, "act together"),
+        ({"rounds.defense": "cofedmid"}, "is for a coalition"),
         ({"rounds.others": "kind"}, "honest"),
         ({"rounds.averaged": 0}, "averaged"),
         ({"mechanism.name": "bitwise-rr"}, "rounds.play to"),

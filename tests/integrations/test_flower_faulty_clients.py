@@ -173,7 +173,7 @@ EXCLUDED: dict[str, tuple[Spoils, str]] = {
     "dates": (of_kind("<M8[s]"), "holds no numbers"),
     "records": (of_kind("|V4"), "holds no numbers"),
     "complex numbers": (of_kind("<c8"), "holds complex numbers"),
-    "bytes that are no array": (no_array, "should be an array is none"),
+    "bytes that are no array": (no_array, "an array cannot be read"),
 }
 
 
@@ -223,12 +223,12 @@ def identified(value: object) -> Spoils:
 
 
 UNKNOWN = {
-    "no partition-id": (unidentified, "1 of 3 replies do not say which client"),
-    "a name where others have numbers": (identified("north"), "'north' is called by name"),
-    "a negative number": (identified(-1), "1 of 3 replies do not say"),
-    "a fraction": (identified(2.7), "'2.7' is called by name"),
-    "bytes": (identified(b"\x00"), "1 of 3 replies do not say"),
-    "a list": (identified([1, 2]), "1 of 3 replies do not say"),
+    "no partition-id": (unidentified, "1 of 3 replies do not name their client"),
+    "a name where others have numbers": (identified("north"), "'north' is given by its name"),
+    "a negative number": (identified(-1), "1 of 3 replies do not name"),
+    "a fraction": (identified(2.7), "'2.7' is given by its name"),
+    "bytes": (identified(b"\x00"), "1 of 3 replies do not name"),
+    "a list": (identified([1, 2]), "1 of 3 replies do not name"),
 }
 
 
@@ -249,7 +249,7 @@ def test_a_reply_of_an_unknown_client_is_noted_and_the_others_are_measured(
 def test_a_reply_with_another_clients_number_leaves_out_that_client_alone(
     interface: str, tmp_path: Path
 ) -> None:
-    with pytest.warns(RuntimeWarning, match="without client 2: several nodes say .* client 2"):
+    with pytest.warns(RuntimeWarning, match="without client 2: several nodes claim .* client 2"):
         INTERFACES[interface](tmp_path, identified(2))
     assert [*losses(tmp_path)] == [0]
     assert [*only(tmp_path).excluded] == [2]
@@ -285,7 +285,7 @@ def test_a_server_whose_recorder_breaks_goes_on_training(
     for method in ("round", "missed", "begin_at", "close"):
         monkeypatch.setattr(Recorder, method, broken)
     made = recorder(tmp_path, strict=False)
-    with pytest.warns(RuntimeWarning, match="the training goes on, .* the disk is gone"):
+    with pytest.warns(RuntimeWarning, match="training continues, .* the disk is gone"):
         found = RecordingStrategy(FedAvg(), made).start(
             StubGrid(client_app([identity_mod])), initial(), num_rounds=2
         )
@@ -332,7 +332,7 @@ def test_identity_mod_never_raises_and_passes_the_reply_on(value: object) -> Non
     if value is None:
         assert identity_mod(reply, node, lambda message, context: message) is reply
     else:
-        with pytest.warns(RuntimeWarning, match="does not say which client it is from"):
+        with pytest.warns(RuntimeWarning, match="does not name its client"):
             assert identity_mod(reply, node, lambda message, context: message) is reply
     assert "fedaudit" not in reply.content
 
@@ -384,7 +384,7 @@ def test_an_older_strategy_that_adds_up_every_metric_does_not_meet_a_clients_nam
     app = ClientApp(lambda one: Client(one).to_client(), mods=[naming])
     legacy = LegacyContext(context(), ServerConfig(num_rounds=1), inner)
     grid = RecordingGrid(StubGrid(app), recorder(tmp_path, strict=False))
-    with pytest.warns(RuntimeWarning, match="is called by name"), grid:
+    with pytest.warns(RuntimeWarning, match="is given by its name"), grid:
         DefaultWorkflow()(grid, legacy)
     assert legacy.history.metrics_distributed_fit == {}
 

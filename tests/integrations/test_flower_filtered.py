@@ -186,5 +186,5 @@ def test_an_error_that_a_mod_answers_with_is_told() -> None:
         message.content["another"] = ArrayRecord()
         return fixedclipping_mod(message, context, call_next)
 
-    with pytest.raises(BadInput, match="answers with an error: fixedclipping_mod expects exactly"):
+    with pytest.raises(BadInput, match="replies with an error: fixedclipping_mod expects exactly"):
         check_dp(refusing, sensitivity=1.0, sigma=0.0)

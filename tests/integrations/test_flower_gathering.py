@@ -106,7 +106,10 @@ OTHER_ANSWERS = {
         replying(RecordDict({"fedaudit.part": ArrayRecord({"labels": Array(np.zeros(2))})})),
         "no 'owner'",
     ),
-    "sends samples of another shape": (of_another_shape, r"features \(3,\).*most are features"),
+    "sends samples of another shape": (
+        of_another_shape,
+        r"features \(3,\).*most others are features",
+    ),
     "sends the part of another client": (of_another_client, "of another client"),
 }
 

@@ -222,7 +222,7 @@ def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
         strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=1)
 
     run(strict=True)
-    with pytest.warns(RuntimeWarning, match="recorded before.* a folder of its own"):
+    with pytest.warns(RuntimeWarning, match="recorded before.* another folder"):
         run(strict=False)
     with pytest.raises(BadInput, match="recorded before"):
         run(strict=True)
@@ -239,7 +239,7 @@ def test_a_client_with_an_impossible_number_does_not_end_the_training(
         return reply
 
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
-    with pytest.warns(RuntimeWarning, match="1 of 3 replies do not say"):
+    with pytest.warns(RuntimeWarning, match="1 of 3 replies do not name"):
         found = strategy.start(StubGrid(client_app([lying, identity_mod])), initial(), num_rounds=1)
     assert found.arrays
 
@@ -290,10 +290,8 @@ def test_a_node_takes_the_place_of_one_that_is_gone_but_two_are_not_one_by_turns
     assert claims.hear(11, 3, 1) == claims.hear(12, 4, 1) == claims.hear(11, 3, 2) == ""
     assert claims.hear(13, 3, 3) == "", "started anew, under another number"
     assert claims.hear(13, 3, 4) == ""
-    assert "nodes 11 and 13 say by turns that they are client 3" in claims.hear(11, 3, 5)
-    assert "node 13 says that it is client 4, and in round 3 it said client 3" in claims.hear(
-        13, 4, 6
-    )
+    assert "nodes 11 and 13 alternately claim to be client 3" in claims.hear(11, 3, 5)
+    assert "node 13 claims to be client 4, and client 3 in round 3" in claims.hear(13, 4, 6)
     assert claims.clients == {11: 3, 12: 4, 13: 3}
 
 
@@ -361,7 +359,7 @@ def test_two_nodes_of_one_client_are_refused(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]))
     for context in list(grid.contexts.values())[1:]:
         context.node_config["partition-id"] = 1
-    with pytest.raises(BadInput, match="several nodes say that they are client 1"):
+    with pytest.raises(BadInput, match="several nodes claim to be client 1"):
         RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
 
 
@@ -384,7 +382,7 @@ def test_too_few_nodes_are_warned_of_once_and_a_strict_recording_stops(tmp_path:
     strict = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"), nodes=5, patience=0.0)
     with pytest.raises(BadInput, match="nodes=3"):
         strict.start(grid, initial(), num_rounds=2)
-    with pytest.raises(BadInput, match="2 nodes cannot be 3 audited clients"):
+    with pytest.raises(BadInput, match="nodes is 2 and there are 3 audited clients"):
         RecordingStrategy(FedAvg(), recorder(tmp_path / "c"), nodes=2)
 
 

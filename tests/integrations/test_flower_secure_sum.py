@@ -148,7 +148,7 @@ def test_attacks_that_need_uploads_are_refused_and_the_others_run(secret: tuple)
 
 
 def test_without_the_protocol_nothing_is_taken_for_a_sum(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no secure aggregation has opened a sum"):
+    with pytest.raises(BadInput, match="no sum from secure aggregation"):
         aggregated(tmp_path / "a", [identity_mod], secure=False)
     with pytest.raises(BadInput, match=r"add identity_mod .* after secaggplus_mod"):
         aggregated(tmp_path / "b", [secaggplus_mod])
@@ -180,7 +180,7 @@ def told(folder: Path, *rounds: dict[str, object]) -> list[RoundEntry]:
 
 @pytest.mark.parametrize("said", [-1, 10**16, True, "", "\n", float("nan")])
 def test_numbers_that_no_client_has_are_nobodys(said: object, tmp_path: Path) -> None:
-    with pytest.warns(RuntimeWarning, match="1 of 2 replies do not say which client"):
+    with pytest.warns(RuntimeWarning, match="1 of 2 replies do not name their client"):
         (one,) = told(tmp_path, {"a": 0, "b": said})
     assert (one.measured, one.answered, one.unnamed) == (False, (0,), 1)
 
@@ -190,8 +190,8 @@ def test_a_client_that_changes_its_number_and_two_of_one_number_are_told_of(tmp_
         one, two, three = told(tmp_path, {"a": 0, "b": 1}, {"a": 0, "b": 2}, {"a": 0, "c": 0})
     assert [one.measured, two.measured, three.measured] == [True, False, False]
     assert (two.answered, two.unnamed) == ((0,), 1)
-    assert "node b says that it is client 2, and in round 1 it said" in str(warned[0].message)
-    assert "several nodes say that they are client 0" in str(warned[1].message)
+    assert "node b claims to be client 2, and client" in str(warned[0].message)
+    assert "several nodes claim to be client 0" in str(warned[1].message)
 
 
 def test_a_sum_that_cannot_be_read_ends_no_training(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_site_that_leaves_out_a_parameter_is_left_out_by_name(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("upload", "says"),
     [
-        (with_({"2.lora": np.zeros(2)}), "has '2.lora', which the model .* has not; it has 2.we"),
+        (with_({"2.lora": np.zeros(2)}), "has '2.lora', which the model .* lacks; it has 2.we"),
         (with_({"2.bias": np.zeros(9)}), r"has '2.bias' of shape \(9,\), .* recorder \(10,\)"),
         (lambda site: {"0.bias": np.zeros(8)}, "no array has the shape of one that they"),
     ],

@@ -276,7 +276,7 @@ def test_a_model_sent_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_task_without_a_round_and_a_context_without_a_site_end_nothing(tmp_path: Path) -> None:
     made = server(tmp_path)
     made.send("second", "site-0", message(DataKind.WEIGHTS, {"a": np.zeros(1)}))
-    assert "a task says that it is of round 'second'" in made.log[0]
+    assert "the round of a task is 'second'" in made.log[0]
     made.filter.process(Shareable(), FLContext())
     made.filter.handle_event(EventType.AFTER_TASK_DATA_FILTER, FLContext())
     assert made.panics == []

@@ -85,4 +85,4 @@ def test_percentile_privacy_limits_each_entry_and_adds_no_noise() -> None:
 def test_sparse_vectors_hide_their_noise() -> None:
     audit = check_dp(SVTPrivacy, sensitivity=1e-5, sigma=1.0)
     assert audit.verdict is FilterVerdict.UNCHECKED
-    assert "noise by itself" in {check.name for check in audit.of(Result.UNTESTED)}
+    assert "noise alone" in {check.name for check in audit.of(Result.UNTESTED)}

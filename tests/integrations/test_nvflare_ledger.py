@@ -221,7 +221,7 @@ def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0")
     ledger.hear("site-0", upload())
     ledger.end()
-    with pytest.warns(RuntimeWarning, match="give a run of NVFlare a folder of its own"):
+    with pytest.warns(RuntimeWarning, match="give a run of NVFlare another folder"):
         asked(tmp_path, "site-0")
     with pytest.raises(BadInput, match="round 1 was recorded before"):
         NvflareLedger(recorder(tmp_path)).ask(1, "site-0", "site-0", sent())
@@ -241,7 +241,7 @@ def test_a_site_is_the_client_whose_number_it_has() -> None:
     assert client_of("7", None) == 7
     assert client_of("north", {"north": 3}) == 3
     for site in ("north", "site-1 ", "site-" + 16 * "1", ""):
-        with pytest.raises(BadInput, match="ends with no number"):
+        with pytest.raises(BadInput, match="does not end with the number"):
             client_of(site, None)
     with pytest.raises(BadInput, match="'site-1' is not among the sites"):
         client_of("site-1", {"north": 3})
@@ -261,7 +261,9 @@ def test_a_site_of_no_client_is_noted_and_the_others_are_measured(tmp_path: Path
     ledger = asked(tmp_path, "site-1", "south")
     for site in ("site-1", "south"):
         ledger.hear(site, upload())
-    with pytest.warns(RuntimeWarning, match="recorded in full: the name 'south' ends with no num"):
+    with pytest.warns(
+        RuntimeWarning, match="recorded in full: the name 'south' does not end with the num"
+    ):
         ledger.end()
     entry = told(tmp_path)
     assert (entry.measured, entry.answered, entry.unnamed) == (True, (1,), 1)
@@ -383,8 +385,8 @@ def test_what_no_other_process_finds_is_refused(makes: object) -> None:
     [
         ("no_such_module:whole", "add its file to the job with add_server_file"),
         (f"{HERE}:no_such", "add its file to the job with add_server_file"),
-        (f"{HERE}:nothing", "makes None; return what fedaudit.record returns"),
-        (f"{HERE}:changes", "makes a recorder of updates; leave uploads out"),
+        (f"{HERE}:nothing", "returns None; return a fedaudit recorder"),
+        (f"{HERE}:changes", "returns a recorder of updates; omit uploads"),
     ],
 )
 def test_what_makes_no_recorder_of_models_is_refused(name: str, says: str, tmp_path: Path) -> None:

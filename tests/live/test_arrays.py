@@ -107,5 +107,5 @@ def test_an_array_of_any_type_and_shape_is_read_or_refused(data: st.DataObject) 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00(((("])
 def test_bytes_that_are_no_array_are_refused(content: bytes) -> None:
-    with pytest.raises(BadInput, match="what should be an array is"):
+    with pytest.raises(BadInput, match=r"an array (is|cannot be read)"):
         array_from(lambda: np.load(io.BytesIO(content), allow_pickle=False))

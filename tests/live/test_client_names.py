@@ -52,7 +52,7 @@ def test_names_that_differ_in_what_is_seen_are_two_clients() -> None:
 
 @pytest.mark.parametrize("client", [True, False, np.True_, 1.0, None, "", " ", "\u200b", b"a"])
 def test_truth_values_fractions_and_empty_names_are_no_clients(client: object) -> None:
-    with pytest.raises(BadInput, match="clients have whole numbers from 0, or names"):
+    with pytest.raises(BadInput, match="give whole numbers from 0, or names"):
         number_of(client)
 
 
@@ -109,9 +109,9 @@ def test_numbers_of_samples_and_training_data_are_found_in_any_spelling(
 
 @pytest.mark.parametrize("audited", [5.5, True, "5", None, np.float64(5), [5], {0: 5.5}, {0: True}])
 def test_audited_is_a_whole_number_or_is_refused(audited: int) -> None:
-    with pytest.raises(BadInput, match="audited is a whole number of samples"):
+    with pytest.raises(BadInput, match="give a whole number of samples"):
         fedaudit.fair_split({0: FIRST}, audited=audited)
-    with pytest.raises(BadInput, match="audited is a whole number of samples"):
+    with pytest.raises(BadInput, match="give a whole number of samples"):
         fedaudit.split_dataset(torch.utils.data.TensorDataset(*FIRST), audited)
 
 

@@ -186,9 +186,9 @@ def test_a_round_that_ran_and_was_not_measured_is_missing_by_number_and_reason(
     reason = {
         "failed": "no memory",
         "unknown": "no memory",
-        "gap": "the recorder was not told of it",
+        "gap": "the recorder did not receive it",
         "lost": "its measurements are missing",
-        "unlogged": "its entry in the log is missing, so that it is not known who answered",
+        "unlogged": "its entry in the log is missing, so that the clients that replied are unknown",
         "model": "the model sent",
     }[what]
     (span,) = found.missing_rounds
@@ -331,7 +331,7 @@ def test_a_round_that_comes_twice_in_a_run_is_no_other_run(
 def test_a_round_that_comes_twice_stops_a_strict_recording(tmp_path: Path) -> None:
     with opened(tmp_path, strict=True) as recorder:
         tell(recorder, 1)
-        with pytest.raises(BadInput, match="give each round a number of its own"):
+        with pytest.raises(BadInput, match="give each round another number"):
             recorder.round(1, sent=shifted(LIST[0].sent), uploads=LIST[0].uploads)
 
 
@@ -394,7 +394,7 @@ def test_an_upload_of_a_stranger_is_missing_only_where_an_audited_client_is(
         uploads: dict[Any, Any] = {c: u for c, u in LIST[1].uploads.items() if c not in absent}
         recorder.round(2, sent=LIST[1].sent, uploads={**uploads, "zz": LIST[1].uploads[0]})
     how = "is not recorded in full" if absent else "is recorded without an upload"
-    assert f"round 2 {how}: client 'zz' is called by name" in warned(recwarn)
+    assert f"round 2 {how}: client 'zz' is given by its name" in warned(recwarn)
     assert coverage(tmp_path).is_whole is not bool(absent)
 
 
@@ -402,7 +402,9 @@ def test_a_recording_whose_rounds_all_failed_is_refused_with_their_reason(tmp_pa
     with opened(tmp_path) as recorder:
         tell(recorder, 1, 2, nan=[0, 1, 2])
         recorder.missed(3, "no memory")
-    with pytest.raises(BadInput, match=r"3 failed, the first .* numbers; record rounds again"):
+    with pytest.raises(
+        BadInput, match=r"3 failed, the first .* numbers; fix this, and record rounds again"
+    ):
         attacked(tmp_path)
 
 

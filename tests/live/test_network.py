@@ -99,13 +99,13 @@ def test_logits_are_taken_whatever_the_network_starts_from(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", GIVES)
 def test_probabilities_are_refused_for_every_task(kind: str) -> None:
-    with pytest.raises(BadInput, match=r"returns probabilities; .* leaves the sigmoid out"):
+    with pytest.raises(BadInput, match=r"returns probabilities; .* omits the sigmoid"):
         described(kind, torch.sigmoid)
 
 
 @pytest.mark.parametrize("kind", ["classes", "two zeros", "classes of words", "next token"])
 def test_rows_that_sum_to_one_are_refused(kind: str) -> None:
-    with pytest.raises(BadInput, match=r"returns probabilities; .* leaves the softmax out"):
+    with pytest.raises(BadInput, match=r"returns probabilities; .* omits the softmax"):
         described(kind, softmax)
 
 

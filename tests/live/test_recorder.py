@@ -175,7 +175,7 @@ def test_who_was_asked_and_did_not_answer_is_in_the_record(tmp_path: Path) -> No
             recorder.round(one.number, sent=one.sent, uploads=some, asked=[0, 1, 2])
     assert [one.complete for one in read_round_log(tmp_path)] == [True, True, False, True]
     found = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK)
-    assert any("did not answer, in round 3." in text for text in found.untested)
+    assert any("did not reply, in round 3." in text for text in found.untested)
 
 
 def test_a_round_that_cannot_be_recorded_is_warned_of_and_stops_nothing(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_an_attack_that_was_not_recorded_for_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda: 3, "makes an int"),
+        (lambda: 3, "returns an int"),
         (lambda: nn.Linear(3, 10), "cannot be run on 3 samples of shape"),
         (lambda: nn.Sequential(nn.Linear(64, 10), nn.Flatten(0)), "one row of logits"),
     ],
@@ -559,7 +559,7 @@ def test_an_altered_audit_is_refused(change: dict[str, Tensor], tmp_path: Path) 
     folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
     path = folder / "audit.safetensors"
     save_file(load_file(path) | change, path)
-    with pytest.raises(Damaged, match="no recording's"):
+    with pytest.raises(Damaged, match="is no recording"):
         attack_recording(folder, (), tmp_path / "out")
 
 
@@ -700,8 +700,8 @@ def test_a_long_measurement_says_how_far_it_is(
         recorder.round(1, sent=one.sent, uploads=one.uploads)
     lines = capsys.readouterr().err.splitlines()
     assert [lines[0].split(": ")[2], lines[1].split(": ")[1]] == [
-        "a model that nobody trained is measured first",
-        "a model that nobody trained is measured, for a control",
+        "an untrained model is measured first",
+        "an untrained model is measured as a control",
     ]
     assert "64 of 180 samples" in lines[1]
     assert "128 of 180 samples" in lines[2]
@@ -729,9 +729,18 @@ PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).pa
         ([], "at least one client"),
         ([PART, PART], "part 1 and part 2 are both of client 1"),
         ([{"features": PART["features"]}], "part 1 has no 'labels'"),
-        ([PART | {"owner": PART["owner"] + 2}], "does not say of each of its 20 samples"),
-        ([PART | {"panel": PART["panel"][:3]}], "does not say of each of its 20 samples"),
-        ([PART | {"owner": PART["owner"] * 1.0}], "does not say of each of its 20 samples"),
+        (
+            [PART | {"owner": PART["owner"] + 2}],
+            "does not state the client of each of its 20 samples",
+        ),
+        (
+            [PART | {"panel": PART["panel"][:3]}],
+            "does not state the client of each of its 20 samples",
+        ),
+        (
+            [PART | {"owner": PART["owner"] * 1.0}],
+            "does not state the client of each of its 20 samples",
+        ),
         ([PART | {"features": PART["features"] * np.nan}], "not all finite numbers"),
         (
             [PART, fair_split({2: (torch.rand(30, 4), torch.arange(30) % 2)}, audited=20).part],

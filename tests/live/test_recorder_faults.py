@@ -34,9 +34,9 @@ def recorded(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({"answered": [-1]}, "clients have whole numbers from 0"),
+        ({"answered": [-1]}, "a client has the number -1"),
         ({"asked": [10**16]}, "nobody came"),
-        ({"unnamed": -1}, "rounds have whole num"),
+        ({"unnamed": -1}, "got round 1 of the clients"),
     ],
 )
 def test_a_missed_round_of_impossible_clients_does_not_end_the_loop(
@@ -195,7 +195,7 @@ def test_what_is_left_without_its_recording_is_not_replaced(name: str, tmp_path:
     path = tmp_path / "recording" / name
     path.parent.mkdir(parents=True)
     path.write_text("MINE")
-    with pytest.raises(BadInput, match=rf"holds {name} and no recording\.json"):
+    with pytest.raises(BadInput, match=rf"has {name} but no recording\.json"):
         record(tmp_path / "recording", network, AUDIT, attacks=FEW, log=lambda text: None)
     assert path.read_text() == "MINE"
 

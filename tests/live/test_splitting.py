@@ -206,11 +206,11 @@ def test_a_table_with_text_goes_through_a_transform_or_is_refused_by_column() ->
         (TensorDataset(X[:0], Y[:0]), "have no items"),
         (pd.concat([TABLE, TABLE[["a"]]], axis=1), "has the column 'a' twice"),
         (pd.concat([TABLE, TABLE[["label"]]], axis=1), "has the column 'label' twice"),
-        (Items("triple"), "tuple of 3; they are to be pairs"),
-        (Items(transform=str), "pass transform= that makes a tensor"),
+        (Items("triple"), "tuple of 3; give pairs"),
+        (Items(transform=str), "pass transform= that returns a tensor"),
         ({"train": Items(), "test": Items()}, "give the training part"),
         (TABLE.rename(columns={"label": "disease"}), "name the label with label="),
-        (X, "they are to be pairs"),
+        (X, "give pairs"),
     ],
 )
 def test_data_that_cannot_be_split_are_refused_with_the_remedy(data: Any, says: str) -> None:

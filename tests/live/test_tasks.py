@@ -140,13 +140,13 @@ def test_what_a_recording_of_a_task_cannot_have_is_refused_before_training(tmp_p
 
     with pytest.raises(NotVisible, match="'fta-c' needs probabilities of classes"):
         record(attacks=["fta-c"])
-    with pytest.raises(BadInput, match="loss is of classification"):
+    with pytest.raises(BadInput, match="loss is for classification"):
         record(loss=lambda outputs, targets: outputs.sum((1, 2)))
     with pytest.raises(BadInput, match="did you mean 'next-token'"):
         record(task="nextoken")
     with pytest.raises(BadInput, match="class indices from 0"):
         record(task="classification")
-    with pytest.raises(BadInput, match=r"gives as many numbers as there are targets"):
+    with pytest.raises(BadInput, match=r"gives one number per target"):
         record(task="regression")
 
 

@@ -16,7 +16,7 @@ def built(name: str, shape: tuple[int, ...], classes: int = 10, **settings: Sett
     return architecture(name, shape=shape, classes=classes, **settings).build()
 
 
-def test_the_dense_network_has_one_hidden_layer_of_200_unless_told_otherwise() -> None:
+def test_the_dense_network_has_one_hidden_layer_of_200_by_default() -> None:
     assert parameters(built("mlp", (600,), 10)) == 600 * 200 + 200 + 200 * 10 + 10
     deeper = built("mlp", (600,), 10, hidden="200,100")
     assert parameters(deeper) == 600 * 200 + 200 + 200 * 100 + 100 + 100 * 10 + 10
@@ -109,7 +109,7 @@ def test_the_wide_network_computes_what_is_written_out_here_layer_by_layer(norm:
         ("wide-resnet", (3, 9, 7), {"norm": "none", "width": 1}),
     ],
 )
-def test_each_network_gives_one_row_of_finite_outputs_a_sample_and_learns_in_every_parameter(
+def test_each_network_gives_finite_outputs_and_has_a_gradient_for_every_parameter(
     name: str, shape: tuple[int, ...], settings: dict[str, Setting]
 ) -> None:
     torch.manual_seed(0)
@@ -128,9 +128,7 @@ def test_no_network_works_in_place() -> None:
 
 
 @pytest.mark.parametrize(("name", "width"), [("resnet18", 32), ("wide-resnet", 1)])
-def test_group_normalisation_leaves_each_sample_on_its_own_while_training(
-    name: str, width: int
-) -> None:
+def test_group_normalisation_does_not_mix_samples_in_training(name: str, width: int) -> None:
     torch.manual_seed(0)
     module = built(name, (3, 8, 8), width=width).train()
     x = torch.randn(4, 3, 8, 8)
@@ -190,7 +188,7 @@ def test_settings_out_of_range_are_refused_with_what_is_allowed(
 
 
 @pytest.mark.parametrize("hidden", ["100000000000", "1000000", "9" * 15])
-def test_a_model_that_no_machine_holds_is_refused_before_it_is_built(hidden: str) -> None:
+def test_a_model_that_is_too_large_is_refused_before_it_is_built(hidden: str) -> None:
     with pytest.raises(BadInput, match="choose smaller settings"):
         architecture("mlp", shape=(784,), classes=3000, hidden=f"{hidden},{hidden}")
 

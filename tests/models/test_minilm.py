@@ -56,6 +56,6 @@ def test_a_prompt_is_averaged_by_the_algorithm_that_averages_embeddings() -> Non
     torch.testing.assert_close(after - before, torch.stack(moves).mean(0))
 
 
-def test_a_rank_below_nothing_is_refused() -> None:
+def test_a_negative_rank_is_refused() -> None:
     with pytest.raises(BadInput, match="rank and prompt are at least 0"):
         architecture("minilm", shape=(12,), classes=3, rank=-1)

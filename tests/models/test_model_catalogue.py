@@ -46,7 +46,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> str:
         ("cnn", {"dropout": "half"}, "a number"),
     ],
 )
-def test_names_and_settings_that_there_are_not_are_refused_with_those_that_there_are(
+def test_unknown_names_and_settings_are_refused_with_the_existing_ones(
     name: str, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
@@ -70,7 +70,7 @@ def test_all_settings_are_recorded_in_order_with_the_shape_as_text() -> None:
     )
 
 
-def test_an_architecture_travels_to_another_process_and_gives_the_same_model() -> None:
+def test_an_architecture_gives_the_same_model_in_another_process() -> None:
     made = architecture("cnn", shape=(1, 8, 8), classes=3, padding=2)
     there = pickle.loads(pickle.dumps(made))
     assert there == made
@@ -78,21 +78,21 @@ def test_an_architecture_travels_to_another_process_and_gives_the_same_model() -
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_making_an_architecture_leaves_the_global_random_state_alone(here: str) -> None:
+def test_building_an_architecture_does_not_change_the_global_random_state(here: str) -> None:
     before = torch.random.get_rng_state()
     architecture("mlp", shape=(3,), classes=2)
     architecture_from_path(f"{here}:Own", shape=(3,), classes=2)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_model_of_the_users_own_is_given_what_its_signature_takes(here: str) -> None:
+def test_a_custom_model_gets_the_arguments_of_its_signature(here: str) -> None:
     made = architecture_from_path(f"{here}:Own", shape=(5,), classes=4, inputs=5)
     assert made.build()(torch.zeros(2, 5)).shape == (2, 4)
     assert made.settings == (("classes", 4), ("inputs", 5), ("shape", "5"))
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-def test_a_callable_with_open_keywords_is_given_everything(here: str) -> None:
+def test_a_callable_with_open_keywords_gets_all_arguments(here: str) -> None:
     made = architecture_from_path(f"{here}:taking_anything", shape=(4,), classes=2, depth=3)
     assert isinstance(made.build(), nn.Linear)
 

@@ -98,8 +98,8 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
     said = answers.conclusion(two)
     assert said.text == verdict(two).headline + "."
     assert said.more == (
-        "Audited: 2 seeds; 480 to 500 samples as members and 500 to 510 as non-members for each "
-        "model. A policy’s verdict is in a pack’s verdict.json."
+        "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members; 2 seeds. "
+        "A policy’s verdict is in a pack’s verdict.json."
     )
     games = played(point(right=60))
     assert answers.conclusion(games).text.startswith(game_verdict(games).first.headline)
@@ -254,7 +254,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
     of = found(bound(0.4), coins, claim)
     said = answers.measured_epsilon(of)
-    observer = "against whoever has the first and the last global model"
+    observer = "against an adversary with the first and the last global model"
     assert said.text == (
         "Epsilon at least 0.400 for one sample, against the adversary here; epsilon at least "
         f"{measured:.3f} for one client's whole contribution, {observer}"

@@ -89,7 +89,7 @@ def test_membership_sources_and_clusters_stand_side_by_side() -> None:
     assert "Membership, source and cluster audit" in words(report_html(record))
     text = verdict(record)
     assert "use a model riskier than they accept" in text.headline
-    assert "How surely does each of the federation's models reveal" in text.audited
+    assert "How much does each of the federation's models reveal" in text.audited
 
 
 def test_an_estimate_stands_below_the_true_risk() -> None:

@@ -211,7 +211,7 @@ def of_classes(name: str, accuracy: float, defense: Mapping[str, object] | None 
 def test_a_model_that_lost_three_quarters_of_what_it_had_learned_is_no_best_trade_off() -> None:
     said = _of([of_classes("plain", 0.039), of_classes("less", 0.017, defense=noise(0.1))])
     assert said.status == "no trade-off"
-    assert "75.9% of what was learned above guessing lost" in said.headline
+    assert "75.9% of the accuracy above guessing lost" in said.headline
     assert said.numbers[1].value == "1.7%"
     assert said.numbers[1].detail.startswith("3.9% without the defense")
 
@@ -279,7 +279,7 @@ def test_an_epsilon_far_above_the_claimed_one_is_told_on_the_first_screen_withou
     said = game_verdict(whole)
     first = said.first
     assert said.claims
-    assert first.beside == said.claims[:2]
+    assert first.caveats == said.claims[:2]
     assert first.sign == "✗"
     assert "far below the actual ε at" in first.controls
     page = report_html(whole)
@@ -303,18 +303,18 @@ def test_a_leak_of_a_hardly_trained_model_is_not_taken_back_in_the_same_box() ->
     assert first.look in LEAKS.values()
     page = report_html(hardly)
     assert "nothing follows" not in page
-    assert "hardly learned" not in printed(hardly)
+    assert "barely learned" not in printed(hardly)
 
 
 def test_that_rows_audit_different_numbers_of_samples_stands_with_the_headline() -> None:
     fewer = record(size=500, details=False, defenses=(("cofedmid", 0.35),))
     more = record(details=False, defenses=(("none", 1.0),))
     said = _of([more, fewer])
-    assert said.beside == (SIZES_DIFFER,)
+    assert said.caveats == (SIZES_DIFFER,)
     page = comparison_html(compared([more, fewer]), [more, fewer])
     assert page.count(SIZES_DIFFER) == 1
     assert page.index(SIZES_DIFFER) < page.index('class="glance')
-    assert _of([more, more]).beside == ()
+    assert _of([more, more]).caveats == ()
 
 
 def test_tiles_and_axis_of_a_comparison_are_in_per_cent() -> None:
@@ -348,5 +348,5 @@ def test_an_attack_that_the_study_names_and_that_gave_no_figures_is_stated() -> 
     cases: tuple[tuple[dict[str, object], int], ...] = (({"attacks": {name: {}}}, 1), ({}, 0))
     for config, lines in cases:
         one = changed(whole, attacks=[*refused, *whole.attacks[1:]], config=config)
-        reasons = [text for text in first_screen(one, verdict(one)).beside if name in text]
+        reasons = [text for text in first_screen(one, verdict(one)).caveats if name in text]
         assert reasons == [f"No figures of {attack_name(name)}: needs 2 peers"] * lines

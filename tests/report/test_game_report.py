@@ -180,7 +180,7 @@ def test_what_a_perfect_server_would_prove_agrees_with_the_metric() -> None:
 def test_epsilons_that_so_few_games_could_never_contradict_are_counted() -> None:
     text = " ".join(game_verdict(ALL).limits)
     assert "at most 3.28" in text
-    assert "could not have contradicted the epsilon claimed at 2 of 5 points" in text
+    assert "cannot contradict the epsilon claimed at 2 of 5 points" in text
 
 
 def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_times() -> None:
@@ -403,11 +403,11 @@ def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
-    assert any("protection at ome, ε 3: neurons do not even" in text for text in warned)
+    assert any("protection at ome, ε 3: neurons do not separate even" in text for text in warned)
     text = printed(played(point("ome", figures={FIT: 0.55})))
-    assert "do not even separate" in " ".join(text.split())
+    assert "do not separate even" in " ".join(text.split())
     fine = game_verdict(played(point(figures={FIT: 0.9}))).limits
-    assert not any("do not even" in text for text in fine)
+    assert not any("do not separate even" in text for text in fine)
 
 
 def test_a_fit_that_is_memorised_is_warned_of() -> None:
@@ -416,7 +416,7 @@ def test_a_fit_that_is_memorised_is_warned_of() -> None:
         for name, held_out in (("ome", 0.62), ("bitrand", 0.9))
     )
     warned = game_verdict(played(fine, heart)).limits
-    (said,) = [text for text in warned if "have memorised the rows" in text]
+    (said,) = [text for text in warned if "have memorised their training rows" in text]
     assert "protection at ome, ε 3: neurons have memorised" in said
     assert not any("memorised" in text for text in game_verdict(played(fine)).limits)
     unfit = point(figures={FIT: 0.8, HELD_OUT: 0.5})

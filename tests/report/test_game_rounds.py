@@ -124,8 +124,8 @@ def test_the_verdict_counts_sums_and_noise_as_defenses() -> None:
         "Server right, weakest defense",
         "Server right, no defense",
     ]
-    assert "one server’s plan" in " ".join(said.limits)
-    assert "one server’s plan" not in " ".join(game_verdict(played()).limits)
+    assert "the plan of one server" in " ".join(said.limits)
+    assert "the plan of one server" not in " ".join(game_verdict(played()).limits)
 
 
 def test_games_in_rounds_have_no_actual_epsilon_to_rely_on() -> None:

@@ -241,7 +241,7 @@ def test_no_leak_in_a_model_that_hardly_learned_is_inconclusive() -> None:
     assert verdict(none_found()).status == "no leak shown"
     said = verdict(hardly_learned(none_found(), 0.1))
     assert said.status == "inconclusive"
-    assert "hardly learned" in said.headline
+    assert "barely learned" in said.headline
     assert "intervals are too wide" not in said.meaning
 
 
@@ -249,7 +249,7 @@ def test_a_leak_in_a_model_that_hardly_learned_stays_one() -> None:
     said = verdict(hardly_learned(record(details=False), 0.1))
     assert (said.status, said.warning) == ("strong leak", "")
     page = words(report_html(hardly_learned(record(details=False), 0.1)))
-    assert "hardly learned" not in page
+    assert "barely learned" not in page
 
 
 def test_tile_badge_and_sentence_name_one_figure_and_the_largest_word_stands_first() -> None:

@@ -14,7 +14,7 @@ from fedaudit.core.values import Samples
 from fedaudit.fl.algorithms.base import Cluster, Risk
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
-from fedaudit.fl.simulate import fingerprint_of, simulate
+from fedaudit.fl.simulate import run_fingerprint, simulate
 from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics.balanced import counted_balanced_accuracy
@@ -210,7 +210,7 @@ def test_it_travels_and_tells_runs_apart() -> None:
     assert isinstance(server, Risk)
 
     def fingerprint(one: ServerRisk) -> str:
-        return fingerprint_of((IfcaMir(MLP, TRAINING, 2, risk=one),), {}, {})
+        return run_fingerprint((IfcaMir(MLP, TRAINING, 2, risk=one),), {}, {})
 
     assert fingerprint(server) == fingerprint(copy)
     assert fingerprint(server) != fingerprint(replace(server, measure=TrainMia()))

@@ -130,7 +130,7 @@ def test_a_set_names_attacks_of_the_catalogue_each_once(name: str) -> None:
     assert set(names) <= set(ATTACKS | SOURCE_ATTACKS)
 
 
-def test_the_set_stands_in_the_record_of_a_study_that_names_no_attack(small: Carried) -> None:
+def test_the_record_of_a_study_without_attacks_names_the_set(small: Carried) -> None:
     assert small.record.config["attack_set"] == DEFAULT_SET
     assert quick_study().attack_set == ""
 
@@ -141,14 +141,14 @@ def test_a_study_may_name_another_set(later: None, tmp_path: Path) -> None:
     assert small_study().attack_set == "2030-1"
 
 
-def test_a_set_beside_single_attacks_and_an_unknown_set_are_refused(tmp_path: Path) -> None:
+def test_a_set_with_single_attacks_and_an_unknown_set_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"attack_set is '2026-1', and \[attacks\] names"):
         quick_study(attack_set="2026-1")
     with pytest.raises(BadInput, match="no set of attacks named '2026-01'; did you mean '2026-1'"):
         run_study(quick_study(attacks={}, attack_set="2026-01"), tmp_path)
 
 
-def test_identities_of_before_there_were_sets_are_kept() -> None:
+def test_identities_of_older_studies_without_sets_are_kept() -> None:
     assert "attack_set" not in settings_of(small_study(attack_set="2026-1"))
     assert settings_of(small_study())["attack_set"] == DEFAULT_SET
     assert "attack_set" not in settings_of(quick_study())

@@ -119,7 +119,7 @@ def test_a_poison_is_clipped_where_all_uploads_are() -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "mislabel"])
-def test_the_malicious_clients_own_samples_are_no_other_clients(kind: str) -> None:
+def test_samples_of_the_malicious_client_are_of_no_other_client(kind: str) -> None:
     run = setup(attacker_study(attacker={"kind": kind, "first": 3}), 1, None)
     owners = target_truth(run, 0).owners
     assert 3 in run.deal.audit.owner
@@ -197,12 +197,12 @@ def test_the_attack_is_refused_where_no_client_is_malicious() -> None:
         setup(attacker_study(attacker=None), 1, None)
 
 
-def test_a_participant_is_who_chooses_what_a_client_sends() -> None:
+def test_a_malicious_client_has_the_view_of_a_participant() -> None:
     assert fedaudit.views.VIEWS["globals"].can_offer(Sees.CHOOSES_UPLOAD)
     assert not fedaudit.views.VIEWS["sum"].can_offer(Sees.CHOOSES_UPLOAD)
 
 
-def test_in_python_it_is_an_option(tmp_path: Path) -> None:
+def test_the_attacker_is_an_option_in_python(tmp_path: Path) -> None:
     run = fedaudit.audit(
         fedaudit.Federation(
             "digits", clients=4, training=fedaudit.Training(rounds=6, batch_size=20)

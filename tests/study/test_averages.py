@@ -88,7 +88,7 @@ def test_an_auc_below_chance_by_its_own_interval_alone_is_not_mirrored_among_man
     assert many[AttackKey("a", "mixed", "auc")][0] == 0
 
 
-def test_chance_alone_seldom_mirrors_any_of_ten_attacks() -> None:
+def test_chance_rarely_mirrors_any_of_ten_attacks() -> None:
     rng = np.random.default_rng(3)
     runs, reach = 300, 1.96 * 0.02
     wrong = 0
@@ -309,7 +309,7 @@ def test_an_attack_with_one_lucky_run_is_not_the_strongest_and_costs_no_run() ->
     assert strongest(over, {}).attacks == {0: ("b",)}
 
 
-def test_figures_of_several_attacks_have_no_test_of_their_own() -> None:
+def test_figures_of_several_attacks_have_no_test() -> None:
     for row in (0, 1):
         found = defended({"finds": FOUND, "misses": MISSED, "inverted": INVERTED})
         assert entry(found, row, EVERY_ATTACK).by_test is None

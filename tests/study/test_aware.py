@@ -24,7 +24,7 @@ def nothing_measured(rounds: tuple[int, ...]) -> Measurements:
     return Measurements(torch.zeros(len(rounds), 4, 1), rounds, (0, 1, 2, 3), bases)
 
 
-def test_what_is_told_is_what_the_target_trained_on(tmp_path: Path) -> None:
+def test_side_information_is_what_the_target_trained_on(tmp_path: Path) -> None:
     study = quick_study(defense=GUIDED, attacks={"loss-series-aware": {}}, audit={"every": 1})
     run = setup(study, 1, None)
     run_study(study, tmp_path)
@@ -45,7 +45,7 @@ def test_a_client_without_such_a_defense_can_train_on_anything() -> None:
     assert all(bool(used.all()) for used in told.values())
 
 
-def test_of_clients_attacked_as_one_any_may_have_trained_on_a_sample() -> None:
+def test_any_merged_client_may_have_trained_on_a_sample() -> None:
     run = setup(small_study(defense=GUIDED, audit={"merge": (0, 1)}), 1, None)
     alone = setup(small_study(defense=GUIDED), 1, None)
     m, labels = nothing_measured((4,)), torch.arange(10)
@@ -55,7 +55,7 @@ def test_of_clients_attacked_as_one_any_may_have_trained_on_a_sample() -> None:
     assert [int(part.sum()) for part in parts] == [2, 2]
 
 
-def test_of_clients_attacked_as_one_an_absent_one_has_trained_on_nothing() -> None:
+def test_an_absent_merged_client_has_trained_on_no_sample() -> None:
     run = setup(small_study(defense=GUIDED, audit={"merge": [0, 1]}), 1, None)
     bases = torch.zeros((1, 3), dtype=torch.int64)
     there = Measurements(torch.zeros(1, 3, 1), (1,), (0, 2, 3), bases)
@@ -64,7 +64,7 @@ def test_of_clients_attacked_as_one_an_absent_one_has_trained_on_nothing() -> No
     assert int(told[1].sum()) == 6
 
 
-def test_it_runs_by_itself_only_where_there_is_something_to_know(tmp_path: Path) -> None:
+def test_the_aware_attack_runs_by_default_only_with_side_information(tmp_path: Path) -> None:
     plain = setup(small_study(), 1, None)
     assert "fedmia-2-aware" not in {**plain.attacks, **plain.refused}
     assert "loss-series-aware" in setup(small_study(defense=GUIDED), 1, None).attacks
@@ -78,7 +78,7 @@ def test_it_runs_by_itself_only_where_there_is_something_to_know(tmp_path: Path)
     assert found["loss-series"] == found["loss-series-aware"]
 
 
-def test_a_record_says_whether_an_adversary_that_adapts_was_tried(tmp_path: Path) -> None:
+def test_a_record_states_whether_an_adaptive_adversary_was_tested(tmp_path: Path) -> None:
     def adapting(name: str, attack: str) -> list[str]:
         defense = GUIDED if name == "class-guided" else {"name": name, "options": {"sigma": 0.1}}
         study = quick_study(defense=defense, attacks={attack: {}})
@@ -105,7 +105,7 @@ def noise(ratio: float, *clients: int) -> dict[str, object]:
     return {"name": "neutral-noise", "clients": clients, "options": {"ratio": ratio}}
 
 
-def test_an_attack_that_looks_past_noise_is_told_where_the_study_has_it() -> None:
+def test_an_attack_with_a_tail_gets_the_noise_of_the_study() -> None:
     everywhere = {"fedmia-2-centred-tail": 0.07, "avg-cosine-without-tail": 0.07}
     assert told_tails(defense=noise(0.07, 0, 1)) == everywhere
     part = {name: value for name, value in noise(0.07).items() if name != "clients"}

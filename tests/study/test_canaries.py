@@ -15,7 +15,7 @@ from fedaudit.defenses.clip import ClientDP, clipped
 from fedaudit.extensions.canaries import Canaries
 from fedaudit.fl.accounting import gaussian_epsilon
 from fedaudit.fl.canary import CANARIES_FILE, canary_direction
-from fedaudit.fl.hooks import Turn
+from fedaudit.fl.hooks import TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
@@ -32,7 +32,7 @@ from tests.study.studies import quick_study
 class ForgottenNoise(ClientDP):
     """Claims the noise that it does not add."""
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Clipped, and nothing else."""
         return type(upload)(**{**vars(upload), "values": clipped(upload.values, self.clip)})
 
@@ -123,7 +123,9 @@ def test_no_adversary_of_a_sample_sees_a_canary(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_measured_stays_below_claimed_and_forgotten_noise_is_found_out(tmp_path: Path) -> None:
+def test_empirical_epsilon_stays_below_the_claim_and_missing_noise_is_detected(
+    tmp_path: Path,
+) -> None:
     study = canary_study()
     sound = run_study(study, tmp_path / "honest")
     honest = values_of(sound)
@@ -172,7 +174,7 @@ def test_canaries_of_several_runs_are_put_together(tmp_path: Path) -> None:
     assert "if the mechanism is Gaussian" in tile.detail
 
 
-def test_one_whose_coin_says_so_sends_zeros_and_noise() -> None:
+def test_a_canary_sends_zeros_and_noise_by_its_coin() -> None:
     run = setup(canary_study(), 1, None)
     (first, *_) = simulate(
         run.algorithm, run.all_clients.data, rounds=4, seed=1, defenses=run.all_clients.defenses
@@ -193,7 +195,7 @@ def test_buffers_that_travel_unprotected_leave_no_claim() -> None:
     assert "batch normalisation" in canaries.unclaimed
 
 
-def test_where_rounds_draw_their_clients_coins_alone_speak(tmp_path: Path) -> None:
+def test_with_sampled_clients_only_coins_give_a_bound(tmp_path: Path) -> None:
     study = canary_study(
         canaries={"count": 20}, training={"participation": 0.5}, audit={"every": 1}
     )
@@ -208,7 +210,7 @@ def test_without_a_defense_nothing_is_claimed(tmp_path: Path) -> None:
     assert found.keys() == {"client_epsilon", "client_epsilon_if_gaussian"}
 
 
-def test_a_study_without_canaries_is_what_it_was() -> None:
+def test_a_study_without_canaries_keeps_its_identity() -> None:
     assert not setup(quick_study(), 1, None).extensions
     run = setup(quick_study(), 1, None)
     assert run.all_clients.data == run.deal.clients
@@ -252,7 +254,7 @@ def test_a_study_without_canaries_is_what_it_was() -> None:
         ),
     ],
 )
-def test_what_a_canary_would_not_be_a_client_of_is_refused(
+def test_federations_without_room_for_canaries_are_refused(
     changes: dict[str, object], kind: type[Exception], match: str
 ) -> None:
     with pytest.raises(kind, match=match):

@@ -98,7 +98,7 @@ def test_canary_records_have_three_bounds_each_with_its_hypothesis(undefended: R
     assert any(row["metric"] == "epsilon_if_gaussian" for row in record.rows())
 
 
-def test_a_record_of_before_has_its_one_bound(undefended: Record) -> None:
+def test_an_older_record_has_a_single_bound(undefended: Record) -> None:
     before = [one for one in undefended.estimates if "_if_" not in one.metric]
     older = changed(undefended, estimates=before)
     assert "if the mechanism" not in tiles_of(older)["epsilon"][0].detail
@@ -119,7 +119,7 @@ def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
     return run
 
 
-def test_coins_that_all_fell_alike_refuse_every_bound_after_training(one_sided: Setup) -> None:
+def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> None:
     truth = truth_module.target_truth(one_sided, 0)
     scores = np.arange(float(len(truth.origin)))
     (figure,) = analysis._epsilon(one_sided, "avg-cosine", scores, truth)

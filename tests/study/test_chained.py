@@ -65,7 +65,7 @@ def low() -> Float[Tensor, "rounds clients samples"]:
     return values
 
 
-def test_whom_one_client_knows_well_is_called_and_only_such_count() -> None:
+def test_a_sample_that_one_client_fits_well_is_called_a_member() -> None:
     values = low()
     # The second stranger has a loss of 2, the eleventh one of 11; clients 0 and 1 beat the one,
     # and of client 2's samples all but the first of them the other.
@@ -81,7 +81,7 @@ def test_whom_one_client_knows_well_is_called_and_only_such_count() -> None:
     assert (loose.called, loose.right) == (EACH * 3 - 1, EACH * 2 - 1)
 
 
-def test_where_nobody_looks_like_a_member_nobody_is_called_one() -> None:
+def test_without_confident_samples_no_sample_is_called_a_member() -> None:
     values = torch.full((2, CLIENTS, len(run()[0].deal.audit)), -10.0)
     for one in found(values, right=dict.fromkeys(range(CLIENTS), True)):
         assert (one.called, one.right, one.realised_fpr) == (0, 0, 0.0)
@@ -95,7 +95,7 @@ def test_rounds_in_which_a_client_was_not_measured_are_left_out() -> None:
     assert strict.called == EACH
 
 
-def test_without_samples_of_nobody_there_is_no_such_audit() -> None:
+def test_without_held_out_samples_the_audit_is_skipped() -> None:
     made = setup(small_study(audit={"draw": "sia", "fair": 1}), 1, None)
     samples = source_queries(made)
     assert samples is not None
@@ -104,6 +104,6 @@ def test_without_samples_of_nobody_there_is_no_such_audit() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"called": 1, "right": 2}])
-def test_more_owners_named_than_members_called_cannot_be(wrong: dict[str, int]) -> None:
+def test_more_named_owners_than_called_members_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="2 right of 1 called"):
         Chained.model_validate({"fpr": 0.1, "realised_fpr": 0.1, **wrong})

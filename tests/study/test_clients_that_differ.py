@@ -62,7 +62,7 @@ def test_samples_of_the_source_inference_draw_are_matched_in_class(tmp_path: Pat
     assert not [one for one in skewed.controls if one.passed is False]
 
 
-def test_pooled_clients_are_no_further_client_of_a_comparison(tmp_path: Path) -> None:
+def test_pooled_clients_do_not_count_as_a_client_in_comparisons(tmp_path: Path) -> None:
     record = run(tmp_path, "fair", SKEWED)
     found = compared([record, record.model_copy(update={"name": "again"})])
     assert found.entries

@@ -112,7 +112,7 @@ def test_each_group_has_the_model_that_most_of_its_clients_chose() -> None:
     assert mean_of(means, "clients with the model", "majority").value == 3
 
 
-def test_where_both_groups_chose_one_model_the_minoritys_is_the_other_one_and_it_is_said() -> None:
+def test_if_both_groups_choose_one_model_the_minority_gets_the_other_with_a_note() -> None:
     run = result([0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0])
     assert models_of_groups(run) == {0: 0, 1: 1}
     one = mean_of(figures_of([run]), "risk of the model", "minority")
@@ -120,7 +120,7 @@ def test_where_both_groups_chose_one_model_the_minoritys_is_the_other_one_and_it
     assert "use another group's model" in one.note
 
 
-def test_where_nobody_trains_the_other_model_the_minority_has_none() -> None:
+def test_without_a_second_trained_model_the_minority_has_no_model() -> None:
     empty = result([0] * 6, risks=(0.52, None), seed=2)
     assert models_of_groups(empty) == {0: 0, 1: None}
     means = figures_of([result([0, 0, 0, 0, 1, 1]), empty])
@@ -153,7 +153,7 @@ def counted(run: ClusterResult, members: int) -> ClusterResult:
     return run.model_copy(update={"rounds": [last.model_copy(update={"models": models})]})
 
 
-def test_violations_have_their_noise_floor_beside_them() -> None:
+def test_violations_are_reported_with_their_noise_floor() -> None:
     run = result([0, 0, 0, 0, 1, 1])
     assert not [one for one in figures_of([run]) if one.metric == "violations by chance"]
     # Of one member and one other: a quarter of the draws is above every threshold.
@@ -194,14 +194,14 @@ def test_one_measured_round_says_nothing_of_moves() -> None:
     assert not [m for m in figures_of([result(GROUPS)]) if "moved" in m.metric]
 
 
-def test_one_group_has_figures_of_everybody_alone() -> None:
+def test_a_single_group_has_figures_over_all_clients_only() -> None:
     means = figures_of([clustered(minority=0, clients=12)])
     assert {mean.group for mean in means} == {"everybody"}
     over_runs = [one for one in means if one.seed is None]
     assert len({one.metric for one in over_runs}) == len(over_runs)
 
 
-def test_algorithms_are_kept_apart() -> None:
+def test_figures_of_different_algorithms_are_separate() -> None:
     means = figures_of([clustered(name, clients=40) for name in ("ifca", "ifca-mir")])
     assert {mean.algorithm for mean in means} == {"ifca", "ifca-mir"}
 
@@ -279,7 +279,7 @@ def test_to_take_part_for_the_first_time_is_no_move() -> None:
     assert moves(result([0, 0, 0, 0, 1, 0], [1, 0, 0, 0, 1, 0])) == [[0]]
 
 
-def test_who_takes_no_part_counts_neither_for_a_model_nor_in_a_mean() -> None:
+def test_clients_that_do_not_participate_do_not_count() -> None:
     everybody, without = result([1, 0, 0, 0, 1, 0]), late([1, 1, 1, 1, 1, None])
     count = mean_of(figures_of([without]), "clients with the model", "minority")
     assert count.value == 1

@@ -18,7 +18,7 @@ from fedaudit.evaluation.clusters import (
     cluster_result,
     thresholds,
 )
-from fedaudit.fl.algorithms.base import Cluster, cohort_of
+from fedaudit.fl.algorithms.base import Cluster, draw_cohort
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.fl.simulate import simulate
@@ -132,7 +132,7 @@ def test_the_record_says_who_trained_which_model_in_every_measured_round() -> No
 
 
 @pytest.mark.slow
-def test_clients_are_told_the_risks_that_the_server_found() -> None:
+def test_clients_receive_the_risks_that_the_server_measured() -> None:
     run, rounds = made()
     assert isinstance(run.algorithm, IfcaMir)
     assert [model.told for model in result().rounds[0].models] == [0.5, 0.5]
@@ -170,7 +170,7 @@ def test_violations_are_clients_with_more_risk_than_they_accept() -> None:
     assert accepted == [run.algorithm.preference.threshold(seed, c) for c in range(CLIENTS)]
 
 
-def test_real_risk_is_asked_of_real_members_and_of_samples_of_nobody() -> None:
+def test_actual_risk_compares_members_with_held_out_samples() -> None:
     run, _ = made()
     last = result().rounds[-1]
     place = run.groups.place[run.dataset.test.ids.numpy()]
@@ -183,7 +183,7 @@ def test_real_risk_is_asked_of_real_members_and_of_samples_of_nobody() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("updates", [False, True])
-def test_estimated_and_real_risk_are_found_again_by_hand(updates: bool) -> None:
+def test_estimated_and_actual_risk_match_a_calculation_by_hand(updates: bool) -> None:
     run, rounds = made()
     run = replace(run, algorithm=by_updates(run)) if updates else run
     risk, last, data = risk_of(run), rounds[-1], run.deal.clients
@@ -232,7 +232,7 @@ def test_models_are_trained_in_the_rounds_in_which_a_client_chose_them() -> None
         assert rounds[-1].trained[name] == sum(name in one.chosen.values() for one in rounds)
 
 
-def test_what_shadow_models_cost_is_told_before_the_run() -> None:
+def test_the_cost_of_shadow_models_is_reported_before_the_run() -> None:
     run, _ = made()
     assert isinstance(run.algorithm, IfcaMir)
     cost = partial(shadow_cost, algorithm=run.algorithm, trained=300, measured=[2, 4])
@@ -249,7 +249,7 @@ def test_what_shadow_models_cost_is_told_before_the_run() -> None:
     assert any("shadow models: 2 for each model" in line for line in said)
 
 
-def test_epochs_are_of_shadows_that_go_on_from_the_model() -> None:
+def test_epochs_apply_to_continued_shadow_models() -> None:
     assert RiskSection().training == "repeated"
     assert RiskSection(epochs=7).training == "continued"
     with pytest.raises(ValueError, match=r"leave out one of them"):
@@ -267,7 +267,7 @@ def test_what_a_client_holds_out_is_no_member() -> None:
     assert sum(model.members for model in models) == used < sum(run.deal.sizes.values())
 
 
-def test_the_servers_samples_are_nobodys() -> None:
+def test_the_servers_samples_are_of_no_client() -> None:
     run, _ = made()
     own = set(risk_of(run).samples.ids.tolist())
     used = {int(i) for data in run.deal.clients.values() for i in data.ids}
@@ -276,7 +276,7 @@ def test_the_servers_samples_are_nobodys() -> None:
     assert own <= set(run.dataset.train.ids.tolist())
 
 
-def test_plain_ifca_tells_nobody_and_is_judged_all_the_same() -> None:
+def test_plain_ifca_reveals_no_risk_and_has_the_same_figures() -> None:
     run = setup(clustered(algorithm={"name": "ifca"}), 1, None)
     (*_, last) = simulate(run.algorithm, run.deal.clients, rounds=4, seed=1)
     notes = cluster_notes(run, last)
@@ -327,12 +327,12 @@ def test_what_cannot_work_is_refused_before_anything_is_trained(
         refuse_misfits([clustered(**changes)])
 
 
-def test_attacks_cannot_learn_membership_from_samples_that_a_shift_tells_apart() -> None:
+def test_attacks_learn_no_membership_from_samples_that_a_shift_distinguishes() -> None:
     with pytest.raises(Unsupported, match="learn the shift"):
         setup(clustered(attacks={"seqmia": {}}, shadow={"mode": "known-split"}), 1, None)
 
 
-def test_of_clients_of_whom_nothing_would_be_seen_none_is_audited() -> None:
+def test_clients_without_visible_updates_cannot_be_audited() -> None:
     rounds, share, seed = 2, 0.17, seed_for(1, "federation")
     run, _ = made()
     *_, last = simulate(
@@ -351,7 +351,7 @@ def test_of_clients_of_whom_nothing_would_be_seen_none_is_audited() -> None:
             setup(study, 1, None)
 
 
-def test_notes_that_cannot_be_are_damage() -> None:
+def test_impossible_notes_are_reported_as_damage() -> None:
     run, rounds = made()
     notes = cluster_notes(run, rounds[-1])
     for broken in ({}, notes | {END: "{}"}, notes | {"clusters": '{"round": 4}'}):
@@ -359,7 +359,7 @@ def test_notes_that_cannot_be_are_damage() -> None:
             cluster_result(run, [noted(broken)])
 
 
-def test_members_are_held_against_unseen_samples_only_where_a_shift_tells_clients_apart() -> None:
+def test_with_a_shift_members_are_compared_with_unseen_samples_only() -> None:
     figures = [figure for figure in found().findings if figure.attack == "blackbox-loss"]
     against = {f.contrast: f for f in figures if f.metric == "auc" and f.seed == 1}
     assert against["unseen"].value is not None
@@ -376,7 +376,7 @@ def test_groups_are_equal_parts_of_what_is_tested() -> None:
     assert int(counts.max() - counts.min()) <= 1
 
 
-def test_a_shadow_federation_has_groups_of_its_own() -> None:
+def test_a_shadow_federation_has_separate_groups() -> None:
     run = setup(clustered(attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}), 1, None)
     (theirs,), ours = run.own_federations, run
     assert not torch.equal(theirs.dataset.train.features, ours.dataset.train.features)
@@ -418,10 +418,10 @@ def test_a_model_that_nobody_trained_in_a_round_shows_nothing_to_an_attack_on_up
     assert state.risk is None
 
 
-def test_who_never_took_part_has_no_model_and_violates_nothing() -> None:
+def test_a_client_that_never_participated_has_no_model_and_no_violation() -> None:
     training = {"rounds": 3, "lr": 0.2, "batch_size": 10, "participation": 0.34}
     seed = seed_for(1, "federation")
-    target = cohort_of(list(range(CLIENTS)), 0.34, seed, 3)[0]
+    target = draw_cohort(list(range(CLIENTS)), 0.34, seed, 3)[0]
     audit = {"fair": 60, "every": 3, "targets": (target,)}
     accepted = {"samples": 200, "low": 0, "high": 0.01}
     study = clustered(algorithm=IFCA, training=training, audit=audit, risk=accepted)
@@ -441,9 +441,7 @@ def test_who_never_took_part_has_no_model_and_violates_nothing() -> None:
 
 
 @pytest.mark.parametrize(("share", "apart"), [(0.001, "0 of"), (0.999, "57 of")])
-def test_who_would_hold_out_nothing_or_all_is_refused_before_anything_is_trained(
-    share: float, apart: str
-) -> None:
+def test_holding_out_no_or_all_samples_is_refused_before_training(share: float, apart: str) -> None:
     study = clustered(algorithm={"name": "ifca-mir-clients", "options": {"held_out": share}})
     with pytest.raises(BadInput, match=f"would hold out {apart}"):
         setup(study, 1, None)

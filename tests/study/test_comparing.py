@@ -36,7 +36,7 @@ def front(family: str, attack: str, of: Comparison = THREE) -> Front:
     return found
 
 
-def test_a_row_says_who_defends_and_is_held_against_the_undefended_one() -> None:
+def test_a_row_names_defended_clients_and_is_compared_with_the_undefended_row() -> None:
     assert [row.defense for row in THREE.rows] == [
         "none",
         "gradient-noise (sigma 0.01)",
@@ -162,7 +162,7 @@ def test_clients_of_one_seed_are_averaged_with_their_limits() -> None:
     assert mean_over_seeds({}) is None
 
 
-def test_clients_in_the_coalition_and_outside_of_it_are_told_apart() -> None:
+def test_clients_inside_and_outside_the_coalition_are_separate() -> None:
     ours, others = entry(2, "a"), entry(2, "a", "outside")
     assert (ours.targets, others.targets) == ([0], [4])
     assert ours.value == pytest.approx(0.55)
@@ -196,7 +196,7 @@ def test_a_refused_figure_keeps_its_reason() -> None:
     assert (refused.value, refused.note) == (None, "inconclusive: needs 9")
 
 
-def test_above_takes_test_and_interval_as_reports_do() -> None:
+def test_above_chance_needs_test_and_interval_as_in_reports() -> None:
     wide = given("wide", {"a": {1: {0: 0.7}}}, {1: 0.9}, defense=noise(0.1), reach=0.25)
     compare = compared([PLAIN, wide])
     for row, attack, both, by_test in ((0, "a", True, True), (0, "b", False, False)):
@@ -207,7 +207,7 @@ def test_above_takes_test_and_interval_as_reports_do() -> None:
     assert (found.above, found.by_test) == (False, True)
 
 
-def test_a_figure_that_every_row_refuses_stands_once_a_row() -> None:
+def test_a_figure_without_values_appears_once_per_row() -> None:
     note = "inconclusive: needs 500 more"
     refused = estimate(attack="a", contrast="unseen", metric="tpr@0.001", value=None, note=note)
     records = [
@@ -305,7 +305,7 @@ def test_without_a_defense_there_is_no_front() -> None:
     assert compared([PLAIN, PLAIN]).fronts == []
 
 
-def test_a_record_with_settings_of_another_program_is_compared_all_the_same() -> None:
+def test_a_record_with_unknown_settings_can_be_compared() -> None:
     foreign = WEAK.model_copy(update={"config": {"federation": {"clients": 9}}})
     row = compared([PLAIN, foreign]).rows[1]
     assert (row.defense, row.coalition) == ("gradient-noise", None)

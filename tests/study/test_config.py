@@ -77,7 +77,7 @@ def test_wrong_settings_are_refused_in_words_for_who_writes_them(
         study_from({"name": "a", **values})
 
 
-def test_settings_that_nest_without_end_are_refused(tmp_path: Path) -> None:
+def test_deeply_nested_settings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "deep.toml"
     path.write_text('name = "x"\n[a' + ".a" * 2000 + "]\n")
     with pytest.raises(BadInput, match="nests over 32 levels deep"):

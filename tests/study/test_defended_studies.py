@@ -49,7 +49,7 @@ def test_one_defense_is_itself_and_more_are_a_chain_in_the_order_given() -> None
     assert found == {1: Chain((GradientNoise(0.1), GradientQuantization(4), DataSampling(0.5)))}
 
 
-def test_nothing_may_begin_a_chain() -> None:
+def test_a_chain_may_start_with_no_defense() -> None:
     assert defenses(chain=[NOISE], clients=[2]) == {2: GradientNoise(0.1)}
     assert defenses(chain=[{"name": "none"}]) == {}
 
@@ -106,7 +106,9 @@ def test_without_clients_a_defense_is_for_all_that_have_no_other() -> None:
         ({**NOISE, "also": [{**HALF, "clients": [0, 1, 2, 3]}]}, "no client is left to use"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(defense: dict[str, object], said: str) -> None:
+def test_contradictory_groups_of_defenses_are_refused(
+    defense: dict[str, object], said: str
+) -> None:
     with pytest.raises(BadInput, match=said):
         defenses(**defense)
 

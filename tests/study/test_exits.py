@@ -9,7 +9,7 @@ import pytest
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import line_of, refusing_exits
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Upload
 from fedaudit.study.running.preflight import check_grid
 from fedaudit.study.running.reattack import reattack
@@ -44,17 +44,17 @@ blind_classifier = false
 
 
 class Exits(Defense):
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         sys.exit(0)
 
 
 class Asserts(Defense):
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         raise AssertionError
 
 
 class Raises(Defense):
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         raise KeyError("a")
 
 
@@ -64,7 +64,7 @@ class ExitsWhenMade(Defense):
 
 
 class ExitsAtTheFirstBatch(Defense):
-    def batch(self, batch: object, turn: Turn) -> NoReturn:
+    def batch(self, batch: object, context: TrainingContext) -> NoReturn:
         sys.exit(0)
 
 
@@ -113,7 +113,7 @@ def test_an_attack_that_exits_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit("x")])
-def test_whatever_ends_a_program_is_refused(error: BaseException) -> None:
+def test_every_way_to_end_the_program_is_refused(error: BaseException) -> None:
     allowed = "return a value or raise an Exception; remove"
     with pytest.raises(BadInput, match=allowed), refusing_exits():
         raise error

@@ -122,7 +122,7 @@ def test_canaries_of_a_length_that_single_precision_cannot_square_are_refused(
 @pytest.mark.parametrize(
     ("table", "file"), [("canaries", CANARIES_FILE), ("secure_sum", SUMS_FILE)]
 )
-def test_a_file_that_is_gone_or_anothers_is_made_again_by_running_again(
+def test_missing_and_foreign_files_are_refused_with_a_rerun(
     table: str, file: str, tmp_path: Path
 ) -> None:
     study = quick_study(**TABLES[table])

@@ -33,7 +33,7 @@ from fedaudit.datasets.partitions.schemes import Counts, Quotas
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Sent
 from fedaudit.plan.identity import study_key
 from fedaudit.plan.values import study_from
@@ -64,8 +64,8 @@ class Blurred(Defense):
     def __init__(self, spreads: tuple[float, ...] = (0.1, 0.2)) -> None:
         self.spreads = spreads
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        noise = torch.randn(batch.x.shape, generator=turn.rng("blur")) * self.spreads[0]
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        noise = torch.randn(batch.x.shape, generator=context.rng("blur")) * self.spreads[0]
         return Batch(batch.x + noise, batch.y, batch.ids)
 
 
@@ -75,8 +75,8 @@ class Jitter(Defense):
 
     sigma: float = 0.1
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        noise = torch.randn(batch.x.shape, generator=turn.rng("jitter"))
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        noise = torch.randn(batch.x.shape, generator=context.rng("jitter"))
         return Batch(batch.x + self.sigma * noise, batch.y, batch.ids)
 
 
@@ -163,7 +163,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
     )
 
 
-def test_objects_and_a_file_give_the_same_study_and_the_same_figures(tmp_path: Path) -> None:
+def test_objects_and_a_study_file_give_the_same_figures(tmp_path: Path) -> None:
     training = {"rounds": 2, "epochs": 1, "batch_size": 20, "lr": 0.1}
     in_file = study_from(
         {
@@ -261,7 +261,7 @@ def distilled(**changes: object) -> Federation:
 
 
 @pytest.mark.slow
-def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Path) -> None:
+def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
     ours = carried(tmp_path / "objects", distilled(), name="same")
     in_file = study_from(
         {
@@ -310,7 +310,7 @@ def test_clients_have_networks_of_their_own_as_a_file_would_say_it(tmp_path: Pat
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
             "nets and the study's models are both the clients' networks",
         ),
-        ({"models": [Linear]}, "nor one of a class of its own.*algorithm.student"),
+        ({"models": [Linear]}, "or of a custom class cannot be distilled.*algorithm.student"),
         ({"models": [3]}, "a model is a torch.nn.Module, .* got an int"),
     ],
 )
@@ -322,7 +322,7 @@ def test_networks_that_cannot_be_the_clients_are_refused_before_training(
     assert not (tmp_path / "out").exists()
 
 
-def test_everything_in_a_federation_can_be_the_callers_own(tmp_path: Path) -> None:
+def test_every_part_of_a_federation_can_be_custom(tmp_path: Path) -> None:
     federation = small(
         clients=fa.partitions.custom(4, EverySecond()),
         model=Net(8),
@@ -398,7 +398,7 @@ def test_a_run_gives_its_scores_tables_plots_and_views(
         run.scores(sed=1)  # type: ignore[call-arg]
 
 
-def test_members_have_instances_of_their_own_and_plans_of_the_same_members_are_a_chain() -> None:
+def test_members_have_separate_defenses_and_the_same_members_form_a_chain() -> None:
     part = JITTER(members=[2, 3], sigma=0.5)
     assert part == DefensePart(Jitter, {"sigma": 0.5}, (2, 3))
     assert isinstance(Jitter(sigma=0.5), Jitter)
@@ -413,7 +413,7 @@ def test_members_have_instances_of_their_own_and_plans_of_the_same_members_are_a
     assert [p.name for p in pair.parts] == [f"{__name__}:Jitter", "gradient-noise"]
 
 
-def test_a_run_goes_on_with_the_same_objects_and_not_with_others(run: fa.Run) -> None:
+def test_a_run_resumes_with_the_same_objects_only(run: fa.Run) -> None:
     same = {
         "attacks": ["fedmia-2", Sure(), Attack((Confidence(),), Mean(), "ours")],
         "seeds": [1, 2],
@@ -430,7 +430,7 @@ def test_a_run_goes_on_with_the_same_objects_and_not_with_others(run: fa.Run) ->
         carried(run.folder, other, **same)
 
 
-def test_further_attacks_take_the_objects_again(run: fa.Run, tmp_path: Path) -> None:
+def test_further_attacks_need_the_objects_again(run: fa.Run, tmp_path: Path) -> None:
     more = run.attack("loss-series", Sure(), out=tmp_path / "more")
     assert {f.attack for f in more.record.findings} == {"loss-series", f"{__name__}:Sure"}
     alone = fa.Run(run.folder)
@@ -467,8 +467,8 @@ def test_objects_that_differ_in_anything_make_other_studies() -> None:
 
 def lambda_defense(weight: int) -> Defense:
     class Weighted(Defense):
-        def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-            return weight * super().loss(outputs, batch, turn)
+        def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+            return weight * super().loss(outputs, batch, context)
 
     return Weighted()
 
@@ -516,7 +516,7 @@ def carry_out(text: str, monkeypatch: pytest.MonkeyPatch, script: Path | None = 
 
 @pytest.mark.parametrize("way", ["script", "-c"])
 @pytest.mark.slow
-def test_a_script_and_a_line_are_audited_and_go_on(
+def test_audits_of_scripts_and_of_python_c_resume(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, script = SCRIPT.replace("{workers}", "1"), tmp_path / "mine.py"
@@ -576,7 +576,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
         (lambda: plan_of(small(), attacks=[], name="x"), "attacks is empty"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(ask: object, said: str) -> None:
+def test_a_mistake_is_refused_in_one_sentence(ask: object, said: str) -> None:
     assert callable(ask)
     with pytest.raises(FedauditError, match=said) as told:
         ask()
@@ -588,7 +588,7 @@ def plan(**changes: object) -> object:
     return plan_of(small(**changes), name="x")
 
 
-def test_every_catalogue_is_at_the_front_door() -> None:
+def test_every_defense_is_public() -> None:
     for make in DEFENSES.values():
         assert getattr(fa.defenses, make.__name__) is make
     assert all(getattr(fa, name) is not None for name in dir(fa))
@@ -647,7 +647,7 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
 @pytest.mark.parametrize(
     ("setting", "argument"),
     [
-        ("audit.fair", "audit.samples"),
+        ("audit.samples", "audit.samples"),
         ("training.rounds", "rounds"),
         ("defense.options.sigma", "defenses.sigma"),
         ("data.name", "data"),

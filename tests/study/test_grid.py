@@ -42,7 +42,7 @@ def test_a_point_has_its_settings_and_is_found_by_its_name(tmp_path: Path) -> No
     assert point.defense.options == {"sigma": 0.01}
 
 
-def test_several_grids_stand_beside_variants(tmp_path: Path) -> None:
+def test_several_grids_can_be_combined_with_variants(tmp_path: Path) -> None:
     text = """
     name = "two"
     [variants.short]
@@ -62,7 +62,7 @@ def test_several_grids_stand_beside_variants(tmp_path: Path) -> None:
     ]
 
 
-def test_settings_of_one_last_name_keep_what_tells_them_apart() -> None:
+def test_settings_with_the_same_last_name_keep_their_sections() -> None:
     points = grid_points({"a.options.x": [1], "b.options.x": [2]}, "here")
     assert points[0].label == "a.options.x=1,b.options.x=2"
 
@@ -83,7 +83,7 @@ def test_settings_of_one_last_name_keep_what_tells_them_apart() -> None:
         ('[grid]\n"training.round" = [3]', r"did you mean 'training\.rounds'"),
     ],
 )
-def test_odd_grids_are_refused(text: str, sentence: str, tmp_path: Path) -> None:
+def test_invalid_grids_are_refused(text: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=sentence):
         studies(tmp_path, f'name = "a"\n{text}')
 

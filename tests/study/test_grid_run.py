@@ -46,7 +46,7 @@ POINTS = [
 
 
 @pytest.mark.slow
-def test_a_grid_ends_in_one_comparison_that_can_be_made_again(tmp_path: Path) -> None:
+def test_a_grid_ends_in_one_comparison_that_can_be_updated(tmp_path: Path) -> None:
     study, out = tmp_path / "front.toml", tmp_path / "out"
     study.write_text(GRID)
     assert exit_code("run", study, "--variant", "all", "--out", out, "--workers", "1") == 0

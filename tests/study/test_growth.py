@@ -112,7 +112,7 @@ def test_signals_that_were_not_measured_are_measured_on_kept_updates(
     assert run(larger, tmp_path / "study").content_hash == grown.content_hash
 
 
-def test_signals_that_nothing_gives_are_refused_with_what_would_be_trained_again(
+def test_unmeasurable_signals_are_refused_with_the_runs_to_train_again(
     folder: Path, run: Trained
 ) -> None:
     before = (folder / "study.json").read_bytes()
@@ -147,7 +147,7 @@ def stopping(at: str) -> Callable[[str, int, int], None]:
 
 
 @pytest.mark.slow
-def test_a_study_that_is_stopped_while_it_grows_goes_on(
+def test_a_study_that_is_stopped_while_it_grows_resumes(
     folder: Path, run: Trained, tmp_path: Path
 ) -> None:
     larger = quick_study(seeds=[1, 2])
@@ -265,7 +265,7 @@ def told_of(record: Record) -> list[str]:
     return [sentence for sentence in record.untested if LATER in sentence]
 
 
-def test_what_was_added_is_told_however_files_were_deleted(folder: Path, run: Trained) -> None:
+def test_growth_is_reported_even_if_files_were_deleted(folder: Path, run: Trained) -> None:
     (folder / "record.json").unlink()
     (folder / "scores.safetensors").unlink()
     grown = run(quick_study(seeds=[1, 2]), folder)
@@ -278,9 +278,7 @@ def test_what_was_added_is_told_however_files_were_deleted(folder: Path, run: Tr
     )
 
 
-def test_a_record_without_its_studys_file_is_that_of_a_first_look(
-    folder: Path, run: Trained
-) -> None:
+def test_a_record_without_a_study_file_has_no_growth(folder: Path, run: Trained) -> None:
     (folder / "study.json").unlink()
     assert told_of(run(quick_study(figures={"most_exposed": 12}), folder))
     (folder / "study.json").unlink()
@@ -347,7 +345,7 @@ def test_a_record_of_a_study_that_another_process_made_larger_is_not_written(
 
 
 @pytest.mark.parametrize("name", ["write_record", "write_scores", "write_pictures"])
-def test_what_a_record_is_made_of_is_written_with_the_folder_kept(
+def test_all_files_of_a_record_are_written_under_the_lock(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = list[bool]()
@@ -369,6 +367,6 @@ def test_no_report_is_written_next_to_the_record_of_another_process(folder: Path
     assert (folder / "report.html").stat().st_size > 1000
     (folder / "report.html").unlink()
     write_record(record.model_copy(update={"seeds": [1, 2]}), folder / "record.json")
-    with pytest.raises(BadInput, match="is another record by now"):
+    with pytest.raises(BadInput, match="another process has replaced"):
         write_report_beside(record, folder)
     assert not (folder / "report.html").exists()

@@ -42,7 +42,7 @@ def test_a_sample_of_a_client_with_dp_sgd_has_its_epsilon_stated_also_of_one_rou
     assert figure.note.startswith("one round alone; unit: one sample, in 8 steps")
 
 
-def test_where_all_clients_are_asked_about_the_one_protected_least_is_stated() -> None:
+def test_with_all_clients_the_least_protected_is_stated() -> None:
     # Their sizes differ: the smallest client's samples are drawn most often, whoever the target.
     study = small_study(
         defense={"name": "dp-sgd", "options": {"clip": 1.0, "noise_multiplier": 1.5}},
@@ -102,7 +102,7 @@ def test_perturbed_features_have_their_actual_epsilon_stated_beside_the_nominal_
     )
 
 
-def test_a_mask_that_all_records_share_proves_nothing_and_the_record_says_why(
+def test_a_shared_mask_gives_no_guarantee_with_a_reason(
     tmp_path: Path,
 ) -> None:
     stated = proven("bitrand", tmp_path, nominal_epsilon=5.0, shared_mask=True)

@@ -17,7 +17,7 @@ from fedaudit.evaluation.accuracy import evaluation_split
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
-from fedaudit.fl.hooks import Defense, Visit
+from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.plan.dealing import HoldOutRule, exclude_held_out
 from fedaudit.risk.catalog import ByLoss
@@ -49,11 +49,11 @@ def holdout(
 class DropsTheFirst(Defense):
     """Holds out by place, so that being held out depends on what else the client has."""
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         return data.take(slice(1, None))
 
 
-def test_what_a_member_of_the_coalition_holds_out_is_nobodys() -> None:
+def test_held_out_samples_of_a_coalition_are_of_no_client() -> None:
     audit = exclude_held_out(DEAL, holdout(PAIR)).audit
     held = held_out(IDS, 0.1, seed=4).numpy()
     assert 20 < held.sum() < 60
@@ -63,7 +63,7 @@ def test_what_a_member_of_the_coalition_holds_out_is_nobodys() -> None:
     assert (audit.origin(0)[held & (OWNER == 0)] == Origin.UNSEEN).all()
 
 
-def test_the_same_samples_leave_the_fair_draw_whoever_owns_them() -> None:
+def test_held_out_samples_leave_the_fair_draw_for_any_owner() -> None:
     audit = exclude_held_out(DEAL, holdout(PAIR)).audit
     assert (audit.fair_for(0) == ~held_out(IDS, 0.1, seed=4).numpy()).all()
 
@@ -74,13 +74,13 @@ def test_clients_keep_their_data_and_the_deal_given_is_left_as_it_was() -> None:
     assert (DEAL.audit.owner == OWNER).all()
 
 
-def test_nothing_changes_where_nothing_is_held_out() -> None:
+def test_without_held_out_samples_nothing_changes() -> None:
     assert exclude_held_out(DEAL, holdout({})) is DEAL
     assert exclude_held_out(DEAL, holdout({0: Defense()})) is DEAL
     assert exclude_held_out(DEAL, holdout(PAIR, rounds=1)) is DEAL
 
 
-def test_what_an_algorithm_has_clients_hold_out_is_nobodys_and_leaves_the_fair_draw() -> None:
+def test_samples_held_out_by_an_algorithm_leave_the_fair_draw() -> None:
     net = Architecture("none", nn.Identity)
     algorithm = IfcaMirOfClients(net, LocalTraining(), own_risk=ByLoss(), share=0.2)
     audit = exclude_held_out(DEAL, holdout({}, algorithm=algorithm)).audit

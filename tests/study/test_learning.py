@@ -234,7 +234,7 @@ def test_a_shadow_table_without_an_attack_that_learns_trains_nothing() -> None:
     assert run.extension(LearnedFrom) is None
 
 
-def test_a_study_of_older_days_keeps_its_identity() -> None:
+def test_an_older_study_keeps_its_identity() -> None:
     settings = settings_of(small_study())
     assert "shadow" not in settings
     audit = settings["audit"]
@@ -251,7 +251,7 @@ def test_too_little_data_is_refused_before_anything_is_trained(tmp_path: Path) -
     assert not (tmp_path / "seed-1").exists()
 
 
-def test_the_scores_of_a_study_that_learned_come_again(learned: Carried, tmp_path: Path) -> None:
+def test_scores_of_learned_attacks_are_reproduced(learned: Carried, tmp_path: Path) -> None:
     later = reattack(learned.folder, ["seqmia"], tmp_path / "later")
     assert areas(later, "seqmia") == areas(learned.record, "seqmia") != []
 
@@ -301,7 +301,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("after", [3, 6])
-def test_a_study_stopped_in_its_run_or_its_shadow_goes_on(
+def test_a_study_stopped_in_its_run_or_its_shadow_resumes(
     after: int, learned: Carried, tmp_path: Path
 ) -> None:
     seen = list[int]()
@@ -377,7 +377,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Carried:
     return Carried(run_study(study, folder), folder)
 
 
-def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
+def test_data_of_all_merged_clients_are_members(
     merged: Carried,
 ) -> None:
     run = setup(small_study(audit=MERGED), 1, None)
@@ -393,7 +393,7 @@ def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
     assert set(theirs.tolist()) == {1}
     record = merged.record
     assert record.view.name == "merged"
-    assert "attacks clients 0, 2 as one" in record.view.description
+    assert "attacks clients 0, 2 through the weighted mean" in record.view.description
     (row,) = [
         f for f in record.findings
         if (f.attack, f.contrast, f.metric) == ("avg-cosine", "mixed", "auc")
@@ -401,7 +401,7 @@ def test_of_a_coalition_that_is_attacked_as_one_all_members_data_is_members(
     assert row.n_members == int((origin == Origin.MEMBER).sum())
 
 
-def test_what_is_measured_of_a_coalition_is_its_members_weighted_mean(merged: Carried) -> None:
+def test_a_merged_coalition_is_measured_by_its_weighted_mean(merged: Carried) -> None:
     tensors, _ = read_tensors(merged.folder / "seed-1/measured/round-000002.safetensors")
     assert tensors["clients"].tolist() == [0, 1, 3]
     assert tensors["stands_for"].tolist() == [[0, 0], [2, 0]]
@@ -425,7 +425,7 @@ def test_a_shadow_is_attacked_as_the_coalition_is(tmp_path: Path) -> None:
         ({"merge": (0, 1), "view": "sum"}, r"needs UPLOADS, .* hidden in the view 'sum'"),
     ],
 )
-def test_merges_that_mean_nothing_are_refused(audit: dict[str, object], sentence: str) -> None:
+def test_invalid_merges_are_refused(audit: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         setup(small_study(audit=audit), 1, None)
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedaudit.core.seeds import seed_for
 from fedaudit.evaluation import controls
-from fedaudit.fl.algorithms.base import cohort_of
+from fedaudit.fl.algorithms.base import draw_cohort
 from fedaudit.observe.round import Round
 from fedaudit.results import guessing
 from fedaudit.study.running import record as running_record
@@ -22,7 +22,7 @@ def test_a_control_with_untrained_models_has_no_more_clients_than_a_round(
 ) -> None:
     seed = seed_for(1, "federation")
     everybody = list(range(CLIENTS))
-    cohorts = [cohort_of(everybody, SHARE, seed, index) for index in range(1, ROUNDS + 1)]
+    cohorts = [draw_cohort(everybody, SHARE, seed, index) for index in range(1, ROUNDS + 1)]
     target = Counter(client for cohort in cohorts for client in cohort).most_common(1)[0][0]
     seen: list[Round] = []
     made = controls._untrained_round
@@ -50,7 +50,7 @@ def test_a_control_with_untrained_models_has_no_more_clients_than_a_round(
 
 
 @pytest.mark.slow
-def test_a_record_is_as_long_however_many_clients_there_are(
+def test_the_size_of_a_record_does_not_grow_with_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows for some of them, the audited first, and the sums of all others."""

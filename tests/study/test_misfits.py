@@ -19,7 +19,10 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
     ("changes", "message"),
     [
         ({"audit": {"draw": "siaa"}}, "did you mean 'sia'"),
-        ({"audit": {"draw": "sia", "options": {"per_client": 0}}}, "per_client is at least 1"),
+        (
+            {"audit": {"draw": "sia", "options": {"per_client": 0}}},
+            "per_client is 0; give at least 1",
+        ),
         ({"audit": {"targets": [9]}}, "9"),
         ({"partition": {"clients": 4, "samples_per_client": 10**6}}, "samples"),
         ({"defense": COFEDMID}, "m_max is a number of classes from 1 to 10"),
@@ -30,7 +33,7 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
         ),
         ({"algorithm": {"name": "fedsgd"}}, "epochs is 1"),
         ({"algorithm": {"name": "legacy-fedsgd"}}, "one local epoch in mini-batches"),
-        ({"data": {"name": "digits", "classes": [3]}}, "needs two classes"),
+        ({"data": {"name": "digits", "classes": [3]}}, "give at least two classes"),
         ({"attacks": {"projres": {"layer": "9"}}}, "attack 'projres': there is no trained linear"),
     ],
 )

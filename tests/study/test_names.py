@@ -25,11 +25,13 @@ from fedaudit.plan.values import study_from
         ),
     ],
 )
-def test_one_spelling_is_kept_of_a_name(typed: dict[str, object], kept: dict[str, object]) -> None:
+def test_names_are_stored_in_one_spelling(
+    typed: dict[str, object], kept: dict[str, object]
+) -> None:
     assert study_from({"name": "x", **typed}) == study_from({"name": "x", **kept})
 
 
-def test_names_of_ones_own_stay_as_they_are() -> None:
+def test_custom_names_are_not_changed() -> None:
     study: Study = study_from({"name": "x", "attacks": {"My_Module:Fedmia_2": {}}})
     assert list(study.attacks) == ["My_Module:Fedmia_2"]
 

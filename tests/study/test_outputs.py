@@ -75,7 +75,7 @@ def test_an_attack_replaces_the_record_of_other_attacks_and_says_so(
     assert "the record of loss-series, by that of blackbox-loss; name all" in said[-1]
 
 
-def test_a_study_is_attacked_as_often_as_one_likes(recording: Path, tmp_path: Path) -> None:
+def test_a_study_can_be_attacked_repeatedly(recording: Path, tmp_path: Path) -> None:
     hashes = {reattack(recording, ["loss-series"], tmp_path).content_hash for _ in range(3)}
     assert len(hashes) == 1
 
@@ -189,7 +189,7 @@ def test_a_comparison_is_made_again_and_may_grow(tmp_path: Path) -> None:
     assert read_record(third).name == "c"
 
 
-def test_an_attack_shows_how_far_it_is(
+def test_an_attack_reports_progress(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli.attack(recording, "fedmia-1", "blackbox-loss", out=tmp_path / "out")
@@ -201,7 +201,7 @@ def test_an_attack_shows_how_far_it_is(
     assert "seed 1: controls\n" in shown.out
 
 
-def test_what_is_no_regular_file_is_said_to_be_there(recording: Path, tmp_path: Path) -> None:
+def test_special_files_are_named_in_the_message(recording: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "study.json"
     os.mkfifo(fifo)
     with pytest.raises(BadInput, match=r"its study.json is not a regular file"):
@@ -211,7 +211,7 @@ def test_what_is_no_regular_file_is_said_to_be_there(recording: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_every_phase_of_a_study_is_told_from_its_start_to_its_end(tmp_path: Path) -> None:
+def test_progress_covers_every_phase_of_a_study(tmp_path: Path) -> None:
     told: dict[str, list[tuple[int, int]]] = {}
 
     def progress(phase: str, done: int, total: int) -> None:
@@ -315,7 +315,7 @@ def test_scores_of_no_record_are_not_replaced(
     assert (tmp_path / "scores.safetensors").read_text() == "MINE"
 
 
-def test_who_names_code_that_is_not_trusted_is_said(recording: Path, tmp_path: Path) -> None:
+def test_distrusted_code_is_refused_with_its_source(recording: Path, tmp_path: Path) -> None:
     said = "names the attack 'evil:x'.*trust=True in Python"
     with pytest.raises(BadInput, match=f"^the call {said}"):
         reattack(recording, ["evil:x"], tmp_path)

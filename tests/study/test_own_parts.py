@@ -57,7 +57,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_part_of_the_example_is_its_own_and_stands_in_the_record(carried: Path) -> None:
+def test_every_custom_part_of_the_example_is_in_the_record(carried: Path) -> None:
     record = read_record(carried / "out" / "record.json")
     config = json.loads(json.dumps(record.config))
     assert config["data"]["name"] == "parts:tumours"
@@ -92,7 +92,7 @@ def test_what_reads_a_record_imports_nothing_that_it_names(carried: Path, tmp_pa
     assert "parts" not in sys.modules
 
 
-def test_a_run_is_attacked_again_with_its_own_parts_only_if_they_are_trusted(
+def test_custom_parts_of_a_recording_need_trust(
     carried: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -107,7 +107,7 @@ def test_a_run_is_attacked_again_with_its_own_parts_only_if_they_are_trusted(
     assert again.content_hash == first.content_hash
 
 
-def test_a_recording_of_an_attack_of_ones_own_is_attacked_only_if_it_is_trusted(
+def test_a_custom_attack_of_a_recording_needs_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(EXAMPLE)
@@ -192,7 +192,7 @@ def test_a_digest_given_for_a_module_is_of_its_whole_file(tmp_path: Path) -> Non
             with_code(study_from(given | {"code": {"parts_own": "0" * 64}}))
 
 
-def test_a_study_without_parts_of_its_own_is_what_it_was() -> None:
+def test_a_study_without_custom_parts_keeps_its_identity() -> None:
     study = with_code(study_from({"name": "x"}))
     assert run_key(with_code(study), 1) == run_key(study, 1)
     assert study.code == {}
@@ -225,7 +225,7 @@ def test_a_study_without_parts_of_its_own_is_what_it_was() -> None:
         ({"attacks": {"parts:lowest_loss": {"depth": 1}}}, "no setting of this attack"),
     ],
 )
-def test_what_is_no_such_part_is_refused_in_one_sentence(
+def test_invalid_custom_parts_are_refused_in_one_sentence(
     changes: dict[str, object], said: str
 ) -> None:
 
@@ -238,7 +238,7 @@ def test_what_is_no_such_part_is_refused_in_one_sentence(
     assert "\n" not in str(refused.value)
 
 
-def test_annotations_of_ones_own_parts_may_be_text_or_missing(tmp_path: Path) -> None:
+def test_annotations_of_custom_parts_may_be_strings_or_missing(tmp_path: Path) -> None:
     future = "from __future__ import annotations\n\nfrom dataclasses"
     text = (EXAMPLE / "parts.py").read_text().replace("from dataclasses", future, 1)
     plain = "\n\ndef slow(task, *, step=0.5):\n    return cautious(task, step=step)\n"
@@ -257,7 +257,7 @@ def test_annotations_of_ones_own_parts_may_be_text_or_missing(tmp_path: Path) ->
             refuse_misfits([study_from(given | {"defense": wrong})])
 
 
-def test_a_file_beside_the_study_that_an_installed_module_hides_is_told_of(tmp_path: Path) -> None:
+def test_a_file_hidden_by_an_installed_module_is_reported(tmp_path: Path) -> None:
     (tmp_path / "colorsys.py").write_text("Net = 1\n")
     with (
         code_named_in("mine", trusted=True, folder=tmp_path),

@@ -78,7 +78,7 @@ def test_a_third_of_the_audited_samples_is_divided_among_clients_that_differ() -
     ],
     ids=["membership alone", "equal clients", "published draw", "view of a sum", "asked"],
 )
-def test_elsewhere_no_further_samples_are_measured(changes: dict[str, object]) -> None:
+def test_other_draws_measure_no_further_samples(changes: dict[str, object]) -> None:
     study = skewed_study(**changes)
     run = setup(study, 1, None)
     assert run.study.audit.sources == 0
@@ -190,12 +190,12 @@ def test_skewed_clients_are_named_more_often_on_their_own_samples() -> None:
 
 
 def test_a_report_names_both_draws() -> None:
-    assert "Asked of 28 samples, 7 of each of 4 clients" in source_sentence(record())
+    assert "the client of 28 samples, 7 of each of 4 clients" in source_sentence(record())
     table = source_table(record())
     assert "On the fair draw" in [one.text for one in table.columns]
     assert "all with the label distribution of an audited client" in table.remark
     assert "label distribution of an audited client" in source_question(record(0))
-    assert "more may be named (audit.sources)" in source_sentence(record(0))
+    assert "The success rate can be higher on random samples" in source_sentence(record(0))
 
 
 def test_a_gate_judges_own_samples_and_names_a_fair_draw() -> None:
@@ -207,7 +207,7 @@ def test_a_gate_judges_own_samples_and_names_a_fair_draw() -> None:
         assert all(("on samples of a fair draw" in what) == expected for what in judged)
 
 
-def test_a_comparison_holds_no_draw_against_another() -> None:
+def test_comparisons_do_not_mix_draws() -> None:
     other = record(40).model_copy(update={"name": "other"})
     for base, same in ((record(), True), (record(0), False)):
         changes = [one.change for one in compared([base, other]).on("source")]
@@ -215,7 +215,7 @@ def test_a_comparison_holds_no_draw_against_another() -> None:
         assert (changes[1] is not None) == same
 
 
-def test_a_comparison_of_membership_does_not_mind_them() -> None:
+def test_comparisons_of_membership_ignore_source_samples() -> None:
     rows = compared([record(0), record(40)]).rows
     assert [row.settings for row in rows] == [{}, {}]
 
@@ -240,7 +240,7 @@ def test_a_recording_without_them_has_the_fair_draw_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_study_of_an_older_version_goes_on_as_it_was_begun(tmp_path: Path) -> None:
+def test_a_study_of_an_older_version_resumes_unchanged(tmp_path: Path) -> None:
     study = skewed_study()
     first = run_study(skewed_study(audit={"sources": 0}), tmp_path)
     path = tmp_path / STUDY_FILE

@@ -105,7 +105,7 @@ def test_each_question_is_corrected_over_the_attacks_by_holm() -> None:
     assert [one.above_mixes for one in of_each] == [True, False, False, False]
 
 
-def test_the_error_is_the_studys_own() -> None:
+def test_the_error_level_is_that_of_the_study() -> None:
     assert figure(found(p_value=0.02)).above_guessing
     assert not figure(found(p_value=0.02), alpha=0.01).above_guessing
 

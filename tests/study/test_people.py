@@ -95,7 +95,7 @@ def test_a_report_asks_for_people_where_they_are_known_and_not_used(
     assert not any(asked in other.remark for other in others)
 
 
-def test_people_as_units_are_told_nothing_of_the_sort(carried: Carried) -> None:
+def test_audits_of_people_have_no_such_note(carried: Carried) -> None:
     assert independence(carried.record) == ""
     assert not any("people ignored" in f.method for f in carried.record.estimates)
 
@@ -108,7 +108,7 @@ def auc(record: Record, unit: str) -> tuple[float, float, float]:
 
 
 @pytest.mark.slow
-def test_samples_hide_and_the_people_whose_they_are_do_not(tmp_path: Path) -> None:
+def test_people_can_leak_if_single_samples_do_not(tmp_path: Path) -> None:
     record = run_study(people_study(), tmp_path)
     assert record.unit == "person"
     person, sample = auc(record, "person"), auc(record, "sample")

@@ -71,7 +71,7 @@ def test_members_and_what_is_drawn_stand_in_the_local_report(run: fa.Run) -> Non
     assert "data:image/png" in run.save_report().read_text(encoding="utf-8")
 
 
-def test_no_pack_takes_them(run: fa.Run, tmp_path: Path) -> None:
+def test_packs_contain_no_pictures(run: fa.Run, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text('name = "any"\n[membership]\nauc = 0.99\n')
     write_pack(run.folder / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
     for file in (tmp_path / "pack").rglob("*"):
@@ -79,12 +79,12 @@ def test_no_pack_takes_them(run: fa.Run, tmp_path: Path) -> None:
         assert not file.is_file() or b"data:image/png" not in file.read_bytes()
 
 
-def test_what_is_no_picture_is_not_shown(run: fa.Run, tmp_path: Path) -> None:
+def test_a_file_that_is_no_picture_is_left_out_of_the_report(run: fa.Run, tmp_path: Path) -> None:
     (tmp_path / "pictures.png").write_bytes(b"<svg onload=alert(1)>")
     assert "data:image/png" not in run.save_report(tmp_path / "report.html").read_text("utf-8")
 
 
-def test_pictures_are_the_owners_alone(run: fa.Run) -> None:
+def test_pictures_are_readable_by_the_owner_only(run: fa.Run) -> None:
     for file in (run.folder / "pictures.png", run.save_report()):
         assert file.stat().st_mode & 0o077 == 0
 

@@ -157,7 +157,7 @@ def test_data_changed_in_their_place_give_another_run(run: Counted) -> None:
     assert run.pooled == 2
 
 
-def test_a_run_that_was_stopped_goes_on_in_the_pool(run: Counted) -> None:
+def test_a_stopped_run_resumes_in_the_pool(run: Counted) -> None:
     class Stopped(Exception):
         pass
 
@@ -195,7 +195,7 @@ def test_an_unreadable_list_of_runs_is_refused(text: str, tmp_path: Path) -> Non
 NEWER = '{"run": "x", "data": "y", "signals": {}, "fedaudit": "9", "more": 1}'
 
 
-def test_folders_that_are_no_runs_are_passed_by(run: Counted) -> None:
+def test_folders_without_runs_are_ignored(run: Counted) -> None:
     texts = ("", "[]", '{"run": "x"}', '{"run": 1, "other": 2}', NEWER)
     for number, text in enumerate(texts):
         stranger = run.place / "pool" / f"stranger-{number}"
@@ -239,7 +239,7 @@ def test_two_studies_at_once_train_a_shared_run_once(run: Counted) -> None:
     assert hashes[0] == hashes[1]
 
 
-def test_who_waits_for_a_run_says_so(tmp_path: Path) -> None:
+def test_waiting_for_a_run_is_logged(tmp_path: Path) -> None:
     said: list[str] = []
     inside = threading.Event()
 

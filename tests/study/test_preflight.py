@@ -172,7 +172,7 @@ def test_a_network_that_fails_whatever_the_size_stays_a_fault_in_training(
 
 
 @pytest.mark.parametrize("most", range(2, 40))
-def test_the_advised_batch_size_is_another_than_the_refused_one(most: int) -> None:
+def test_the_advised_batch_size_differs_from_the_refused_one(most: int) -> None:
     assert _better_batch_size([most * 3, 60], most, 1) != most
     assert _better_batch_size([most * 3 + 1, 60], most, 1) != most
 
@@ -373,12 +373,12 @@ def test_clients_that_are_judged_together_count_as_tests_too(tmp_path: Path) -> 
     assert "all audited clients together" in line
 
 
-def test_a_study_too_small_to_find_anything_says_so() -> None:
+def test_a_study_too_small_for_any_leak_is_reported() -> None:
     (line,) = detectable_leaks(setup(small_study(audit={"fair": 4}), 2, None))
     assert line.startswith("a study of this size can detect no leak at all")
 
 
-def test_a_defense_is_tried_with_what_it_keeps_of_its_data(tmp_path: Path) -> None:
+def test_a_defense_is_checked_with_its_prepared_state(tmp_path: Path) -> None:
     pytest.importorskip("kornia")
     study = quick_study(defense={"name": "augmentation"})
     record = run_study(study, tmp_path)

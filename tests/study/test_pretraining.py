@@ -85,7 +85,7 @@ class _Stopped(Exception):
     pass
 
 
-def test_a_pretraining_that_is_stopped_goes_on_and_ends_alike(
+def test_a_stopped_pretraining_resumes_with_the_same_result(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pretraining, "_CHECKPOINT_EVERY", 4)
@@ -121,13 +121,16 @@ def test_what_changes_the_network_changes_its_name_and_the_studys() -> None:
     ("changes", "said"),
     [
         ({"model": {"name": "mlp", "options": {"weights": "a"}}}, "leave out models and"),
-        ({"data": {"name": "digits"}, "pretraining": {"data": {"name": "digits"}}}, "of its own"),
+        (
+            {"data": {"name": "digits"}, "pretraining": {"data": {"name": "digits"}}},
+            "both different classes",
+        ),
         (
             {
                 "data": {"name": "digits", "classes": [0, 1]},
                 "pretraining": {"data": {"name": "digits", "classes": [1, 2]}},
             },
-            "nothing public is to be audited",
+            "public samples must not be audited",
         ),
     ],
 )
@@ -141,7 +144,7 @@ def test_a_model_that_takes_no_weights_is_refused_before_training(tmp_path: Path
         run_study(study(model={"name": "mlp"}), tmp_path)
 
 
-def test_values_that_are_not_there_or_damaged_are_told_of(tmp_path: Path) -> None:
+def test_missing_and_damaged_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="do not exist; 'fedaudit run' trains those"):
         pretrained("nothing")
     broken = tmp_path / "broken.safetensors"
@@ -160,7 +163,7 @@ def test_a_file_of_other_settings_under_the_name_is_refused() -> None:
         pretrained_for(resolve(other))
 
 
-def test_a_half_that_is_damaged_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     file = pretrained_file(completed(study()).pretrained_name)
     part = file.with_suffix("") / "training.safetensors"
     part.parent.mkdir(parents=True)
@@ -176,7 +179,7 @@ def test_a_pretraining_without_an_end_is_refused() -> None:
         pretrained_for(resolve(endless))
 
 
-def test_code_of_ones_own_is_part_of_the_name() -> None:
+def test_custom_code_is_part_of_the_name() -> None:
     given = completed(study())
     assert given.pretrained_name != study().pretrained_name
     assert "tests.study.test_pretraining:points" in given.code

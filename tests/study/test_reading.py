@@ -45,7 +45,7 @@ def test_what_was_written_is_read_back_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["n_members", "n_nonmembers"])
 @pytest.mark.parametrize("metric", ["auc", "tpr@0.01", "balanced_accuracy"])
-def test_a_figure_of_nobody_on_a_side_is_refused(side: str, metric: str, tmp_path: Path) -> None:
+def test_a_figure_with_an_empty_side_is_refused(side: str, metric: str, tmp_path: Path) -> None:
     figure: dict[str, object] = {"attack": "a", "metric": metric, "seed": 1, "target": 0}
     figure |= {"value": 0.5, "low": 0.4, "high": 0.6, "method": "DeLong 95%", "contrast": "unseen"}
     figure |= {"n_members": 9, "n_nonmembers": 9, side: 0}
@@ -55,7 +55,7 @@ def test_a_figure_of_nobody_on_a_side_is_refused(side: str, metric: str, tmp_pat
     assert read_record(with_figures(tmp_path, figure | nothing)).findings
 
 
-def test_a_group_of_nobody_on_a_side_is_refused(tmp_path: Path) -> None:
+def test_a_group_with_an_empty_side_is_refused(tmp_path: Path) -> None:
     row: dict[str, object] = {
         "metric": "auc",
         "attack": "a",
@@ -233,7 +233,7 @@ def changed(tmp_path: Path, place: str, value: object) -> Path:
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value[:25] else "",
 )
-def test_what_no_study_finds_is_refused_in_one_sentence(
+def test_impossible_figures_are_refused_in_one_sentence(
     place: str, value: object, said: str, tmp_path: Path
 ) -> None:
     path = changed(tmp_path, place, value)

@@ -191,7 +191,7 @@ def test_a_recording_is_attacked_again_where_it_has_references(
         reattack(tmp_path / "bare", ["rmia"], tmp_path / "bare-again")
 
 
-def test_what_a_recording_has_lost_is_told_and_what_is_damaged_is_refused(
+def test_missing_references_are_reported_and_damaged_ones_refused(
     final: Carried, tmp_path: Path
 ) -> None:
     lost, said = shutil.copytree(final.folder, tmp_path / "lost"), list[str]()
@@ -220,7 +220,7 @@ def test_an_attack_that_one_of_several_runs_has_lost_the_means_of_is_run_on_none
     assert aucs(found, "blackbox-loss") == aucs(whole, "blackbox-loss")
     (row,) = (one for one in found.attacks if one.name == "rmia")
     assert row.status == "refused"
-    assert "which is not there" in row.note
+    assert "which does not exist" in row.note
 
 
 def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of_another() -> None:
@@ -292,7 +292,7 @@ def test_too_few_references_for_an_attack_are_refused_before_anything_is_trained
     assert "rmia" in by_default.attacks
 
 
-def test_objects_say_the_same_as_a_study_file(tmp_path: Path) -> None:
+def test_objects_match_a_study_file(tmp_path: Path) -> None:
     federation = fa.Federation(
         "digits",
         clients=fa.partitions.IID(4, samples_per_client=60),

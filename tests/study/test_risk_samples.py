@@ -52,14 +52,14 @@ def test_members_are_the_clients_own_and_the_others_are_those_that_are_like_them
         assert len(set(members.ids.tolist())) == len(members)
 
 
-def test_where_classes_are_dealt_alike_all_are_asked_about() -> None:
+def test_with_equal_classes_all_samples_are_used() -> None:
     given = run()
     members, others = asked(given, everything(given))
     assert len(members) == sum(len(given.deal.clients[client]) for client in (0, 1))
     assert len(others) == len(given.dataset.test)
 
 
-def test_without_a_sample_like_the_clients_nobody_is_asked_about_where_classes_are_skewed() -> None:
+def test_with_skewed_classes_unmatched_samples_are_skipped() -> None:
     given = run(**SKEWED)
     members, others = asked(given, ~everything(given))
     assert (len(members), len(others)) == (0, 0)

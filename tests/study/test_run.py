@@ -107,7 +107,7 @@ def test_weaker_views_run_to_the_end(view: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_redrawn_non_members_stand_out_where_nobody_is_a_member(tmp_path: Path) -> None:
+def test_redrawn_non_members_differ_without_any_membership(tmp_path: Path) -> None:
     study = small_study(
         audit={"fair": 30, "extra_unseen": 400},
         training={"rounds": 20, "epochs": 2},
@@ -181,7 +181,7 @@ def test_a_recording_with_bad_settings_is_refused(text: str, tmp_path: Path) -> 
         reattack(tmp_path, [], tmp_path / "again")
 
 
-def test_a_full_disk_is_said_before_anything_is_trained(
+def test_a_full_disk_is_refused_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1000))
@@ -223,7 +223,7 @@ def test_the_hash_covers_the_findings(quick: Carried, tmp_path: Path) -> None:
     assert other.content_hash != quick.record.content_hash
 
 
-def test_only_figures_of_a_recording_can_be_others(quick: Carried, tmp_path: Path) -> None:
+def test_only_figures_of_a_recording_can_be_changed(quick: Carried, tmp_path: Path) -> None:
     said = r"'training\.rounds' cannot be changed on a recording.*as "
     for_python = said + r'figures=\{"figures.evaluation": "redraw"\}'
     with pytest.raises(BadInput, match=for_python):
@@ -330,7 +330,7 @@ def test_kept_updates_of_clients_that_the_run_has_not_are_refused(tmp_path: Path
         reattack(tmp_path / "run", ["avg-cosine"], tmp_path / "again")
 
 
-def test_what_a_killed_study_left_half_written_is_swept_when_it_goes_on(tmp_path: Path) -> None:
+def test_partial_files_of_a_killed_study_are_removed_on_resume(tmp_path: Path) -> None:
     run_study(quick_study(), tmp_path / "run", pool=tmp_path / "pool")
     (place,) = (tmp_path / "pool").iterdir()
     left = [folder / "x.json.0123abcd.partial" for folder in (tmp_path / "run", place)]
@@ -341,7 +341,7 @@ def test_what_a_killed_study_left_half_written_is_swept_when_it_goes_on(tmp_path
     assert not any(path.exists() for path in left)
 
 
-def test_a_defense_that_cannot_go_through_with_it_is_refused_before_training(
+def test_a_defense_that_would_fail_later_is_refused_before_training(
     tmp_path: Path,
 ) -> None:
     clipped = {"name": "dp-sgd", "options": {"clip": 1.0, "noise_multiplier": 1.0}}
@@ -383,7 +383,7 @@ def test_a_formal_guarantee_is_stated(tmp_path: Path) -> None:
     [
         ({"figures": {"permutations": 5}}, "permutations"),
         ({"figures": {"alpha": 1.0}}, "alpha"),
-        ({"audit": {"fair": 0, "extra_unseen": 9}}, "an audit would have no members"),
+        ({"audit": {"fair": 0, "extra_unseen": 9}}, "no audited sample would be a member"),
         ({"seeds": [True]}, "seeds"),
         ({"training": {"lr": 1e300}}, "lr"),
         ({"partition": {"clients": 10**24}}, "clients"),

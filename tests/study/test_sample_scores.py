@@ -15,7 +15,7 @@ from fedaudit.observe.tensors import write_tensors
 from tests.study.studies import Carried
 
 
-def test_every_auc_of_the_record_comes_again_from_the_scores(small: Carried) -> None:
+def test_every_auc_of_the_record_follows_from_the_scores(small: Carried) -> None:
     scores = read_scores(small.folder / SCORES_FILE)
     figures = [f for f in small.record.findings if f.metric == "auc" and f.contrast == "unseen"]
     of_runs = [f for f in figures if f.seed is not None and f.value is not None]

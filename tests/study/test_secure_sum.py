@@ -57,7 +57,7 @@ def last_round(run: Setup) -> Round:
 
 
 @pytest.mark.slow
-def test_a_few_clients_hide_nothing_and_noise_hides_as_much_as_it_claims(tmp_path: Path) -> None:
+def test_few_clients_hide_nothing_and_noise_hides_what_it_claims(tmp_path: Path) -> None:
     plain = run_study(sum_study(), tmp_path / "plain")
     found = values(plain)
     ceiling = next(one.ceiling for one in plain.where(metric="secure_sum_epsilon"))
@@ -128,12 +128,12 @@ def test_bounds_of_another_run_are_refused(tmp_path: Path) -> None:
         ({"canaries": {"count": 30, "length": 1.0}}, "canaries"),
     ],
 )
-def test_what_cannot_be_drawn_anew_is_refused(changes: dict[str, object], message: str) -> None:
+def test_studies_without_a_secure_sum_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(FedauditError, match=f"(?i).*{message}"):
         setup(sum_study(**changes), 1, None)
 
 
-def test_python_has_the_setting_too() -> None:
+def test_secure_sum_is_available_in_python() -> None:
     assert fa.SecureSum(draws=100).draws == 100
     with pytest.raises((BadInput, ValueError)):
         fa.SecureSum(draws=10)

@@ -46,7 +46,7 @@ def mean_of(*figures: Estimate) -> Estimate:
     return mean
 
 
-def test_a_mean_says_of_how_many_seeds_it_is() -> None:
+def test_a_mean_states_its_number_of_seeds() -> None:
     mean = mean_of(figure(1, 0.1), figure(2, 0.3), figure(3, None, "too few members"))
     assert mean.value == pytest.approx(0.2)
     assert mean.note == "mean over 2 of 3 seeds: too few members"
@@ -61,7 +61,7 @@ def test_a_seed_that_refused_a_figure_takes_nothing_from_the_one_that_gave_it() 
     assert mean.note == "mean over 1 of 2 seeds: too few members"
 
 
-def test_where_every_seed_refused_a_figure_the_reason_stands_there() -> None:
+def test_a_figure_refused_by_every_seed_has_the_reason() -> None:
     mean = mean_of(figure(1, None, "too few"), figure(2, None, "too few"))
     assert (mean.value, mean.further) == (None, None)
     assert mean.note == "0 of 2 seeds gave this figure: too few"

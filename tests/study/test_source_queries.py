@@ -42,7 +42,7 @@ def test_as_many_samples_of_every_client_are_asked_about() -> None:
 
 
 @pytest.mark.parametrize("name", ["sia", "sia-mean", "sia-product", "sia-likelihood"])
-def test_of_clients_that_are_alike_owners_are_named_as_often_as_by_guessing(name: str) -> None:
+def test_identical_clients_give_chance_level_source_accuracy(name: str) -> None:
     samples = source_queries(RUN)
     assert samples is not None
     values = torch.rand((2, 1, len(RUN.deal.audit)), generator=seeded(1, "alike"))
@@ -54,7 +54,7 @@ def test_of_clients_that_are_alike_owners_are_named_as_often_as_by_guessing(name
     assert success.low < 1 / 4 < success.high
 
 
-def test_chances_stand_at_the_clients_that_were_measured() -> None:
+def test_probabilities_are_of_the_measured_clients() -> None:
     samples = source_queries(RUN)
     assert samples is not None
     cubes = at_queries(SIA, {"loss": losses((0, 2, 3))}, samples)

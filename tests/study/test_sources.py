@@ -60,7 +60,7 @@ def figure(name: str = "sia", of: Record | None = None, against: str = "") -> Es
 
 
 @pytest.mark.parametrize("name", SIA)
-def test_overfitted_clients_are_told_apart_beyond_their_label_distributions(name: str) -> None:
+def test_overfitted_clients_are_distinguished_beyond_their_label_distributions(name: str) -> None:
     found, beyond = figure(name), figure(name, against=LABELS)
     assert found.samples == 48
     assert (found.low or 0) > (found.level or 0) == 0.25
@@ -83,7 +83,7 @@ def test_a_record_adds_up() -> None:
     assert over.number == pytest.approx(figure().number - (over.level or 0))
 
 
-def test_clients_that_no_measured_round_shows_are_told(tmp_path: Path) -> None:
+def test_clients_without_measured_rounds_are_reported(tmp_path: Path) -> None:
     assert result().absent == []
     audit = {"draw": "sia", "fair": 1, "every": 1, "options": {"per_client": 12}}
     training = {"rounds": 1, "participation": 0.5}
@@ -95,7 +95,7 @@ def test_clients_that_no_measured_round_shows_are_told(tmp_path: Path) -> None:
     assert confusion[found.absent].sum() == 24
 
 
-def test_of_clients_with_classes_of_their_own_labels_explain_all(
+def test_with_disjoint_classes_labels_explain_all_success(
     tmp_path: Path,
 ) -> None:
     study = source_study(
@@ -161,7 +161,7 @@ def test_overfitting_is_counted_on_all_classes_of_a_test_part_in_their_order(
     assert tried.min() > 200
 
 
-def test_membership_first_calls_no_more_strangers_than_allowed() -> None:
+def test_membership_first_respects_the_false_positive_rate() -> None:
     strict, loose = result().chained
     assert (strict.fpr, loose.fpr) == (0.01, 0.1)
     assert strict.realised_fpr <= 0.01
@@ -179,7 +179,7 @@ def test_every_seed_says_that_a_client_was_not_asked_about() -> None:
     assert list(failed["sia"]) == ["seed 1", "seed 2"]
 
 
-def test_untrained_models_name_no_owners() -> None:
+def test_untrained_models_give_chance_level_source_accuracy() -> None:
     controls = [c for c in record().controls if c.attack in SIA]
     assert len(controls) == len(SIA)
     assert all(c.passed for c in controls)
@@ -216,17 +216,17 @@ def test_the_hash_is_over_what_is_said_of_owners(tmp_path: Path) -> None:
     assert read_record(tmp_path / "one" / "record.json").sources == one.sources
 
 
-def test_where_uploads_are_only_seen_in_sum_nobody_can_be_named() -> None:
+def test_source_inference_is_refused_if_only_sums_are_visible() -> None:
     with pytest.raises(NotVisible, match=r"'sia' needs .*hidden in the view 'sum'"):
         setup(source_study(audit={"draw": "sia", "fair": 1, "view": "sum"}), 1, None)
 
 
-def test_clients_that_are_attacked_as_one_cannot_be_told_apart() -> None:
+def test_merged_clients_cannot_be_distinguished() -> None:
     with pytest.raises(NotVisible, match="distinguishes single clients"):
         refuse_misfits([source_study(audit={"draw": "sia", "fair": 1, "merge": [1, 2]})])
 
 
-def test_where_nobody_is_a_member_owners_are_not_asked_for() -> None:
+def test_source_inference_is_refused_without_members() -> None:
     with pytest.raises(NotVisible, match="infers the client of a sample"):
         refuse_misfits([source_study(figures={"nobody_is_a_member": True})])
 
@@ -243,7 +243,7 @@ def test_where_nobody_is_a_member_owners_are_not_asked_for() -> None:
         {"chained": [{"fpr": 0.1, "realised_fpr": 0.1, "called": 1, "right": 2}]},
     ],
 )
-def test_a_result_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+def test_an_impossible_result_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         SourceResult.model_validate({**result().model_dump(), **wrong})
 
@@ -258,7 +258,7 @@ ALGORITHMS: dict[str, dict[str, object]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_study_of_any_algorithm_is_whole(name: str, tmp_path: Path) -> None:
+def test_a_study_of_any_algorithm_is_complete(name: str, tmp_path: Path) -> None:
     found = run_study(quick_study(attacks={}, **ALGORITHMS[name]), tmp_path)
     of_its_own = {
         name for name, a in attack_set(DEFAULT_SET).items() if a.needs & ADVERSARY_RESOURCES
@@ -342,7 +342,7 @@ def test_what_fedmd_does_not_show_is_refused_before_training(changes: dict[str, 
             refuse(fedmd_study(**changes))
 
 
-def test_fedmds_clients_may_have_nets_of_their_own() -> None:
+def test_fedmds_clients_may_have_different_networks() -> None:
     options = {"public": "digits", "public_samples": 60, "nets": "2,3; 2,2,3", "student": ""}
     study = fedmd_study(algorithm={"name": "fedmd", "options": options})
     nets = setup(study, 1, None).algorithm.nets
@@ -354,7 +354,7 @@ def test_fedmds_clients_may_have_nets_of_their_own() -> None:
     ("changes", "message"),
     [
         ({"data": {"name": "digits"}}, "set data.first_class to 10"),
-        ({"data": {"name": "digits", "classes": [10]}}, "each once: whole numbers from 0 to 9"),
+        ({"data": {"name": "digits", "classes": [10]}}, "whole numbers from 0 to 9, each once"),
         ({"algorithm": {"name": "fedmd"}}, "needs public"),
         ({"algorithm": {"name": "fedsg"}}, "fedsgd"),
         (

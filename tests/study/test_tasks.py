@@ -133,7 +133,7 @@ def test_a_task_is_audited_from_training_to_the_gate(name: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_task_goes_on_where_it_was_and_has_the_same_hash_on_two_workers(tmp_path: Path) -> None:
+def test_a_task_resumes_with_the_same_hash_on_two_workers(tmp_path: Path) -> None:
     study = quick_study(
         task={"name": "regression"},
         data={"name": "tests.study.test_tasks:numbers"},
@@ -215,7 +215,7 @@ def test_what_a_task_cannot_carry_is_refused_by_name_before_training(
         ({"name": "denoising", "options": {"draws": "many"}}, "draws of the task 'denoising'"),
     ],
 )
-def test_settings_that_a_task_has_not_are_refused(
+def test_unknown_settings_of_a_task_are_refused(
     task: dict[str, object], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(FedauditError, match=said):

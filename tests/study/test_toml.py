@@ -119,7 +119,7 @@ def test_a_setting_of_many_dots_in_quotes_is_refused_too(table: str, tmp_path: P
         settings_from([f"--training.{DOTS}=1"])
 
 
-def test_a_misspelt_file_gets_the_nearest_name_beside_it(tmp_path: Path) -> None:
+def test_a_misspelt_file_gets_the_nearest_name_in_its_folder(tmp_path: Path) -> None:
     for name in ("policy.toml", "fedmia-mnist.toml", "polcy.json"):
         (tmp_path / name).write_text("")
     with pytest.raises(BadInput, match=r"polcy\.toml does not exist; did you mean \S*policy\.toml"):

@@ -80,7 +80,7 @@ def begun(run: Setup, folder: Path) -> Setup:
     return _start_unlearning(run, beside(run)[0], folder)
 
 
-def test_what_is_forgotten_are_the_targets_audited_members_and_nothing_else() -> None:
+def test_only_the_targets_audited_members_are_forgotten() -> None:
     run = setup(unlearning_study(), 1, None)
     members = run.deal.audit.owner == 0
     for one in beside(run):
@@ -212,7 +212,7 @@ def test_attacking_a_recording_gives_the_same_figures(continued: Carried, tmp_pa
     assert unlearning_rows(again) == unlearning_rows(continued.record)
 
 
-def test_carrying_a_study_out_again_trains_nothing_and_gives_the_same(continued: Carried) -> None:
+def test_running_a_study_again_trains_nothing(continued: Carried) -> None:
     again = run_study(unlearning_study(), continued.folder)
     assert again.content_hash == continued.record.content_hash
 
@@ -233,7 +233,7 @@ def test_what_is_trained_on_depends_on_how_long_the_released_model_was_trained()
     assert beside(short)[0].seed != beside(longer)[0].seed
 
 
-def test_a_retrained_federation_that_tells_its_forgotten_samples_fails_its_control() -> None:
+def test_a_retrained_federation_that_reveals_forgotten_samples_fails_its_control() -> None:
     run = setup(unlearning_study(), 1, None)
 
     def checked(p_value: float) -> bool | None:
@@ -255,7 +255,7 @@ def test_a_retrained_federation_that_tells_its_forgotten_samples_fails_its_contr
 
 
 @pytest.mark.slow
-def test_samples_that_a_model_has_by_heart_are_not_forgotten_by_nothing(tmp_path: Path) -> None:
+def test_memorised_samples_are_not_forgotten_without_unlearning(tmp_path: Path) -> None:
     study = unlearning_study(
         data={"name": "synthetic", "options": {"samples": 2000, "dimensions": 400}},
         unlearning={"method": "nothing"},
@@ -272,7 +272,7 @@ def test_samples_that_a_model_has_by_heart_are_not_forgotten_by_nothing(tmp_path
     assert control.passed
 
 
-@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "undecided")])
+@pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "cannot be told")])
 def test_an_auc_too_extreme_for_a_test_is_judged_by_limits_apart(low: float, said: str) -> None:
     # Without a p-value that says anything: of two AUCs apart it is 1.
     excess = estimate.Estimate(
@@ -357,7 +357,7 @@ def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Ca
             }
         )
 
-    forgotten, left = "forgotten as far as this score sees", "not forgotten: told from unseen"
+    forgotten, left = "forgotten as far as", "not forgotten: more distinguishable"
     assert must(deletion(at(0.6, forgotten))).verdict == "forgotten"
     assert must(deletion(at(0.04, forgotten))).verdict == "model destroyed"
     assert must(deletion(at(0.04, left))).verdict == "not forgotten", "a leak that is left stands"
@@ -408,7 +408,7 @@ def test_a_released_model_that_is_gone_or_another_is_not_gone_on_from(
         begun(longer, continued.folder / "seed-1")
 
 
-def test_python_says_it_as_a_study_file_does() -> None:
+def test_unlearning_is_the_same_in_python_and_in_a_study_file() -> None:
     options = fa.AuditOptions(unlearning=fa.Unlearning(method="ascent", radius=0.5))
     plan = plan_of(fa.Federation("digits", clients=4), options=options, name="ours")
     assert (

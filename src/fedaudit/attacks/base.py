@@ -231,9 +231,10 @@ class Attack:
         name: Name in the catalogue; empty for a custom attack.
 
     Examples:
+        >>> import fedaudit as fa
         >>> from fedaudit.attacks.rules import Mean
         >>> from fedaudit.signals.outputs import Confidence
-        >>> Attack((Confidence(),), Mean(), "A custom attack").settings()
+        >>> fa.attacks.Attack((Confidence(),), Mean(), "A custom attack").settings()
         {'snapshot': 'local'}
     """
 
@@ -565,7 +566,8 @@ def _entry(
         [
             attack.about,
             *(["\n".join(["Args:", *meanings])] if meanings else []),
-            f"Examples:\n    >>> NAME().name\n    {attack.name!r}",
+            "Examples:\n    >>> import fedaudit as fa\n"
+            f"    >>> fa.attacks.NAME().name\n    {attack.name!r}",
             f"Source: {attack.source}.",
         ]
     )

@@ -315,7 +315,7 @@ class Stacked:
     def __post_init__(self) -> None:
         if not (self.penalty > 0 and self.bags >= 1):
             raise BadInput(
-                f"penalty is above 0 and bags at least 1, got {self.penalty} and {self.bags}"
+                f"penalty must be above 0 and bags at least 1, got {self.penalty} and {self.bags}"
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:

@@ -48,7 +48,7 @@ class ReferenceCalibrated:
 
     def __post_init__(self) -> None:
         if self.rounds not in ("last", "mean"):
-            raise BadInput(f"rounds is 'last' or 'mean', got {self.rounds!r}")
+            raise BadInput(f"rounds is {self.rounds!r}; give 'last' or 'mean'")
 
     @property
     def over_rounds(self) -> str:
@@ -156,7 +156,7 @@ class RelativeLikelihood(ReferenceCalibrated):
         super().__post_init__()
         if not (0 <= self.offline <= 1 or self.offline == -1):
             raise BadInput(
-                f"offline is a slope from 0 to 1, or -1 to choose it, got {self.offline}"
+                f"offline is {self.offline}; give a slope from 0 to 1, or -1 to choose it"
             )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
@@ -268,7 +268,7 @@ class LikelihoodRatio(ReferenceCalibrated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.variance not in ("fixed", "each"):
-            raise BadInput(f"variance is 'fixed' or 'each', got {self.variance!r}")
+            raise BadInput(f"variance is {self.variance!r}; give 'fixed' or 'each'")
 
     def compared(
         self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn

@@ -71,8 +71,8 @@ class Slope:
         was_measured = measured_rounds(values, target)
         if int(was_measured.sum()) < 2:
             raise TooFewRounds(
-                f"a slope needs at least 2 measured rounds with client {target}, got 1; every sets "
-                "how often rounds are measured"
+                f"a slope needs at least 2 measured rounds with client {target}, got 1; lower "
+                "every, the interval between measured rounds"
             )
         rounds = torch.tensor(m.rounds, dtype=torch.float64)[was_measured]
         rounds = rounds - rounds.mean()

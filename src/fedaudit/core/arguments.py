@@ -154,7 +154,6 @@ def _obeys(value: object, rule: object) -> bool:
 
 
 def _names(annotation: object) -> list[str]:
-    """Return the names that an annotation allows."""
     within = get_args(annotation)
     if get_origin(annotation) is Literal:
         return [arg for arg in within if isinstance(arg, str)]
@@ -247,15 +246,9 @@ def _check(
     args: Sequence[object],
     settings: Mapping[str, object],
 ) -> None:
-    parameters = {
-        name: parameter for name, parameter in signature.parameters.items() if name != "self"
-    }
-    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    names = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.kind is not parameter.POSITIONAL_ONLY
-    ]
+    parameters = {name: p for name, p in signature.parameters.items() if name != "self"}
+    is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    names = [name for name, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
     for name in () if is_open else settings:
         if name not in names and not names:
             raise BadArgument(f"{owner} takes no arguments, got {name!r}; leave it out")

@@ -264,7 +264,6 @@ def _file_of(module: str, roots: Sequence[str], package: str) -> Path | None:
 
 
 def _spec(module: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """Find a module in folders, independently of what was imported."""
     parent, _, last = module.rpartition(".")
     if parent:
         above = _spec(parent, folders)
@@ -314,7 +313,6 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[_Name]:
-    """Yield all imports in a node."""
     for child in ast.walk(node):
         if isinstance(child, ast.Import):
             for alias in child.names:
@@ -362,7 +360,6 @@ def _text(node: object) -> str:
 
 
 def _bound_by(node: ast.stmt) -> Iterator[str]:
-    """Yield names that a statement binds in its module."""
     if isinstance(node, _Function | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -378,7 +375,6 @@ def _bound_in_classes(node: ast.stmt) -> Iterator[str]:
 
 
 def _in_annotations(node: ast.stmt) -> Iterator[str]:
-    """Yield the words of annotations that are strings."""
     for child in ast.walk(node):
         for annotation in (getattr(child, "annotation", None), getattr(child, "returns", None)):
             for inner in ast.walk(annotation) if annotation else ():
@@ -586,7 +582,6 @@ class _Plainness:
         )
 
     def _class_of(self, origin: str) -> ast.ClassDef | None:
-        """Return a custom class, if its name is bound once."""
         module, _, name = origin.rpartition(".")
         source = self.sources.get(module)
         is_certain = source is not None and source.origins.get(name) == origin

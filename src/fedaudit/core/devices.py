@@ -47,7 +47,7 @@ def device_named(name: str) -> torch.device:
     return torch.device(kind, index)
 
 
-def described(device: torch.device) -> str:
+def device_model(device: torch.device) -> str:
     """Return the model of a device, for records; empty for the CPU."""
     return "" if device.type == "cpu" else f"{torch.cuda.get_device_name(device)} ({device.type})"
 
@@ -89,7 +89,7 @@ def computing_on(device: torch.device) -> Iterator[None]:
         ) from error
 
 
-def forked(device: torch.device) -> AbstractContextManager[None]:
+def fork_generators(device: torch.device) -> AbstractContextManager[None]:
     """Inside, the global generators of CPU and device may be used; afterwards they are restored."""
     return torch.random.fork_rng(devices=[] if device.type == "cpu" else [device])
 

@@ -108,7 +108,6 @@ def assignment(name: str, value: str) -> str:
 _ARGUMENTS = {
     "algorithm.name": "algorithm",
     "algorithm.options": "algorithm",
-    "audit.fair": "audit.samples",
     "data.classes": "classes",
     "data.first_class": "first_class",
     "data.name": "data",

@@ -254,7 +254,7 @@ def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
         )
 
 
-def hold_to_budget(what: str, needed: int, *, on_disk: int) -> None:
+def refuse_oversized(what: str, needed: int, *, on_disk: int) -> None:
     """Raise if a file would take far more memory than its size on disk.
 
     Up to 32 times the size on disk is allowed, and always 128 MiB: images take four times as much

@@ -140,7 +140,7 @@ def objects_given(objects: Mapping[str, GivenObject]) -> Iterator[None]:
 _added_folders: list[str] = []
 
 
-def look_in(folders: Iterable[str]) -> None:
+def add_module_folders(folders: Iterable[str]) -> None:
     """Add folders to the end of the search path of modules."""
     for folder in folders:
         if folder not in sys.path:
@@ -149,8 +149,8 @@ def look_in(folders: Iterable[str]) -> None:
             importlib.invalidate_caches()
 
 
-def looked_in() -> tuple[str, ...]:
-    """Return the folders that :func:`look_in` added, for worker processes."""
+def added_module_folders() -> tuple[str, ...]:
+    """Return the folders that :func:`add_module_folders` added, for worker processes."""
     return tuple(_added_folders)
 
 
@@ -416,7 +416,6 @@ def code_key(kind: str, name: str) -> str:
 
 
 def _path(name: str, kind: str) -> str:
-    """Return ``module:object`` of a custom name, or of a name that a package registers."""
     entry = None if is_custom(name) else installed(kind).get(name)
     return entry.value if entry else name
 
@@ -473,7 +472,7 @@ def _import_module(path: str, name: str, kind: str, folder: Path | None) -> Modu
     study_folder = None if folder is None else folder.absolute()
     if study_folder is not None:
         # Permanently, since the module may import others of its folder later.
-        look_in([str(study_folder)])
+        add_module_folders([str(study_folder)])
     try:
         module = importlib.import_module(name)
     except (ImportError, ValueError) as error:

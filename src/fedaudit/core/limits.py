@@ -32,6 +32,7 @@ class Limited(Generic[Limit]):
         high: Its upper limit.
 
     Examples:
+        >>> from fedaudit.metrics import Limited
         >>> from fedaudit.metrics import averaged
         >>> averaged([Limited(0.6, low=0.5, high=0.7), Limited(0.7, low=0.6, high=0.8)])
         ConfidenceLimits(low=0.55, high=0.75)

@@ -14,7 +14,8 @@ class Origin(IntEnum):
         UNSEEN: No client trained on it (out-of-federation non-member, OFL).
 
     Examples:
-        >>> Origin.MEMBER.value, Origin.UNSEEN.value
+        >>> import fedaudit as fa
+        >>> fa.Origin.MEMBER.value, fa.Origin.UNSEEN.value
         (0, 2)
     """
 

@@ -107,7 +107,8 @@ def named(what: object, /, **options: object) -> NamedPart:
         options: Settings of the part by name.
 
     Examples:
-        >>> named("cnn", channels="16,32").options
+        >>> import fedaudit as fa
+        >>> fa.named("cnn", channels="16,32").options
         {'channels': '16,32'}
     """
     return NamedPart(what, options)

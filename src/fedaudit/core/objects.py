@@ -154,7 +154,6 @@ def canonical_repr(value: object) -> str:
 
 
 def _numpy_defaults() -> AbstractContextManager[object]:
-    """Inside, numpy prints with its default options."""
     return np.printoptions(
         precision=8,
         threshold=_MAX_SHOWN,
@@ -201,7 +200,6 @@ def _format_fields(parts: Mapping[str, object], within: tuple[int, ...]) -> str:
 
 
 def _container_repr(value: object, within: tuple[int, ...]) -> str:
-    """Return the ``repr`` of a container, with sorted sets."""
     if isinstance(value, Mapping):
         pairs = ", ".join(f"{_repr_of(k, within)}: {_repr_of(v, within)}" for k, v in value.items())
         return f"{{{pairs}}}" if isinstance(value, dict) else f"mappingproxy({{{pairs}}})"
@@ -312,19 +310,17 @@ def _sources(value: object) -> list[str]:
     return [f"{name} {digest}" for name, digest in sorted(digests.items())]
 
 
-def source_behind(kind: type) -> str:
+def class_source_digest(kind: type) -> str:
     """Return the SHA-256 of a custom class's source; empty for a known package."""
     return next(iter(_own_source(kind).values()), "")
 
 
 def _own_source(code: type | types.FunctionType) -> dict[str, str]:
-    """Return the digest of a custom class's or function's source, by its name."""
     module = code.__module__ or ""
     return {} if module.partition(".")[0] in KNOWN_PACKAGES else {_name(code): _digest_of(code)}
 
 
 def _digest_of(code: type | types.FunctionType) -> str:
-    """Return the SHA-256 of the source of a class or function, and of all that it uses."""
     if is_importable(code):
         # Not at the top: only studies with custom code need it.
         from fedaudit.core.definitions import definition_digest

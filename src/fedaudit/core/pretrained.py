@@ -72,7 +72,7 @@ PRETRAINED_VARIABLE = "FEDAUDIT_PRETRAINED"
 _MINILM = "all_minilm_l6_v2"
 
 
-def of_minilm(name: str, *needs: str) -> bytes:
+def read_minilm_file(name: str, *needs: str) -> bytes:
     """Read a file of MiniLM from its package."""
     refuse_missing("MiniLM", "text", _MINILM, *needs)
     package = find_spec(_MINILM)

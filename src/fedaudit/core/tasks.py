@@ -42,7 +42,8 @@ class Reading(Flag):
         TOKENS: A probability for each token of a sequence.
 
     Examples:
-        >>> Reading.POSTERIOR in classification().readings
+        >>> import fedaudit as fa
+        >>> fa.tasks.Reading.POSTERIOR in fa.tasks.classification().readings
         True
     """
 
@@ -60,9 +61,10 @@ class NextTokens(NamedTuple):
         counted: Which tokens count in a loss; padding does not.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> logits, tokens = torch.zeros(1, 3, 5), torch.tensor([[4, 2, 0]])
-        >>> next_token().tokens(logits, tokens).counted
+        >>> fa.tasks.next_token().tokens(logits, tokens).counted
         tensor([[ True, False]])
     """
 
@@ -81,8 +83,9 @@ class Utility(NamedTuple):
             is a rate. Otherwise, smaller values are better.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
-        >>> accuracy = classification().utility
+        >>> accuracy = fa.tasks.classification().utility
         >>> accuracy.of(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))
         tensor([1.])
     """
@@ -155,8 +158,9 @@ class Task:
         takes: Arguments of a model, in words; empty for one tensor with one row per sample.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
-        >>> task = classification()
+        >>> task = fa.tasks.classification()
         >>> task.losses(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
         tensor([0.6931])
     """
@@ -227,7 +231,8 @@ def classification() -> Task:
     """Classification into one class per sample, with cross-entropy.
 
     Examples:
-        >>> classification().name
+        >>> import fedaudit as fa
+        >>> fa.tasks.classification().name
         'classification'
     """
     return CLASSIFICATION
@@ -249,7 +254,8 @@ def binary() -> Task:
     The softmax of these is the sigmoid of z, and their cross-entropy the loss of z.
 
     Examples:
-        >>> binary().utility.name
+        >>> import fedaudit as fa
+        >>> fa.tasks.binary().utility.name
         'accuracy'
     """
     return Task(
@@ -298,7 +304,8 @@ def multi_label() -> Task:
     """Several binary labels per sample, with one logit per label and mean binary cross-entropy.
 
     Examples:
-        >>> multi_label().utility.name
+        >>> import fedaudit as fa
+        >>> fa.tasks.multi_label().utility.name
         'label error'
     """
     return Task(
@@ -333,9 +340,10 @@ def regression() -> Task:
     """Regression of one or several numbers per sample, with the mean squared error.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> outputs, targets = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]])
-        >>> regression().losses(outputs, targets)
+        >>> fa.tasks.regression().losses(outputs, targets)
         tensor([0., 4.])
     """
     return Task(
@@ -375,7 +383,8 @@ def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
             data.
 
     Examples:
-        >>> dict(next_token(padding=3).settings)
+        >>> import fedaudit as fa
+        >>> dict(fa.tasks.next_token(padding=3).settings)
         {'padding': 3, 'vocabulary': 0}
     """
     return Task(
@@ -488,10 +497,11 @@ class Denoising(Task):
             draws at each model.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> def predict_no_noise(noisy, steps):
         ...     return torch.zeros_like(noisy)
-        >>> denoising(draws=4).outputs(predict_no_noise, torch.zeros(2, 1, 8, 8)).shape
+        >>> fa.tasks.denoising(draws=4).outputs(predict_no_noise, torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2, 4])
 
     Source: Ho et al. 2020 (DDPM), Eq. (14) and section 4.
@@ -573,7 +583,8 @@ def denoising(*, draws: Draws = 8, seed: int = 0, fixed: bool = True) -> Denoisi
         fixed: Whether draws are the same for all samples, models and rounds.
 
     Examples:
-        >>> denoising(draws=4).draws
+        >>> import fedaudit as fa
+        >>> fa.tasks.denoising(draws=4).draws
         4
     """
     return Denoising(
@@ -616,7 +627,6 @@ def _refuse_other_shape(name: str, outputs: Tensor, targets: Tensor) -> None:
 
 
 def _describe(values: Tensor) -> str:
-    """Return type, shape and range of values, for messages."""
     finite = values[values.isfinite()]
     text = f"{values.dtype} of shape {tuple(values.shape)}"
     if finite.numel():
@@ -644,12 +654,13 @@ def of_loss(name: str, losses: PerSampleLoss) -> Task:
         losses: Function of (outputs, targets) that returns one number per sample.
 
     Examples:
+        >>> import fedaudit as fa
         >>> from torch import nn
         >>> import torch
         >>> from torch.nn.functional import mse_loss
         >>> def squared(outputs, targets):
         ...     return mse_loss(outputs, targets, reduction="none").mean(1)
-        >>> of_loss("squared", squared).utility.is_share
+        >>> fa.tasks.of_loss("squared", squared).utility.is_share
         False
     """
     return Task(name, losses, Utility("loss", losses))
@@ -673,20 +684,19 @@ def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]
         loss: Class or function.
         settings: Its settings by keyword.
     """
-    name = getattr(loss, "__name__", "loss")
+    is_class = isinstance(loss, type)
     try:
-        default = signature(loss).parameters["reduction"].default
+        default = "none" if is_class else signature(loss).parameters["reduction"].default
     except (KeyError, ValueError):
         default = "none"
-    if not isinstance(loss, type) and settings.get("reduction", default) == "none":
-        return
-    what = "is a class" if isinstance(loss, type) else "returns one number for all samples"
-    task = _TASK_OF_LOSS.get(name)
-    hint = f"give the task {task!r} instead" if task else "give such a function"
-    raise BadInput(
-        f"the loss {name} {what}; a loss of a task is a function of outputs and targets that "
-        f"returns one number per sample (reduction='none'); {hint}"
-    )
+    if is_class or settings.get("reduction", default) != "none":
+        name = getattr(loss, "__name__", "loss")
+        task = _TASK_OF_LOSS.get(name)
+        raise BadInput(
+            f"the loss {name} {'is a class' if is_class else 'returns one number for all samples'}"
+            "; a loss of a task is a function of outputs and targets that returns one number per "
+            f"sample (reduction='none'); give {f'the task {task!r} instead' if task else 'one'}"
+        )
 
 
 def lacking(what: str, readings: Reading, task: Task) -> str:

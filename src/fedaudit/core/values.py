@@ -117,7 +117,8 @@ class Samples:
             task without classes a group that the user chooses, 0 for all by default.
 
     Examples:
-        >>> Samples([[0.0, 1.0], [1.0, 0.0]], [1, 0]).labels
+        >>> import fedaudit as fa
+        >>> fa.Samples([[0.0, 1.0], [1.0, 0.0]], [1, 0]).labels
         tensor([1, 0])
     """
 

@@ -495,7 +495,8 @@ def samples(
             features or only labels.
 
     Examples:
-        >>> samples([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], name="toy").name
+        >>> import fedaudit as fa
+        >>> fa.datasets.samples([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], name="toy").name
         'toy'
     """
     train = Samples(x, y)

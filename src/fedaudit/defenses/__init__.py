@@ -69,35 +69,37 @@ def __dir__() -> list[str]:
 
 
 def defense_named(name: str) -> Callable[..., Defense]:
-    """The maker of a defense: of the catalogue, of a package, or the user's ``module:class``.
+    """Return the class of a defense by catalogue name, package entry point or ``module:class``.
 
     Raises:
-        BadInput: There is none; the nearest is named.
+        BadInput: No defense has this name; the message suggests the nearest one.
     """
     return named(
         "defense",
         name,
         DEFENSES,
         expected="a class derived from fedaudit.defenses.Defense",
-        fits=_makes_defenses,
+        fits=_creates_defenses,
     )
 
 
-def _makes_defenses(found: object) -> bool:
-    return isinstance(found, Copies) or (isinstance(found, type) and issubclass(found, Defense))
+def _creates_defenses(value: object) -> bool:
+    return isinstance(value, Copies) or (isinstance(value, type) and issubclass(value, Defense))
 
 
-def made(name: str, options: Mapping[str, Setting], *, coalition: tuple[ClientId, ...]) -> Defense:
-    """One client's own instance of a defense.
+def create_defense(
+    name: str, options: Mapping[str, Setting], *, coalition: tuple[ClientId, ...]
+) -> Defense:
+    """Create the instance of a defense for one client.
 
     Args:
-        name: See :func:`defense_named`.
+        name: Name of the defense, as in :func:`defense_named`.
         options: Settings of the defense.
-        coalition: The clients that use it, for defenses that take them.
+        coalition: The clients that use it, for defenses with such a parameter.
     """
     make = defense_named(name)
-    takes = signature(make).parameters.keys() & {"coalition", "members"}
-    together = dict.fromkeys(takes, coalition) if coalition else {}
-    defense = called("defense", name, make, **options, **together)
+    accepted = signature(make).parameters.keys() & {"coalition", "members"}
+    coalition_options = dict.fromkeys(accepted, coalition) if coalition else {}
+    defense = called("defense", name, make, **options, **coalition_options)
     assert isinstance(defense, Defense)
     return defense

@@ -1,4 +1,4 @@
-"""Augmentation: the model never sees a training image twice in the same form."""
+"""Augmentation: training images are cropped, flipped, rotated and recoloured at random."""
 
 from dataclasses import field
 from types import ModuleType
@@ -9,15 +9,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedaudit.core.arguments import Count, Fraction, Range, dataclass
-from fedaudit.core.devices import forked
+from fedaudit.core.devices import fork_generators
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Batch, Params, Samples
-from fedaudit.fl.hooks import ConfiguredDefense, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, TrainingContext
 
 
 class _Range(NamedTuple):
-    """Black and white in each channel of a client's (standardised) images."""
+    """Smallest value and range of each channel of a client's (standardised) images."""
 
     black: Float[Tensor, "channels 1 1"]
     span: Float[Tensor, "channels 1 1"]
@@ -26,40 +26,40 @@ class _Range(NamedTuple):
     def of(images: Float[Tensor, "samples channels height width"]) -> "_Range":
         black = images.amin(dim=(0, 2, 3))[:, None, None]
         white = images.amax(dim=(0, 2, 3))[:, None, None]
-        # A channel without any contrast has no range to divide by.
+        # A constant channel has a range of 0, which cannot be divided by.
         return _Range(black, torch.where(white > black, white - black, 1.0))
 
 
 @dataclass(frozen=True)
 class Augmentation(ConfiguredDefense):
-    """Shows a freshly cropped, flipped, turned and recoloured image in each training step.
+    """Random crop, flips, rotation and colour jitter of every image in each training step.
 
-    Signals are measured on the images as they are. Each part draws for every image by itself,
-    and has a setting at which it does nothing; with all of them there, clients train as if
-    undefended.
+    Signals are measured on the original images. Every transformation is drawn independently for
+    each image, and has a neutral setting. With all of them neutral, clients train as if undefended.
 
     Attributes:
-        padding: Black pixels put around an image before a window of its own size is cut out at
-            random; 0 for none.
-        horizontal_flip: Probability of a mirror image, in [0, 1]; 0 for none.
-        vertical_flip: Probability of turning upside down, in [0, 1]; 0 for none.
-        rotation: Largest angle in degrees, either way, in [0, 180], 0 for none; corners
-            become black.
+        padding: Black pixels that are added around an image before a random crop to its original
+            size; 0 for none.
+        horizontal_flip: Probability of a horizontal flip, in [0, 1]; 0 for none.
+        vertical_flip: Probability of a vertical flip, in [0, 1]; 0 for none.
+        rotation: Largest angle in degrees, in both directions, in [0, 180]; corners become black; 0
+            for none.
         brightness: Images are multiplied by a factor between 1 minus and 1 plus this, in [0, 1]; 0
-            changes nothing.
-        contrast: Distance from the image's mean grey is multiplied likewise, in [0, 1]; 0 changes
-            nothing.
+            for none.
+        contrast: Distances from the image's mean grey are multiplied by such a factor, in [0, 1]; 0
+            for none.
 
     Examples:
-        >>> Augmentation(padding=4, horizontal_flip=0.5).padding
+        >>> import fedaudit as fa
+        >>> fa.defenses.Augmentation(padding=4, horizontal_flip=0.5).padding
         4
 
     Source: FedMIA, appendix A.2, with the strengths of its published code (which are the
         defaults).
-    Differs: The published code augments pixels before it standardises them. Here images arrive
-        standardised, so that they are mapped to [0, 1] and back: black and white are the darkest
-        and brightest values of each channel among the client's own images. Shifts are those of
-        the crop; the paper's shearing has no published strength and is left out.
+    Differs: The published code augments pixels before it standardises them. Here images are already
+        standardised, so that they are mapped to [0, 1] and back: black and white are the smallest
+        and largest values of each channel in the client's images. Shifts are those of the crop; the
+        paper's shearing has no published strength and is left out.
     """
 
     padding: Count = 4
@@ -78,16 +78,16 @@ class Augmentation(ConfiguredDefense):
 
     @property
     def neutral(self) -> bool:
-        """True if images are left as they are."""
+        """True if images are not changed."""
         colours = (self.brightness, self.contrast)
         moves = (self.padding, self.horizontal_flip, self.vertical_flip, self.rotation)
         return not any((*colours, *moves))
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
-        """Once: takes note of what is black and white; changes nothing.
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        """Store the range of each channel; the data are not changed.
 
         Raises:
-            BadInput: The data are not images of one or three channels.
+            BadInput: The data are not images with one or three channels.
         """
         if self.neutral or len(data) == 0:
             return data
@@ -101,20 +101,22 @@ class Augmentation(ConfiguredDefense):
         self.restore(_Range.of(data.features)._asdict())
         return data
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        """Each step: other images, same labels."""
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        """Return transformed images with the same labels."""
         if self.neutral or len(batch) == 0:
             return batch
         black, span = (self._range[name].to(batch.x) for name in _Range._fields)
-        seed = int(torch.randint(2**62, (), generator=turn.rng("augmentation")))
-        with forked(turn.device):
+        seed = int(torch.randint(2**62, (), generator=context.rng("augmentation")))
+        with fork_generators(context.device):
             # kornia draws from the global generator; the fork keeps that to this batch.
             seed_globally(seed)
-            seen = self._steps(batch.x)((batch.x - black) / span)
-        return Batch((seen * span + black).to(batch.x.dtype), batch.y, batch.ids)
+            images = self._transformations(batch.x)((batch.x - black) / span)
+        return Batch((images * span + black).to(batch.x.dtype), batch.y, batch.ids)
 
-    def _steps(self, images: Float[Tensor, "samples channels height width"]) -> nn.Sequential:
-        # In the order of the published code.
+    def _transformations(
+        self, images: Float[Tensor, "samples channels height width"]
+    ) -> nn.Sequential:
+        # The order is that of the published code.
         kornia = _kornia()
         size = (images.shape[2], images.shape[3])
         parts: list[nn.Module] = []
@@ -131,17 +133,17 @@ class Augmentation(ConfiguredDefense):
         return nn.Sequential(*parts)
 
     def state(self) -> Params:
-        """Black and white."""
+        """Return the range of each channel."""
         return dict(self._range)
 
     def restore(self, state: Params) -> None:
-        """Takes up what :meth:`state` gave."""
+        """Restore the range of each channel."""
         self._range.clear()
         self._range.update(state)
 
 
 def _kornia() -> ModuleType:
-    """Only those who augment need it, and importing it takes seconds."""
+    # Optional, and importing it takes seconds.
     try:
         from kornia import augmentation
     except ImportError as error:

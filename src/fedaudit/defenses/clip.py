@@ -1,4 +1,4 @@
-"""Client-level differential privacy: a clipped upload with noise fitted to the clip."""
+"""Client-level differential privacy: clipped uploads with noise in proportion to the clip."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -10,12 +10,12 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, norm, scaled
 from fedaudit.defenses.noise import with_noise
 from fedaudit.fl.accounting import gaussian_epsilon
-from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Turn, Workload
+from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, TrainingContext, Workload
 from fedaudit.observe.round import Gradient, Update, Upload
 
 
 def refuse_noise_without_clip(clip: float, noise_multiplier: float) -> None:
-    """Raise if noise is asked for in units of an infinite clip."""
+    """Raise if noise is given in units of an infinite clip."""
     if clip == float("inf") and noise_multiplier > 0:
         raise BadInput(
             f"noise_multiplier is {noise_multiplier} in units of clip, which is infinite; give a "
@@ -24,22 +24,23 @@ def refuse_noise_without_clip(clip: float, noise_multiplier: float) -> None:
 
 
 def clipped(values: Params, limit: float) -> Params:
-    """Shortens the whole to at most ``limit``; what is shorter (or zero) stays as it is."""
+    """Scale tensors together to a norm of at most ``limit``."""
     length = norm(values)
     return values if length <= limit else scaled(values, limit / length)
 
 
 @dataclass(frozen=True)
 class ClientDP(ConfiguredDefense):
-    """Clips a client's upload to a length and adds noise in proportion to that length.
+    """Clipping of a client's upload, with noise in proportion to the clip.
 
     Attributes:
-        clip: Largest Euclidean length of an upload, above 0; infinity clips nothing.
+        clip: Largest Euclidean norm of an upload, above 0; infinity clips nothing.
         noise_multiplier: Standard deviation of the noise in units of ``clip``, at least 0; 0 adds
             none.
 
     Examples:
-        >>> ClientDP(clip=1.0, noise_multiplier=1.1).clip
+        >>> import fedaudit as fa
+        >>> fa.defenses.ClientDP(clip=1.0, noise_multiplier=1.1).clip
         1.0
 
     Source: McMahan et al. 2018 (DP-FedAvg), applied by the client itself.
@@ -57,21 +58,21 @@ class ClientDP(ConfiguredDefense):
 
     @property
     def always_acts(self) -> bool:
-        """Without noise, acts on uploads that are longer than the clip only."""
+        """True if there is noise; otherwise only uploads longer than the clip are changed."""
         return self.noise_multiplier > 0
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round: clip, then noise. Buffers are not protected: use a net without them."""
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        """Return the clipped upload with noise; buffers are not protected."""
         values = clipped(upload.values, self.clip)
         if self.noise_multiplier:
             std = self.noise_multiplier * self.clip
-            values = with_noise(values, std, turn.rng("client-level noise"))
+            values = with_noise(values, std, context.rng("client-level noise"))
         else:
-            turn.note("acted", torch.tensor([int(values is not upload.values)]))
+            context.note("acted", torch.tensor([int(values is not upload.values)]))
         return replace(upload, values=values)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """Proven guarantee for the client's whole contribution, after all rounds."""
+        """Return the proven guarantee for the client's whole contribution in all rounds."""
         return Guarantee(
             client_epsilon(self.noise_multiplier, work.rounds, delta=delta),
             f"a client's whole contribution to each of {work.rounds} uploads",
@@ -79,18 +80,18 @@ class ClientDP(ConfiguredDefense):
 
 
 def client_epsilon(noise_multiplier: float, rounds: int, *, delta: float) -> float:
-    """The epsilon that an observer of every upload of one client is held to, after all rounds.
+    """Compute the epsilon against an observer of all uploads of one client.
 
-    Adjacency: one client's whole contribution replaced by nothing, so that its upload changes
-    by at most one clip; no amplification, as the server sees each upload by itself.
+    Adjacency: one client's whole contribution is replaced by zeros, so that its upload changes by
+    at most one clip norm. There is no amplification, since the server sees each upload.
 
     Args:
-        noise_multiplier: Noise in clips, as in :class:`ClientDP`.
-        rounds: In how many rounds the client uploads.
+        noise_multiplier: Noise in units of the clip norm, as in :class:`ClientDP`.
+        rounds: Number of rounds in which the client sends an upload.
         delta: Failure probability, in (0, 1).
 
     Returns:
-        Epsilon in nats by Renyi accounting; infinite without noise.
+        Epsilon by Renyi accounting; infinite without noise.
 
     Raises:
         BadInput: The accountant is not installed, or delta is out of range.

@@ -1,9 +1,9 @@
-"""Record-level differential privacy: every sample's gradient clipped, noise on their sum.
+"""Record-level differential privacy (DP-SGD): clipped per-sample gradients with noise on their sum.
 
-The gradients themselves are never stored. A backward pass has two halves: what reaches each
-layer, and what each layer makes of it for its weights. After the first, the kernels of
-:mod:`fedaudit.signals.kernels` tell every sample's length; the second is then taken with every
-sample's rows weighted, so that it gives the sum of the clipped gradients at once.
+Per-sample gradients are never stored. A backward pass has two halves: the gradients at each layer's
+output, and from these the gradients of its weights. After the first half, the kernels of
+:mod:`fedaudit.signals.kernels` compute the norm of every sample's gradient. The second half is then
+run with weighted samples, which gives the sum of the clipped gradients directly.
 """
 
 import logging
@@ -33,8 +33,15 @@ from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
 from fedaudit.defenses.clip import refuse_noise_without_clip
 from fedaudit.fl.accounting import gaussian_epsilon
-from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Objective, Plan, Turn, Workload
-from fedaudit.fl.training.manual_backprop import dense_clipped_sum, dense_layers, shortening
+from fedaudit.fl.hooks import (
+    ConfiguredDefense,
+    Guarantee,
+    Objective,
+    Plan,
+    TrainingContext,
+    Workload,
+)
+from fedaudit.fl.training.manual_backprop import clip_factors, dense_clipped_sum, dense_layers
 from fedaudit.signals.kernels import LayerKernel
 from fedaudit.signals.kernels.capture import (
     CapturedCall,
@@ -50,32 +57,35 @@ from fedaudit.signals.kernels.plan import kernel_for, norms_over_copies
 
 @dataclass(frozen=True)
 class DPSGD(ConfiguredDefense):
-    """Trains so that no single sample can move the model by more than a clip, hidden in noise.
+    """DP-SGD: clipped per-sample gradients with normal noise on their sum.
 
-    Every step draws each sample independently of the others (a batch may be empty), shortens
-    each one's gradient to at most the clip, adds normal noise to their sum and divides by the
-    number of samples that a step draws on average. Momentum, weight decay and Adam come after.
+    Every step draws each sample independently of the others (a batch may be empty), clips each
+    sample's gradient, adds normal noise to their sum and divides by the expected batch size.
+    Momentum, weight decay and Adam are applied to the result.
 
-    Infinite clip, no noise and one copy train as if undefended, in shuffled batches.
+    With an infinite clip, no noise and one copy, clients train as if undefended, in shuffled
+    batches.
 
     Attributes:
-        clip: Largest Euclidean length of one sample's gradient, above 0; infinity clips nothing.
+        clip: Largest Euclidean norm of one sample's gradient, above 0; infinity clips nothing.
         noise_multiplier: Standard deviation of the noise on the sum in units of ``clip``, at least
-            0; 0 adds none, and then nothing is proven. Published: 0.05, 0.1 and 0.2 (CoFedMID,
-            which states no clip).
-        multiplicity: How many augmented copies of an image have their gradients averaged
-            before clipping, at least 1; 1 trains on the image itself.
-        padding: Copies are windows of an image continued by so many mirrored pixels; 0 for none.
-        horizontal_flip: Probability with which a copy is a mirror image, in [0, 1].
+            0; 0 adds none and proves nothing. Published: 0.05, 0.1 and 0.2 (CoFedMID, which states
+            no clip).
+        multiplicity: Number of augmented copies of an image whose gradients are averaged before
+            clipping, at least 1; 1 trains on the image itself.
+        padding: Copies are random crops of an image with this many mirrored pixels added at each
+            edge; 0 for none.
+        horizontal_flip: Probability that a copy is flipped horizontally, in [0, 1].
 
     Examples:
-        >>> DPSGD(clip=1.0, noise_multiplier=0.1, members=[0]).multiplicity
+        >>> import fedaudit as fa
+        >>> fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, members=[0]).multiplicity
         1
 
     Source: Abadi et al. 2016, Algorithm 1; De et al. 2022, section 3.2 (multiplicity);
         CoFedMID, appendix E (multipliers 0.05, 0.1 and 0.2).
-    Differs: CoFedMID calls it client-level but clips local gradients. Divided by the expected
-        instead of the drawn batch size, whose noise-free value would give itself away.
+    Differs: CoFedMID calls it client-level but clips local gradients. The sum is divided by the
+        expected batch size, because the drawn one would be revealed without noise.
     """
 
     clip: AboveZeroOrInfinite
@@ -89,7 +99,7 @@ class DPSGD(ConfiguredDefense):
         refuse_noise_without_clip(self.clip, self.noise_multiplier)
 
     def acts_in(self, hook: str) -> bool:
-        """True if the named hook does more than the neutral one."""
+        """Return False for every hook if the settings are neutral."""
         return super().acts_in(hook) and not self._neutral
 
     @property
@@ -97,11 +107,12 @@ class DPSGD(ConfiguredDefense):
         return self.clip == float("inf") and self.noise_multiplier == 0 and self.multiplicity == 1
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Before anything is trained: networks that mix samples, copies of what is no image.
+        """Raise before training if the network mixes samples, or the samples cannot be augmented.
 
         Raises:
             Unsupported: A layer's statistics mix the samples of a batch.
-            BadInput: Copies are asked for, and samples are no images larger than the padding.
+            BadInput: ``multiplicity`` is above 1, and samples are not images larger than the
+                padding.
         """
         if self._neutral:
             return
@@ -110,45 +121,45 @@ class DPSGD(ConfiguredDefense):
         if self.multiplicity > 1:
             _refuse_other_than_images(plan.shape, self.padding)
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
-        """Each epoch: as many draws as shuffled batches would be, of that size on average."""
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
+        """Yield Poisson-sampled batches, as many and on average as large as shuffled ones."""
         if self._neutral:
-            yield from super().batches(data, batch_size, turn)
+            yield from super().batches(data, batch_size, context)
             return
-        if len(data) == 0:  # none left by another defense, such as one that deals classes out
+        if len(data) == 0:  # another defense, such as class-guided, may have removed all samples
             return
         rate = sampling_rate(batch_size, len(data))
         object.__setattr__(self, "_expected", rate * len(data))
-        rng = turn.rng("poisson batches")
+        rng = context.rng("poisson batches")
         for _ in range(ceil(len(data) / batch_size)):
             drawn = torch.rand(len(data), generator=rng, dtype=torch.float64) < rate
-            some = data.take(drawn.to(data.ids.device))
-            yield Batch(some.features, some.targets, some.ids)
+            chosen = data.take(drawn.to(data.ids.device))
+            yield Batch(chosen.features, chosen.targets, chosen.ids)
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        """Each step: the copies of each sample, one after the other."""
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        """Return the augmented copies of each sample, in consecutive rows."""
         if self.multiplicity == 1:
             return batch
         _refuse_other_than_images(tuple(batch.x.shape[1:]), self.padding)
         x, y, ids = (
             each.repeat_interleave(self.multiplicity, 0) for each in (batch.x, batch.y, batch.ids)
         )
-        rng = turn.rng("augmented copies")
+        rng = context.rng("augmented copies")
         return Batch(
             windows(x, rng, padding=self.padding, horizontal_flip=self.horizontal_flip), y, ids
         )
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
-        """Each step: the noisy sum of clipped gradients, over the expected number of samples."""
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
+        """Return the noisy sum of clipped gradients divided by the expected batch size."""
         if self._neutral:
-            return super().gradient(objective, batch, turn)
+            return super().gradient(objective, batch, context)
         if not self._expected:
             raise Unsupported(
-                "dp-sgd divides by the number of samples that it draws on average, so that it "
-                "must draw the batches itself; ask its batches() before its gradient()"
+                "dp-sgd divides by its expected batch size, so that it must draw the batches "
+                "itself; call its batches() before its gradient()"
             )
         total = clipped_sum(objective, batch, clip=self.clip, copies=self.multiplicity)
-        rng = turn.rng("per-sample noise")
+        rng = context.rng("per-sample noise")
         with torch.no_grad():
             return {name: self._noisy_mean(value, rng) for name, value in total.items()}
 
@@ -160,7 +171,7 @@ class DPSGD(ConfiguredDefense):
         return noise.add_(total, alpha=1 / self._expected)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """Proven guarantee for each of the client's samples, after all rounds."""
+        """Return the proven guarantee for each of the client's samples in all rounds."""
         rate = sampling_rate(work.batch_size, work.samples)
         steps = work.rounds * work.epochs * ceil(work.samples / work.batch_size)
         return Guarantee(
@@ -176,16 +187,16 @@ def windows(
     padding: int,
     horizontal_flip: float,
 ) -> Float[Tensor, "samples channels height width"]:
-    """A window of each image at a random place, mirrored at random.
+    """Crop and flip each image at random.
 
-    Unlike :class:`fedaudit.defenses.augment.Augmentation`, what is seen of one sample depends on
-    no other one: no common black level.
+    Unlike in :class:`fedaudit.defenses.augment.Augmentation`, the copies of one sample do not
+    depend on other samples, since there is no common black level.
 
     Args:
-        images: Larger than the padding.
-        rng: Draws places and flips.
-        padding: Mirrored pixels beyond each edge that a window may reach into.
-        horizontal_flip: Probability of a mirror image, in [0, 1].
+        images: Images larger than the padding.
+        rng: Draws crops and flips.
+        padding: Mirrored pixels that are added at each edge before the crop.
+        horizontal_flip: Probability of a horizontal flip, in [0, 1].
     """
     count, channels, height, width = images.shape
     padded = functional.pad(images, (padding,) * 4, mode="reflect") if padding else images
@@ -193,40 +204,42 @@ def windows(
     flipped = torch.rand(count, 1, generator=rng) < horizontal_flip
     rows, columns = down + torch.arange(height), across + torch.arange(width)
     columns = torch.where(flipped, columns.flip(1), columns)
-    at = (torch.arange(count)[:, None, None, None], torch.arange(channels)[:, None, None])
-    index = (*at, rows[:, None, :, None], columns[:, None, None, :])
+    sample, channel = (
+        torch.arange(count)[:, None, None, None],
+        torch.arange(channels)[:, None, None],
+    )
+    index = (sample, channel, rows[:, None, :, None], columns[:, None, None, :])
     return padded[tuple(part.to(images.device) for part in index)]
 
 
 def _refuse_other_than_images(shape: tuple[int, ...], padding: int) -> None:
     if len(shape) != 3 or min(shape[1:]) <= padding:
-        spelled = "x".join(map(str, shape))
         raise BadInput(
             "dp-sgd with multiplicity works on images of shape channels x height x width that "
-            f"are larger than padding = {padding}, got samples of shape {spelled}; set "
-            "multiplicity = 1 or a smaller padding"
+            f"are larger than padding = {padding}, got samples of shape {'x'.join(map(str, shape))}"
+            "; set multiplicity = 1 or a smaller padding"
         )
 
 
 def sampling_rate(batch_size: int, samples: int) -> float:
-    """The probability with which a step draws each sample."""
+    """Return the probability that a step draws a sample."""
     return min(1.0, batch_size / samples)
 
 
 def sample_epsilon(noise_multiplier: float, rate: float, steps: int, *, delta: float) -> float:
-    """The epsilon that an observer of every step is held to, about one sample.
+    """Compute the epsilon of one sample against an observer of every step.
 
-    Adjacency: the sample is among the client's data or not. Holds for steps that draw each
-    sample independently; for shuffled batches nothing of the kind is proven.
+    Adjacency: the sample is added to the client's data or removed. It is valid for steps that draw
+    each sample independently, and not for shuffled batches.
 
     Args:
-        noise_multiplier: Noise in clips, as in :class:`DPSGD`.
-        rate: Probability with which a step draws the sample, in (0, 1].
-        steps: Of all rounds and epochs together.
+        noise_multiplier: Noise in units of the clip norm, as in :class:`DPSGD`.
+        rate: Probability that a step draws the sample, in (0, 1].
+        steps: Number of steps in all rounds and epochs.
         delta: Failure probability, in (0, 1).
 
     Returns:
-        Epsilon in nats by Renyi accounting; infinite without noise.
+        Epsilon by Renyi accounting; infinite without noise.
 
     Raises:
         BadInput: The accountant is not installed, or delta or rate is out of range.
@@ -236,22 +249,23 @@ def sample_epsilon(noise_multiplier: float, rate: float, steps: int, *, delta: f
 
 _log = logging.getLogger("fedaudit")
 
-# Of the samples on which watching is tried: gradients are longer than this, and all are clipped.
-_PROBED, _SHORT, _SLACK = 2, 1e-6, 1e-3
+# The layer-by-layer method is checked on this many samples, at a clip so small that all gradients
+# are clipped, up to this relative error.
+_PROBED, _SMALL_CLIP, _TOLERANCE = 2, 1e-6, 1e-3
 
 
 def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int = 1) -> Params:
-    """The sum over samples of each one's gradient, shortened to at most ``clip``.
+    """Compute the sum of the samples' gradients, each clipped to norm ``clip``.
 
-    A sample's gradient is that of the objective for a batch of this sample alone. Networks that
-    cannot be watched layer by layer go one sample at a time, and are named once in the log.
+    A sample's gradient is that of the objective for a batch with this sample only. Networks whose
+    layers cannot be captured are processed one sample at a time, with a warning in the log.
 
     Args:
-        objective: What is minimised, with the network in training mode.
-        batch: May be empty.
-        clip: Largest Euclidean length of one sample's gradient; infinity clips nothing.
-        copies: Rows of the batch that show the same sample, one after the other; the mean of
-            their gradients is the sample's.
+        objective: The objective, with the network in training mode.
+        batch: A batch, which may be empty.
+        clip: Largest Euclidean norm of one sample's gradient; infinity clips nothing.
+        copies: Number of consecutive rows with copies of one sample; the sample's gradient is the
+            mean of theirs.
 
     Raises:
         Unsupported: The network mixes samples (batch normalisation).
@@ -264,81 +278,81 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
     plain = objective.per_sample is cross_entropy and not batch.y.is_floating_point()
     plain &= objective.task.reads_plainly
     if plan.dense and plain and copies == 1:
-        found = dense_clipped_sum(list(params.values()), batch.x, batch.y, clip=clip)
-        return dict(zip(params, found, strict=True))
-    if plan.watched is not None:
+        total = dense_clipped_sum(list(params.values()), batch.x, batch.y, clip=clip)
+        return dict(zip(params, total, strict=True))
+    if plan.layers is not None:
         try:
-            plan.confirm(objective, batch, copies)
-            return _by_layers(objective, batch, plan.watched, clip=clip, copies=copies)
+            plan.verify(objective, batch, copies)
+            return _by_layers(objective, batch, plan.layers, clip=clip, copies=copies)
         except Uncapturable as error:
             plan.give_up(objective.module, str(error))
     return _one_by_one(objective, batch, clip=clip, copies=copies)
 
 
 class _Plan:
-    """The way through one network, decided once.
+    """Method for the clipped sum of one network, which is decided once.
 
     Attributes:
-        dense: Whether it is a plain stack of linear layers.
-        watched: Its layers one by one; None where it cannot be watched.
-        statistics: Its layers that may mix samples, depending on the mode they are in.
+        dense: Whether the network is a plain stack of linear layers.
+        layers: The captured layers; None if they cannot be captured.
+        statistics: Layers that may mix samples, depending on their mode.
     """
 
-    _confirmed = False
+    _verified = False
 
     def __init__(self, module: nn.Module) -> None:
         self.dense = dense_layers(module) is not None
-        self.watched: _Watched | None = None
+        self.layers: _CapturedLayers | None = None
         self.statistics = _statistics(module)
         trained = [name for name, param in module.named_parameters() if param.requires_grad]
         try:
-            self.watched = _Watched(owners(module, trained))
+            self.layers = _CapturedLayers(owners(module, trained))
         except Uncapturable as error:
             self.give_up(module, str(error))
 
-    def confirm(self, given: Objective, batch: Batch, copies: int) -> None:
-        """Holds what watching finds against ordinary differentiation, once.
+    def verify(self, original: Objective, batch: Batch, copies: int) -> None:
+        """Compare the layer-by-layer method with autograd on two samples, once.
 
-        A weight that is also used outside its layer, for instance, would be clipped too little.
+        The method would clip too little if, for instance, a weight is also used outside its layer.
 
         Raises:
-            Uncapturable: They differ, or watching fails.
+            Uncapturable: The results differ, or capturing fails.
         """
-        if self._confirmed:
+        if self._verified:
             return
-        # On the CPU, whose one generator tells whether anything is drawn.
+        # On the CPU, where the state of a single generator shows whether anything is drawn.
         rows = _rows(batch, slice(0, _PROBED * copies))
         rows = Batch(rows.x.cpu(), rows.y.cpu(), rows.ids.cpu())
         try:
-            there = deepcopy(given.module).cpu()
-            objective = Objective(there, _mean_of_squares, per_sample=_squares, task=given.task)
+            module = deepcopy(original.module).cpu()
+            objective = Objective(module, _mean_of_squares, per_sample=_squares, task=original.task)
             with torch.random.fork_rng(devices=[]):
                 before = torch.get_rng_state()
-                exact = _one_by_one(objective, rows, clip=_SHORT, copies=copies)
+                exact = _one_by_one(objective, rows, clip=_SMALL_CLIP, copies=copies)
                 if not torch.equal(before, torch.get_rng_state()):
-                    # Samples that go one by one draw otherwise than together; the first one alike.
+                    # Single samples and batches draw differently, except for the first sample.
                     rows = _rows(rows, slice(0, copies))
                     torch.set_rng_state(before)
-                    exact = _one_by_one(objective, rows, clip=_SHORT, copies=copies)
+                    exact = _one_by_one(objective, rows, clip=_SMALL_CLIP, copies=copies)
                 torch.set_rng_state(before)
-                watched = _Watched(owners(there, objective.params))
-                found = _by_layers(objective, rows, watched, clip=_SHORT, copies=copies)
-        # Whatever a layer does that no kernel follows.
+                layers = _CapturedLayers(owners(module, objective.params))
+                total = _by_layers(objective, rows, layers, clip=_SMALL_CLIP, copies=copies)
+        # A layer may fail in any way that its kernel does not expect.
         except Exception as error:
             raise Uncapturable(str(error).split("\n")[0]) from error
-        for name, value in found.items():
-            if bool(((value - exact[name]).abs() > _SLACK * _SHORT).any()):
+        for name, value in total.items():
+            if bool(((value - exact[name]).abs() > _TOLERANCE * _SMALL_CLIP).any()):
                 raise Uncapturable("two samples differ from ordinary autograd")
-        self._confirmed = True
+        self._verified = True
 
     def give_up(self, module: nn.Module, reason: str) -> None:
-        """Watching has failed: no second attempt."""
-        self.watched = None
+        """Process this network one sample at a time from now on."""
+        self.layers = None
         _announce(type(module).__name__, reason)
 
 
-class _Watched:
-    """The layers of a network that is watched, and their kernels for every shape so far.
+class _CapturedLayers:
+    """Layers of a network that are captured, with their kernels for every shape so far.
 
     Attributes:
         parts: The modules that own parameters, by path.
@@ -349,7 +363,7 @@ class _Watched:
         self._kernels: dict[tuple[object, ...], dict[str, LayerKernel]] = {}
 
     def kernels(self, passages: dict[str, Passage], copies: int) -> dict[str, LayerKernel]:
-        """The kernel of each owner by its path, for samples of these shapes."""
+        """Return the kernel of each owner by its path, for samples of these shapes."""
         key = (copies, *(passage.inputs.shape[1:] for passage in passages.values()))
         if key not in self._kernels:
             self._kernels[key] = {
@@ -362,10 +376,10 @@ class _Watched:
 
 
 def refuse_mixing(module: nn.Module) -> None:
-    """Refuses a network in which one sample changes another one's gradient, in its present mode.
+    """Raise if samples affect each other's gradients in the network's current mode.
 
     Raises:
-        Unsupported: It has such a layer.
+        Unsupported: The network has such a layer.
     """
     _refuse_mixing(_statistics(module))
 
@@ -379,21 +393,21 @@ def _refuse_mixing(statistics: Iterable[_NormBase]) -> None:
         if _mixes(part):
             raise Unsupported(
                 f"the network has {type_of(part)}, whose statistics mix the samples "
-                "of a batch, so that no sample has a gradient of its own to clip; use a "
+                "of a batch, so that there are no per-sample gradients to clip; use a "
                 "network with group normalisation (resnet18 with norm = 'group') or without "
                 "normalisation"
             )
 
 
 def _mixes(part: _NormBase) -> bool:
-    kept = part.running_mean is not None
+    has_running_statistics = part.running_mean is not None
     if isinstance(part, _BatchNorm):
-        return part.training or not kept
-    # Instance normalisation mixes nothing, but averages that it keeps would leave unclipped.
-    return part.training and kept
+        return part.training or not has_running_statistics
+    # Instance normalisation mixes no samples, but its running statistics would not be clipped.
+    return part.training and has_running_statistics
 
 
-# By network: a client trains many batches on one, and the next client on the same.
+# Cached by network, since clients train many batches on the same module.
 _plans: WeakKeyDictionary[nn.Module, _Plan] = WeakKeyDictionary()
 
 
@@ -407,37 +421,38 @@ def _plan_of(module: nn.Module) -> _Plan:
 @cache
 def _announce(network: str, reason: str) -> None:
     _log.warning(
-        "per-sample gradients of a %s are taken one backward pass a sample, which is slow: %s",
+        "per-sample gradients of a %s take one backward pass per sample, which is slow: %s",
         network,
         reason,
     )
 
 
 def _by_layers(
-    objective: Objective, batch: Batch, watched: _Watched, *, clip: float, copies: int
+    objective: Objective, batch: Batch, layers: _CapturedLayers, *, clip: float, copies: int
 ) -> Params:
-    parts = watched.parts
-    with watching(parts) as seen:
-        # A copy: where watching fails, what the network has overwritten is needed again.
+    parts = layers.parts
+    with watching(parts) as calls:
+        # A copy, because the batch is needed again if capturing fails and the network may
+        # overwrite its input.
         outputs = objective.task.outputs(objective.module, batch.x.clone())
     losses = _losses(objective, outputs, batch, copies)
-    passages = passages_of(seen, parts, losses, rows=len(batch), retain_graph=True)
-    kernels = watched.kernels(passages, copies)
+    passages = passages_of(calls, parts, losses, rows=len(batch), retain_graph=True)
+    kernels = layers.kernels(passages, copies)
     squared = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
     with torch.no_grad():
         for path, (inputs, grads, _) in passages.items():
             if grads is not None:
                 squared += kernels[path](parts[path].module, inputs, grads).squared_norms
-        factors = shortening(squared, clip).repeat_interleave(copies)
+        factors = clip_factors(squared, clip).repeat_interleave(copies)
     total: Params = {}
     for path, part in parts.items():
-        found = _weighted(part, seen[path], passages[path].grads, factors)
-        total |= dict(zip(part.names.values(), found, strict=True))
+        gradients = _weighted(part, calls[path], passages[path].grads, factors)
+        total |= dict(zip(part.names.values(), gradients, strict=True))
     return {name: total[name] for name in objective.params}
 
 
 def _squares(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
-    """A loss of any outputs, whatever the labels."""
+    """Compute a loss that is defined for any outputs and labels."""
     return outputs.flatten(1).square().sum(1)
 
 
@@ -448,7 +463,7 @@ def _mean_of_squares(outputs: Tensor, batch: Batch) -> Tensor:
 def _losses(
     objective: Objective, outputs: Tensor, batch: Batch, copies: int
 ) -> Float[Tensor, " samples"]:
-    """Each sample's own loss: the mean over its copies."""
+    """Compute the loss of each sample: the mean over its copies."""
     if objective.per_sample is not None:
         return objective.per_sample(outputs, batch.y).view(-1, copies).mean(1)
     each = [objective.loss(outputs[r], _rows(batch, r)) for r in chunks(len(batch), copies)]
@@ -456,42 +471,48 @@ def _losses(
 
 
 def _weighted(
-    part: Owner, seen: CapturedCall, grads: Tensor | None, factors: Float[Tensor, " rows"]
+    part: Owner, call: CapturedCall, grads: Tensor | None, factors: Float[Tensor, " rows"]
 ) -> tuple[Tensor, ...]:
-    """The other half of one layer's backward pass, with every row of what arrived weighted."""
+    """Run the second half of a layer's backward pass, with weighted output gradients."""
     params = [getattr(part.module, local) for local in part.names]
     if grads is None:
         return tuple(torch.zeros_like(param) for param in params)
-    arrived = grads * factors.to(grads.dtype).view(-1, *[1] * (grads.dim() - 1))
-    wanted = list(params)
-    # torch 2.13 crashes in group norm's backward pass on images with channels last where the
-    # gradient of the input is not asked for too. It costs most where it is known to be safe.
-    if seen.entry is not None and type(part.module) not in (nn.Linear, nn.Conv2d):
-        wanted.append(seen.entry)
-    found = torch.autograd.grad(
-        [seen.edge], wanted, [arrived], retain_graph=True, allow_unused=True, materialize_grads=True
+    weighted = grads * factors.to(grads.dtype).view(-1, *[1] * (grads.dim() - 1))
+    inputs = list(params)
+    # torch 2.13 crashes in the backward pass of group norm on channels-last images unless the
+    # gradient of the input is computed too. Linear and convolution are excluded, since they are
+    # known to be safe and this gradient is expensive for them.
+    if call.entry is not None and type(part.module) not in (nn.Linear, nn.Conv2d):
+        inputs.append(call.entry)
+    gradients = torch.autograd.grad(
+        [call.edge],
+        inputs,
+        [weighted],
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
     )
-    return found[: len(params)]
+    return gradients[: len(params)]
 
 
 def _one_by_one(objective: Objective, batch: Batch, *, clip: float, copies: int) -> Params:
     params = objective.params
     total = {name: torch.zeros_like(param) for name, param in params.items()}
     for rows in chunks(len(batch), copies):
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             objective(_rows(batch, rows, copied=True)),
             list(params.values()),
             allow_unused=True,
             materialize_grads=True,
         )
-        squared = torch.stack([part.double().square().sum() for part in found]).sum()
-        factor = float(shortening(squared[None], clip))
-        for value, part in zip(total.values(), found, strict=True):
+        squared = torch.stack([part.double().square().sum() for part in gradients]).sum()
+        factor = float(clip_factors(squared[None], clip))
+        for value, part in zip(total.values(), gradients, strict=True):
             value.add_(part, alpha=factor)
     return total
 
 
 def _rows(batch: Batch, rows: slice, *, copied: bool = False) -> Batch:
-    """Some rows; in memory of their own where a network might overwrite them."""
+    """Return some rows, with copied features if a network may overwrite them."""
     x = batch.x[rows].clone() if copied else batch.x[rows]
     return Batch(x, batch.y[rows], batch.ids[rows])

@@ -1,4 +1,4 @@
-"""Filters of the user's own: any function from update to update is a defense to be audited."""
+"""Custom filters: any function from update to update can be audited as a defense."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,46 +11,45 @@ from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import imported
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Params, flat
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.observe.round import Upload
 
 
 @dataclass(frozen=True)
 class Filter(ConfiguredDefense):
-    """Passes the upload through a function of the user's own, and sends what comes back.
+    """Custom function that changes the upload.
 
-    The function is given tensors by name, copies that it may change, and returns tensors of the
-    same names and shapes. What it draws from torch's generator is drawn anew for each client and
-    round, from the run's seed; what it draws elsewhere is its own affair. The cosine between
-    the upload before and after is noted in each round as ``filter_cosine``, unless one of them
-    is zero.
+    The function receives copies of tensors by name, which it may change, and returns tensors with
+    the same names and shapes. Torch's generator is seeded for each client and round from the run's
+    seed; other random generators are not seeded. The cosine between the upload before and after is
+    noted in each round as ``filter_cosine``, unless one of them is zero.
 
     Attributes:
-        function: From update to update. With several workers it must be importable.
+        function: Function from update to update. With several workers it must be importable.
     """
 
     function: Callable[[Params], object]
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round: the filtered upload.
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        """Return the filtered upload.
 
         Raises:
-            BadInput: The function fails, or what it returns is no such upload.
+            BadInput: The function fails, or returns tensors of other names or shapes.
         """
         raw = upload.values
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            seed_globally(int(torch.randint(2**62, (), generator=turn.rng("filter"))))
+            seed_globally(int(torch.randint(2**62, (), generator=context.rng("filter"))))
             try:
                 result = self.function({n: value.clone() for n, value in raw.items()})
             except Exception as error:
                 raise BadInput(
-                    f"{self._what} failed on client {turn.client}'s upload of round "
-                    f"{turn.round}: {type(error).__name__}: {error}"
+                    f"{self._what} failed on client {context.client}'s upload of round "
+                    f"{context.round}: {type(error).__name__}: {error}"
                 ) from error
         sent = self._checked(result, raw)
         cosine = _cosine(flat(raw).double(), flat(sent).double())
         if cosine is not None:
-            turn.note("filter_cosine", cosine)
+            context.note("filter_cosine", cosine)
         return replace(upload, values=sent)
 
     @property
@@ -58,29 +57,29 @@ class Filter(ConfiguredDefense):
         return f"the filter {getattr(self.function, '__qualname__', repr(self.function))!r}"
 
     def _checked(self, result: object, raw: Params) -> Params:
-        """The result in the upload's own order and precision, if it is one."""
+        """Return the result in the order and precision of the upload."""
         if not isinstance(result, Mapping):
             raise BadInput(
-                f"{self._what} returned {type_of(result)}; a filter takes tensors by "
-                "name and returns tensors by the same names"
+                f"{self._what} returned {type_of(result)}; a filter receives tensors by "
+                "name and must return tensors by the same names"
             )
         if set(result) != set(raw):
-            odd = sorted(map(str, set(result) ^ set(raw)))
+            differing = sorted(map(str, set(result) ^ set(raw)))
             raise BadInput(
-                f"{self._what} must return the names that it is given; lacking or new: "
-                f"{', '.join(odd)}"
+                f"{self._what} must return the names that it receives; missing or new: "
+                f"{', '.join(differing)}"
             )
         return {name: self._checked_tensor(name, result[name], raw[name]) for name in raw}
 
     def _checked_tensor(self, name: str, value: object, raw: Tensor) -> Tensor:
         if not isinstance(value, Tensor) or value.shape != raw.shape or value.is_complex():
-            given = (
+            description = (
                 f"a {value.dtype} tensor of shape {tuple(value.shape)}"
                 if isinstance(value, Tensor)
                 else type_of(value)
             )
             raise BadInput(
-                f"{self._what} returned {given} as {name!r}; return a real tensor of shape "
+                f"{self._what} returned {description} as {name!r}; return a real tensor of shape "
                 f"{tuple(raw.shape)}"
             )
         sent = value.detach().to(raw)
@@ -94,23 +93,24 @@ class Filter(ConfiguredDefense):
 
 @checked
 def imported_filter(*, path: str) -> Filter:
-    """Passes the upload through a function of the user's own, from where it can be imported.
+    """Custom function that changes the upload, by its import path.
 
-    It takes tensors by name and returns tensors of the same names and shapes.
+    The function receives tensors by name and returns tensors with the same names and shapes.
 
     Args:
-        path: ``package.module:callable``; importable by every worker process too.
+        path: Import path ``package.module:callable``, importable in every worker process.
 
     Examples:
-        >>> imported_filter(path="copy:copy").function.__name__
+        >>> import fedaudit as fa
+        >>> fa.defenses.imported_filter(path="copy:copy").function.__name__
         'copy'
 
     Raises:
-        BadInput: The path cannot be imported, or is nothing to call.
+        BadInput: The path cannot be imported, or is not callable.
     """
     return Filter(imported(path, "filter"))
 
 
-def _cosine(left: Tensor, right: Tensor) -> Tensor | None:
-    lengths = left.norm() * right.norm()
-    return (left @ right / lengths)[None] if lengths > 0 else None
+def _cosine(first: Tensor, second: Tensor) -> Tensor | None:
+    norms = first.norm() * second.norm()
+    return (first @ second / norms)[None] if norms > 0 else None

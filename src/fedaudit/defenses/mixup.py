@@ -1,4 +1,4 @@
-"""MixUp: a client trains on blends of its samples, never on a sample as it is."""
+"""MixUp: a client trains on convex combinations of its samples and their labels."""
 
 from typing import Literal
 
@@ -11,33 +11,33 @@ from fedaudit.core.arguments import AtLeastZero, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Batch
 from fedaudit.defenses.soft_labels import class_count, hard_target
-from fedaudit.fl.hooks import ConfiguredDefense, Plan, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, Plan, TrainingContext
 
 
 @dataclass(frozen=True)
 class MixUp(ConfiguredDefense):
-    """Blends every sample of a batch with another one of it, inputs and labels alike.
+    """Mixing of every sample of a batch with another one of the batch, in inputs and labels.
 
-    A batch has one share and one shuffling. Blended samples keep the id of the sample that has
-    the larger share in them.
+    A batch has one share and one permutation. Mixed samples keep the id of the sample that has the
+    larger share in them.
 
     Attributes:
-        alpha: The share is drawn from Beta(alpha, alpha): small values blend hardly ever, 1
-            draws all shares alike, large values blend half and half. 0, the limit, blends
-            nothing and trains as if undefended. Published: 1e-5 to 1e5 (FedMIA), 0.01
-            (CoFedMID).
-        mixes: "inputs-and-labels", or "legacy_label_only", which shows the model the samples as
-            they are and blends labels alone; that is label noise, kept for comparison.
+        alpha: The share is drawn from Beta(alpha, alpha): small values rarely mix, 1 draws all
+            shares uniformly, large values mix half and half. 0, the limit, mixes nothing and trains
+            as if undefended. Published: 1e-5 to 1e5 (FedMIA), 0.01 (CoFedMID).
+        mixes: "inputs-and-labels", or "legacy_label_only", which mixes labels but not inputs; that
+            is label noise, available for comparison.
 
     Examples:
-        >>> MixUp(alpha=1.0).alpha
+        >>> import fedaudit as fa
+        >>> fa.defenses.MixUp(alpha=1.0).alpha
         1.0
 
     Source: MixUp (Zhang et al. 2018), section 2; FedMIA, appendix A.2 (alpha from 1e-5 to 1e5);
         CoFedMID, appendix E (alpha 0.01); FedMIA's published code for "legacy_label_only".
-    Differs: Of the two shares, the sample itself gets the larger one: with a uniform shuffling,
-        the batch has the same distribution, and ids stay meaningful. "legacy_label_only" keeps
-        shares as drawn, since there a sample does not change places with its partner.
+    Differs: Of the two shares, the sample itself gets the larger one. With a uniform permutation
+        the batch has the same distribution, and ids stay meaningful. "legacy_label_only" uses the
+        shares as drawn, since a sample and its partner are not interchangeable there.
     """
 
     alpha: AtLeastZero
@@ -45,57 +45,57 @@ class MixUp(ConfiguredDefense):
 
     @property
     def mixes_labels(self) -> bool:
-        """Unless it is set to blend nothing."""
+        """True if alpha is above 0."""
         return self.alpha > 0
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Before anything is trained: samples of whole numbers, which cannot be blended.
+        """Raise before training if features are integers, which cannot be mixed.
 
         Raises:
-            BadInput: They hold tokens, or classes beside numbers.
+            BadInput: Features are integers, such as tokens or categories.
         """
         if plan.whole and self.alpha > 0 and self.mixes == "inputs-and-labels":
             raise BadInput(
-                "mixup blends real numbers, and samples hold whole ones, such as tokens or "
+                "mixup mixes real numbers, but the features are whole numbers, such as tokens or "
                 "classes; leave it out"
             )
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        """Each step: the blended batch, with class probabilities as labels."""
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        """Return the mixed batch, with class probabilities as labels."""
         if self.alpha == 0 or len(batch) == 0:
             return batch
-        rng = turn.rng("mixup")
+        rng = context.rng("mixup")
         share = _share(self.alpha, rng)
         partner = torch.randperm(len(batch), generator=rng).to(batch.x.device)
-        labels = _probabilities(batch, turn)
+        labels = _probabilities(batch, context)
         if self.mixes == "legacy_label_only":
-            return Batch(batch.x, blended(labels, partner, share), batch.ids)
+            return Batch(batch.x, mix_rows(labels, partner, share), batch.ids)
         share = max(share, 1 - share)
-        return Batch(blended(batch.x, partner, share), blended(labels, partner, share), batch.ids)
+        return Batch(mix_rows(batch.x, partner, share), mix_rows(labels, partner, share), batch.ids)
 
 
-def blended(
+def mix_rows(
     values: Float[Tensor, "samples ..."], partner: Tensor, share: float
 ) -> Float[Tensor, "samples ..."]:
-    """Each row times the share, plus its partner's row times the rest.
+    """Mix each row with that of its partner.
 
     Args:
-        values: One row a sample.
-        partner: For each row, the position of the one that it is blended with.
-        share: Of the row itself, in [0, 1].
+        values: One row per sample.
+        partner: For each row, the position of its partner.
+        share: Share of the row itself, in [0, 1].
     """
     return share * values + (1 - share) * values[partner]
 
 
 def _share(alpha: float, rng: torch.Generator) -> float:
-    # torch's Beta takes no generator, and underflows to 0 / 0 where alpha is small.
+    # torch's Beta has no generator argument, and underflows to 0 / 0 for small alpha.
     seed = int(torch.randint(2**62, (), generator=rng))
     return float(np.random.default_rng(seed).beta(alpha, alpha))
 
 
-def _probabilities(batch: Batch, turn: Turn) -> Float[Tensor, "samples classes"]:
-    """The labels as class probabilities; only the model knows how many classes there are."""
+def _probabilities(batch: Batch, context: TrainingContext) -> Float[Tensor, "samples classes"]:
+    """Return the labels as class probabilities; the number of classes is that of the model."""
     if batch.y.is_floating_point():
         return batch.y
-    precision = next(iter(turn.received.params.values())).dtype
-    return hard_target(batch.y, classes=class_count(turn, batch.x)).to(precision)
+    precision = next(iter(context.received.params.values())).dtype
+    return hard_target(batch.y, classes=class_count(context, batch.x)).to(precision)

@@ -1,6 +1,6 @@
-"""Signs by which a client can tell that the model it was sent has a neuron planted in it.
+"""Indicators by which a client can detect a planted neuron in the model that it received.
 
-They look at weights, at movement between rounds, and at activity on the client's own samples.
+They use weights, changes between rounds, and activations on the client's own samples.
 """
 
 import math
@@ -19,17 +19,17 @@ from fedaudit.core.values import Model, Samples
 _USE = "signs"
 
 Sign = Callable[[Model, Model | None, Samples], float]
-"""How suspicious a model looks, larger for more: of the model that was sent, the one of the round
-before if there was any, and samples of the client's own."""
+"""Function that returns how suspicious a model is, larger for more, from the received model, that
+of the previous round (or None) and the client's own samples."""
 
 
 class DenseLayer(NamedTuple):
-    """A dense layer.
+    """Parameters of a dense layer.
 
     Attributes:
-        name: Of the module.
-        weight: A row for each unit, in double precision.
-        bias: Of each unit; zeros where the layer has none.
+        name: Name of the module.
+        weight: One row per unit, in double precision.
+        bias: Bias of each unit; zeros if the layer has none.
     """
 
     name: str
@@ -43,28 +43,27 @@ class DenseLayer(NamedTuple):
 
 
 def sign(look: Sign) -> Sign:
-    """A sign that calls a model most suspicious where it cannot be calculated with.
+    """Wrap a sign so that it returns infinity for parameters or results that are not finite.
 
-    Weights that are not finite, or so large that sums of them are not, give infinity: no honest
-    server sends them, and comparisons with them would say nothing.
+    An honest server does not send such parameters, and comparisons with NaN would be meaningless.
     """
 
     @wraps(look)
-    def guarded(now: Model, before: Model | None, own: Samples) -> float:
+    def guarded(now: Model, before: Model | None, samples: Samples) -> float:
         sent = [*now.params.values(), *(before.params.values() if before else ())]
         if not all(bool(values.isfinite().all()) for values in sent):
             return math.inf
-        found = look(now, before, own)
-        return found if math.isfinite(found) else math.inf
+        value = look(now, before, samples)
+        return value if math.isfinite(value) else math.inf
 
     return guarded
 
 
 def hidden_layers(model: Model) -> tuple[DenseLayer, ...]:
-    """The dense layers of a model without the last, in which no neuron can be planted.
+    """Return the dense layers of a model except the last, in which no neuron can be planted.
 
     Raises:
-        Unsupported: There is none.
+        Unsupported: The model has no hidden dense layer.
     """
     return tuple(
         DenseLayer(
@@ -79,61 +78,66 @@ def hidden_layers(model: Model) -> tuple[DenseLayer, ...]:
     )
 
 
-def values_on(model: Model, own: Samples) -> tuple[Float[Tensor, "samples units"], ...]:
-    """Value of each unit of each hidden dense layer on samples, before its ReLU.
+def activations_on(model: Model, samples: Samples) -> tuple[Float[Tensor, "samples units"], ...]:
+    """Return the values of the units of each hidden dense layer on samples, before the ReLU.
 
     Raises:
         Unsupported: The model has no hidden dense layer.
-        BadInput: There are fewer than three samples, of which none can stand out.
+        BadInput: There are fewer than three samples.
     """
-    if len(own) < 3:
+    if len(samples) < 3:
         raise BadInput(
-            f"how units act is seen on three samples of the client's own or more, got {len(own)}"
+            "signs of activations need at least three of the client's samples, got "
+            f"{len(samples)}; leave them out, or give the client more"
         )
-    found: list[Tensor] = []
+    captured: list[Tensor] = []
     hooks = [
-        part.register_forward_hook(lambda _, __, output: found.append(output.detach()))
+        part.register_forward_hook(lambda _, __, output: captured.append(output.detach()))
         for _, part in _hidden(model)
     ]
     try:
         with torch.no_grad():
-            loaded(model, _USE)(own.features)
+            loaded(model, _USE)(samples.features)
     finally:
         for hook in hooks:
             hook.remove()
-    return tuple(values.flatten(0, -2) for values in found)
+    return tuple(values.flatten(0, -2) for values in captured)
 
 
-def row_moves(now: Model, before: Model | None) -> tuple[Float[Tensor, "units 2"], ...]:
-    """Movement of each unit's weights since the round before, and their length then.
+def row_changes(now: Model, before: Model | None) -> tuple[Float[Tensor, "units 2"], ...]:
+    """Return the norms of each unit's change since the previous round and of its old weights.
 
-    What is shorter than rounding counts as that long. A tensor for each hidden dense layer.
+    There is one tensor per hidden dense layer. Norms below rounding error are raised to it.
 
     Raises:
-        Unsupported: There is no model of the round before, or one of other layers.
+        Unsupported: There is no model of the previous round, or it has other layers.
     """
-    moves = []
+    changes = []
     for new, old in zip(hidden_layers(now), layers_before(now, before), strict=True):
         length = old.rows.norm(dim=1)
         rounding = max(float(length.median()), 1e-30) * torch.finfo(torch.float32).eps
-        moved = (new.rows - old.rows).norm(dim=1)
-        moves.append(torch.stack([moved, length], dim=1).clamp_min(rounding))
-    return tuple(moves)
+        change = (new.rows - old.rows).norm(dim=1)
+        changes.append(torch.stack([change, length], dim=1).clamp_min(rounding))
+    return tuple(changes)
 
 
 def layers_before(now: Model, before: Model | None) -> tuple[DenseLayer, ...]:
-    """Hidden dense layers of the model of the round before.
+    """Return the hidden dense layers of the model of the previous round.
 
     Raises:
-        Unsupported: There is no such model, or one of other layers.
+        Unsupported: There is no such model, or it has other layers.
     """
     if before is None:
         raise Unsupported(
-            "a sign of change needs the model of the round before; in the first round take others"
+            "a sign of change needs the model of the previous round; use other signs in the first "
+            "round"
         )
     old, new = hidden_layers(before), hidden_layers(now)
-    if [one.weight.shape for one in old] != [one.weight.shape for one in new]:
-        raise Unsupported("the model of the round before has other layers than the one sent now")
+    if [layer.weight.shape for layer in old] != [layer.weight.shape for layer in new]:
+        raise Unsupported(
+            "the model of the previous round has other layers than the received one; compare "
+            "models of one architecture"
+        )
     return old
 
 
@@ -142,89 +146,93 @@ def _hidden(model: Model) -> list[tuple[str, nn.Linear]]:
     dense = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     if len(dense) < 2:
         raise Unsupported(
-            "signs of a planted neuron are looked for in hidden dense layers, and "
-            f"{model.architecture.name!r} has none"
+            "signs of a planted neuron need a hidden dense layer, but "
+            f"{model.architecture.name!r} has none; use a model with one"
         )
     return dense[:-1]
 
 
 @sign
-def lone_units(now: Model, before: Model | None, own: Samples) -> float:
-    """Share of units behind the first hidden layer that fire for at most one own sample.
+def lone_units(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the share of units after the first hidden layer that fire for at most one sample.
 
-    A planted neuron fires for its target alone, or for none where the client does not have it.
-    With one hidden layer, its units are looked at.
+    A planted neuron fires for its target only, or for no sample if the client does not have the
+    target. In a model with one hidden layer, its units are used.
 
     Source: AMI, Eq. (5).
     """
-    values = values_on(now, own)
+    values = activations_on(now, samples)
     fired = torch.cat([(layer > 0).sum(0) for layer in values[1:] or values])
     return float((fired <= 1).double().mean())
 
 
 @sign
-def one_stands_out(now: Model, before: Model | None, own: Samples) -> float:
-    """Largest lead of one own sample over the next at a unit, in deviations of all but it.
+def one_stands_out(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the largest lead of the highest sample at a unit, in deviations of the others.
 
-    Units behind the first hidden layer, before their ReLU; with one hidden layer, its units.
+    The units are those of :func:`lone_units`, before their ReLU.
     """
-    values = values_on(now, own)
-    together = torch.cat(values[1:] or values, dim=1).double().sort(0, descending=True).values
-    first, rest = together[0], together[1:]
-    # A unit that is the same for all others by rounding is one that a single sample sets apart.
-    least = together.abs().amax(0).clamp_min(1e-30) * torch.finfo(torch.float32).eps
-    return float(((first - rest[0]) / rest.std(0, correction=0).maximum(least)).max())
+    values = activations_on(now, samples)
+    ordered = torch.cat(values[1:] or values, dim=1).double().sort(0, descending=True).values
+    first, others = ordered[0], ordered[1:]
+    # A unit with equal values on all other samples, up to rounding, has a tiny deviation.
+    rounding = ordered.abs().amax(0).clamp_min(1e-30) * torch.finfo(torch.float32).eps
+    return float(((first - others[0]) / others.std(0, correction=0).maximum(rounding)).max())
 
 
 @sign
-def dead_units(now: Model, before: Model | None, own: Samples) -> float:
-    """Share of hidden units that fire for no own sample."""
-    fired = torch.cat([(layer > 0).any(0) for layer in values_on(now, own)])
+def dead_units(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the share of hidden units that fire for no sample."""
+    fired = torch.cat([(layer > 0).any(0) for layer in activations_on(now, samples)])
     return float((~fired).double().mean())
 
 
 @sign
-def moved_row(now: Model, before: Model | None, own: Samples) -> float:
-    """Log ratio of the most moved unit's movement and the median one's of its layer.
+def moved_row(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the log ratio of the largest and the median change of a unit in its layer.
 
-    Weights and bias of a unit together. Silent where more than half of a layer is replaced.
+    The change is that of weights and bias together. The sign fails if more than half of a layer is
+    replaced.
     """
     return max(
-        float((moves[:, 0].max() / moves[:, 0].median()).log()) for moves in row_moves(now, before)
+        float((changes[:, 0].max() / changes[:, 0].median()).log())
+        for changes in row_changes(now, before)
     )
 
 
 @sign
-def rewritten_row(now: Model, before: Model | None, own: Samples) -> float:
-    """Largest log ratio of a unit's movement and its own length the round before.
+def rewritten_row(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the largest log ratio of a unit's change and its norm in the previous round.
 
-    Weights and bias of a unit together; near 0 or above where it was replaced.
+    Weights and bias are taken together. The value is near 0 or above for a unit that was replaced.
     """
-    return max(float((moves[:, 0] / moves[:, 1]).log().max()) for moves in row_moves(now, before))
+    return max(
+        float((changes[:, 0] / changes[:, 1]).log().max()) for changes in row_changes(now, before)
+    )
 
 
 _LEAST = 1e-30
 
 
 @sign
-def norm_ratio(now: Model, before: Model | None, own: Samples) -> float:
-    """Largest |log ratio| of the length of a unit's weights and the median of its layer.
+def norm_ratio(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the largest |log ratio| of the norm of a unit's weights and the layer's median.
 
-    Source: AMI, Figs. 8 and 14 (malicious weights are said to look as others do).
+    Source: AMI, Figs. 8 and 14 (which claim that malicious weights resemble normal ones).
     """
-    return max(_farthest(layer.weight.norm(dim=1)) for layer in hidden_layers(now))
+    return max(_largest_log_ratio(layer.weight.norm(dim=1)) for layer in hidden_layers(now))
 
 
 @sign
-def bias_ratio(now: Model, before: Model | None, own: Samples) -> float:
-    """Largest log ratio of the size of a bias and its layer's median."""
+def bias_ratio(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the largest log ratio of a bias's magnitude and its layer's median."""
     sizes = [layer.bias.abs().clamp_min(_LEAST) for layer in hidden_layers(now)]
     return max(float((size.max() / size.median()).log()) for size in sizes)
 
 
 @sign
-def odd_row(now: Model, before: Model | None, own: Samples) -> float:
-    """Largest Kolmogorov-Smirnov distance of a unit's weights from those of its layer's others.
+def odd_row(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the largest Kolmogorov-Smirnov distance of a unit's weights from its layer's others.
 
     Source: AMI, Figs. 8 and 14 (distributions of weights).
     """
@@ -233,75 +241,75 @@ def odd_row(now: Model, before: Model | None, own: Samples) -> float:
 
 
 @sign
-def moved_weights(now: Model, before: Model | None, own: Samples) -> float:
-    """Largest Kolmogorov-Smirnov distance of a layer's weights from those of the round before.
+def moved_weights(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the largest Kolmogorov-Smirnov distance of a layer's weights from the previous ones.
 
-    Source: AMI, Fig. 14, where weights of an honest model stand beside malicious ones.
+    Source: AMI, Fig. 14, which compares the weights of honest and malicious models.
     """
     pairs = zip(hidden_layers(now), layers_before(now, before), strict=True)
     return max(distance_between(new.weight.flatten(), old.weight.flatten()) for new, old in pairs)
 
 
 @sign
-def twins(now: Model, before: Model | None, own: Samples) -> float:
-    """Largest cosine between the weights of two units of a layer; units without weights have none.
+def twins(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the largest cosine between the non-zero weights of two units of a layer.
 
-    Units of the first layer that are trained for one neuron may come to look the same way.
+    Units of the first layer that are trained for one planted neuron may become parallel.
     """
-    found = [-1.0]
+    largest = -1.0
     for layer in hidden_layers(now):
-        kept = layer.weight[layer.weight.norm(dim=1) > 0]
-        if len(kept) > 1:
-            ways = kept / kept.norm(dim=1, keepdim=True)
-            found.append(float((ways @ ways.T).fill_diagonal_(-1).max().clamp(max=1)))
-    return max(found)
+        rows = layer.weight[layer.weight.norm(dim=1) > 0]
+        if len(rows) > 1:
+            units = rows / rows.norm(dim=1, keepdim=True)
+            cosine = float((units @ units.T).fill_diagonal_(-1).max().clamp(max=1))
+            largest = max(largest, cosine)
+    return largest
 
 
 @sign
-def zero_weights(now: Model, before: Model | None, own: Samples) -> float:
-    """Largest share of a layer's weights that are exactly zero.
+def zero_weights(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute the largest share of a layer's weights that are exactly zero.
 
-    What other neurons read of the units that a planted one takes may have been set to zero.
+    A server may set the weights of other neurons on the inputs of the planted one to zero.
     """
     return max(float((layer.weight == 0).double().mean()) for layer in hidden_layers(now))
 
 
 def distance_from_others(rows: Float[Tensor, "rows values"]) -> Float[Tensor, " rows"]:
-    """Kolmogorov-Smirnov distance of each row's values from those of all other rows together.
-
-    Two distribution functions differ most at a value of the row or just before one, since between
-    two of them the row's own stands still.
-    """
-    count, each = rows.shape
-    everywhere = _ranks(rows.flatten()).reshape(2, count, each)
-    within, ordered = rows.contiguous(), rows.sort(1).values.contiguous()
-    mine = torch.stack(
-        [torch.searchsorted(ordered, within, right=right) for right in (True, False)]
+    """Compute the Kolmogorov-Smirnov distance of each row from all other rows together."""
+    count, size = rows.shape
+    # The largest gap is at a value of the row or just before one, because the row's distribution
+    # function is constant in between.
+    overall = _ranks(rows.flatten()).reshape(2, count, size)
+    contiguous, ordered = rows.contiguous(), rows.sort(1).values.contiguous()
+    within = torch.stack(
+        [torch.searchsorted(ordered, contiguous, right=right) for right in (True, False)]
     ).double()
-    gaps = mine / each - (everywhere - mine) / ((count - 1) * each)
+    gaps = within / size - (overall - within) / ((count - 1) * size)
     return gaps.abs().amax((0, 2))
 
 
-def distance_between(one: Float[Tensor, " values"], other: Float[Tensor, " more_values"]) -> float:
-    """Kolmogorov-Smirnov distance of two samples: the largest gap between their shares below."""
-    together, mine = _ranks(torch.cat([one, other]))[:, : len(one)], _ranks(one)
-    return float((mine / len(one) - (together - mine) / len(other)).abs().max())
+def distance_between(
+    first: Float[Tensor, " values"], second: Float[Tensor, " more_values"]
+) -> float:
+    """Compute the Kolmogorov-Smirnov distance between two samples."""
+    overall, within = _ranks(torch.cat([first, second]))[:, : len(first)], _ranks(first)
+    return float((within / len(first) - (overall - within) / len(second)).abs().max())
 
 
 def _ranks(values: Float[Tensor, " values"]) -> Float[Tensor, "2 values"]:
-    """Number of values at most as large as each, and number of smaller ones."""
+    """Return, for each value, the number of values at most as large and the number of smaller."""
     order = values.sort()
     starts = torch.cat([order.values.new_ones(1, dtype=torch.bool), order.values.diff() != 0])
     place = starts.cumsum(0) - 1
-    alike = torch.bincount(place)
-    most = alike.cumsum(0)[place]
-    found = torch.empty(2, len(values), dtype=torch.float64)
-    found[:, order.indices] = torch.stack([most, most - alike[place]]).double()
-    return found
+    ties = torch.bincount(place)
+    upto = ties.cumsum(0)[place]
+    ranks = torch.empty(2, len(values), dtype=torch.float64)
+    ranks[:, order.indices] = torch.stack([upto, upto - ties[place]]).double()
+    return ranks
 
 
-def _farthest(lengths: Tensor) -> float:
-    """Largest |log ratio| to the median; lengths of 0 count as next to nothing."""
+def _largest_log_ratio(lengths: Tensor) -> float:
     logs = lengths.clamp_min(_LEAST).log()
     return float((logs - logs.median()).abs().max())
 
@@ -319,4 +327,4 @@ SIGNS: dict[str, Sign] = {
     "moved-row": moved_row,
     "rewritten-row": rewritten_row,
 }
-"""What a client can look at without anybody's help; the last three need the round before."""
+"""Signs that a client can compute alone; the last three need the model of the previous round."""

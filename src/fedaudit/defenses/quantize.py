@@ -1,4 +1,4 @@
-"""Gradient quantization: every entry of what a client sends is moved to one of a few levels."""
+"""Gradient quantization: every entry of the upload is rounded to one of a few levels."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,72 +10,75 @@ from torch import Tensor
 
 from fedaudit.core.arguments import Range, dataclass
 from fedaudit.core.values import Params
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.observe.round import Upload
 
 
 @dataclass(frozen=True)
 class GradientQuantization(ConfiguredDefense):
-    """Rounds each tensor of the upload to evenly spaced levels between its least and largest entry.
+    """Rounding of each tensor to evenly spaced levels between its smallest and largest entry.
 
     Attributes:
-        bits: Of a rounded entry, 1 to 10; 32 is full precision and changes nothing. Published: 1
-            to 10 (FedMIA).
-        rounding: "stochastic" moves an entry up or down to one of 2^bits levels by a draw whose
-            mean is the entry; "floor" moves it down, the published code's way.
+        bits: Bits of a rounded entry, 1 to 10; 32 is full precision and changes nothing.
+            Published: 1 to 10 (FedMIA).
+        rounding: "stochastic" rounds an entry up or down to one of 2^bits levels at random, without
+            bias; "floor" rounds it down, as the published code does.
 
     Examples:
-        >>> GradientQuantization(bits=8).bits
+        >>> import fedaudit as fa
+        >>> fa.defenses.GradientQuantization(bits=8).bits
         8
 
     Source: FedMIA, appendix A.2 (gradient quantization); Reisizadeh et al. 2020 (FedPAQ) for
         unbiased rounding.
-    Differs: FedMIA's code takes the level below each entry, so that updates shrink on average,
-        with steps of range / 2^bits and therefore 2^bits + 1 levels; "floor" does so too. A
-        tensor whose entries are all equal stays as it is, where that code gives not-a-number.
-        The rounded upload is what every attack sees, losses included.
+    Differs: FedMIA's code takes the level below each entry, so that updates are biased downwards,
+        with steps of range / 2^bits and therefore 2^bits + 1 levels; "floor" does the same. A
+        tensor with equal entries is not changed, whereas that code gives NaN. All attacks see the
+        rounded upload, including attacks on losses.
     """
 
     bits: Annotated[int, Range(ge=1, le=10)] | Literal[32]
     rounding: Literal["stochastic", "floor"] = "stochastic"
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round: every tensor is rounded between its own extremes."""
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        """Return the upload with every tensor rounded."""
         if self.bits == 32:
             return upload
         if self.rounding == "floor":
             return replace(upload, values=_each(upload, partial(floored, bits=self.bits)))
-        by_draw = partial(rounded_by_draw, bits=self.bits, rng=turn.rng("gradient quantization"))
-        return replace(upload, values=_each(upload, by_draw))
+        rounding = partial(
+            stochastically_rounded, bits=self.bits, rng=context.rng("gradient quantization")
+        )
+        return replace(upload, values=_each(upload, rounding))
 
 
-def rounded_by_draw(values: Tensor, bits: int, rng: torch.Generator) -> Tensor:
-    """Moves entries to one of 2^bits levels, each up with the probability that keeps its mean.
+def stochastically_rounded(values: Tensor, bits: int, rng: torch.Generator) -> Tensor:
+    """Round entries to one of 2^bits levels at random, without bias.
 
     Args:
-        values: Any shape; their least and largest are the outermost levels.
+        values: Any shape; the smallest and largest entries are the outermost levels.
         bits: At least 1.
-        rng: Of the draws.
+        rng: Draws the rounding.
     """
 
-    def drawn(position: Tensor) -> Tensor:
+    def to_level(position: Tensor) -> Tensor:
         below = position.floor()
         draws = torch.rand(position.shape, dtype=torch.float64, generator=rng)
         return below + (draws < position - below)
 
-    return _moved(values, 2**bits - 1, drawn)
+    return _quantized(values, 2**bits - 1, to_level)
 
 
 def floored(values: Tensor, bits: int) -> Tensor:
-    """Moves entries down to the next of 2^bits + 1 levels, as FedMIA's code does."""
-    return _moved(values, 2**bits, torch.floor)
+    """Round entries down to the next of 2^bits + 1 levels, as FedMIA's code does."""
+    return _quantized(values, 2**bits, torch.floor)
 
 
-def _moved(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor]) -> Tensor:
-    """Entries at the levels that their places between least (0) and largest (steps) are moved to.
+def _quantized(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor]) -> Tensor:
+    """Round positions between the smallest (0) and the largest entry (steps) by a function.
 
-    A place within its entry's own precision of a level counts as that level, so that moving
-    again changes nothing.
+    A position that equals a level up to rounding error counts as that level, so that rounding twice
+    changes nothing.
     """
     if values.numel() == 0:
         return values
@@ -83,12 +86,12 @@ def _moved(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor]) -> 
     step = (high - low) / steps
     if step == 0:
         return values
-    place = (values.double() - low) / step
-    slack = 2 * torch.finfo(values.dtype).eps * max(abs(low), abs(high)) / step
-    nearest = place.round()
-    level = to_level(torch.where((place - nearest).abs() <= slack, nearest, place))
+    position = (values.double() - low) / step
+    tolerance = 2 * torch.finfo(values.dtype).eps * max(abs(low), abs(high)) / step
+    nearest = position.round()
+    level = to_level(torch.where((position - nearest).abs() <= tolerance, nearest, position))
     return (low + step * level).clamp(low, high).to(values.dtype)
 
 
-def _each(upload: Upload, moved: Callable[[Tensor], Tensor]) -> Params:
-    return {name: moved(value) for name, value in upload.values.items()}
+def _each(upload: Upload, function: Callable[[Tensor], Tensor]) -> Params:
+    return {name: function(value) for name, value in upload.values.items()}

@@ -1,4 +1,4 @@
-"""Data sampling: a client trains on a fresh part of its data instead of all of it."""
+"""Data sampling: a client trains on a random part of its data."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -7,50 +7,50 @@ import torch
 
 from fedaudit.core.arguments import Share, dataclass
 from fedaudit.core.values import Batch, Samples
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 
 @dataclass(frozen=True)
 class DataSampling(ConfiguredDefense):
-    """Trains on a fresh random share of the client's data in every epoch, or in every round.
+    """Training on a new random share of the client's data in every epoch or round.
 
     Attributes:
-        share: Share of the data, in (0, 1]; at least one sample is trained on, and 1 changes
-            nothing. Published: 0.1 to 1 (FedMIA).
+        share: Share of the data, in (0, 1], with at least one sample; 1 changes nothing.
+            Published: 0.1 to 1 (FedMIA).
         every: "epoch" draws before each epoch; "round" draws once for all epochs of a round.
 
     Examples:
-        >>> DataSampling(share=0.5).share
+        >>> import fedaudit as fa
+        >>> fa.defenses.DataSampling(share=0.5).share
         0.5
 
     Source: FedMIA, appendix A.2 (data sampling); Li et al. 2022.
-    Differs: FedMIA's code stops an epoch after a share of its batches, and trains on everything
-        where that is less than one batch; here the share is of samples, and the last batch is
-        cut.
+    Differs: FedMIA's code stops an epoch after a share of its batches, and trains on all data if
+        that is less than one batch. Here the share is of samples, and the last batch is truncated.
     """
 
     share: Share
     every: Literal["epoch", "round"] = "epoch"
 
     def acts_in(self, hook: str) -> bool:
-        """In "batches" or in "select", as it draws; in none where everything is taken."""
+        """Return True for the hook of ``every`` ("batches" or "select") if the share is below 1."""
         acting = {"epoch": "batches", "round": "select"}[self.every]
         return hook == acting and self.share < 1
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        """Each round: the round's share."""
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        """Return the round's share of the data."""
         if not self.acts_in("select"):
             return data
-        order = torch.randperm(len(data), generator=turn.rng("data sampling"))
+        order = torch.randperm(len(data), generator=context.rng("data sampling"))
         return data.take(order[: self._count(data)])
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
-        """Each epoch: shuffled without replacement, until the epoch's share is used up."""
-        left = self._count(data) if self.acts_in("batches") else len(data)
-        for batch in super().batches(data, batch_size, turn):
-            yield Batch(batch.x[:left], batch.y[:left], batch.ids[:left])
-            left -= len(batch)
-            if left <= 0:
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
+        """Yield shuffled batches until the epoch's share is reached."""
+        remaining = self._count(data) if self.acts_in("batches") else len(data)
+        for batch in super().batches(data, batch_size, context):
+            yield Batch(batch.x[:remaining], batch.y[:remaining], batch.ids[:remaining])
+            remaining -= len(batch)
+            if remaining <= 0:
                 return
 
     def _count(self, data: Samples) -> int:

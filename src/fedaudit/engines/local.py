@@ -185,7 +185,6 @@ def _prepare_work(messages: "SimpleQueue[bytes]") -> Callable[[], bytes]:
 
 
 def _pickle_error(error: Exception) -> bytes:
-    """Pickle an error, or a description of an error that cannot be pickled."""
     where = f"In a worker process:\n{''.join(traceback.format_exception(error))}"
     try:
         # The note is added to a copy, since work may raise the same object again.
@@ -386,7 +385,6 @@ class _WorkerPool:
 
 @contextmanager
 def _explaining_exit(worker: _Worker) -> Iterator[None]:
-    """Explain why a worker process exited."""
     try:
         yield
     except (EOFError, OSError) as error:

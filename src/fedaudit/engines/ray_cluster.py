@@ -95,7 +95,6 @@ def _cores() -> int:
 
 
 def _tasks() -> ModuleType:
-    """Import the module that needs Ray."""
     # Ray reads these when it is imported: they disable usage reports and a warning.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.importing import look_in, looked_in, refusing_exits
+from fedaudit.core.importing import add_module_folders, added_module_folders, refusing_exits
 from fedaudit.engines.base import SharedByKey, is_plain
 from fedaudit.engines.ray_cluster import HERE, RayCluster
 
@@ -251,7 +251,7 @@ def session(
             f"this run cannot be sent to other processes ({error}); use functions and classes "
             "that can be pickled, or one worker of the local engine"
         ) from error
-    token, max_running, folders = uuid4().hex, cluster.count, looked_in()
+    token, max_running, folders = uuid4().hex, cluster.count, added_module_folders()
 
     def run(items: Iterable[Item]) -> Iterator[Result]:
         parcels = pack_all(list(items), ray.put)
@@ -302,7 +302,6 @@ def _in_order(start: Callable[[int], ObjectRef], count: int, max_running: int) -
 
 
 def _result_of(future: Future[_Result]) -> object:
-    """Return the result of a task, or raise the error of its work."""
     try:
         result = future.result()
     except RayTaskError as error:
@@ -344,7 +343,7 @@ def _run_task(
             f"{versions.torch}; install the same versions everywhere"
         )
     torch.set_num_threads(1)
-    look_in(folders)
+    add_module_folders(folders)
     work, shared = _job_of(token, job)
     with _capturing_log() as log, refusing_exits():
         result = work(shared, unpack(item, common, ray.get))

@@ -30,7 +30,7 @@ from fedaudit.evaluation.truth import (
     target_truth,
     view_coordinates,
 )
-from fedaudit.fl.hooks import Visit
+from fedaudit.fl.hooks import ClientContext
 from fedaudit.metrics import (
     Evaluated,
     auc_by_group,
@@ -466,7 +466,7 @@ def _trains_on(
         return torch.ones(len(labels), dtype=torch.bool)
     if client not in cohort:
         return torch.zeros(len(labels), dtype=torch.bool)
-    visit = Visit(
+    client_context = ClientContext(
         round=index,
         rounds=setup.study.training.rounds,
         client=client,
@@ -474,10 +474,10 @@ def _trains_on(
         weights={},
         seed=setup.federation_seed,
     )
-    return defense.dealt(visit, classes=setup.dataset.classes)[labels]
+    return defense.dealt(client_context, classes=setup.dataset.classes)[labels]
 
 
-class _Where(RunCoordinates):
+class _AttackFields(RunCoordinates):
     attack: str
     target: int
 
@@ -486,18 +486,18 @@ def _add_pictures(
     setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
 ) -> None:
     """Add curves, a histogram and the most exposed members of one attack."""
-    where: _Where = {**run_coordinates(setup), "attack": name, "target": truth.target}
+    fields: _AttackFields = {**run_coordinates(setup), "attack": name, "target": truth.target}
     for contrast, compared in truth.comparisons.items():
         chosen = compared.chosen
         if truth.is_member[chosen].all():
             continue
         roc = thin(roc_curve(scores[chosen], truth.is_member[chosen]), _CURVE_POINTS)
         curve = {"fpr": _rounded(roc.fpr), "tpr": _rounded(roc.tpr)}
-        findings.curves.append(Curve(**where, view=setup.view.name, contrast=contrast, **curve))
-    findings.histograms.append(_histogram(where, scores, truth))
+        findings.curves.append(Curve(**fields, view=setup.view.name, contrast=contrast, **curve))
+    findings.histograms.append(_histogram(fields, scores, truth))
     findings.exposed.extend(
         ExposedSample(
-            **where,
+            **fields,
             unit=truth.unit,
             sample=int(truth.ids[member.position]),
             label=int(truth.labels[member.position]) if isinstance(truth, TargetTruth) else None,
@@ -507,7 +507,9 @@ def _add_pictures(
     )
 
 
-def _histogram(where: _Where, scores: Float[ndarray, " units"], truth: UnitTruth) -> Histogram:
+def _histogram(
+    fields: _AttackFields, scores: Float[ndarray, " units"], truth: UnitTruth
+) -> Histogram:
     finite = scores[np.isfinite(scores)]
     # Extreme scores are counted in the first and last bin, as they would widen all other bins.
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
@@ -516,7 +518,7 @@ def _histogram(where: _Where, scores: Float[ndarray, " units"], truth: UnitTruth
         name: np.histogram(np.clip(scores[truth.origin == origin], low, high), edges)[0].tolist()
         for origin, name in _ORIGIN_NAMES.items()
     }
-    return Histogram(**where, edges=_rounded(edges), **counts)
+    return Histogram(**fields, edges=_rounded(edges), **counts)
 
 
 def _groups(

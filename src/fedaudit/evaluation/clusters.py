@@ -20,7 +20,7 @@ from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.evaluation.accuracy import model_of_each, outputs_served, some_of
-from fedaudit.fl.algorithms.base import ChoosesModels, Cluster, cohort_of
+from fedaudit.fl.algorithms.base import ChoosesModels, Cluster, draw_cohort
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.metrics import share
 from fedaudit.metrics.balanced import counted_balanced_accuracy
@@ -357,7 +357,7 @@ def _first_rounds(run: Setup) -> list[int | None]:
     clients, share = sorted(run.deal.clients), run.study.training.participation
     first: dict[ClientId, int] = {}
     for index in range(run.measured_rounds[-1], 0, -1):
-        first |= dict.fromkeys(cohort_of(clients, share, run.holdout.seed, index), index)
+        first |= dict.fromkeys(draw_cohort(clients, share, run.holdout.seed, index), index)
     return [first.get(client) for client in clients]
 
 

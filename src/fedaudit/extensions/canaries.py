@@ -32,8 +32,8 @@ from fedaudit.evaluation.analysis import CoinScores, bound_figure, coin_scores
 from fedaudit.evaluation.guarantees import accounted, formal_epsilons
 from fedaudit.evaluation.truth import target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_epsilon
-from fedaudit.fl.algorithms.base import TurnContext, cohort_of
-from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, keeping_canaries
+from fedaudit.fl.algorithms.base import Participants, draw_cohort
+from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, record_canaries
 from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.metrics import one_run_epsilon
 from fedaudit.metrics.canaries import canary_bounds, record_bounds
@@ -108,7 +108,7 @@ class Canaries(Extension):
         """Return the direction of one canary, with norm 1, in the shapes of a model."""
         return canary_direction(like, self.seed, number)
 
-    def extend_clients(self, clients: TurnContext) -> TurnContext:
+    def extend_clients(self, clients: Participants) -> Participants:
         """Return all clients and the canary clients, which use the common defense."""
         # Canary clients weigh as much as others do. Their data are views of one sample, so that
         # they take no memory, and are never read.
@@ -130,7 +130,7 @@ class Canaries(Extension):
         """Yield the rounds without canaries, and write statistics of canaries to a file."""
         seed = seed_for(run.federation_seed, "initial model")
         (start,) = run.algorithm.models(run.algorithm.start(seed)).values()
-        return keeping_canaries(
+        return record_canaries(
             rounds,
             self.numbers,
             self.direction,
@@ -252,7 +252,7 @@ def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "C
     largest, least_noise = max(sizes.values()), math.inf
     share, root = study.training.participation, seed_for(seed, "federation")
     for index in range(1, study.training.rounds + 1):
-        cohort = cohort_of(sorted(sizes), share, root, index)
+        cohort = draw_cohort(sorted(sizes), share, root, index)
         noise = math.sqrt(sum(sizes[client] ** 2 for client in cohort)) / largest
         least_noise = min(least_noise, noise)
     return gaussian_epsilon(

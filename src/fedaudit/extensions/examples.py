@@ -51,7 +51,9 @@ _SHADOW = "shadow"
 _LARGEST_SEED = 10**9
 
 
-def own_study(run: Setup, name: str, audit: Mapping[str, object], **changes: object) -> Study:
+def additional_study(
+    run: Setup, name: str, audit: Mapping[str, object], **changes: object
+) -> Study:
     """Return the settings of an additional federation of a run.
 
     Args:
@@ -67,12 +69,12 @@ def own_study(run: Setup, name: str, audit: Mapping[str, object], **changes: obj
     return run.study.model_copy(update=update)
 
 
-def own_setup(run: Setup, study: Study, kind: str) -> Setup:
+def additional_setup(run: Setup, study: Study, kind: str) -> Setup:
     """Return an additional federation with the parts of a run.
 
     Args:
         run: The audited run.
-        study: Settings from :func:`own_study`.
+        study: Settings from :func:`additional_study`.
         kind: Name of the federation in error messages.
     """
     return replace(
@@ -86,7 +88,7 @@ def own_setup(run: Setup, study: Study, kind: str) -> Setup:
     )
 
 
-class OwnPlan(NamedTuple):
+class FederationPlan(NamedTuple):
     """Defenses of an adversary's federation, and its clients that represent audited ones.
 
     Attributes:
@@ -101,7 +103,7 @@ class OwnPlan(NamedTuple):
     undefended: tuple[ClientId, ...] = ()
 
     @staticmethod
-    def of(run: Setup, defense: str) -> "OwnPlan":
+    def of(run: Setup, defense: str) -> "FederationPlan":
         """Return the plan of an adversary's federation.
 
         Args:
@@ -109,14 +111,14 @@ class OwnPlan(NamedTuple):
             defense: "same" for the run's defenses, or "none".
         """
         if defense == "same":
-            return OwnPlan(run.study.defense, representatives(run.study, run.defenses))
+            return FederationPlan(run.study.defense, representatives(run.study, run.defenses))
         audit = run.study.audit
         undefended = tuple(
             target
             for target in audit.targets
             if {*(audit.merge if target in audit.merge else (target,))} & run.defenses.keys()
         )
-        return OwnPlan(DefenseSection(), representatives(run.study, {}), undefended)
+        return FederationPlan(DefenseSection(), representatives(run.study, {}), undefended)
 
     @property
     def targets(self) -> tuple[ClientId, ...]:
@@ -125,7 +127,7 @@ class OwnPlan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OwnFederations(Extension):
+class AdversaryFederations(Extension):
     """Federations that the adversary trains on data that the run does not use.
 
     Attributes:
@@ -134,7 +136,7 @@ class OwnFederations(Extension):
     """
 
     runs: tuple[Setup, ...]
-    plan: OwnPlan
+    plan: FederationPlan
 
     attacks: ClassVar[str]
     """Attacks that use their models, as the beginning of a sentence."""
@@ -208,7 +210,7 @@ class LearnedFrom(Extension):
         return attack.learns
 
 
-class Shadow(OwnFederations, LearnedFrom):
+class Shadow(AdversaryFederations, LearnedFrom):
     """A shadow federation, with the defenses of the audited run or undefended."""
 
     attacks = "Attacks that learn"
@@ -370,8 +372,8 @@ def _known(run: Setup, section: ShadowSection) -> KnownMembers:
 def _shadow(run: Setup, section: ShadowSection, dataset: Dataset) -> Shadow:
     audit, target = run.study.audit, run.study.audit.targets[0]
     default = audit.samples if audit.draw == "fair" else 2 * run.deal.sizes[target]
-    plan = OwnPlan.of(run, section.defense)
-    federation = own_federation(
+    plan = FederationPlan.of(run, section.defense)
+    federation = adversary_federation(
         run,
         dataset,
         plan,
@@ -383,10 +385,10 @@ def _shadow(run: Setup, section: ShadowSection, dataset: Dataset) -> Shadow:
     return Shadow((replace(federation, deal=deal),), plan)
 
 
-def own_federation(
+def adversary_federation(
     run: Setup,
     dataset: Dataset,
-    plan: OwnPlan,
+    plan: FederationPlan,
     *,
     name: str,
     audited: int,
@@ -411,7 +413,7 @@ def own_federation(
     """
     audit = {"draw": "fair", "targets": plan.targets, "samples": audited, "options": {}}
     audit |= dict.fromkeys(("extra_other", "extra_unseen", "sources"), 0)
-    study = own_study(run, name, audit, defense=plan.defense, server=ServerSection())
+    study = additional_study(run, name, audit, defense=plan.defense, server=ServerSection())
     assert run.parts is not None
     partition, seed = run.parts.partition, study.seeds[0]
     deal = shadow_deal(dataset, run.deal, lambda unused: dealt(study, partition, unused, seed))
@@ -421,7 +423,7 @@ def own_federation(
         # The run's server may have samples on which this federation trains.
         algorithm = replace(algorithm, risk=server_risk(study, data, seed, other_deal=run.deal))
     return replace(
-        own_setup(run, study, name),
+        additional_setup(run, study, name),
         dataset=data.dataset,
         deal=data.deal,
         algorithm=algorithm,

@@ -16,7 +16,7 @@ from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, Sees, positions_of
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
-from fedaudit.extensions.examples import OwnFederations, OwnPlan, own_federation
+from fedaudit.extensions.examples import AdversaryFederations, FederationPlan, adversary_federation
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.dealing import exclude_held_out, left_to_train
@@ -26,7 +26,7 @@ from fedaudit.plan.sections import Study
 
 
 @dataclass(frozen=True)
-class References(OwnFederations):
+class References(AdversaryFederations):
     """Reference federations of a run, whose models calibrate the scores of attacks.
 
     Attributes:
@@ -55,7 +55,7 @@ class References(OwnFederations):
         section = run.study.references or ReferencesSection()
         masks = _draw_training_sets(section, run.deal.audit, run.seed)
         try:
-            plan = OwnPlan.of(run, section.defense)
+            plan = FederationPlan.of(run, section.defense)
             federations = tuple(
                 _reference(run, dataset, plan, n, mask) for n, mask in enumerate(masks)
             )
@@ -150,10 +150,14 @@ def _draw_training_sets(
 
 
 def _reference(
-    run: Setup, dataset: Dataset, plan: OwnPlan, index: int, trained_on: Bool[ndarray, " samples"]
+    run: Setup,
+    dataset: Dataset,
+    plan: FederationPlan,
+    index: int,
+    trained_on: Bool[ndarray, " samples"],
 ) -> Setup:
     # The reference audits as few samples as possible, so that its clients train on all others.
-    reference = own_federation(
+    reference = adversary_federation(
         run,
         dataset,
         plan,

@@ -35,7 +35,7 @@ from fedaudit.datasets.draws.audit_set import Deal
 from fedaudit.evaluation.accuracy import utility
 from fedaudit.evaluation.analysis import analyse
 from fedaudit.evaluation.truth import Findings, run_coordinates, target_truth, view_coordinates
-from fedaudit.extensions.examples import own_setup, own_study
+from fedaudit.extensions.examples import additional_setup, additional_study
 from fedaudit.fl.algorithms.fedavg import FedAvg, FedProx
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import above_chance, holm
@@ -172,7 +172,7 @@ def _federation(run: Setup, deal: Deal, name: str, rounds: int, kind: str) -> Se
     """Return a federation with the run's settings and a deal without forgotten samples."""
     training = run.study.training.model_copy(update={"rounds": rounds})
     return replace(
-        own_setup(run, own_study(run, name, {"every": 0}, training=training), kind),
+        additional_setup(run, additional_study(run, name, {"every": 0}, training=training), kind),
         deal=deal,
         defenses={c: defense for c, defense in run.defenses.items() if c in deal.clients},
         measured_rounds=(rounds,),

@@ -121,7 +121,7 @@ def _once(
             f"{std.value:.4g} ({std.low:.4g} to {std.high:.4g})" if noise else "0",
             f"{claim.std:.4g}",
             f"there is less noise than declared ({where})",
-            "Every entry needs it: look for a factor that is left out, squared, or divided twice.",
+            "Every entry needs it: look for a factor that is missing, squared, or divided twice.",
         )
         if not failed and std.low > claim.std * (1 + EXACT):
             why = "there is more noise than declared"
@@ -134,15 +134,15 @@ def _once(
             result = Result.judged(failed=p < error)
             yield FilterCheck(name, result, measured, declared, f"{why} ({where})", advice)
             if check == "entries" and result is Result.FAILED:
-                return  # the other tests take entries for independent
+                return  # the other tests assume independent entries
         elif check == "shape" and rounded:
             yield FilterCheck(
-                "noise by itself" if hidden else name,
+                "noise alone" if hidden else name,
                 Result.UNTESTED,
                 "values repeat",
-                why="the output is rounded or thinned out after the noise, which hides it",
-                advice="Check the filter up to and including its noise: later steps cannot take "
-                "privacy away.",
+                why="the output is rounded or made sparse after the noise, which hides it",
+                advice="Check the filter up to and including its noise: later steps cannot weaken "
+                "privacy.",
             )
 
 
@@ -151,19 +151,19 @@ _TESTED = (
         "entries",
         "noise between entries",
         "entries share their noise",
-        "Draw a number for every entry of every array, from one generator that goes on.",
+        "Draw a number for every entry of every array, from one generator that is not reset.",
     ),
     (
         "shape",
         "shape of noise",
         "noise has another distribution than declared",
-        "Draw from the distribution that the accountant knows, and change nothing afterwards.",
+        "Draw from the accountant's distribution, and change nothing afterwards.",
     ),
     (
         "calls",
         "noise between calls",
         "calls share their noise",
-        "Seed no generator in a call: noise that comes again can be taken off.",
+        "Seed no generator in a call: repeated noise can be subtracted.",
     ),
 )
 """Tests, their checks, and what to say and do if one fails."""
@@ -177,7 +177,7 @@ def _unfrozen(move: Finding, sensitivity: float, *, failed: bool) -> FilterCheck
         f"at most {sensitivity:.4g}",
         f"a large contribution moves the output by {move.where} on average"
         if failed
-        else "draws cannot be frozen, so that moves are known within their error only",
+        else "draws cannot be frozen, so that moves are only known up to their error",
         "Draw from torch, numpy or Python; name a factory if the filter keeps a state.",
     )
 
@@ -311,20 +311,20 @@ def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " 
     return np.asarray(np.where(value < 0, tail, 1 - tail))
 
 
-def _related(left: np.ndarray, right: np.ndarray) -> float:
+def _related(first: np.ndarray, second: np.ndarray) -> float:
     """Return the p-value of a sum of products, if the sign of each product is a fair coin.
 
     Differences of draws are symmetric about zero, so that it is one if draws are independent,
     whatever their distribution: Hoeffding's inequality for signs, given the products' sizes.
     """
-    products = left * right
+    products = first * second
     size = float((products**2).sum())
     if not size:
         return 1.0
     return min(1.0, 2 * float(np.exp(-(float(products.sum()) ** 2) / size / 2)))
 
 
-_FEWEST_CALLS = 16  # below, nothing sets the quietest entry apart from the others
+_FEWEST_CALLS = 16  # with fewer, the entry with the least noise cannot be distinguished
 
 
 def check_dp(
@@ -374,10 +374,11 @@ def check_dp(
         Unsupported: The filter's framework is not installed.
 
     Examples:
+        >>> import fedaudit as fa
         >>> def clip(update):
         ...     length = sum(value.square().sum() for value in update.values()).sqrt()
         ...     return {name: value / length.clamp(min=1.0) for name, value in update.items()}
-        >>> found = check_dp(clip, sensitivity=1.0, sigma=0.0)
+        >>> found = fa.check_dp(clip, sensitivity=1.0, sigma=0.0)
 
     Source: arXiv 2602.17454 freezes the noise of mechanisms and compares what is left.
     """
@@ -395,12 +396,12 @@ def check_dp(
             f"{calls} and {seed}"
         )
     if kind and kind not in KINDS:
-        raise BadInput(f"{option('kind')} is one of {', '.join(KINDS)}, got {kind!r}")
+        raise BadInput(f"{option('kind')} is {kind!r}; give one of {', '.join(KINDS)}")
     calls -= calls % 4
     name, value = _named(filter, "filter")
     snapshot = Snapshot(value, is_factory=isinstance(value, type) or required_arguments(value) == 0)
     try:
-        first = _made(snapshot.fresh, f"{name!r} makes no filter")
+        first = _made(snapshot.fresh, f"{name!r} returns no filter")
         filter_kind = kind or kind_of(first)
         example = _example(shape_from)
         replay = Replay(name, filter_kind, form_for(filter_kind, example), snapshot, claim, seed)
@@ -413,11 +414,11 @@ def check_dp(
     order = (Result.FAILED, Result.UNTESTED, Result.PASSED, Result.NOTED)
     checks.sort(key=lambda check: order.index(check.result))
     values = replay.form.values.values()
-    # Whoever is blamed has failed in two sets of draws.
+    # A failed check has failed in two sets of draws.
     effort = (
         f"{'a batch of ' if filter_kind == 'step' else ''}{len(values)} arrays "
         f"({sum(value.size for value in values)} entries), {2 * calls} draws of noise; "
-        f"noise that is as declared is blamed with probability {ERROR**2:.2%} at most"
+        f"correct noise fails with probability {ERROR**2:.2%} at most"
     )
     return FilterAudit(name, KINDS[filter_kind], claim, tuple(checks), effort)
 
@@ -449,7 +450,7 @@ def _example(source: object) -> object:
     _, value = _named(source, "example")
     if not callable(value) or required_arguments(value) != 0:
         return value
-    return _made(value, f"what {option('shape-from')} names gives no example")
+    return _made(value, f"the object of {option('shape-from')} gives no example")
 
 
 def _made(make: Callable[[], object], otherwise: str) -> object:
@@ -457,9 +458,9 @@ def _made(make: Callable[[], object], otherwise: str) -> object:
         return make()
     except FedauditError:
         raise
-    # What ends the program must not end it with the code of a verdict.
+    # Code that ends the program must not do so with the exit code of a verdict.
     except (Exception, SystemExit) as error:
         raise BadInput(
             f"{otherwise}: {type(error).__name__}: {error}; name an object, or a class or function "
-            "that needs no arguments and makes one"
+            "without arguments that returns one"
         ) from error

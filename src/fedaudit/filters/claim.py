@@ -113,7 +113,7 @@ EXIT_CODES = {FilterVerdict.SOUND: 0, FilterVerdict.BROKEN: 1, FilterVerdict.UNC
 """As the gate's: 0 pass, 1 fail, 3 inconclusive."""
 
 _SENTENCES = {
-    FilterVerdict.SOUND: "does what is declared, as far as was looked",
+    FilterVerdict.SOUND: "does what is declared, as far as was checked",
     FilterVerdict.BROKEN: "does not do what is declared",
     FilterVerdict.UNCHECKED: "could not be checked",
 }
@@ -169,7 +169,7 @@ class FilterAudit:
         remarks = [line for paragraph in advice for line in _wrapped(paragraph)]
         room = _MOST_LINES - len(lines) - len(tail) - 2
         if len(remarks) > room:
-            remarks[room - 1 :] = ["and more, in the checks of what fedaudit.check_dp returns"]
+            remarks[room - 1 :] = ["and more, in the checks of the result of fedaudit.check_dp"]
         return "\n".join([*lines, *[""] * bool(remarks), *remarks, "", *tail])
 
 

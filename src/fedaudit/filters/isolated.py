@@ -94,7 +94,7 @@ def _answer(answers: Connection, token: str, filter: str, settings: dict[str, ob
 
 
 def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
-    # Whoever types the name wants that code to run.
+    # The name comes from the user's command line, which is trusted code.
     importing = code_named_in("the command line", trusted=True, folder=Path.cwd())
     try:
         from fedaudit.filters.check import check_dp
@@ -105,9 +105,9 @@ def _outcome(filter: str, settings: dict[str, object]) -> tuple[str, str, str]:
     except (FedauditError, OSError, MemoryError) as error:
         return _REFUSAL, "", str(error) or type(error).__name__
     except SystemExit as error:
-        # Of the filter's code, wherever it is run.
+        # Raised by the filter's code.
         reason = (
-            f"{filter!r} ended the program (SystemExit: {error}); mend it, and try it by itself"
+            f"{filter!r} ended the program (SystemExit: {error}); fix it, and run it on its own"
         )
         return _REFUSAL, "", reason
     except Exception:
@@ -131,13 +131,13 @@ def _received(answers: Connection, token: str) -> tuple[str, str, str] | None:
 def _without_answer(filter: str, code: int, seconds: float) -> str:
     if seconds:
         return (
-            f"the check of {filter!r} was stopped after {seconds:g} s; try the filter by itself, "
+            f"the check of {filter!r} was stopped after {seconds:g} s; run the filter on its own, "
             f"or raise {option('seconds')} (0: no limit)"
         )
     how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
     return (
-        f"{filter!r} ended the process in which it was checked ({how}), which is no verdict; mend "
-        "it, and try it by itself"
+        f"{filter!r} ended the process in which it was checked ({how}), which is no verdict; fix "
+        "it, and run it on its own"
     )
 
 

@@ -61,7 +61,7 @@ def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
     zeros = {path: np.zeros_like(value) for path, value in form.values.items()}
     fractions = [path for path in zeros if path not in form.whole and zeros[path].size]
     if not fractions:
-        raise BadInput("the example of an update has no entries that are fractions; give another")
+        raise BadInput("the example of an update has no floating-point entries; give another")
 
     def directed(length: float, direction: Arrays) -> Arrays:
         factor = length * claim.sensitivity / float(np.linalg.norm(flat(direction)))
@@ -111,11 +111,12 @@ def batches(form: Form, claim: Claim) -> Probes:
     rows = max(counts)
     if len(counts) > 1 or rows < 3:
         raise BadInput(
-            f"a batch has as many rows in each array, one a sample and at least 3, got {counts}"
+            f"the arrays of the batch have {counts} rows; give one row for each sample in every "
+            "array, and at least 3 samples"
         )
     inputs = next((path for path in batch if path not in form.whole), None)
     if inputs is None:
-        raise BadInput("the batch has no array of fractions whose samples could be made larger")
+        raise BadInput("the batch has no floating-point array to scale; give one with features")
 
     def larger(row: int, factor: float) -> Arrays:
         changed = batch[inputs].copy()
@@ -203,7 +204,7 @@ def _sensitivity_check(moves: list[_Move], sensitivity: float, subject: str) -> 
     label, where = worst.pair.label, f"; the array that moves most is {worst.where!r}"
     alone = [move for move in longer if move.pair.alone]
     if alone and len(alone) < sum(bool(move.pair.alone) for move in moves):
-        # Some arrays are shortened and others are not: that says more than any length.
+        # Some arrays are clipped and others are not, which is more specific than a length.
         worst = max(alone, key=lambda move: move.length)
         label = f"that is large in {listed([move.pair.alone for move in alone], ' or ')} alone"
     length = in_words(worst.length)
@@ -226,15 +227,15 @@ def _unnoised_check(
     elsewhere = {*replay.claim.elsewhere}
     beside = [name for name in beside if not {name, name.split(".")[-1]} & elsewhere]
     if not replay.claim.sigma:
-        # Nothing has noise here, and the sensitivity is that of the arrays.
+        # No output has noise, and the sensitivity is that of the arrays.
         if beside:
             yield FilterCheck(
-                "sent beside the arrays",
+                "sent with the arrays",
                 Result.NOTED,
                 listed(beside),
-                why=f"what is sent as {listed(beside)} depends on the update, and the declared "
+                why=f"the output {listed(beside)} depends on the update, and the declared "
                 "sensitivity is that of the arrays alone",
-                advice="Account for it, and say so with --elsewhere.",
+                advice="Account for it, and declare it with --elsewhere.",
             )
         return
     first, *others = (_moved_on(replay, probes, probes.small, draw) for draw in range(_DRAWS))
@@ -250,8 +251,8 @@ def _unnoised_check(
         Result.judged(failed=bool(measured)),
         ", ".join(measured) or "none",
         "none",
-        f"what is sent as {listed([*arrays, *beside])} depends on the data and has no noise",
-        "Add noise to all that leaves, buffers too, or name it with --elsewhere.",
+        f"the output {listed([*arrays, *beside])} depends on the data and has no noise",
+        "Add noise to every output, buffers too, or name it with --elsewhere.",
     )
 
 
@@ -279,8 +280,8 @@ def same_noise_check(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
         Result.judged(failed=differs),
         f"differs by {apart / length:.2g} of it" if differs and length else "the same",
         "the same",
-        "with the same draws, the noise on a large contribution is other than that on none",
-        "Add noise last, after clipping, and of one scale whatever the batch and the update.",
+        "with the same draws, the noise on a large contribution differs from that on none",
+        "Add noise last, after clipping, with one scale for all batches and updates.",
     )
 
 
@@ -314,7 +315,7 @@ def odd_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[Fil
             "non-finite entries",
             Result.NOTED,
             f"{' and '.join(passed)} pass on",
-            why=f"updates with {' or '.join(passed)} pass the filter, and no noise hides that",
+            why=f"updates with {' or '.join(passed)} pass the filter, which noise cannot hide",
             advice="Refuse or replace entries that are not finite before clipping.",
         )
     if "no samples" in failures and "no samples" not in passed:
@@ -325,8 +326,8 @@ def odd_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[Fil
             "no contribution",
             Result.NOTED,
             zeros,
-            why=f"{what} ends in {zeros}, which shows that there was none",
-            advice="Add a small number to the length that is divided by.",
+            why=f"{what} ends in {zeros}, which reveals it",
+            advice="Add a small number to the divisor.",
         )
 
 

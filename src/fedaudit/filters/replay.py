@@ -31,7 +31,7 @@ from fedaudit.core.importing import line_of
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Architecture, Model
 from fedaudit.filters.claim import Arrays, Claim, flat
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Update
 
 KINDS: dict[str, str] = {
@@ -75,8 +75,8 @@ class Form:
         if bad or not leaves:
             what = f"{bad[0]!r} in it is {type_of(leaves[bad[0]])}" if bad else "it is empty"
             raise BadInput(
-                f"{option('shape-from')} gives an example of an update: a network, or tensors or "
-                f"arrays by name or in a list; {what}"
+                f"{option('shape-from')} gives no example of an update, as {what}; give a network, "
+                "or tensors or arrays by name or in a list"
             )
         self.values: Arrays = {path: to_numpy(leaf) for path, leaf in leaves.items()}
         self.shapes = {path: value.shape for path, value in self.values.items()}
@@ -137,8 +137,8 @@ def adapted(filter: object, kind: str, claim: Claim) -> object:
         adapter: Callable[[object, Claim], object] = import_module(module).filtered
     except ImportError as error:
         raise Unsupported(
-            f"{KINDS[kind]} is called with its framework's own messages, which is not installed "
-            f"({error}); pip install 'fedaudit[{extra}]'"
+            f"{KINDS[kind]} needs its framework, which is not installed ({error}); run "
+            f"pip install 'fedaudit[{extra}]'"
         ) from error
     return adapter(filter, claim)
 
@@ -147,12 +147,12 @@ def form_for(kind: str, example: object) -> Form:
     """Return the form of an example for this kind of filter; of a small network by default."""
     if kind == "step" and example is None:
         raise BadInput(
-            "a step takes a batch of samples; name a function that gives one with "
-            f"{option('shape-from')}, as a tuple of what the step takes, samples in rows"
+            "a step needs a batch of samples; name a function that returns one with "
+            f"{option('shape-from')}, as a tuple of the step's arguments, with samples in rows"
         )
     form = Form(PLAIN if example is None else example)
     if kind in _FRAMEWORKS:
-        # Both frameworks send arrays of numpy by name, whatever a client trains.
+        # Both frameworks send NumPy arrays by name, whatever a client trains.
         form = Form(form.values)
     if kind == "defense":
         form = Form({path: torch.as_tensor(value) for path, value in form.values.items()})
@@ -166,14 +166,14 @@ def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tens
     if hooks or Update not in defense.accepts:
         raise Unsupported(
             f"{type(defense).__name__} acts in {', '.join(hooks) or 'other uploads'}, and "
-            "a check sees what it makes of an update; give a step that calls its gradient(), "
+            "a check needs its effect on an update; give a step that calls its gradient(), "
             "from a batch to an update"
         )
     rounds = count(1)
 
     def upload(update: dict[str, Tensor]) -> dict[str, Tensor]:
         zeros = {name: torch.zeros_like(value) for name, value in update.items()}
-        turn = Turn(
+        context = TrainingContext(
             round=next(rounds),
             rounds=0,
             client=0,
@@ -182,7 +182,7 @@ def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tens
             seed=int(torch.randint(2**62, ())),
             received=Model(Architecture("none", nn.Identity), zeros, {}),
         )
-        sent = defense.upload(Update(update, {}, samples=1), turn)
+        sent = defense.upload(Update(update, {}, samples=1), context)
         assert isinstance(sent, Update)
         return sent.values
 
@@ -301,8 +301,8 @@ def _copied(value: object) -> object:
     except Exception as error:
         raise BadInput(
             f"the filter cannot be copied ({type(error).__name__}: {error}), and a check needs "
-            "several in the same state; name a class or a function without arguments that "
-            "makes one"
+            "several copies in the same state; name a class or a function without arguments that "
+            "returns one"
         ) from error
 
 
@@ -321,7 +321,7 @@ def _kept_outside(filter: object) -> Iterator[tuple[_Put, object, object]]:
             waiting += _functions(value, function.__module__)
             if inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value):
                 continue  # code is left alone
-            # What cannot be copied stays; where it matters, equal draws do not give the same twice.
+            # Objects that cannot be copied stay; if they matter, equal draws give other outputs.
             with suppress(Exception):
                 yield put, value, copy.deepcopy(value)
 
@@ -407,7 +407,7 @@ class Replay:
         with drawing(self.seed + _APART * draw):
             for _ in range(calls):
                 arrays = self._call(filter, values).arrays
-                # A copy, since a view would keep the whole.
+                # A copy, since a view would keep the whole array in memory.
                 outputs.append({name: corner(value).copy() for name, value in arrays.items()})
         return _stacked(outputs)
 
@@ -424,13 +424,13 @@ class Replay:
             result = function(*cast(Sequence[object], sent)) if step else function(sent)
         except FedauditError:
             raise
-        # A filter may end the program, and the code that it ends with must not pass for a verdict.
+        # A filter may end the program, whose exit code must not be taken for a verdict.
         except (Exception, SystemExit) as error:
             raise BadInput(
                 f"the filter {self.name!r} fails: {type(error).__name__}: {error} "
                 f"({line_of(error)})"
             ) from error
-        # A filter that returns nothing has changed what it was given.
+        # A filter that returns nothing has changed its argument in place.
         result = sent if result is None and self.kind != "step" else result
         beside: dict[str, object] = {}
         if isinstance(result, tuple) and len(result) > 1 and not is_array(result[0]):
@@ -444,8 +444,8 @@ class Replay:
         }
         if not arrays:
             raise BadInput(
-                f"the filter {self.name!r} returned {type_of(result)} with none of the arrays that "
-                f"it was given ({', '.join(self.form.shapes)[:100]}); it has to return an update"
+                f"the filter {self.name!r} returned {type_of(result)} with none of its input "
+                f"arrays ({', '.join(self.form.shapes)[:100]}); it has to return an update"
             )
         beside |= {path: value for path, value in leaves.items() if path not in arrays}
         return Release(
@@ -471,7 +471,7 @@ def _stacked(calls: Sequence[Arrays]) -> Arrays:
         if len(shapes) > 1:
             raise BadInput(
                 f"the filter sends arrays of one name in shapes {shapes}, which cannot be "
-                "compared; check what it does before it changes their shapes"
+                "compared; check the part of it before their shapes change"
             )
         nothing = np.zeros(shapes.pop())
         stacked[name] = np.stack([arrays.get(name, nothing) for arrays in calls])

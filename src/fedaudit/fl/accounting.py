@@ -9,32 +9,32 @@ from fedaudit.core.errors import BadInput
 _log = logging.getLogger("fedaudit")
 
 FORMAL_DELTA = 1e-5
-"""At which proven and claimed budgets are stated."""
+"""The delta at which proven and claimed epsilons are stated."""
 
 
 def gaussian_epsilon(
     noise_multiplier: float, releases: int, *, delta: float, rate: float = 1.0
 ) -> float:
-    """The epsilon of so many sums, each of terms no longer than a clip, with normal noise.
+    """Compute the epsilon of released sums of clipped terms with normal noise.
 
-    Adjacency: one term is there or not.
+    Adjacency: one term is added or removed.
 
     Args:
-        noise_multiplier: Standard deviation of each sum's noise, in clips.
-        releases: How many sums are given out.
+        noise_multiplier: Standard deviation of each sum's noise, in units of the clip norm.
+        releases: Number of released sums.
         delta: Failure probability, in (0, 1).
-        rate: Probability with which the term takes part in a sum, drawn for each sum
-            independently of all others (Poisson sampling); 1 where it always does.
+        rate: Probability that a term is in a sum, independently for each sum (Poisson sampling); 1
+            if it is in every sum.
 
     Returns:
-        Epsilon in nats by Renyi accounting; infinite without noise.
+        Epsilon by Renyi accounting; infinite without noise.
 
     Raises:
         BadInput: The accountant is not installed, or delta or rate is out of range.
 
     Source: Mironov 2017; for rates below 1, Mironov, Talwar and Zhang 2019.
-    Differs: Where the accountant says 0 for a rate below 1, as it does for divergences that
-        rounding made negative, the epsilon for rate 1 is given: sampling only ever lowers it.
+    Differs: If the accountant returns 0 for a rate below 1, because rounding made divergences
+        negative, the epsilon of rate 1 is returned, which is an upper bound.
     """
     if not 0 < delta < 1:
         raise BadInput(f"delta is a probability in (0, 1), got {delta}")
@@ -56,7 +56,7 @@ def gaussian_epsilon(
     gaussian = GaussianDpEvent(noise_multiplier)
     accountant = RdpAccountant()
     event = gaussian if rate == 1 else PoissonSampledDpEvent(rate, gaussian)
-    with _excluded_orders_in_the_debug_log():
+    with _excluded_orders_in_debug_log():
         accountant.compose(SelfComposedDpEvent(event, releases))
         epsilon = float(accountant.get_epsilon(delta))
     if rate < 1 and not epsilon > 0:
@@ -65,23 +65,23 @@ def gaussian_epsilon(
 
 
 @contextmanager
-def _excluded_orders_in_the_debug_log() -> Iterator[None]:
-    """Inside, the accountant says on our debug log which orders it leaves out.
+def _excluded_orders_in_debug_log() -> Iterator[None]:
+    """Move the accountant's warnings about excluded orders to the debug log.
 
-    Each order gives a bound on epsilon, and the least bound is returned. A series that did not
-    converge therefore costs tightness at most. By default each would print a line.
+    Each order gives a valid bound on epsilon, and the smallest is returned. Excluding an order
+    whose series did not converge can therefore only make the bound less tight.
     """
 
-    def elsewhere(record: logging.LogRecord) -> bool:
+    def to_debug_log(record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        left_out = "Excluding this order" in message
-        if left_out:
+        is_excluded = "Excluding this order" in message
+        if is_excluded:
             _log.debug("accounting: %s", message)
-        return not left_out
+        return not is_excluded
 
     logger = logging.getLogger("absl")
-    logger.addFilter(elsewhere)
+    logger.addFilter(to_debug_log)
     try:
         yield
     finally:
-        logger.removeFilter(elsewhere)
+        logger.removeFilter(to_debug_log)

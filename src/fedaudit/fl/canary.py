@@ -1,4 +1,4 @@
-"""Canary clients: they train on nothing and send random directions, which show in the model."""
+"""Canary clients, which send random directions without training, and their statistics."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,18 +13,18 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Params, Samples, flat, norm, plus, scaled
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Round, Update, Upload, select_clients
 from fedaudit.observe.tensors import write_tensors
 
 
 def canary_direction(like: Params, seed: int, number: int) -> Params:
-    """The direction of length 1 that a canary client sends, the same in every round.
+    """Draw the unit vector that a canary client sends in every round.
 
     Args:
-        like: Parameters of the model; they give names and shapes.
-        seed: Of the audit; whoever has it knows all directions.
-        number: Of the canary.
+        like: Parameters of the model, for names and shapes.
+        seed: Seed of the audit, which determines all directions.
+        number: Number of the canary.
     """
     rng = seeded(seed, "canary", number)
     drawn = {
@@ -36,12 +36,12 @@ def canary_direction(like: Params, seed: int, number: int) -> Params:
 
 @dataclass(frozen=True)
 class CanaryUpload(Defense):
-    """Client that uploads a random direction instead of a trained update.
+    """Canary client that uploads a random direction instead of a trained update.
 
     Attributes:
-        seed: Of the directions.
-        number: Of this canary.
-        length: Of its upload.
+        seed: Seed of the directions.
+        number: Number of this canary.
+        length: Norm of the upload; 0 uploads zeros.
 
     Source: Andrew et al. 2024, One-shot empirical privacy estimation for federated learning,
         Algorithm 1.
@@ -53,12 +53,12 @@ class CanaryUpload(Defense):
     number: int
     length: float
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
-        """Each epoch: nothing is trained on."""
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
+        """Draw no batches, so that nothing is trained."""
         return iter(())
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round: the direction, at its length."""
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        """Replace the upload by the scaled direction."""
         if not self.length:
             return replace(upload, values=scaled(upload.values, 0.0))
         direction = canary_direction(upload.values, self.seed, self.number)
@@ -69,7 +69,7 @@ CANARIES_FILE = "canaries.safetensors"
 Value = TypeVar("Value")
 
 
-def keeping_canaries(
+def record_canaries(
     rounds: Iterable[Round],
     clients: Sequence[ClientId],
     direction: Callable[[Params, int], Params],
@@ -79,19 +79,20 @@ def keeping_canaries(
     folder: Path,
     run: str,
 ) -> Iterator[Round]:
-    """The rounds without the canary clients, whose statistics go into a file of the run's folder.
+    """Remove canary clients from the rounds and write their statistics to the run's folder.
 
     Args:
-        rounds: As they were, before any view; of one model.
-        clients: The canaries.
-        direction: Of length 1, by the shapes of a model's parameters and a canary's number.
+        rounds: Rounds of one global model, before any view.
+        clients: The canary clients.
+        direction: Function of a model's parameters and a canary's number that returns its unit
+            vector.
         start: Parameters of the model before the first round.
-        last: The round after which the statistics are taken.
-        folder: The run's.
-        run: Names the run.
+        last: Round after which the statistics are computed.
+        folder: Folder of the run.
+        run: Identity of the run.
 
     Raises:
-        BadInput: The model has not moved.
+        BadInput: The model has not changed.
     """
     for round in rounds:
         if round.index == last:
@@ -105,15 +106,16 @@ def keeping_canaries(
 def canary_statistics(
     movement: Params, count: int, direction: Callable[[Params, int], Params]
 ) -> Float[Tensor, " canaries"]:
-    """For each canary sqrt(d) times the cosine of its direction and a movement in d dimensions.
+    """Compute, for each canary, sqrt(d) times the cosine between its direction and the movement.
 
     Args:
-        movement: Of the released model, by the names of its trained parameters.
-        count: Of the canaries.
-        direction: Of length 1, by the shapes of a model's parameters and a canary's number.
+        movement: Change of the released model's d trained parameters, by name.
+        count: Number of canaries.
+        direction: Function of a model's parameters and a canary's number that returns its unit
+            vector.
 
     Raises:
-        BadInput: Nothing has moved, or not by finite numbers.
+        BadInput: The movement is zero or not finite.
 
     Source: Andrew et al. 2024, One-shot empirical privacy estimation for federated learning,
         Algorithm 1.
@@ -122,16 +124,16 @@ def canary_statistics(
     length = float(moved.norm())
     if not 0 < length < math.inf:
         raise BadInput(
-            "the last model is the first, or not finite: no round has moved it, so that canary "
-            "clients tell nothing; raise the learning rate, or the canaries' length"
+            "the last model equals the first or is not finite, so that canary clients reveal "
+            "nothing; raise the learning rate, or the canaries' length"
         )
-    # One direction at a time: each is as large as the model.
-    along = [float(flat(direction(movement, n)).double() @ moved) for n in range(count)]
-    return torch.tensor(along, dtype=torch.float64) * math.sqrt(len(moved)) / length
+    # One direction at a time, since each is as large as the model.
+    projections = [float(flat(direction(movement, n)).double() @ moved) for n in range(count)]
+    return torch.tensor(projections, dtype=torch.float64) * math.sqrt(len(moved)) / length
 
 
 def _without(round: Round, canaries: frozenset[ClientId]) -> Round:
-    """Return a round without the canaries; shares are those among the other clients."""
+    """Return a round without the canaries, with weights that sum to 1 over the other clients."""
     weights = _others(round.weights, canaries)
     total = sum(weights.values())
     return replace(
@@ -149,6 +151,6 @@ def _without(round: Round, canaries: frozenset[ClientId]) -> Round:
 
 
 def _others(
-    given: Mapping[ClientId, Value], canaries: frozenset[ClientId]
+    values: Mapping[ClientId, Value], canaries: frozenset[ClientId]
 ) -> Mapping[ClientId, Value]:
-    return select_clients(given, [client for client in given if client not in canaries])
+    return select_clients(values, [client for client in values if client not in canaries])

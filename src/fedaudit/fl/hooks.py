@@ -1,4 +1,4 @@
-"""The hooks through which a defense acts, and what a hook may know."""
+"""Hooks of defenses, and the context that a hook receives."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,17 +24,17 @@ from fedaudit.observe.round import Gradient, Logits, Update, Upload
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
-    """One client's place in one round.
+class ClientContext:
+    """Context of one client in one round.
 
     Attributes:
-        round: Counted from 1; 0 while clients prepare, before the first round.
-        rounds: How many the run will have.
-        client: Whose turn it is.
-        cohort: All clients asked in this round.
-        weights: Their shares in the average.
+        round: Number of the round, from 1; 0 while clients prepare their data.
+        rounds: Number of rounds of the run.
+        client: The client.
+        cohort: All clients that take part in this round.
+        weights: Their weights in the average.
         seed: Root seed of the run.
-        device: Where the client trains. Generators draw on the CPU wherever that is.
+        device: Device to train on. Generators always draw on the CPU.
     """
 
     round: int
@@ -48,41 +48,41 @@ class Visit:
     _noted: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)
 
     def note(self, fact: str, values: Tensor) -> None:
-        """Keeps a fact of this visit for whoever studies the run; no adversary sees it.
+        """Note a fact for measuring the run, which no adversary sees.
 
-        What training and defenses note: ``used`` (ids of the samples of every step),
-        ``recycled`` (ids of those among them that a defense brought back), ``extra_bytes``
-        (what the client received or sent in addition to model and upload), ``acted`` (1 for a step
-        or an upload that a defense changed, 0 for one that it left as it was; not noted by defenses
-        that change every one), ``risk_decided`` (likewise for a choice of a model by its risk).
+        Training and defenses note: ``used`` (ids of the samples of every step), ``recycled`` (ids
+        of those samples that a defense returned), ``extra_bytes`` (bytes that the client received
+        or sent in addition to model and upload), ``acted`` (1 for a step or an upload that a
+        defense changed, otherwise 0; not noted by defenses that change every one) and
+        ``risk_decided`` (1 if a risk changed the client's choice of a model, otherwise 0).
 
         Args:
-            fact: Its name; what is noted under the same name later is appended.
-            values: A vector; ids, or amounts that are meant to be added up.
+            fact: Name of the fact; values that are noted later under the same name are appended.
+            values: A vector of ids, or of amounts that are summed.
         """
         self._noted.setdefault(fact, []).append(values)
 
     @property
     def facts(self) -> Params:
-        """All that was noted, a vector each, on the CPU."""
+        """All noted facts, one vector each, on the CPU."""
         return {fact: torch.cat(parts).to(CPU) for fact, parts in self._noted.items()}
 
     def rng(self, purpose: str) -> torch.Generator:
-        """Return the generator of one purpose in this visit; repeated calls continue its stream."""
+        """Return the generator for a purpose; repeated calls continue its stream."""
         if purpose not in self._generators:
             self._generators[purpose] = seeded(
                 self.seed, "client", self.client, "round", self.round, purpose
             )
         return self._generators[purpose]
 
-    def aside(self, purpose: str) -> "Visit":
-        """Return the visit with separate draws and notes, for training on data of no client."""
+    def aside(self, purpose: str) -> "ClientContext":
+        """Return a context with separate draws and notes, for training on public data."""
         seed = seed_for(self.seed, purpose)
         return replace(self, seed=seed, _generators={}, _noted={})
 
-    def at(self, model: Model) -> "Turn":
-        """This visit, once it is settled which model the client starts from."""
-        return Turn(
+    def at(self, model: Model) -> "TrainingContext":
+        """Return this context with the model that the client starts from."""
+        return TrainingContext(
             round=self.round,
             rounds=self.rounds,
             client=self.client,
@@ -97,8 +97,8 @@ class Visit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn(Visit):
-    """A visit with the model that the client starts from: all that a hook may know.
+class TrainingContext(ClientContext):
+    """Context of a hook during training: the client, the round and the received model.
 
     Attributes:
         received: The model that this round's training starts from.
@@ -107,22 +107,22 @@ class Turn(Visit):
     received: Model
 
     def evaluate(self, samples: Samples) -> Float[Tensor, " samples"]:
-        """Per-sample losses at the received model, in evaluation mode."""
+        """Compute the loss of each sample at the received model, in evaluation mode."""
         outputs = outputs_of(self.received, samples.features, self.device)
         return self.received.architecture.loss(outputs, samples.targets)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective of a training step, as a function of a batch.
+    """Objective of a training step, as a function of a batch.
 
     Attributes:
-        module: Holds the parameters being trained.
-        loss: Scalar loss of (outputs, batch), with the defense's own terms in it.
-        per_sample: Loss of (outputs, targets) whose mean ``loss`` is; None where it is not
-            known to be the mean of any, as for a defense with a custom loss.
-        slope: Derivative of ``loss`` by the outputs, times the number of samples, of (outputs,
-            batch); None, or a function that gives None, where autograd has to find it.
+        module: Module with the trained parameters.
+        loss: Scalar loss as a function of (outputs, batch), with the terms of the defense.
+        per_sample: Per-sample loss of (outputs, targets) whose mean is ``loss``; None if there is
+            no such loss, as for a defense with a custom loss.
+        slope: Derivative of ``loss`` by the outputs, times the number of samples, as a function of
+            (outputs, batch). If it is or returns None, autograd computes the derivative.
         task: Task that reads outputs from the module's return value.
     """
 
@@ -133,25 +133,25 @@ class Objective:
     task: Task = CLASSIFICATION
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The scalar to minimise, with its graph."""
+        """Compute the scalar to minimise, with its graph."""
         return self.loss(self.task.outputs(self.module, batch.x), batch)
 
     @cached_property
     def params(self) -> Params:
-        """The trainable parameters, live."""
+        """The trainable parameters of the module (not copies)."""
         return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The settings of a run before training, which a defense has to fit.
+    """Settings of a run that a defense has to fit, known before training.
 
     Attributes:
-        architecture: What clients train.
-        shape: Of one sample.
-        classes: How many the data set has.
-        rounds: Of the run.
-        whole: Whether samples hold whole numbers, such as tokens, which no noise can be added to.
+        architecture: Architecture that clients train.
+        shape: Shape of one sample.
+        classes: Number of classes of the data set.
+        rounds: Number of rounds of the run.
+        whole: Whether features are integers, such as tokens, to which no noise can be added.
     """
 
     architecture: Architecture
@@ -166,11 +166,11 @@ class Workload:
     """Accesses of a client's training to its data, for a privacy accountant.
 
     Attributes:
-        rounds: In which the client takes part.
-        epochs: A round.
-        batch_size: Samples a step.
-        samples: How many the client has.
-        features: Numbers in one sample; 0 where unknown.
+        rounds: Number of rounds in which the client takes part.
+        epochs: Epochs per round.
+        batch_size: Samples per step.
+        samples: Number of the client's samples.
+        features: Number of features of one sample; 0 if unknown.
     """
 
     rounds: int
@@ -181,13 +181,13 @@ class Workload:
 
 
 class Guarantee(NamedTuple):
-    """Proven guarantee for everything that a client sends in a whole run.
+    """Proven differential privacy of everything that a client sends in a run.
 
     Attributes:
-        epsilon: In nats; infinite where nothing is proven after all.
+        epsilon: The epsilon; infinite if nothing is proven.
         unit: What is protected, such as the presence of one sample or client, and under what
             assumption.
-        method: How epsilon was worked out; empty for Renyi accounting.
+        method: How epsilon was computed; empty for Renyi accounting.
     """
 
     epsilon: float
@@ -199,32 +199,32 @@ _INIT = "__init__"
 
 
 class _SettingsOfInit:
-    """A class's signature by its ``__init__`` alone, whatever its ``__new__`` takes as well."""
+    """Signature of a class from its ``__init__``, without the arguments of ``__new__``."""
 
     def __get__(self, instance: object, owner: type) -> Signature:
-        begins: Callable[..., None] = getattr(owner, _INIT)
-        if begins is object.__init__:
+        init: Callable[..., None] = getattr(owner, _INIT)
+        if init is object.__init__:
             return Signature()
         try:
-            init_signature = signature(begins, eval_str=True)
-        except NameError:  # some annotations speak of names that only a type checker has
-            init_signature = signature(begins)
+            init_signature = signature(init, eval_str=True)
+        except NameError:  # an annotation is imported under TYPE_CHECKING only
+            init_signature = signature(init)
         return init_signature.replace(parameters=list(init_signature.parameters.values())[1:])
 
 
 class Defense:
-    """A client's defense. Every hook is neutral; override those that act.
+    """Defense of one client. All hooks do nothing by default; override those that act.
 
-    One instance belongs to one client; a run works on a copy of it. A defense that learns over
-    rounds keeps tensors and gives them out through :meth:`state`, so that a run can stop and go
-    on; it is given its state back before each of its rounds.
+    One instance belongs to one client, and a run works on a copy of it. A defense that learns over
+    rounds returns its tensors from :meth:`state`, so that a run can be stopped and resumed.
+    :meth:`restore` is called before each of the client's rounds.
 
-    From :meth:`select` to :meth:`gradient`, tensors are on ``turn.device``: what a hook draws or
-    keeps must be moved there. Before and after (prepare, upload, after, restore) all is on the
-    CPU.
+    From :meth:`select` to :meth:`gradient`, tensors are on ``context.device``. Tensors that a hook
+    draws or stores must be moved there. In the other hooks (prepare, upload, after, restore), all
+    tensors are on the CPU.
 
     Attributes:
-        accepts: Kinds of upload that :meth:`upload` can work on.
+        accepts: Types of upload that :meth:`upload` accepts.
     """
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient, Logits)
@@ -233,7 +233,7 @@ class Defense:
         __signature__ = _SettingsOfInit()
 
         def __new__(cls, *args, members=None, **settings):
-            """An instance; with ``members``, what makes one for each of these clients and seeds."""
+            """Create an instance, or with ``members`` a factory for these clients and all seeds."""
             if members is None or "members" in signature(cls.__init__).parameters:
                 return super().__new__(cls)
             if args:
@@ -246,42 +246,43 @@ class Defense:
         return f"{type(self).__name__}({vars(self)})"
 
     def acts_in(self, hook: str) -> bool:
-        """True if the named hook does more than the neutral one.
+        """Return True if this hook changes anything.
 
-        Dense networks train fastest if "loss" and "gradient" do not act. A defense that overrides
-        these hooks but is configured to change nothing returns False here, and trains to the same
-        bits as without it.
+        Dense networks train fastest if "loss" and "gradient" do not act. Return False if a defense
+        overrides these hooks but is configured to change nothing. Training is then bitwise the same
+        as without the defense.
         """
         return getattr(type(self), hook) is not getattr(Defense, hook)
 
     @property
     def knows_its_slope(self) -> bool:
-        """True if :meth:`slope` belongs to this class's loss, and not to one that it replaced."""
+        """True if :meth:`slope` is the derivative of this class's loss, not of a base class's."""
         kinds = type(self).__mro__
         latest = next(kind for kind in kinds if "loss" in vars(kind) or "slope" in vars(kind))
         return "slope" in vars(latest)
 
     @property
     def mixes_labels(self) -> bool:
-        """True if :meth:`batch` makes class probabilities of the labels."""
+        """True if :meth:`batch` replaces labels by class probabilities."""
         return False
 
     @property
     def needs_classes(self) -> bool:
-        """True if :meth:`loss` has to know each sample's class, so that none may be mixed."""
+        """True if :meth:`loss` needs class labels, so that labels may not be mixed."""
         return False
 
     @property
     def reads(self) -> Reading:
-        """Readings of a model's outputs that the defense takes in addition to a loss."""
+        """Readings of a model's outputs that the defense needs in addition to a loss."""
         classes = self.needs_classes or self.mixes_labels
         return Reading.POSTERIOR if classes else Reading.NOTHING
 
     @property
     def cancels(self) -> bool:
-        """True if what :meth:`upload` adds is gone in the average with other clients' uploads.
+        """True if the additions of :meth:`upload` cancel in the average with other clients'.
 
-        Then it must be sent as it is, to a server that averages all of them together.
+        Such an upload must not be changed by other defenses, and the server must average all
+        clients together.
         """
         return False
 
@@ -292,90 +293,90 @@ class Defense:
 
     @property
     def prepares_apart(self) -> bool:
-        """True if :meth:`prepare` changes every sample, each independently of all others."""
+        """True if :meth:`prepare` changes every sample independently of all others, or nothing."""
         return not self.acts_in("prepare")
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Before anything is trained: refuses what the defense could not go through with.
+        """Raise before training if the defense does not fit the run.
 
         Args:
             plan: Algorithm, training and clients that the defense is used with.
         """
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
-        """Once, before the first round: what stays changed for good (local DP on features)."""
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        """Return permanently changed data; called once, before the first round."""
         return data
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        """Each round: which samples are trained on."""
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        """Return the samples to train on; called once per round."""
         return data
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
-        """Each epoch: how steps draw their samples; shuffled, without replacement."""
-        order = torch.randperm(len(data), generator=turn.rng("batches"))
-        # One gather an epoch and views of it: a gather a step costs a small model a third.
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
+        """Yield the batches of an epoch, by default shuffled without replacement."""
+        order = torch.randperm(len(data), generator=context.rng("batches"))
+        # One gather per epoch: a gather per step would take a third of a small model's step.
         shuffled = data.take(order)
         for part in chunks(len(data), batch_size):
             yield Batch(shuffled.features[part], shuffled.targets[part], shuffled.ids[part])
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        """Each step: what the model is shown (mixing, augmentation, soft labels)."""
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        """Return the batch that a step trains on (mixing, augmentation, soft labels)."""
         return batch
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        """Each step: the scalar to minimise; the mean of the architecture's loss."""
-        return turn.received.architecture.loss(outputs, batch.y).mean()
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+        """Return the scalar that a step minimises, by default the mean loss."""
+        return context.received.architecture.loss(outputs, batch.y).mean()
 
     def slope(
-        self, outputs: Float[Tensor, "samples _"], batch: Batch, turn: Turn
+        self, outputs: Float[Tensor, "samples _"], batch: Batch, context: TrainingContext
     ) -> Float[Tensor, "samples _"] | None:
-        """Each step: the derivative of :meth:`loss` by the outputs, times the number of samples.
+        """Return the derivative of :meth:`loss` by the outputs, times the number of samples.
 
-        None leaves it to autograd, which is always right. Written out it saves the time of a
-        step of a small network. A class that overrides the loss alone is never asked for the
-        slope that it inherits.
+        If it is None, autograd computes the derivative, which is always correct. An explicit
+        derivative makes steps of small networks faster. The slope that a class inherits is not
+        called if the class overrides the loss only.
         """
         return None
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
-        """Each step: the direction to descend; the gradient of the objective."""
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
+        """Return the direction that a step descends, by default the gradient of the objective."""
         params = objective.params
-        if len(batch) == 0:  # Poisson sampling draws nobody now and then
+        if len(batch) == 0:  # Poisson sampling can draw an empty batch
             return {name: torch.zeros_like(param) for name, param in params.items()}
         values = torch.autograd.grad(
             objective(batch), list(params.values()), allow_unused=True, materialize_grads=True
         )
         return dict(zip(params, values, strict=True))
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round, last: what leaves the client."""
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        """Return the upload that leaves the client."""
         return upload
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
-        """Each round, when training is done: feedback to the defense itself."""
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
+        """Receive the models before and after local training; called once per round."""
 
-    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
-        """Which classes the client trains on in a round: all, unless a defense deals them out.
+    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
+        """Return which classes the client trains on in a round, by default all.
 
-        Known to whoever knows what the defense draws from, such as an adversary that has got
-        hold of a coalition's seed.
+        An adversary with the random seed of the defense, such as that of a coalition, can compute
+        this.
 
         Args:
-            visit: Of the client in that round; weights play no part.
+            client_context: Context of the client and the round; weights are not used.
             classes: Number of the model's classes.
         """
         return torch.ones(classes, dtype=torch.bool)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
-        """The differential privacy that this defense gives to its client; None for none."""
+        """Return the proven differential privacy of the client, or None."""
         return None
 
     def state(self) -> Params:
-        """State that must survive from round to round, as tensors by name."""
+        """Return the state between rounds, as tensors by name."""
         return {}
 
     def restore(self, state: Params) -> None:
-        """Takes up a state that :meth:`state` gave."""
+        """Restore a state that :meth:`state` returned."""
 
 
 @arguments.dataclass(frozen=True)
@@ -384,7 +385,7 @@ class ConfiguredDefense(Defense):
 
     Attributes:
         members: Numbers of the clients that use the defense, from 0, each once, such as
-            ``[0, 1]``; each has a separate instance. None for all clients that have no other.
+            ``[0, 1]``; each has a separate instance. None for all clients without another defense.
 
     Examples:
         >>> from dataclasses import dataclass
@@ -395,8 +396,8 @@ class ConfiguredDefense(Defense):
         ... class Jitter(ConfiguredDefense):
         ...     sigma: float = 0.3
         ...
-        ...     def batch(self, batch, turn):
-        ...         noise = torch.randn(batch.x.shape, generator=turn.rng("jitter"))
+        ...     def batch(self, batch, context):
+        ...         noise = torch.randn(batch.x.shape, generator=context.rng("jitter"))
         ...         return Batch(batch.x + self.sigma * noise, batch.y, batch.ids)
         >>> Jitter(members=[0]).members
         [0]
@@ -409,145 +410,146 @@ UNDEFENDED = Defense()
 
 
 EXCLUSIVE = ("batches", "loss", "gradient")
-"""Hooks that give the whole answer, so that two of them cannot be had at once."""
+"""Hooks that replace the default entirely, so that only one part of a chain may act in each."""
 
 
 @dataclass(frozen=True)
 class Chain(Defense):
-    """Applies several defenses in order, each to what the one before it has left.
+    """Sequence of defenses that are applied one after another.
 
     Attributes:
         parts: At least one defense. Data, batches and uploads pass through all parts in order. At
-            most one part decides how batches are drawn, one the loss and one the gradient.
+            most one part overrides the drawing of batches, one the loss and one the gradient.
     """
 
     parts: tuple[Defense, ...]
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise BadInput("a chain has at least one defense; leave it out for none")
+            raise BadInput("a chain needs at least one defense, got none; leave the chain out")
         for first, second in combinations(self.parts, 2):
             for hook in EXCLUSIVE:
                 if first.acts_in(hook) and second.acts_in(hook):
                     raise Unsupported(
                         f"{type(first).__name__} and {type(second).__name__} both replace the "
-                        f"{_MEANING[hook]}; put at most one of them into a chain"
+                        f"{_HOOK_NAMES[hook]}; put at most one of them into a chain"
                     )
             if first.cancels and second.acts_in("upload"):
                 raise Unsupported(
-                    f"the noise of {type(first).__name__} cancels between clients only where "
-                    f"nothing changes the upload any more, and {type(second).__name__} does so "
-                    f"after it; put {type(second).__name__} before it"
+                    f"the noise of {type(first).__name__} cancels between clients only if nothing "
+                    f"changes the upload afterwards, but {type(second).__name__} follows in the "
+                    f"chain and changes it; put {type(second).__name__} before it"
                 )
         self._refuse_mixed_labels()
         kinds = tuple(
             kind for kind in Defense.accepts if all(kind in part.accepts for part in self.parts)
         )
-        # What a chain accepts depends on its parts, and "accepts" is a class's elsewhere.
+        # An instance attribute instead of a class attribute, since it depends on the parts.
         object.__setattr__(self, "accepts", kinds)
 
     def _refuse_mixed_labels(self) -> None:
-        # Here and not in the loss: CoFedMID asks for classes only after rounds of training.
+        # Checked before training, since CoFedMID needs classes only in later rounds.
         mixing = [part for part in self.parts if part.mixes_labels]
-        asking = [part for part in self.parts if part.needs_classes]
-        if mixing and asking:
-            mixer, asker = type(mixing[0]).__name__, type(asking[0]).__name__
+        needing = [part for part in self.parts if part.needs_classes]
+        if mixing and needing:
             raise Unsupported(
-                f"{mixer} mixes labels, and {asker} needs to know each sample's class; put at "
-                "most one of them into a chain"
+                f"{type(mixing[0]).__name__} mixes labels, but {type(needing[0]).__name__} needs "
+                "the class of each sample; put at most one of them into a chain"
             )
 
     @property
     def mixes_labels(self) -> bool:
-        """True if any part does."""
+        """True if any part mixes labels."""
         return any(part.mixes_labels for part in self.parts)
 
     @property
     def needs_classes(self) -> bool:
-        """True if any part does."""
+        """True if any part needs classes."""
         return any(part.needs_classes for part in self.parts)
 
     @property
     def cancels(self) -> bool:
-        """True if any part does."""
+        """True if the additions of any part cancel in the average."""
         return any(part.cancels for part in self.parts)
 
     @property
     def always_acts(self) -> bool:
-        """True if any part does."""
+        """True if any part always acts."""
         return any(part.always_acts for part in self.parts)
 
     @property
     def prepares_apart(self) -> bool:
-        """True if every part does."""
+        """True if every part prepares samples independently."""
         return all(part.prepares_apart for part in self.parts)
 
     def acts_in(self, hook: str) -> bool:
-        """True if any part does."""
+        """Return True if any part acts in this hook."""
         return any(part.acts_in(hook) for part in self.parts)
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Before anything is trained: for every part."""
+        """Raise before training if a part does not fit the run."""
         for part in self.parts:
             part.refuse_misfit(plan)
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
-        """Once: by every part in order."""
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        """Pass the data through all parts."""
         for part in self.parts:
-            data = part.prepare(data, visit)
+            data = part.prepare(data, client_context)
         return data
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        """Each round: by every part in order."""
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        """Pass the data through all parts."""
         for part in self.parts:
-            data = part.select(data, turn)
+            data = part.select(data, context)
         return data
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
-        """Each epoch: by the one part that draws in its own way."""
-        return self._only("batches").batches(data, batch_size, turn)
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
+        """Draw batches by the part that overrides this."""
+        return self._only("batches").batches(data, batch_size, context)
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        """Each step: by every part in order."""
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        """Pass the batch through all parts."""
         for part in self.parts:
-            batch = part.batch(batch, turn)
+            batch = part.batch(batch, context)
         return batch
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        """Each step: by the one part that has its own."""
-        return self._only("loss").loss(outputs, batch, turn)
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+        """Compute the loss of the part that overrides it."""
+        return self._only("loss").loss(outputs, batch, context)
 
-    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
-        """Each step: by the one part that defines a loss."""
+    def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
+        """Compute the slope of the part that overrides the loss."""
         only = self._only("loss")
-        return only.slope(outputs, batch, turn) if only.knows_its_slope else None
+        return only.slope(outputs, batch, context) if only.knows_its_slope else None
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
-        """Each step: by the one part that has its own."""
-        return self._only("gradient").gradient(objective, batch, turn)
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
+        """Compute the gradient of the part that overrides it."""
+        return self._only("gradient").gradient(objective, batch, context)
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round: by every part in order."""
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        """Pass the upload through all parts."""
         for part in self.parts:
-            upload = part.upload(upload, turn)
+            upload = part.upload(upload, context)
         return upload
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
-        """Each round: to every part."""
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
+        """Pass the models to all parts."""
         for part in self.parts:
-            part.after(start, end, turn)
+            part.after(start, end, context)
 
-    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
-        """Each round: those that every part leaves the client."""
-        return torch.stack([part.dealt(visit, classes=classes) for part in self.parts]).all(0)
+    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
+        """Return the classes that all parts leave the client."""
+        return torch.stack(
+            [part.dealt(client_context, classes=classes) for part in self.parts]
+        ).all(0)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
-        """The strongest that a part gives and that holds in company; None for none.
+        """Return the strongest guarantee of a part that is valid in this chain, or None.
 
-        What happens to an upload after a part has protected it takes nothing away. A guarantee on
-        single samples' gradients counts only where no other part touches data, batches or loss:
-        a mixed batch, for one, shows a sample twice. One that is given to features in
-        :meth:`prepare` counts only where no part before it has seen them and may keep some.
+        Post-processing an upload does not weaken a guarantee. A guarantee for per-sample gradients
+        is valid only if no other part changes data, batches or loss, since a mixed batch, for
+        example, uses a sample twice. A guarantee for features in :meth:`prepare` is valid only if
+        no earlier part has seen the features and may have stored some.
         """
         proven = [
             part.guarantee(work, delta=delta)
@@ -571,7 +573,7 @@ class Chain(Defense):
         return not all(other.prepares_apart for other in before)
 
     def state(self) -> Params:
-        """Every part's, under its place in the chain."""
+        """Return the states of all parts, with the part's position as prefix."""
         return {
             f"{place}/{name}": value
             for place, part in enumerate(self.parts)
@@ -579,18 +581,18 @@ class Chain(Defense):
         }
 
     def restore(self, state: Params) -> None:
-        """Gives every part its own back."""
+        """Restore the states of all parts."""
         for place, part in enumerate(self.parts):
-            mine = f"{place}/"
+            prefix = f"{place}/"
             part.restore(
-                {k.removeprefix(mine): value for k, value in state.items() if k.startswith(mine)}
+                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
             )
 
     def _only(self, hook: str) -> Defense:
         return next((part for part in self.parts if part.acts_in(hook)), UNDEFENDED)
 
 
-_MEANING = {
+_HOOK_NAMES = {
     "batches": "way batches are drawn",
     "loss": "loss",
     "gradient": "gradient",

@@ -1,4 +1,4 @@
-"""The round loop: federated learning as a stream of rounds, with a checkpoint after each."""
+"""Simulation of federated learning as a stream of rounds, with a checkpoint after each."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -21,29 +21,29 @@ from fedaudit.fl.algorithms.base import (
     HONEST,
     Algorithm,
     ChoosesModels,
-    Done,
-    Job,
+    ClientResult,
+    ClientTask,
     KeepsModels,
+    Participants,
     Server,
     StoredUploads,
-    TurnContext,
-    cohort_of,
-    visited,
+    draw_cohort,
+    run_client,
 )
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense
 from fedaudit.observe.round import Round, Sent, Upload
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 
 @dataclass(frozen=True)
-class Standing:
-    """All that a run carries from one round to the next.
+class RunState:
+    """State of a run between two rounds.
 
     Attributes:
-        round: The last whole round.
-        server: The algorithm's state.
-        memories: What each client keeps to itself.
-        defenses: Each client's defense state.
+        round: The last complete round.
+        server: The server's state.
+        memories: The memory of each client.
+        defenses: The state of each client's defense.
     """
 
     round: int
@@ -59,8 +59,8 @@ class _Plan(NamedTuple):
     device: torch.device
 
 
-class _Asked(NamedTuple):
-    """Participants of a round, their shares of the average, and each one's message."""
+class _Request(NamedTuple):
+    """Participants of a round, their weights in the average, and their messages."""
 
     cohort: tuple[ClientId, ...]
     shares: Mapping[ClientId, float]
@@ -68,7 +68,7 @@ class _Asked(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """What came of a round's turns, by client."""
+    """Results of the clients of a round."""
 
     uploads: Mapping[ClientId, Upload]
     memories: Mapping[ClientId, Params]
@@ -93,78 +93,77 @@ def simulate(
     """Train round by round and yield each round when it is complete.
 
     The consumer decides what to do with a round: measure it, record it, stop. With a checkpoint,
-    the state of the run is saved when the consumer asks for the *next* round. A run that is killed
-    at any moment and called again resumes with the first round that the consumer had not finished
-    with, bit for bit as if it had never stopped.
+    the state of the run is saved when the consumer requests the *next* round. A run that is killed
+    at any moment and called again resumes with the first round that the consumer had not completed,
+    bit for bit as if it had never stopped.
 
     Args:
-        algorithm: FedAvg or another.
-        clients: Each client's training data.
-        rounds: How many rounds there will be in all.
-        seed: Root of every random draw.
-        defenses: By client; the rest are undefended. The run works on copies of them.
-        server: May tamper with what a client is sent.
-        engine: Where clients train; changes no result.
-        participation: Share of the clients asked in each round, in (0, 1].
-        checkpoint: File that keeps the run's standing.
-        device: Where clients train; draws are the same on all, the last digits are not.
+        algorithm: The federated algorithm.
+        clients: Training data of each client.
+        rounds: Number of rounds of the whole run.
+        seed: Root seed of every random draw.
+        defenses: Defenses by client; clients without one are undefended. The run copies them.
+        server: The server, which may tamper with messages.
+        engine: Engine that runs the clients; it does not change results.
+        participation: Share of the clients that take part in each round, in (0, 1].
+        checkpoint: File for the state of the run.
+        device: Device to train on. Random draws are the same on all devices; results differ by
+            rounding.
 
     Returns:
-        The rounds, from the first that is not in the checkpoint; nothing is trained before the
-        first is asked for.
+        The rounds after the checkpoint. Training starts with the first iteration.
 
     Raises:
-        BadInput: No clients, an empty client, no rounds, a network that is no classifier of the
-            clients' samples, a server that tampers with what never comes, or a checkpoint of
-            another run or kind of device.
-        Damaged: The checkpoint cannot be read, or is no standing that this run can have.
-        Unsupported: A defense does not accept the algorithm's uploads, or several workers are
-            to share a GPU.
+        BadInput: No clients, an empty client, no rounds, a network that is not a classifier of the
+            clients' samples, a server that targets clients or rounds that do not exist, or a
+            checkpoint of another run or type of device.
+        Damaged: The checkpoint cannot be read, or has a state that this run cannot have.
+        Unsupported: A defense does not accept the algorithm's uploads, or several workers would
+            share a GPU.
 
     Examples:
         >>> import torch
-        >>> from fedaudit.core.values import Samples
+        >>> import fedaudit as fa
         >>> from fedaudit.fl.algorithms.fedavg import FedAvg
         >>> from fedaudit.fl.training.local import LocalTraining
-        >>> from fedaudit.models import architecture
-        >>> algorithm = FedAvg(architecture("mlp", shape=(2,), classes=2), LocalTraining())
-        >>> clients = {0: Samples(torch.randn(20, 2), torch.arange(20) % 2)}
-        >>> [round.index for round in simulate(algorithm, clients, rounds=2, seed=1)]
+        >>> mlp = fa.models.architecture("mlp", shape=(2,), classes=2)
+        >>> algorithm = FedAvg(mlp, LocalTraining())
+        >>> clients = {0: fa.Samples(torch.randn(20, 2), torch.arange(20) % 2)}
+        >>> [round.index for round in fa.simulate(algorithm, clients, rounds=2, seed=1)]
         [1, 2]
     """
-    guards = deepcopy(dict(defenses or {}))
-    _refuse_unusable(algorithm, clients, guards, rounds, participation)
+    copies = deepcopy(dict(defenses or {}))
+    _refuse_unusable(algorithm, clients, copies, rounds, participation)
     server.refuse_misfit(clients.keys(), rounds)
     if device.type != "cpu":
         refuse_several_workers(device, engine.count if isinstance(engine, Counted) else 1)
     plan = _Plan(rounds, seed, participation, device)
-    clients = _fitting(algorithm, clients)
-    return _rounds(TurnContext(algorithm, clients, guards), server, engine, plan, checkpoint)
+    clients = _convert_features(algorithm, clients)
+    return _rounds(Participants(algorithm, clients, copies), server, engine, plan, checkpoint)
 
 
 def _rounds(
-    given: TurnContext, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
+    context: Participants, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
 ) -> Iterator[Round]:
-    """The loop of :func:`simulate`, whose arguments were checked."""
-    algorithm = given.algorithm
-    # First of all, because a defense that has prepared data may look otherwise than it was set.
-    fingerprint = _fingerprint(given, server, plan) if checkpoint else ""
-    data = prepared(given.data, given.defenses, plan.rounds, plan.seed)
-    standing = _beginning(given, plan)
+    algorithm = context.algorithm
+    # Computed before defenses prepare data, which may change their attributes.
+    fingerprint = _fingerprint(context, server, plan) if checkpoint else ""
+    data = prepare_data(context.data, context.defenses, plan.rounds, plan.seed)
+    current = _initial_state(context, plan)
     if checkpoint:
-        standing = (
-            resume_checkpoint(checkpoint, fingerprint, plan.rounds, standing, given.data)
-            or standing
+        current = (
+            resume_checkpoint(checkpoint, fingerprint, plan.rounds, current, context.data)
+            or current
         )
-    with engine.session(visited, given._replace(data=SharedByKey(data))) as run:
-        for index in range(standing.round + 1, plan.rounds + 1):
-            request = _asked(given, server, plan, standing, index)
-            came = _collected(
-                zip(request.cohort, run(_jobs(request, plan, standing, index)), strict=True),
+    with engine.session(run_client, context._replace(data=SharedByKey(data))) as run:
+        for index in range(current.round + 1, plan.rounds + 1):
+            request = _request(context, server, plan, current, index)
+            answers = _collect(
+                zip(request.cohort, run(_tasks(request, plan, current, index)), strict=True),
                 checkpoint.parent if checkpoint else None,
             )
-            uploads = came.uploads
-            state = algorithm.fold(standing.server, uploads, request.shares)
+            uploads = answers.uploads
+            state = algorithm.fold(current.server, uploads, request.shares)
             yield Round(
                 index=index,
                 exposed=algorithm.expose(request.sent, uploads, index, plan.rounds, plan.seed),
@@ -174,30 +173,30 @@ def _rounds(
                 asked=request.cohort,
                 answered=request.cohort,
                 after=algorithm.models(state),
-                facts=came.facts,
-                kept=_kept(algorithm, standing, came),
-                chosen=_chosen(algorithm, standing, came),
+                facts=answers.facts,
+                kept=_kept(algorithm, current, answers),
+                chosen=_chosen(algorithm, current, answers),
                 trained=_trained(algorithm, state),
-                seconds=came.seconds,
+                seconds=answers.seconds,
             )
-            standing = _next(standing, index, state, came)
+            current = _next(current, index, state, answers)
             # Free this round's models before the next ones are received.
-            del request, came, uploads
+            del request, answers, uploads
             if checkpoint:
-                save_checkpoint(standing, checkpoint, fingerprint)
+                save_checkpoint(current, checkpoint, fingerprint)
 
 
-def _collected(done: Iterable[tuple[ClientId, Done]], folder: Path | None) -> _Answers:
-    """Take results as they come, so that uploads of many clients are never held together.
+def _collect(results: Iterable[tuple[ClientId, ClientResult]], folder: Path | None) -> _Answers:
+    """Store results one by one, so that uploads of many clients are never in memory together.
 
     Args:
-        done: Client by client.
-        folder: Where uploads go that do not fit into memory.
+        results: Results by client.
+        folder: Folder for uploads that do not fit into memory.
     """
     uploads = StoredUploads(folder)
     memories, defenses = dict[ClientId, Params](), dict[ClientId, Params]()
     facts, seconds = dict[ClientId, Params](), dict[ClientId, float]()
-    for client, result in done:
+    for client, result in results:
         uploads.add(client, result.upload)
         memories[client], defenses[client] = result.memory, result.defense
         facts[client], seconds[client] = result.facts, result.seconds
@@ -205,120 +204,117 @@ def _collected(done: Iterable[tuple[ClientId, Done]], folder: Path | None) -> _A
     return _Answers(uploads.settled(), memories, defenses, facts, seconds)
 
 
-def _kept(algorithm: Algorithm, standing: Standing, came: _Answers) -> Mapping[ClientId, Model]:
-    """Return the models that stay with the clients, if the algorithm has such."""
+def _kept(algorithm: Algorithm, current: RunState, answers: _Answers) -> Mapping[ClientId, Model]:
     if not isinstance(algorithm, KeepsModels):
         return {}
-    return algorithm.models_of_clients({**standing.memories, **came.memories})
+    return algorithm.models_of_clients({**current.memories, **answers.memories})
 
 
-def _chosen(algorithm: Algorithm, standing: Standing, came: _Answers) -> Mapping[ClientId, str]:
-    """The model that each client uses, where clients choose one."""
+def _chosen(algorithm: Algorithm, current: RunState, answers: _Answers) -> Mapping[ClientId, str]:
     if not isinstance(algorithm, ChoosesModels):
         return {}
-    return algorithm.choices_of_clients({**standing.memories, **came.memories})
+    return algorithm.choices_of_clients({**current.memories, **answers.memories})
 
 
 def _trained(algorithm: Algorithm, state: Params) -> Mapping[str, int]:
-    """Number of trainings of each model, where clients choose one."""
     return algorithm.rounds_trained(state) if isinstance(algorithm, ChoosesModels) else {}
 
 
-def _beginning(given: TurnContext, plan: _Plan) -> Standing:
-    start = given.algorithm.start(seed_for(plan.seed, "initial model"))
-    states = {client: defense.state() for client, defense in given.defenses.items()}
-    return Standing(0, start, defenses=states)
+def _initial_state(context: Participants, plan: _Plan) -> RunState:
+    start = context.algorithm.start(seed_for(plan.seed, "initial model"))
+    states = {client: defense.state() for client, defense in context.defenses.items()}
+    return RunState(0, start, defenses=states)
 
 
-def _fingerprint(given: TurnContext, server: Server, plan: _Plan) -> str:
-    # What goes without saying is left out, so that older checkpoints stay valid.
+def _fingerprint(context: Participants, server: Server, plan: _Plan) -> str:
+    # Default values are left out, so that checkpoints of older versions stay valid.
     kind = () if plan.device.type == "cpu" else (plan.device.type,)
     drawn = (plan.rounds, plan.seed, plan.participation)
-    digest = frozen_digest(given.algorithm.nets)
+    digest = frozen_digest(context.algorithm.nets)
     frozen = (digest,) if digest else ()
-    settings = (given.algorithm, type(server), vars(server), *drawn, *kind, *frozen)
-    return fingerprint_of(settings, given.data, given.defenses)
+    settings = (context.algorithm, type(server), vars(server), *drawn, *kind, *frozen)
+    return run_fingerprint(settings, context.data, context.defenses)
 
 
-def _asked(
-    given: TurnContext, server: Server, plan: _Plan, standing: Standing, index: int
-) -> _Asked:
-    cohort = cohort_of(sorted(given.data), plan.participation, plan.seed, index)
-    total = sum(len(given.data[client]) for client in cohort)
-    return _Asked(
+def _request(
+    context: Participants, server: Server, plan: _Plan, current: RunState, index: int
+) -> _Request:
+    cohort = draw_cohort(sorted(context.data), plan.participation, plan.seed, index)
+    total = sum(len(context.data[client]) for client in cohort)
+    return _Request(
         cohort,
-        {client: len(given.data[client]) / total for client in cohort},
+        {client: len(context.data[client]) / total for client in cohort},
         {
             client: server.tamper(
-                given.algorithm.send(standing.server, client, index), client, index
+                context.algorithm.send(current.server, client, index), client, index
             )
             for client in cohort
         },
     )
 
 
-def _jobs(asked: _Asked, plan: _Plan, standing: Standing, index: int) -> list[Job]:
+def _tasks(request: _Request, plan: _Plan, current: RunState, index: int) -> list[ClientTask]:
     return [
-        Job(
-            asked.sent[client],
-            standing.memories.get(client, {}),
-            standing.defenses.get(client, {}),
-            Visit(
+        ClientTask(
+            request.sent[client],
+            current.memories.get(client, {}),
+            current.defenses.get(client, {}),
+            ClientContext(
                 round=index,
                 rounds=plan.rounds,
                 client=client,
-                cohort=asked.cohort,
-                weights=asked.shares,
+                cohort=request.cohort,
+                weights=request.shares,
                 seed=plan.seed,
                 device=plan.device,
             ),
         )
-        for client in asked.cohort
+        for client in request.cohort
     ]
 
 
-def _next(standing: Standing, index: int, state: Params, came: _Answers) -> Standing:
-    """State of the run after a round; clients that were not asked stay as they were."""
-    return Standing(
+def _next(current: RunState, index: int, state: Params, answers: _Answers) -> RunState:
+    """Return the state after a round; clients that did not take part keep theirs."""
+    return RunState(
         index,
         state,
-        {**standing.memories, **came.memories},
-        {**standing.defenses, **came.defenses},
+        {**current.memories, **answers.memories},
+        {**current.defenses, **answers.defenses},
     )
 
 
-def prepared(
+def prepare_data(
     clients: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],
     rounds: int,
     seed: int,
 ) -> dict[ClientId, Samples]:
-    """Each client's training samples, once the defenses have prepared them.
+    """Return each client's training samples after its defense has prepared them.
 
     Args:
         clients: Each client's data.
-        defenses: By client; they may keep what they hold back, so give copies.
-        rounds: Of the run.
-        seed: Of the run.
+        defenses: Defenses by client. Pass copies, since they may store held-out samples.
+        rounds: Number of rounds of the run.
+        seed: Seed of the run.
     """
-    everybody = tuple(sorted(clients))
+    cohort = tuple(sorted(clients))
 
-    def left(client: ClientId) -> Samples:
-        visit = Visit(
-            round=0, rounds=rounds, client=client, cohort=everybody, weights={}, seed=seed
+    def prepare(client: ClientId) -> Samples:
+        client_context = ClientContext(
+            round=0, rounds=rounds, client=client, cohort=cohort, weights={}, seed=seed
         )
-        return defenses.get(client, UNDEFENDED).prepare(clients[client], visit)
+        return defenses.get(client, UNDEFENDED).prepare(clients[client], client_context)
 
-    return {client: left(client) for client in everybody}
+    return {client: prepare(client) for client in cohort}
 
 
-def _fitting(
+def _convert_features(
     algorithm: Algorithm, clients: Mapping[ClientId, Samples]
 ) -> Mapping[ClientId, Samples]:
-    """The clients' samples in the models' floating-point type.
+    """Convert the clients' features to the models' floating-point type.
 
     Raises:
-        BadInput: A network that cannot be trained on them.
+        BadInput: A network cannot be trained on the samples.
     """
     models = [net.initial(0) for net in algorithm.nets]
     widest = max(clients.values(), key=lambda data: int(data.labels.max()))
@@ -345,9 +341,12 @@ def _refuse_unusable(
     empty = [client for client, data in clients.items() if len(data) == 0]
     if empty:
         raise BadInput(f"clients {empty} have no samples; use fewer clients or more data")
-    strangers = sorted(set(defenses) - set(clients))
-    if strangers:
-        raise BadInput(f"there are defenses for clients {strangers}, but no such clients")
+    unknown = sorted(set(defenses) - set(clients))
+    if unknown:
+        raise BadInput(
+            f"there are defenses for clients {unknown}, which do not exist; pass defenses of "
+            "existing clients only"
+        )
     for client, defense in defenses.items():
         if algorithm.upload_kind not in defense.accepts:
             kinds = ", ".join(kind.__name__ for kind in defense.accepts)
@@ -358,12 +357,12 @@ def _refuse_unusable(
         if defense.cancels and isinstance(algorithm, ChoosesModels):
             raise Unsupported(
                 f"the noise of {type(defense).__name__} (client {client}) cancels between clients "
-                f"that are averaged together, and {type(algorithm).__name__} averages those of "
-                "each model by themselves; set sigma to 0, or use another algorithm"
+                f"that are averaged together, but {type(algorithm).__name__} averages the clients "
+                "of each model separately; set sigma to 0, or use another algorithm"
             )
 
 
-def fingerprint_of(
+def run_fingerprint(
     settings: tuple[object, ...],
     clients: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],
@@ -371,15 +370,15 @@ def fingerprint_of(
     """Return a fingerprint of a run, so that no other run resumes from its checkpoint.
 
     Args:
-        settings: Of the run, in a fixed order.
+        settings: Settings of the run, in a fixed order.
         clients: Each client's data.
-        defenses: By client, as they are before they prepare anything.
+        defenses: Defenses by client, before they prepare data.
     """
     digest = sha256(canonical_repr(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
-        # Members of a coalition go by the name that they have in checkpoints of earlier versions,
-        # which know no members of other defenses.
+        # Compatible with checkpoints of earlier versions, in which members are called "coalition"
+        # and only defenses of coalitions have any.
         settings_of_defense = {
             "coalition" if name == "members" else name: value
             for name, value in vars(defense).items()
@@ -393,35 +392,35 @@ def fingerprint_of(
     return digest.hexdigest()
 
 
-def save_checkpoint(standing: Standing, path: Path, fingerprint: str) -> None:
-    """Writes the standing to a temporary name and renames it over the old one."""
-    tensors = {f"server/{name}": value for name, value in standing.server.items()}
-    for part, by_client in (("memory", standing.memories), ("defense", standing.defenses)):
+def save_checkpoint(state: RunState, path: Path, fingerprint: str) -> None:
+    """Write the state atomically, replacing the old file."""
+    tensors = {f"server/{name}": value for name, value in state.server.items()}
+    for part, by_client in (("memory", state.memories), ("defense", state.defenses)):
         for client, params in by_client.items():
             tensors |= {f"{part}/{client}/{name}": value for name, value in params.items()}
-    write_tensors(tensors, path, {"round": str(standing.round), "fingerprint": fingerprint})
+    write_tensors(tensors, path, {"round": str(state.round), "fingerprint": fingerprint})
 
 
 def resume_checkpoint(
     path: Path,
     fingerprint: str,
     rounds: int,
-    beginning: Standing,
+    initial: RunState,
     clients: Collection[ClientId],
-) -> Standing | None:
+) -> RunState | None:
     """Return the state saved at a path, or None if the file does not exist.
 
     Args:
-        path: Of the file.
-        fingerprint: Of the run that asks for it.
-        rounds: Of the run in all.
-        beginning: State of the run before its first round. Later states have the same names and
+        path: Path of the checkpoint.
+        fingerprint: Fingerprint of the run.
+        rounds: Number of rounds of the whole run.
+        initial: State of the run before its first round. Later states have the same names and
             shapes, except that an empty tensor of a defense may grow in length.
-        clients: Of the run.
+        clients: Clients of the run.
 
     Raises:
-        BadInput: It belongs to a run with other settings, or on another kind of device.
-        Damaged: It cannot be read, or is no standing that this run can have.
+        BadInput: It belongs to a run with other settings, or on another type of device.
+        Damaged: It cannot be read, or has a state that this run cannot have.
     """
     if not path.exists():
         return None
@@ -429,7 +428,7 @@ def resume_checkpoint(
     if notes.get("fingerprint") != fingerprint:
         raise BadInput(
             f"the checkpoint {path} belongs to a run with other settings, or on "
-            "another kind of device; choose another folder, or delete it to start afresh"
+            "another type of device; choose another folder, or delete it to start again"
         )
     server: Params = {}
     parts: dict[str, dict[ClientId, Params]] = {"memory": {}, "defense": {}}
@@ -441,46 +440,45 @@ def resume_checkpoint(
             else:
                 client, _, name = name.partition("/")
                 parts[part].setdefault(int(client), {})[name] = value
-        standing = Standing(int(notes["round"]), server, parts["memory"], parts["defense"])
+        saved = RunState(int(notes["round"]), server, parts["memory"], parts["defense"])
     except (KeyError, ValueError) as error:
         raise _damaged(path, str(error)) from error
-    fault = _fault(standing, rounds, beginning, clients)
+    fault = _fault(saved, rounds, initial, clients)
     if fault:
         raise _damaged(path, fault)
-    return standing
+    return saved
 
 
-def _fault(
-    standing: Standing, rounds: int, beginning: Standing, clients: Collection[ClientId]
-) -> str:
-    """Return why a saved state is impossible for this run; empty if it is possible."""
-    if not 1 <= standing.round <= rounds:
-        return f"it is of round {str(standing.round)[:20]}, and the run has {rounds}"
-    strangers = sorted({*standing.memories, *standing.defenses} - set(clients))
-    if strangers:
-        return f"it has client {str(strangers[0])[:20]}, and the run has none such"
-    fault = _misfit(standing.server, beginning.server, "the model's")
+def _fault(saved: RunState, rounds: int, initial: RunState, clients: Collection[ClientId]) -> str:
+    """Return why a saved state is impossible for this run, or an empty string."""
+    if not 1 <= saved.round <= rounds:
+        return f"it is of round {str(saved.round)[:20]}, but the run has {rounds} rounds"
+    unknown = sorted({*saved.memories, *saved.defenses} - set(clients))
+    if unknown:
+        return f"it has client {str(unknown[0])[:20]}, but the run has no such client"
+    fault = _misfit(saved.server, initial.server, "the model's")
     for client in clients:
-        saved, first = (state.defenses.get(client, {}) for state in (standing, beginning))
-        fault = fault or _misfit(saved, first, f"those of client {client}'s defense", growing=True)
+        tensors, first = (state.defenses.get(client, {}) for state in (saved, initial))
+        owner = f"those of client {client}'s defense"
+        fault = fault or _misfit(tensors, first, owner, growing=True)
     return fault
 
 
-def _misfit(saved: Params, first: Params, whose: str, *, growing: bool = False) -> str:
-    """Return how saved tensors differ from the first ones in name or shape; empty if they fit."""
-    names = sorted(saved.keys() ^ first.keys())
+def _misfit(tensors: Params, first: Params, owner: str, *, growing: bool = False) -> str:
+    """Return how tensors differ from the first ones in name or shape, or an empty string."""
+    names = sorted(tensors.keys() ^ first.keys())
     if names:
         return f"tensors are missing or too many, such as {names[0][:80]!r}"
     for name, value in first.items():
-        other = saved[name]
+        other = tensors[name]
         same = (other.shape, other.dtype) == (value.shape, value.dtype)
         grown = growing and value.numel() == 0 and other.shape[1:] == value.shape[1:]
         if not (same or grown):
-            return f"the tensor {name!r} is of another shape or type than {whose}"
+            return f"the tensor {name!r} has another shape or type than {owner}"
     return ""
 
 
-def _damaged(path: Path, why: str) -> Damaged:
+def _damaged(path: Path, reason: str) -> Damaged:
     return Damaged(
-        f"the checkpoint {path} is not one that this run wrote ({why}); delete it to start afresh"
+        f"the checkpoint {path} was not written by this run ({reason}); delete it to start again"
     )

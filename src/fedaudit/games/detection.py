@@ -26,7 +26,7 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses.planted import SIGNS, hidden_layers, values_on
+from fedaudit.defenses.planted import SIGNS, activations_on, hidden_layers
 from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -303,7 +303,7 @@ def _signs(now: Model, before: Model, samples: Samples) -> list[float]:
 
 def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
     """Compute the server's success (Adv) from the records for which the neuron fires."""
-    fires = values_on(model, everybody)[1][:, place.row] > 0
+    fires = activations_on(model, everybody)[1][:, place.row] > 0
     others = torch.arange(len(fires)) != aim.target
     of_target, of_others = float(fires[aim.target]), float(fires[others].double().mean())
     return expected_success(of_target, of_others, aim.batch)
@@ -324,7 +324,7 @@ def _spread(model: Model, aim: Aim) -> WeightSpread:
         name: hidden_layers(planted_model)[0].weight[:n_units].flatten().numpy()
         for name, planted_model in models.items()
     }
-    # As far as nearly all weights of the widest go.
+    # The range covers nearly all weights of the widest distribution.
     reach = max(float(np.quantile(np.abs(values), 0.97)) for values in weights.values())
     edges = np.linspace(-reach, reach, _BINS + 1)
     outlines = [

@@ -17,7 +17,7 @@ from fedaudit.attacks.ami.plant import Neurons, range_over_box
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seeded
-from fedaudit.fl.training.parallel import side_by_side
+from fedaudit.fl.training.parallel import run_in_parallel
 from fedaudit.games.mechanism import NO_MECHANISM, Given, given
 from fedaudit.games.records import Dealt, Drawn
 from fedaudit.games.rounds import PlayedInRounds, RoundGames, decompose_noise, defense_of
@@ -107,7 +107,7 @@ def _by_signs(
     parts, done = list[Played](), 0
     for chunks in _some_targets(contest, study, 32):
         progress("games", done, study.game.games)
-        parts += side_by_side(contest.play_some, chunks)
+        parts += run_in_parallel(contest.play_some, chunks)
         done += sum(sum(chunk.values()) for chunk in chunks)
     progress("games", done, study.game.games)
     played, batch = Played.joined(parts), study.game.batch
@@ -148,7 +148,7 @@ def _in_rounds(
     parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
     for chunks in _some_targets(contest, study, 16):
         # Neurons side by side, rounds one after the other: they draw from one generator.
-        trained = side_by_side(lambda chunk: contest.made(list(chunk)), chunks)
+        trained = run_in_parallel(lambda chunk: contest.made(list(chunk)), chunks)
         for chunk, trained_chunk in zip(chunks, trained, strict=True):
             fits.append(trained_chunk.fit)
             held_out.append(trained_chunk.held_out)

@@ -181,9 +181,9 @@ def _features(name: str, samples: Samples) -> Tensor:
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(samples):
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise BadInput(
-            f"the extractor {name!r} is to give one row of features a sample, {len(samples)} "
-            f"rows, got {got}"
+            f"the extractor {name!r} must return one row of features for each sample, "
+            f"{len(samples)} rows, got {got}"
         )
     if not bool(features.isfinite().all()):
-        raise BadInput(f"the extractor {name!r} gives features that are not finite numbers")
+        raise BadInput(f"the extractor {name!r} returns features that are not finite numbers")
     return features.float()

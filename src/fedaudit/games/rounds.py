@@ -27,7 +27,7 @@ from fedaudit.attacks.ami.plant import (
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses import defense_named, made
+from fedaudit.defenses import create_defense, defense_named
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.cofedmid.partition import CoalitionDefense
 from fedaudit.defenses.dpsgd import DPSGD
@@ -50,17 +50,17 @@ def defense_of(section: RoundsSection) -> Defense:
     make = defense_named(name)
     if isinstance(make, type) and issubclass(make, LocalDP):
         raise BadInput(
-            f"{name!r} perturbs records before training, which neurons are to be trained for; "
+            f"{name!r} perturbs records before training, and neurons must be trained for it; "
             f'name it as {setting("mechanism.name")}, with rounds.play = "signs"'
         )
     is_joint = isinstance(make, type) and issubclass(make, CoalitionDefense)
     if is_joint or "coalition" in signature(make).parameters:
         raise BadInput(
-            f"{name!r} is for clients that act together, and the server asks one; name another "
-            "defense for games in rounds"
+            f"{name!r} is for a coalition of clients, and the game is about one client; name "
+            "another defense for games in rounds"
         )
     check_options("defense", name, make, section.options, section="rounds")
-    return made(name, section.options, coalition=())
+    return create_defense(name, section.options, coalition=())
 
 
 class NoiseDecomposition(NamedTuple):
@@ -91,7 +91,7 @@ def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
         multiplier = defense.noise_multiplier
         spread = multiplier * defense.clip if multiplier else 0.0
         return NoiseDecomposition(ClientDP(defense.clip, 0.0), spread, None, multiplier)
-    # Copies of an image are drawn anew in every round.
+    # DP-SGD with augmentation draws other copies of an image in every round.
     if isinstance(defense, DPSGD) and kind is DPSGD and defense.multiplicity == 1:
         multiplier = defense.noise_multiplier
         spread = multiplier * defense.clip / batch if multiplier else 0.0
@@ -237,8 +237,7 @@ class RoundGames:
                 zip(batches.features.flatten(0, 1), batches.labels.flatten(0, 1), strict=True)
             )
         }
-        # The same in every round, whatever became of the model meanwhile: scores of rounds are
-        # of one signal.
+        # The same models in every round, so that the scores of rounds measure one signal.
         sent = {c: models.others if c % clients else models.asked.model for c in data}
         server = Tampering({client: partial(_always, model) for client, model in sent.items()})
         rounds = simulate(
@@ -307,13 +306,13 @@ class RoundGames:
         return float(spread / (self.how.averaged * self.how.clients) ** 0.5)
 
     def _distance(self, looked_for: NeuronReading) -> float:
-        """Distance of mean scores with and without the target, in standard deviations."""
+        """Return the distance of mean scores with and without the target, in deviations."""
         apart, how = self.apart, self.how
         buried = how.clients > 1 and how.others == "honest"
         if apart is None or not apart.spread or apart.record_clip is None or buried:
             return float("nan")
-        moved = looked_for.share * min(looked_for.length, apart.record_clip)
-        return moved / (self.contest.rules.batch * how.clients) / self._score_spread
+        shift = looked_for.share * min(looked_for.length, apart.record_clip)
+        return shift / (self.contest.rules.batch * how.clients) / self._score_spread
 
     def _quiet(self) -> Defense:
         """Return a client's defense without the noise that is drawn separately."""

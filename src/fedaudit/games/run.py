@@ -59,8 +59,8 @@ def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[
     for name in overrides or {}:
         if any(name in point.changes for point in points):
             raise BadInput(
-                f"{name} is what tells points of {path} apart, and they would all be the same; "
-                "change the file"
+                f"{name} distinguishes the points of {path}, which would then be identical; change "
+                "the file instead"
             )
     return points
 
@@ -94,7 +94,7 @@ def run_games(
         with _about(point):
             refuse_misfit(point.study)
     session = _Session(out / _POINTS, data_dir, progress, log)
-    # Before hours of games, which a later point would end.
+    # Checks come before hours of games, which an error at a later point would end.
     for point in points:
         with _about(point):
             refuse_too_few(point.study, session.records(point.study))
@@ -155,8 +155,8 @@ class _Session:
             )
         if not _is_of(played, study):
             raise Damaged(
-                f"{self._folder / name}.json holds a point of other settings than its name stands "
-                "for; delete it to play it again"
+                f"{self._folder / name}.json contains a point with other settings than its name "
+                "says; delete it to play it again"
             )
         # Another study may have played it, under another label.
         figures = [figure.model_copy(update={"point": point.label}) for figure in played.estimates]
@@ -185,7 +185,7 @@ class _Session:
                 return kind.model_validate(read_object(path))
             except (ValidationError, Damaged) as error:
                 raise Damaged(
-                    f"{path} is nothing that fedaudit played; delete it to play it again"
+                    f"{path} is no result of a game; delete it to play it again"
                 ) from error
         self._log(title)
         result = make()

@@ -95,12 +95,12 @@ def attack_recording(
         >>> with fa.record("runs/loop", net, audited, log=lambda line: None) as recorder:
         ...     for number in (1, 2, 3):
         ...         recorder.round(number, sent=net, uploads={0: net, 1: net})
-        >>> attack_recording("runs/loop", ["loss-series"], "runs/loop-record").name
+        >>> fa.attack_recording("runs/loop", ["loss-series"], "runs/loop-record").name
         'loop'
     """
     folder, out, changed = Path(folder), Path(out), dict(figures or {})
     with code_named_in(folder, trusted=trust, folder=Path.cwd()):
-        # Wrong settings of figures are refused in the words of whoever gave them.
+        # Settings are checked first, so that errors name them as the caller gave them.
         overrides = {f"figures.{name}" for name in changed}
         study_from({"name": RECORDED, "figures": changed}, source="the attack", overrides=overrides)
         clock = Clock()
@@ -145,32 +145,30 @@ class _Contents(NamedTuple):
 
 def _contents(folder: Path) -> _Contents:
     """Read a recording; raise if it has no measured round."""
-    # First: what is measured in the meantime is then in the log.
+    # Read first, since rounds that are measured meanwhile are then in the log.
     waiting_rounds = {index for index, _ in waiting(folder)}
     recording, audit, log = read_recording(folder), read_audit(folder), read_round_log(folder)
     stored = stored_in(folder)
     if not stored and (still := len(waiting(folder))):
         raise BadInput(
-            f"{folder} has no measured round yet, and {still} to be measured; wait for its "
-            "recorder to do so, or open the recording again with fedaudit.record, and close it"
+            f"{folder} has no measured round yet, and {still} waiting; wait for its recorder, or "
+            "open the recording again with fedaudit.record, and close it"
         )
     failed = [entry for entry in log if entry.failed]
     if not stored and failed:
         raise BadInput(
             f"{folder} has no measured round: {len(failed)} failed, the first for this reason: "
-            f"{plain(failed[0].note)}; record rounds again once this is mended"
+            f"{plain(failed[0].note)}; fix this, and record rounds again"
         )
     if not stored:
         raise BadInput(
             f"{folder} has no measured round yet; record {recording.every} rounds or more, of "
             f"which {len(log)} are known"
         )
-    strangers = [
-        entry.measured.index for entry in stored if entry.notes.get("run") != recording.key
-    ]
-    if strangers:
+    foreign = [entry.measured.index for entry in stored if entry.notes.get("run") != recording.key]
+    if foreign:
         raise Damaged(
-            f"the measured round {strangers[0]} in {folder} is of another recording; restore it"
+            f"the measured round {foreign[0]} in {folder} is of another recording; restore it"
         )
     return _Contents(recording, audit, log, stored, waiting_rounds)
 
@@ -191,7 +189,7 @@ def _run(
         raise BadInput(
             f"{unasked[0]!r} was not recorded for"
             + (f": {plain(reason)}" if reason else "")
-            + f"; this recording has what {', '.join(recording.attacks)} need"
+            + f"; this recording supports {', '.join(recording.attacks)}"
         )
     blind = audit.samples.features.flatten(1).shape[1] > 0
     if not blind:
@@ -230,9 +228,7 @@ def _run(
 
 
 def _no_model() -> nn.Module:
-    raise BadInput(
-        "the model of a recording is not there to be run; its signals were measured before"
-    )
+    raise BadInput("a recording has no model to run, only signals that were measured before")
 
 
 def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Setup:
@@ -244,11 +240,11 @@ def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Se
     elif absent := [c for c in sorted(run.deal.clients) if not (run.deal.audit.owner == c).any()]:
         reason = (
             f"client {contents.called(absent[0])} has no audited sample, so that no sample can "
-            "be found to be its own"
+            "be attributed to it"
         )
     refused = dict.fromkeys(run.on_source, reason) if reason else {}
     if impossible := [name for name in refused if name in names]:
-        raise BadInput(f"{impossible[0]!r} cannot be run on this recording: {reason}; leave it out")
+        raise BadInput(f"{impossible[0]!r} cannot be run on this recording: {reason}; omit it")
     return run.without_attacks(refused)
 
 
@@ -280,7 +276,7 @@ def _taking_part(contents: _Contents, targets: Sequence[ClientId]) -> tuple[Clie
         )
     others = sorted({c for entry in contents.measured for c in entry.clients})
     raise BadInput(
-        f"{start}, only of {contents.few(others)}; record more rounds, or call clients as in the "
+        f"{start}, only of {contents.few(others)}; record more rounds, or name clients as in the "
         "audited samples"
     )
 
@@ -302,21 +298,21 @@ def _config(
     custom_attacks = [("attack", name) for name in (names or recording.attacks) if is_custom(name)]
     if custom_attacks:
         config["code"] = sources_of(custom_attacks)
-    # A recording may be anybody's, and hold any character.
+    # A recording is untrusted, and may contain any character.
     return {name: plain_json(value) for name, value in config.items()}
 
 
 def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) -> Iterator[str]:
     """Yield notes for readers on what is not known of the federation, or was not recorded."""
     recording = contents.recording
-    yield "How the federation trained: it was watched, and its settings are not known."
+    yield "How the federation trained: the settings of a recorded federation are unknown."
     for name, why in recording.unaudited.items():
         yield f"What training reveals about {plain(name)}: {plain(why)}"
     if recording.not_uploaded:
         listed = plain(", ".join(recording.not_uploaded[:_MOST_NAMED]))
         yield (
-            f"What stays at the clients ({listed}): where uploads lack it, it was measured as it "
-            "was sent, and not as the clients have it."
+            f"What stays at the clients ({listed}): if uploads lack it, the values that were sent "
+            "to the clients were measured instead of the clients' own."
         )
     if estimated := [entry for entry in contents.stored if ESTIMATED in entry.notes]:
         rounds = _rounds([entry.measured.index for entry in estimated])
@@ -328,7 +324,7 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
         which = "Client" if len(absent) == 1 else "Clients"
         yield f"{which} {contents.few(absent)}: never took part in a measured round."
     if partial := [entry.round for entry in contents.log if not entry.complete]:
-        yield f"What clients did that were asked and did not answer, in {_rounds(partial)}."
+        yield f"What clients did that did not reply, in {_rounds(partial)}."
     if lost := [entry for entry in contents.log if entry.note]:
         rounds = _rounds([entry.round for entry in lost])
         yield f"What was not recorded of {rounds}: {plain(lost[0].note)}"
@@ -343,9 +339,9 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
     if waits := sorted({*contents.waiting} - logged):
         yield f"What happened in {_rounds(waits)}, still to be measured."
     if between := sorted({*range(1, max(logged, default=0) + 1)} - logged - {*contents.waiting}):
-        yield f"What happened in {_rounds(between)}, which the recorder did not hear of."
+        yield f"What happened in {_rounds(between)}, which the recorder did not receive."
     if not blind:
-        yield "Whether inputs alone tell members from others: the recording keeps no samples."
+        yield "Whether inputs alone distinguish members: the recording keeps no samples."
 
 
 def _rounds(numbers: Sequence[int]) -> str:
@@ -363,7 +359,7 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
     entries = {entry.round: entry for entry in log}
     last = max([*measured, *entries, *contents.waiting], default=0)
     reasons, uploads, n_uploads = dict[int, str](), list[MissingUpload](), 0
-    # An adversary that sees the final model alone misses no earlier round.
+    # Earlier rounds do not matter to an adversary that sees the final model alone.
     for index in range(last if recording.view == "final" else 1, last + 1):
         if reason := _fault_of(index, contents, targets, measured, entries.get(index)):
             reasons[index] = reason
@@ -371,7 +367,7 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
             missing, unknown = _missing_uploads(entries[index], measured[index], targets)
             uploads += missing
             n_uploads += unknown + sum(entry.aggregated for entry in missing)
-    # Measured as it came first; what came later is of the same number, and is not measured.
+    # Only the first version of a round is measured, and later ones of its number are not.
     for index, reason in recording.conflicts.items():
         reasons.setdefault(index, plain(reason))
     by_choice = [entry for entry in log if entry.round % recording.every and not entry.failed]
@@ -389,7 +385,7 @@ def _coverage(contents: _Contents, targets: Collection[ClientId]) -> Coverage:
         missing_rounds=[*_spans(reasons)][:MOST_LISTED],
         n_missing_uploads=n_uploads,
         n_missing_rounds=len(reasons),
-        # Over the models that were sent, if they are known of every measured round.
+        # Computed over the models that were sent, if they are known for every measured round.
         identity=identity if all(digest for _, digest in digests) else "",
         sampled_rounds=any({*targets} & {*entry.answered} or entry.unknown for entry in by_choice)
         or (
@@ -407,17 +403,17 @@ def _fault_of(
 ) -> str:
     """Return why a round is missing; empty if it is not."""
     if index in measured:
-        unlogged = "its entry in the log is missing, so that it is not known who answered"
+        unlogged = "its entry in the log is missing, so that the clients that replied are unknown"
         return "" if entry else unlogged
     if index in contents.waiting:
         return "still to be measured"
     if index % contents.recording.every and not (entry and entry.failed):
         return ""
     if entry is None:
-        return "the recorder was not told of it"
+        return "the recorder did not receive it"
     if not entry.failed:
         return "its measurements are missing"
-    # A round in which no audited client answered has nothing to be measured.
+    # A round without a reply of an audited client has nothing to measure.
     sees_uploads = contents.recording.view in UPLOAD_VIEWS
     if sees_uploads and not entry.unknown and not {*targets} & {*entry.answered}:
         return ""
@@ -440,7 +436,7 @@ def _missing_uploads(
         )
         for client in sorted({*targets} & {*entry.answered} - seen)
     ]
-    # An upload of unknown sender may be that of any audited client which has not answered.
+    # An upload of an unknown sender may be that of any audited client without a reply.
     return missing, entry.unknown and bool({*targets} - {*entry.answered})
 
 

@@ -99,24 +99,25 @@ def audit_samples(
             copies, an unseen sample is trained on, or a member is not.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> features, labels = torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2
         >>> members = {"a": (features[:10], labels[:10]), "b": (features[10:20], labels[10:20])}
-        >>> len(audit_samples(members, (features[20:], labels[20:])).samples)
+        >>> len(fa.audit_samples(members, (features[20:], labels[20:])).samples)
         30
     """
     if copies not in ("refuse", "drop"):
         raise unknown_name("treatment of copies", str(copies), ["refuse", "drop"])
     if not members:
-        raise BadInput("an audit needs members: give some samples that a client trains on")
+        raise BadInput("an audit needs members; give some samples that a client trains on")
     parts = {client: labelled_samples(data, f"client {client}") for client, data in members.items()}
     numbers = _numbers(parts)
-    nobody = labelled_samples(unseen, "unseen")
+    held_out = labelled_samples(unseen, "unseen")
     if training is not None:
-        _check_training(parts, nobody, training)
+        _check_training(parts, held_out, training)
     owners = [np.full(len(part), numbers[client]) for client, part in parts.items()]
-    owner = np.concatenate([*owners, np.full(len(nobody), NOBODY)])
-    samples = Samples.joined(*parts.values(), nobody)
+    owner = np.concatenate([*owners, np.full(len(held_out), NOBODY)])
+    samples = Samples.joined(*parts.values(), held_out)
     panel = np.full(len(owner), NOBODY)
     rows = _without_copies(samples, owner, panel, refused=copies == "refuse")
     return _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], panel[rows], seed)
@@ -137,7 +138,7 @@ def _check_training(
     if seen:
         raise BadInput(
             f"{seen} of {len(unseen_rows)} unseen samples are exact copies of samples that clients "
-            "train on; leave them out"
+            "train on; remove them"
         )
     by_client = dict(zip(trained, trained_rows, strict=True))
     for client, member_rows in zip(members, rows, strict=False):
@@ -145,7 +146,7 @@ def _check_training(
         if absent:
             raise BadInput(
                 f"{absent} of {len(member_rows)} members of client {client} are not among the "
-                "samples that it trains on; give members as they are trained on"
+                "samples that it trains on; give members in the form that is trained on"
             )
 
 
@@ -176,13 +177,13 @@ def _without_copies(
     )
     if refused:
         raise BadInput(
-            f"{what}; a sample with a copy elsewhere is member and non-member at once: leave "
-            'copies out, or pass copies="drop"'
+            f"{what}; a sample with a copy on another side is member and non-member at once: "
+            'remove copies, or pass copies="drop"'
         )
     positions = np.flatnonzero(~is_shared & ~is_repeated)
     if not len(positions):
         raise BadInput(f"{what}, so that none is left; give samples that differ")
-    warnings.warn(f"{what}; they are left out of the audit", stacklevel=3)
+    warnings.warn(f"{what}; they are excluded from the audit", stacklevel=3)
     return positions
 
 
@@ -209,10 +210,11 @@ def fair_split(
         BadInput: A client has too few samples that differ.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> features, labels = torch.randn(80, 2), torch.arange(80) % 2
         >>> data = {"a": (features[:40], labels[:40]), "b": (features[40:], labels[40:])}
-        >>> split = fair_split(data, audited=20)
+        >>> split = fa.fair_split(data, audited=20)
         >>> len(split.audit.samples)
         40
 
@@ -223,24 +225,24 @@ def fair_split(
         client: labelled_samples(arrays, f"client {client}") for client, arrays in data.items()
     }
     if not samples_of:
-        raise BadInput("an audit needs clients: give the samples of at least one")
+        raise BadInput("an audit needs clients; give the samples of at least one")
     rows = dict(zip(samples_of, number_rows(*samples_of.values()), strict=True))
     shared = occur_in_several(list(rows.values()))
     train: dict[Called, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
     left_out = 0
-    # In the order of numbers, as parts are joined.
+    # In the order of client numbers, in which parts are joined.
     for client, every in sorted(samples_of.items(), key=lambda item: numbers[item[0]]):
         number, client_rows = numbers[client], rows[client]
         count = audited_of(client, audited)
         rng = seeded_numpy(seed, "fair split", number)
         order = rng.permutation(len(every))
-        # The first of each group of copies, in the order drawn.
+        # Only the first of each group of copies counts, in the drawn order.
         drawn = order[np.sort(np.unique(client_rows[order], return_index=True)[1])]
         if not 0 < count < len(drawn):
             raise BadInput(
                 f"{count} samples of client {client} cannot be audited: it has {len(every)}, of "
-                f"which {len(drawn)} differ, and is to keep some; lower audited"
+                f"which {len(drawn)} differ, and must keep some; lower audited"
             )
         drawn = drawn[:count]
         member = rng.random(count) < 0.5
@@ -254,7 +256,7 @@ def fair_split(
         what = f"{left_out} audited samples have an exact copy in another client's data"
         if not sum(map(len, samples)):
             raise BadInput(f"{what}, so that none is left; give clients samples that differ")
-        warnings.warn(f"{what}; they are left out of the audit", stacklevel=2)
+        warnings.warn(f"{what}; they are excluded from the audit", stacklevel=2)
     together = Samples.joined(*samples)
     train = {client: train[client] for client in samples_of}
     return Split(train, _shuffled(together, np.concatenate(owners), np.concatenate(panels), seed))
@@ -277,8 +279,8 @@ def audited_of(client: Called, audited: int | Mapping[Called, int]) -> int:
         return index(cast("SupportsIndex", count))
     except TypeError:
         raise BadInput(
-            f"audited is a whole number of samples, or one for each client, got {count!r:.80} "
-            f"({type_of(count)}) for client {client}"
+            f"audited is {count!r:.80} ({type_of(count)}) for client {client}; give a whole number "
+            "of samples, or one for each client"
         ) from None
 
 
@@ -301,31 +303,32 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
         Damaged: A file cannot be read.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
         >>> features, labels = torch.randn(80, 2), torch.arange(80) % 2
-        >>> first = fair_split({0: (features[:40], labels[:40])}, audited=20)
-        >>> second = fair_split({1: (features[40:], labels[40:])}, audited=20)
-        >>> len(join_audits([first.part, second.part]).samples)
+        >>> first = fa.fair_split({0: (features[:40], labels[:40])}, audited=20)
+        >>> second = fa.fair_split({1: (features[40:], labels[40:])}, audited=20)
+        >>> len(fa.join_audits([first.part, second.part]).samples)
         40
     """
     read = [_part(part, f"part {place}", seed) for place, part in enumerate(parts, 1)]
     if not read:
-        raise BadInput("an audit needs the part of at least one client; check where they lie")
+        raise BadInput("an audit needs the part of at least one client; check their paths")
     read.sort(key=lambda part: part.clients)
     first, named = read[0], dict[ClientId, str]()
     for part in read:
         for client in part.clients:
             if client in named:
                 raise BadInput(
-                    f"{named[client]} and {part.name} are both of client {client}; give each "
-                    "client's once, under its own number"
+                    f"{named[client]} and {part.name} are both of client {client}; give one part "
+                    "for each client, under its number"
                 )
             named[client] = part.name
         shapes = [tuple(each.samples.features.shape[1:]) for each in (first, part)]
         if shapes[0] != shapes[1]:
             raise BadInput(
                 f"samples of {first.name} have the shape {shapes[0]} and those of {part.name} "
-                f"{shapes[1]}; all clients give them as the model takes them"
+                f"{shapes[1]}; give all of them in the shape of the model's input"
             )
     together = Samples.joined(*(part.samples for part in read))
     owner = np.concatenate([part.owner for part in read])
@@ -351,8 +354,8 @@ def _part(part: Part, name: str, seed: int) -> _Read:
     missing += [_FEATURES] if not inputs and _FEATURES not in part else []
     if missing:
         raise BadInput(
-            f"{name} has no {missing[0]!r}, and is no client's part of an audit; give what "
-            "fair_split(...).part is, or the file that its save wrote"
+            f"{name} has no {missing[0]!r}, so it is no client's part of an audit; give "
+            "fair_split(...).part, or the file that its save wrote"
         )
     labels = torch.as_tensor(part["labels"])
     samples = labelled_samples((inputs or part[_FEATURES], part.get(_TARGETS, labels)), name)
@@ -366,8 +369,8 @@ def _part(part: Part, name: str, seed: int) -> _Read:
     fits = is_typed and bool(((panel == NOBODY) | (owner == NOBODY) | (owner == panel)).all())
     if not fits or not clients or min(clients) < 0:
         raise BadInput(
-            f"{name} does not say of each of its {len(samples)} samples which client trains on it; "
-            "give what fair_split(...).part is"
+            f"{name} does not state the client of each of its {len(samples)} samples; give "
+            "fair_split(...).part"
         )
     back = np.argsort(_order(len(samples), seed))
     return _Read(
@@ -388,8 +391,8 @@ def _numbers(clients: Iterable[Called]) -> dict[Called, ClientId]:
     beyond = [number for number in numbers.values() if not 0 <= number <= _LARGEST]
     if beyond:
         raise BadInput(
-            f"clients that are audited have whole numbers from 0 to {_LARGEST}, or names, got "
-            f"{beyond[0]}; number or name them so"
+            f"an audited client has the number {beyond[0]}; give whole numbers from 0 to "
+            f"{_LARGEST}, or names"
         )
     return numbers
 
@@ -401,15 +404,15 @@ def labelled_samples(labelled: Labelled, whose: str) -> Samples:
         named = isinstance(given_features, Mapping)
         parts = given_features if isinstance(given_features, Mapping) else {"": given_features}
         if any(np.ma.is_masked(part) for part in (*parts.values(), given_targets)):
-            raise ValueError("some entries are masked, and would be read as if they were not")
+            raise ValueError("some entries are masked")
         inputs = {n: torch.as_tensor(part).detach().cpu() for n, part in parts.items()}
         targets = torch.as_tensor(given_targets).detach().cpu()
-    # Texts, lists of several lengths, three parts.
+    # Raised for texts, lists of several lengths, and three parts.
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
             f"the samples of {whose} are no pair of features and targets ({reason}); {SUPPORTED}: "
-            "give two arrays, or a dictionary of what the model takes by name, and an array"
+            "give two arrays, or a dictionary of the model's named inputs, and an array"
         ) from error
     sizes = {len(targets), *(len(part) if part.ndim else 0 for part in inputs.values())}
     if len(sizes) != 1 or not len(targets) or targets.is_complex():
@@ -425,7 +428,7 @@ def labelled_samples(labelled: Labelled, whose: str) -> Samples:
         if part.is_complex() or not bool(part.isfinite().all()):
             raise BadInput(
                 f"the features {name + ' ' if name else ''}of {whose} are {part.dtype} and not all "
-                "finite numbers; leave out what is not"
+                "finite numbers; remove the others"
             )
     if len(inputs) == 1:
         refuse_constant(next(iter(inputs.values())), f"samples of {whose}")

@@ -35,8 +35,8 @@ def number_of(client: object) -> ClientId:
         return index(cast("SupportsIndex", client))
     except (TypeError, ValueError) as error:
         raise BadInput(
-            f"clients have whole numbers from 0, or names, got {str(client)[:80]!r} (of type "
-            f"{type(client).__name__}); number or name them so"
+            f"a client is {str(client)[:80]!r} (of type {type(client).__name__}); give whole "
+            "numbers from 0, or names"
         ) from error
 
 
@@ -83,8 +83,8 @@ def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientI
         if (named == {False} and by_name) or (named == {True} and number not in _NAMED):
             form, other = ("name", "number") if by_name else ("number", "name")
             raise BadInput(
-                f"client {str(client)[:80]!r} is called by {form}, and the clients that are "
-                f"audited by {other}; call them as fair_split or audit_samples was told"
+                f"client {str(client)[:80]!r} is given by its {form}, and the audited clients by "
+                f"their {other}; use the same form as in fair_split or audit_samples"
             )
 
 
@@ -112,7 +112,7 @@ def usable_number(client: object, audited: Iterable[ClientId]) -> ClientId:
     number = number_of(client)
     if not 0 <= number <= LARGEST_CLIENT:
         raise BadInput(
-            f"clients have whole numbers from 0 to {LARGEST_CLIENT}, got {number}; number them so"
+            f"a client has the number {number}; give whole numbers from 0 to {LARGEST_CLIENT}"
         )
     refuse_otherwise_called([client if isinstance(client, str) else number], audited)
     return number
@@ -152,7 +152,7 @@ def participants_of(
         except BadInput:
             unnamed += 1
     readable = {client: upload for client, upload in readable.items() if client not in faulty}
-    # Of an upload whose client is not known, its sender was asked as well.
+    # The sender of an upload of unknown client was asked too.
     return Participants(numbers, readable, faulty, unnamed, strange[0] if strange else "")
 
 
@@ -186,7 +186,7 @@ class Attendance:
         self._others |= clients
         return (
             f"no client of round {entry.round} ({self._few(clients)}) is audited: audited are "
-            f"{self._few(self._audited)}; call clients as in the audited samples, or nothing is "
+            f"{self._few(self._audited)}; name clients as in the audited samples, or nothing is "
             "measured of them (name other clients of the federation in sizes=)"
         )
 
@@ -201,8 +201,8 @@ class Attendance:
         if not self._met and self._rounds:
             sentences.append(
                 f"no audited client took part in any of {self._rounds} rounds, and "
-                f"{len(self._others)} clients did that nobody audits ({self._few(self._others)}): "
-                "nothing can be said of the audited ones"
+                f"{len(self._others)} other clients did ({self._few(self._others)}): there is no "
+                "result for the audited ones"
             )
         return "; ".join(sentences)
 

@@ -43,12 +43,12 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
     if foreign:
         raise BadInput(
-            f"{folder} holds {foreign[0]}, which is of a study; give the recording its own folder"
+            f"{folder} has the file {foreign[0]} of a study; give the recording another folder"
         )
     is_new = not is_recording(folder)
     if is_new:
         _refuse_leftovers(folder)
-    # While another folder can still be chosen, not in the first round.
+    # Checked now, while another folder can still be chosen, and not in the first round.
     for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
         own_folder(folder, name)
     if is_new:
@@ -61,7 +61,7 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
     changed = [name for name in now if now[name] != then[name]]
     if changed:
         raise BadInput(
-            f"{folder} holds a recording with another {changed[0]} ({then[changed[0]]}, now "
+            f"{folder} has a recording with another {changed[0]} ({then[changed[0]]}, now "
             f"{now[changed[0]]}); give this one another folder"
         )
     stored, _ = read_tensors(folder / AUDIT_FILE)
@@ -70,8 +70,8 @@ def claim(folder: Path, recording: Recording, samples: AuditSet) -> Recording:
         torch.equal(stored[n], tensors[n]) for n in tensors
     ):
         raise BadInput(
-            f"{folder} holds a recording with other audited samples; a recording that is gone on "
-            "with needs the same ones, drawn with the same seed"
+            f"{folder} has a recording with other audited samples; to continue it, give the same "
+            "ones, drawn with the same seed"
         )
     return earlier
 
@@ -84,9 +84,9 @@ def _refuse_leftovers(folder: Path) -> None:
     ] + measured
     if leftovers:
         raise BadInput(
-            f"{folder} holds {leftovers[0].relative_to(folder)} and no {RECORDING_FILE}: it is no "
-            "recording to go on with, and what is there would be lost; give another folder, or "
-            "delete this one"
+            f"{folder} has {leftovers[0].relative_to(folder)} but no {RECORDING_FILE}, so it "
+            "cannot be continued, and its files would be lost; give another folder, or delete this "
+            "one"
         )
 
 
@@ -116,12 +116,12 @@ def read_audit(folder: Path) -> AuditSet:
         if not all(bool(part.isfinite().all()) for part in (*parts, targets)):
             raise ValueError("its features or targets are no finite numbers")
         if int(labels.min()) < 0 or int(owner.min()) < -1 or int(panel.min()) < -1:
-            raise ValueError("it has labels or owners that cannot be")
+            raise ValueError("it has invalid labels or owners")
         if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0:
             raise ValueError("it has a sample twice")
         return AuditSet(Samples(features, targets, ids, labels), owner.numpy(), panel.numpy())
     except (KeyError, ValueError) as error:
-        raise Damaged(f"{path} is no recording's ({error}); restore it from a copy") from error
+        raise Damaged(f"{path} is no recording ({error}); restore it from a copy") from error
 
 
 def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -> None:
@@ -132,7 +132,7 @@ def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -
 
 def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound, ...]:
     """Read the measurements of untrained models."""
-    # Apart, since the second round has fewer signals.
+    # Read separately, since the second round has fewer signals.
     rounds = [stored for name in _UNTRAINED for stored in stored_in(own_place(folder, name))]
     if not rounds or any(
         stored.notes.get("run") != key
@@ -142,7 +142,7 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
         for stored in rounds
     ):
         raise Damaged(
-            f"{folder / _UNTRAINED[0]} does not hold this recording's untrained models; restore it"
+            f"{folder / _UNTRAINED[0]} lacks this recording's untrained models; restore it"
         )
     return tuple(stored.measured for stored in rounds)
 
@@ -164,7 +164,7 @@ def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
     for index, path in waiting(folder):
         try:
             entries[index] = RoundEntry.model_validate(parsed_json(read_notes(path)["entry"]))
-        # It is refused where it is measured.
+        # The error is raised when the round is measured.
         except (Damaged, KeyError, ValueError, RecursionError):
             entries[index] = RoundEntry(round=index, asked=(), answered=(), measured=False)
     return entries
@@ -173,7 +173,7 @@ def waiting_entries(folder: Path) -> dict[int, RoundEntry]:
 def clear(folder: Path) -> None:
     """Remove the folder of waiting rounds if it is empty."""
     if not waiting(folder):
-        # A folder that is not there, or holds what is not ours.
+        # The folder may be missing, or contain other files.
         with suppress(OSError):
             (folder / FOLDER / TRAINER).unlink(missing_ok=True)
             (folder / FOLDER).rmdir()
@@ -249,7 +249,7 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
             stands_for=dict(_GROUPS.validate_python(parsed_json(notes["stands_for"]))),
         ), entry
     except (KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
-        raise Damaged(f"{path} is no round that waits ({str(error)[:300]}); delete it") from error
+        raise Damaged(f"{path} is no waiting round ({str(error)[:300]}); delete it") from error
 
 
 _Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -44,8 +44,9 @@ class CanaryClients:
         seed: Seed of directions and coins.
 
     Examples:
+        >>> import fedaudit as fa
         >>> from torch import nn
-        >>> canaries = CanaryClients(nn.Linear(2, 2), count=40, length=1.0, seed=1)
+        >>> canaries = fa.CanaryClients(nn.Linear(2, 2), count=40, length=1.0, seed=1)
         >>> len(canaries.sends)
         40
     """
@@ -72,8 +73,8 @@ class CanaryClients:
         sound = isinstance(count, int) and isinstance(length, int | float)
         if not sound or count < FEWEST_CANARIES or not 0 < length <= LONGEST_CANARY:
             raise BadInput(
-                f"canary clients are at least {FEWEST_CANARIES}, each of a length above 0 and at "
-                f"most {LONGEST_CANARY:g}; got {count!r} of length {length!r}"
+                f"got {count!r} canary clients of norm {length!r}; give at least "
+                f"{FEWEST_CANARIES}, with a norm above 0 and at most {LONGEST_CANARY:g}"
             )
         self._like: Params = {
             name: value.detach().cpu()
@@ -81,7 +82,9 @@ class CanaryClients:
             if value.requires_grad
         }
         if not self._like:
-            raise BadInput("no parameter of the model is trained, so that clients send nothing")
+            raise BadInput(
+                "no parameter of the model is trained, so clients send nothing; enable gradients"
+            )
         self.seed = secrets.randbits(62) if seed is None else seed
         self._order, self._length = tuple(model.state_dict()), length
         self.sends = seeded_numpy(self.seed, "canary coins").random(count) < 0.5
@@ -113,8 +116,8 @@ class CanaryClients:
                 step = self._length * values
                 moved[name] = (moved[name] + step).to(named[name].dtype)
         else:
-            # Next to nothing, and not nothing: what clips an update may divide by its length, as
-            # Flower's fixed clipping does.
+            # A tiny update instead of zeros, since clipping may divide by the norm, as Flower's
+            # fixed clipping does.
             entry = moved[next(iter(self._like))].view(-1)[:1]
             least = 2 * torch.finfo(entry.dtype).eps * entry.abs()
             entry += least.clamp_min(_NEXT_TO_NOTHING * self._length)
@@ -173,9 +176,7 @@ class CanaryClients:
         tensors = {name: tensor_of(value, f"{name} of {whose}") for name, value in pairs}
         for name, like in self._like.items():
             if name not in tensors or tensors[name].shape != like.shape:
-                has = (
-                    f"has shape {tuple(tensors[name].shape)}" if name in tensors else "is not there"
-                )
+                has = f"has shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
                 raise BadInput(f"{name} of {whose} {has}, and the network's is {tuple(like.shape)}")
         return tensors
 
@@ -198,8 +199,8 @@ class UnlearnedModel(NamedTuple):
         """Format figures, verdict and utility, a line each."""
         if not self.utility:
             return str(self.figures)
-        beside = ", ".join(f"{value:.3f} {model}" for model, value in self.utility.items())
-        return f"{self.figures}\ntest {self.measure}: {beside}"
+        utility_texts = ", ".join(f"{value:.3f} {model}" for model, value in self.utility.items())
+        return f"{self.figures}\ntest {self.measure}: {utility_texts}"
 
 
 def unlearning(
@@ -235,32 +236,33 @@ def unlearning(
             margin.
 
     Examples:
+        >>> import fedaudit as fa
         >>> from torch import nn
         >>> import torch
         >>> generator = torch.Generator().manual_seed(1)
         >>> features, labels = torch.randn(200, 2, generator=generator), torch.arange(200) % 2
         >>> forgotten, unseen = (features[:100], labels[:100]), (features[100:], labels[100:])
         >>> model = nn.Linear(2, 2)
-        >>> result = unlearning(model, model, forgotten=forgotten, unseen=unseen)
+        >>> result = fa.unlearning(model, model, forgotten=forgotten, unseen=unseen)
 
     Source: See :func:`fedaudit.metrics.unlearned`.
     """
     require_margin(margin)
     samples = audit_samples({0: forgotten}, unseen)
-    beside = None if test is None else labelled_samples(test, "test")
+    test_samples = None if test is None else labelled_samples(test, "test")
     models = {"before": before, "after": after}
     models |= {} if retrained is None else {"retrained": retrained}
     scores, utility, right = {}, {}, dict[str, float]()
     unseen_ones = torch.from_numpy(samples.owner == NOBODY)
-    checked = samples.samples.take(unseen_ones) if beside is None else beside
+    checked = samples.samples.take(unseen_ones) if test_samples is None else test_samples
     for name, module in models.items():
         net = network_of(module, samples, task)
         model, net_task = net.shape.model, net.architecture.task
         outputs = outputs_of(model, samples.samples.features)
         scores[name] = -net_task.losses(outputs, samples.samples.targets).double().numpy()
-        if beside is not None:
+        if test_samples is not None:
             scores_of_samples = net_task.utility.of(
-                outputs_of(model, beside.features), beside.targets
+                outputs_of(model, test_samples.features), test_samples.targets
             )
             utility[name] = float(scores_of_samples.double().mean())
         if net_task.utility.name == "accuracy" and net_task.classes:

@@ -39,7 +39,7 @@ class NameTable:
         self._known, self._trained = frozenset(names), tuple(trained)
         self._longest = _MORE_CHARACTERS + max(map(len, self._known), default=0)
         self._most_keys = _TIMES_KEYS * len(self._known) + _MORE_KEYS
-        # Names that differ in wrappers alone can only be matched as they are.
+        # Names that differ only in wrappers must match exactly.
         self._unwrapped = dict[str, str]()
         self._shared = set[str]()
         for name in sorted(self._known):
@@ -117,8 +117,8 @@ class NameTable:
             )
         unknown = next(key for key, name in short.items() if name not in self._unwrapped)
         raise BadInput(
-            f"{whose} has {unknown[:200]!r}, which the model that was given to the recorder has "
-            f"not; it has {', '.join(self._trained[:6])} ..., and no prefix makes all names fit"
+            f"{whose} has {unknown[:200]!r}, which the model given to the recorder lacks; it has "
+            f"{', '.join(self._trained[:6])} ..., and no prefix makes all names match"
         )
 
 
@@ -139,7 +139,7 @@ def sent_names(module: nn.Module) -> dict[str, str]:
     """
     parts = ((path, part) for path, part in module.named_modules() if hasattr(part, "peft_config"))
     path, adapted = next(parts, ("", None))
-    # Whoever made such a network has imported it.
+    # Creating such a network requires the import.
     if adapted is None or "peft" not in sys.modules:
         return {}
     from peft import get_peft_model_state_dict
@@ -150,7 +150,7 @@ def sent_names(module: nn.Module) -> dict[str, str]:
     pairs = [
         (name, names_by_address[value.data_ptr()])
         for adapter in adapted.peft_config
-        # The default looks for the network on the internet.
+        # By default the function would look for the network on the internet.
         for name, value in get_peft_model_state_dict(
             adapted, adapter_name=adapter, save_embedding_layers=False
         ).items()

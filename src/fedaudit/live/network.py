@@ -26,7 +26,7 @@ Given: TypeAlias = nn.Module | Callable[[], nn.Module]
 _Hook: TypeAlias = Callable[[nn.Module, tuple[object, ...], object], Tensor]
 
 _GIVE = (
-    "give a torch.nn.Module, or what makes one without arguments; for a linear model of "
+    "give a torch.nn.Module, or a function that returns one; for a linear model of "
     "scikit-learn that is torch.nn.Linear(features, classes), whose parameters are [coef_, "
     "intercept_]"
 )
@@ -78,18 +78,18 @@ def _made(model: Given) -> tuple[nn.Module, Callable[[], nn.Module]]:
         except RuntimeError as error:
             raise BadInput(
                 f"the {type(model).__name__} that is given as model cannot be copied ({error}); "
-                "give the class or function that makes it"
+                "give the class or function that creates it"
             ) from error
         return module, partial(_drawn_anew, module)
     name = getattr(model, "__name__", type(model).__name__)
     try:
         result: object = model()
-    # A class that wants arguments; an object that cannot be called.
+    # The class needs arguments, or the object cannot be called.
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise BadInput(f"model is {name}, which makes no network ({reason}); {_GIVE}") from error
+        raise BadInput(f"model is {name}, which returns no network ({reason}); {_GIVE}") from error
     if not isinstance(result, nn.Module):
-        raise BadInput(f"model makes {type_of(result)}; {_GIVE}")
+        raise BadInput(f"model returns {type_of(result)}; {_GIVE}")
     return _plain(result), partial(_made_plain, model)
 
 
@@ -104,7 +104,7 @@ def _drawn_anew(like: nn.Module) -> nn.Module:
         parameters = [*part.parameters(recurse=False)]
         if parameters and not any(value.requires_grad for value in parameters):
             continue
-        # torch's attention and transformers have a private one.
+        # torch's attention and transformers have a private method.
         for name in ("reset_parameters", "_reset_parameters"):
             reset = getattr(part, name, None)
             if callable(reset):
@@ -113,10 +113,10 @@ def _drawn_anew(like: nn.Module) -> nn.Module:
     with torch.no_grad():
         for new, old in zip(module.parameters(), like.parameters(), strict=True):
             if not old.requires_grad:
-                # What is frozen was trained before, and is as much of the network as its layers.
+                # Frozen parameters were trained before and keep their values.
                 new.copy_(old)
             elif torch.equal(new, old) and _varies(old):
-                # With the spread of the old values, so that outputs keep their scale.
+                # With the old mean and standard deviation, so that outputs keep their scale.
                 new.normal_(float(old.mean()), float(old.std()))
     return module
 
@@ -179,13 +179,13 @@ def _named(outputs: object) -> object:
 def _logits_of(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
     logits = _named(outputs)
     if not isinstance(logits, Tensor):
-        raise BadInput(f"{type_of(module)} returned no logits, and did before")
+        raise BadInput(f"{type_of(module)} returned no logits, unlike before")
     return logits
 
 
 def _two_logits(module: nn.Module, args: tuple[object, ...], outputs: object) -> Tensor:
     if not isinstance(outputs, Tensor):
-        raise BadInput(f"{type_of(module)} returned no logit, and did before")
+        raise BadInput(f"{type_of(module)} returned no logit, unlike before")
     logit = outputs.reshape(-1)
     return torch.stack([torch.zeros_like(logit), logit], dim=1)
 
@@ -227,7 +227,7 @@ def refuse_probabilities(model: Model, samples: Samples) -> None:
     last = "softmax" if bool(((sums - 1).abs() < _SLACK).all()) else "sigmoid"
     raise BadInput(
         f"model {model.architecture.name!r} returns probabilities; {SUPPORTED}: give a subclass "
-        f"whose forward leaves the {last} out"
+        f"whose forward omits the {last}"
     )
 
 

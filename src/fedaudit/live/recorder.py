@@ -31,7 +31,7 @@ from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.uploads import Metric, metrics_in
-from fedaudit.live.beside import refuse_impossible
+from fedaudit.live.background import refuse_impossible
 from fedaudit.live.clients import (
     Attendance,
     ByClient,
@@ -101,7 +101,7 @@ class Recorder:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
         self._strict, self._warned, self._log = strict, set[str](), log
         place = device_named(device)
-        if measure == "beside":
+        if measure == "background":
             refuse_impossible(place)
         claimed = claim(folder, recording, samples)
         self.recording = claimed.model_copy(update={"is_closed": False})
@@ -113,7 +113,7 @@ class Recorder:
         )
         self._other_run = ""
         before = mended_round_log(folder)
-        # A round that failed may be told again.
+        # A failed round may be recorded again.
         self._past = {entry.round: entry for entry in before if not entry.failed}
         self._attendance = Attendance(
             {*clients, *self.recording.targets, *self.recording.sizes},
@@ -140,7 +140,7 @@ class Recorder:
         recording_text(self.recording, folder)
         if not before and not waiting:
             untrained = self._measuring.untrained()
-            # Of one that was begun before and stopped before its first round, not of this one.
+            # This replaces the files of an earlier run that stopped before its first round.
             write_untrained(folder, untrained, self.recording.key)
             write_audit(folder, samples, features=keep_samples)
         if self.recording != claimed or not (before or waiting):
@@ -165,7 +165,7 @@ class Recorder:
         try:
             self._close(finish=error is None)
         except Exception:
-            # The error that stops the loop is the one to be seen.
+            # The error that stops the loop takes precedence.
             if error is None:
                 raise
 
@@ -234,10 +234,10 @@ class Recorder:
                 }
             )
             self._ingest(entry, RoundData(sent, came.uploads, shares, after, entry.kept_out))
-        # Whatever it is: no audit may end another's training.
+        # Any error: an audit must not stop the training that it observes.
         except Exception as error:
             self._failed(index, entry, error)
-        # Of earlier rounds, after this one is safe.
+        # Earlier rounds are reported only after this one is stored.
         self._poll()
 
     def missed(
@@ -290,10 +290,7 @@ class Recorder:
         """
         if not self.has(index):
             return
-        text = (
-            f"round {index} was recorded before, and what is recorded is not replaced; give {what} "
-            "a folder of its own"
-        )
+        text = f"round {index} was recorded before and is not replaced; give {what} another folder"
         if self._strict:
             raise BadInput(text)
         self._warn(text, text)
@@ -362,7 +359,7 @@ class Recorder:
                 with suppress(BadInput):
                     new[usable_number(name, self.recording.targets)] = name[:200]
         if len(names) < MOST_CLIENTS and not new.keys() <= names.keys():
-            # More names than can be read back are shown as numbers: no round is lost for them.
+            # Clients beyond the limit are shown as numbers, instead of losing rounds.
             with suppress(BadInput):
                 self._restate(names=dict(islice((names | new).items(), MOST_CLIENTS)))
 
@@ -396,13 +393,13 @@ class Recorder:
         self, reported: ByClient[Mapping[str, float]], answered: Collection[ClientId]
     ) -> dict[ClientId, dict[Metric, float]]:
         """Return usable metrics of audited clients; a client may report anything."""
-        # A gradient is taken at the model that was sent, of which the upload says nothing.
+        # A gradient is computed at the model sent, while metrics are those of a trained model.
         if self._uploads == "gradients":
             return {}
         audited = {*self.recording.targets} & {*answered}
         metrics = dict[ClientId, dict[Metric, float]]()
         for client, values in reported.items():
-            # A metric that cannot be used costs no round.
+            # An unusable metric must not lose a round.
             with suppress(BadInput):
                 metrics[number_of(client)] = metrics_in(values)
         return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
@@ -435,7 +432,7 @@ class Recorder:
         self._measure(checked.round, entry)
         self._warn_of_faulty(entry.round, entry.excluded)
         if entry.note:
-            # If every audited client has answered, the other upload is of a client without audit.
+            # If every audited client has replied, the other upload is of a client without audit.
             all_audited = {*self.recording.targets} <= {*entry.answered}
             how = "is recorded without an upload" if all_audited else "is not recorded in full"
             self._warn(plain(f"round {entry.round} {how}: {entry.note}"), entry.note)
@@ -456,17 +453,17 @@ class Recorder:
         if entry.round in self._earlier:
             self._keep_conflict(
                 entry.round,
-                f"that of another run, with other {what}; of that run nothing more is measured",
+                f"that of another run, with other {what}; no more of that run is measured",
             )
             self._other_run = (
-                f"{text}: the folder holds another run, which is kept, and nothing of this one is "
-                "recorded from here on; give this run a folder of its own"
+                f"{text}: the folder has another run, which is kept, and this run is not recorded "
+                "from now on; give it another folder"
             )
             raise BadInput(self._other_run)
         self._keep_conflict(
             entry.round, f"its second version, with other {what}; the first is measured"
         )
-        text += " in this run, and these are kept; give each round a number of its own"
+        text += " in this run, and these are kept; give each round another number"
         if self._strict:
             raise BadInput(text)
         self._warn(text, text)
@@ -484,7 +481,7 @@ class Recorder:
         if fault and self._strict:
             raise BadInput(fault)
         if fault:
-            self._warn(fault, "nobody is audited")
+            self._warn(fault, "no client is audited")
 
     def _refuse_all(self, faulty: Mapping[ClientId, str]) -> NoReturn:
         client, reason = next(iter(sorted(faulty.items())))
@@ -506,8 +503,8 @@ class Recorder:
             return
         if self._waiting is not None and entry.round < self._waiting[1].round:
             raise BadInput(
-                f"it comes after round {self._waiting[1].round}, and where no uploads are seen a "
-                "round ends with the model that is sent next; tell of rounds in their order"
+                f"it comes after round {self._waiting[1].round}, and without uploads a round ends "
+                "with the next model that is sent; record rounds in their order"
             )
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -531,7 +528,7 @@ class Recorder:
         if layers:
             self._warn(
                 f"running statistics of {plain(named_few(layers))} are not in what clients send; "
-                "they are estimated for each model on audited samples, and the report says so; "
+                "they are estimated for each model on audited samples, as the report notes; "
                 "send the whole state dict to measure the clients' own",
                 "estimated statistics",
             )
@@ -565,31 +562,31 @@ class Recorder:
         if self._strict:
             raise error
         reason = str(error) or type(error).__name__
-        # Somebody else may have chosen the words: clients, nodes, those who name parameters.
+        # The text is untrusted, as clients and names of parameters may be part of it.
         text = plain(f"round {index} is not recorded: {reason}")
-        # Before the warning, which some loops have raised. A round that is there stays so.
+        # Noted before the warning, which a loop may turn into an error. A recorded round stays.
         if entry is not None and index not in self._past:
             self._failed_quietly(entry, text)
         if not self._past and not any(self._attendance.reasons.values()):
-            text += ". No round is recorded so far, and later ones will fail likewise"
+            text += ". No round is recorded so far, and later ones will fail in the same way"
         self._count(index, reason)
         self._warn(text, reason)
 
     def _warn(self, text: str, reason: str) -> None:
-        # What no round can be recorded for is said once, and not of every round.
+        # A reason that concerns all rounds is reported once.
         if reason in self._warned:
             return
         self._warned.add(reason)
         text = log_line(text)
         try:
             warnings.warn(f"fedaudit: {text}", RuntimeWarning, stacklevel=4)
-        # A loop that has warnings raised is not to end by ours.
+        # A loop that turns warnings into errors must not stop because of this one.
         except RuntimeWarning:
             with suppress(Exception):
                 self._log(f"warning: {text}")
 
     def _failed_quietly(self, entry: RoundEntry, note: str) -> None:
-        # A full disk is what may have been in the way in the first place.
+        # The disk may be full, which may also be the cause of the failure.
         with suppress(Exception):
             self._note(entry.logged(note=note[:2000]))
 
@@ -599,7 +596,7 @@ def _with_findings(entry: RoundEntry, answers: RoundData, checked: CheckedRound)
     excluded = {**entry.excluded, **checked.faulty}
     kept_out = {*entry.kept_out}
     if answers.after is not None and checked.after_is_finite:
-        # The mean of what is not finite is not: the model afterwards was made without it.
+        # The next model is finite, so it was aggregated without uploads that are not finite.
         kept_out |= {client for client, why in excluded.items() if NOT_FINITE in why}
     return entry.model_copy(
         update={
@@ -663,7 +660,7 @@ def record(
             a classifier of inputs alone needs.
         strict: Whether a round that cannot be recorded stops the loop. By default a warning is
             given, and the record lists the round as missing.
-        measure: "now" measures a round before the loop continues. "beside" leaves it to a
+        measure: "now" measures a round before the loop continues. "background" leaves it to a
             background process, for which a few rounds may wait, so that the loop only copies
             models. "after" stores all rounds and measures them when the recording is closed. The
             figures are the same.
@@ -678,13 +675,14 @@ def record(
         Damaged: The recording to continue cannot be read.
 
     Examples:
+        >>> import fedaudit as fa
         >>> from torch import nn
         >>> import torch
         >>> from fedaudit.live.audited import fair_split
         >>> data = {c: (torch.randn(60, 2), torch.arange(60) % 2) for c in (0, 1)}
-        >>> split = fair_split(data, audited=40)
+        >>> split = fa.fair_split(data, audited=40)
         >>> net = nn.Linear(2, 2)
-        >>> recorder = record(
+        >>> recorder = fa.record(
         ...     "runs/live", net, split.audit, attacks=["loss-series"], log=lambda line: None
         ... )
         >>> with recorder:
@@ -741,8 +739,8 @@ def _refuse_unlisted(what: str, value: str, allowed: tuple[str, ...]) -> None:
 def _task(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
     if not isinstance(task_like, str | Task) and not callable(task_like):
         raise BadInput(
-            "task is a name such as 'next-token', what fedaudit.tasks makes, or a loss of "
-            f"(outputs, targets); got {type_of(task_like)}"
+            f"task is {type_of(task_like)}; give a name such as 'next-token', a task from "
+            "fedaudit.tasks, or a loss of (outputs, targets)"
         )
     if isinstance(task_like, str):
         task = task_named(task_like, {})
@@ -756,8 +754,8 @@ def _task(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
         return task
     if task != CLASSIFICATION:
         raise BadInput(
-            f"loss is of classification, and the task {task.name!r} has one of its own; leave one "
-            "of them out"
+            f"loss is for classification, and the task {task.name!r} has its own loss; omit one of "
+            "them"
         )
     return classification_by(loss)
 

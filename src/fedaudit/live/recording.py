@@ -111,7 +111,7 @@ class Recording(Part):
 
 
 def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    raise RuntimeError("the loss of a recording was taken when it was made")
+    raise RuntimeError("the loss of a recording was computed when it was made")
 
 
 def recording_of(**said: object) -> Recording:
@@ -155,7 +155,7 @@ def read_recording(folder: Path) -> Recording:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise Damaged(f"{path} is no recording's ({wrong}); restore it") from error
+        raise Damaged(f"{path} is no recording ({wrong}); restore it") from error
 
 
 LOG_FILE = "rounds.jsonl"
@@ -236,8 +236,8 @@ def round_entry(
     except (TypeError, ValueError) as error:
         clients = ", ".join(repr(client) for client in [*asked, *answered][:_MOST_NAMED])
         raise BadInput(
-            f"rounds have whole numbers from 1 to {MAX_ROUND} and clients from 0, got round "
-            f"{index!r} of the clients {clients}; number them so"
+            f"got round {index!r} of the clients {clients}; give rounds whole numbers from 1 to "
+            f"{MAX_ROUND} and clients from 0"
         ) from error
 
 
@@ -253,7 +253,9 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
     """
     text = _log(folder)
     if text.count("\n") > MOST_ROUNDS:
-        raise Damaged(f"{folder / LOG_FILE} has over {MOST_ROUNDS:,} rounds; it is no recording's")
+        raise Damaged(
+            f"{folder / LOG_FILE} has over {MOST_ROUNDS:,} rounds; restore it from a copy"
+        )
     lines = text.split("\n")[:-1]
     try:
         entries = [RoundEntry.model_validate(parsed_json(line)) for line in lines]
@@ -279,7 +281,7 @@ def append_round(entry: RoundEntry, folder: Path) -> None:
         before = file.tell()
         _refuse_full(folder, before, before + len(line))
         if file.write(line) != len(line):
-            # Or the next line would go on in this one, and neither could be read.
+            # Otherwise the next line would continue this one, and neither could be read.
             file.truncate(before)
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -301,7 +303,7 @@ def _log(folder: Path) -> str:
     path = folder / LOG_FILE
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise BadInput(
-            f"{path} is a link or no regular file, so that no round would be kept; remove it, or "
+            f"{path} is a link or no regular file, so rounds could not be stored; remove it, or "
             "choose another folder"
         )
     if not path.exists():
@@ -309,6 +311,6 @@ def _log(folder: Path) -> str:
     try:
         return read_text(path, max_bytes=LONGEST_LOG)
     except TooLarge as error:
-        raise Damaged(f"{error}; it is no recording's") from error
+        raise Damaged(f"{error}; restore it from a copy") from error
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error}); restore it from a copy") from error

@@ -74,7 +74,7 @@ def round_of_uploads(
             _refuse_not_finite(exposed_client)
             names[client] = shape.moved(answers.uploads[client], whose="its upload")
             sound[client] = exposed_client
-        # Whatever it is: a client may send what it wants.
+        # Any error, since a client may send anything.
         except Exception as error:
             faulty[client] = str(error) or type(error).__name__
     moved, others = _usual_part(names, len(shape.model.params))
@@ -90,7 +90,7 @@ def round_of_uploads(
     weights = answers.weights or _usual_weights([*sound], sizes)
     used = {c: 0.0 if c in answers.kept_out else float(weights[c]) for c in sound}
     shares = _shares(used)
-    # Where the server kept all uploads out, its model stays as it was.
+    # If the server excluded all uploads, its model stays the same.
     after = _mean(sound, shares) if any(used.values()) else next(iter(bases.values()))
     is_given = False
     if answers.after is not None:

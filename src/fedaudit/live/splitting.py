@@ -228,8 +228,8 @@ def _pair(item: Any, how: _Reading) -> tuple[dict[str, Tensor], Tensor]:
     if not isinstance(item, tuple | list) or len(item) != 2:
         size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
         raise BadInput(
-            f"items of {whose} are {type_of(item)}{size}; they are to be pairs of features and "
-            "label, or dictionaries of what the model takes by name and the label"
+            f"items of {whose} are {type_of(item)}{size}; give pairs of features and label, or "
+            "dictionaries of the model's named inputs and the label"
         )
     return {"": _tensor(item[0], "features", whose)}, _tensor(item[1], "label", whose)
 
@@ -237,15 +237,15 @@ def _pair(item: Any, how: _Reading) -> tuple[dict[str, Tensor], Tensor]:
 def _tensor(value: Any, name: str, whose: str) -> Tensor:
     if not isinstance(value, Tensor | np.ndarray | np.generic | int | float | list | tuple):
         raise BadInput(
-            f"{name} of {whose} is {type_of(value)}; pass transform= that makes a tensor of it, "
-            "or name fields of numbers with features= and label="
+            f"{name} of {whose} is {type_of(value)}; pass transform= that returns a tensor, or "
+            "name fields of numbers with features= and label="
         )
     try:
         # A copy, since arrays of tables and files may not be writable.
         numbers = np.array(value) if isinstance(value, np.ndarray) else value
         return torch.as_tensor(numbers).detach().cpu()
     except (TypeError, ValueError) as error:
-        raise BadInput(f"{name} of {whose} holds no numbers ({error}); number them") from error
+        raise BadInput(f"{name} of {whose} is no number ({error}); encode it as numbers") from error
 
 
 def _of_table(table: Any, how: _Reading) -> Labelled:

@@ -115,7 +115,7 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
         try:
             outputs = task.read(task.called(module, in_model_dtype(few.features, model).clone()))
             task.losses(outputs, few.targets.clone()).mean().backward()  # type: ignore[no-untyped-call]
-        # Code of somebody else, which may train in another way: nothing is known of its buffers.
+        # Custom code may train in another way, so that nothing is known of its buffers.
         except Exception:
             return set(), set()
     buffers = {n: value for n, value in module.named_buffers() if n in model.buffers}
@@ -166,7 +166,7 @@ def with_estimates(
     for client, exposed_client in round.exposed.items():
         base, local = exposed_client.base, exposed_client.local
         if base is not None:
-            # One object a model that was sent: clients with the same one are comparable.
+            # One object for each model that was sent: clients with the same one are comparable.
             if id(base) not in bases:
                 bases[id(base)] = filled(base, everything)
             base = bases[id(base)]
@@ -213,7 +213,7 @@ def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.dev
         current = dict(module.named_buffers())
         values = {name: current[name].detach().cpu().clone() for name in missing}
     known_buffers = model.buffers | values
-    # The order of a model that has them all.
+    # In the order of a complete model.
     order = [name for name in current if name in known_buffers]
     missing = [name for name in known_buffers if name not in current]
     return replace(model, buffers={name: known_buffers[name] for name in (*order, *missing)})
@@ -229,12 +229,12 @@ def array_from(read: Callable[[], object]) -> np.ndarray:
     """Read an untrusted array; ``read`` must execute nothing in it."""
     try:
         array = read()
-    # Headers are parsed as Python's, archives opened: what these raise is of many kinds.
+    # Parsing headers and opening archives can raise many kinds of errors.
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise BadInput(f"what should be an array is none ({reason})") from error
+        raise BadInput(f"an array cannot be read ({reason})") from error
     if not isinstance(array, np.ndarray):
-        raise BadInput(f"what should be an array is {type_of(array)}")
+        raise BadInput(f"an array is {type_of(array)}")
     return array
 
 
@@ -249,7 +249,7 @@ def tensor_of(value: object, what: str) -> Tensor:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(_usual(value))
         sound = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
         tensor = tensor.cpu()
-    # NumPy's texts, dates and records; tensors without memory.
+    # Raised for NumPy's texts, dates and records, and for tensors without memory.
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
@@ -273,7 +273,7 @@ Weights: TypeAlias = nn.Module | Model | Mapping[str, Array] | Sequence[Array]
 """A module, a state dict, or its values in their order (as Flower's clients send them)."""
 
 _PART_ONLY = (
-    "where clients send a part of the network alone (adapters such as LoRA), give it by name, or "
+    "if clients send only a part of the network (adapters such as LoRA), give it by name, or "
     "freeze the rest in the model given to the recorder"
 )
 
@@ -330,7 +330,7 @@ class Shape:
         for name, value in self._frozen.items():
             if name in named:
                 tensor = _like(named, name, value, whose)
-                # What is as the recorder knows it need not be kept for each client.
+                # Values that the recorder knows need not be stored for each client.
                 usual = torch.equal(tensor, value) and name not in base.buffers
                 buffers |= {} if usual else {name: tensor}
             elif name in base.buffers:
@@ -355,7 +355,7 @@ class Shape:
                 buffers[name] = base.buffers[name].clone()
         lacking = (self.unsent.declared & self.unsent.statistics) - named.keys()
         if lacking and self.unsent.are_untrained(buffers):
-            # A declared layer that the recorder knows untrained only: better estimated.
+            # A declared layer that the recorder knows only untrained is estimated instead.
             buffers = {n: v for n, v in buffers.items() if n not in self.unsent.statistics}
         return buffers
 
@@ -421,7 +421,7 @@ class Shape:
         if isinstance(weights, Model):
             return {**weights.params, **weights.buffers}
         if isinstance(weights, nn.Module):
-            # A module also has the buffers that its state dict leaves out.
+            # A module also has the buffers that its state dict omits.
             return self._by_own_names(dict(weights.named_buffers()) | weights.state_dict(), whose)
         if isinstance(weights, Mapping):
             return self._by_own_names(weights, whose)
@@ -496,7 +496,7 @@ def _are_equal(value: Array, other: Array, what: str) -> bool:
     first, second = tensor_of(value, what), tensor_of(other, what)
     if first.data_ptr() == second.data_ptr() and first.stride() == second.stride():
         return first.shape == second.shape
-    # Values that are not numbers are refused with their own reason.
+    # NaN counts as equal here, since it is refused elsewhere with another message.
     return first.shape == second.shape and torch.allclose(
         first.to(second.dtype), second, rtol=0, atol=0, equal_nan=True
     )
@@ -524,7 +524,7 @@ def _like(named: Mapping[str, Array], name: str, like: Tensor, whose: str) -> Te
             f"{like.dtype}; send numbers with a fractional part"
         )
     try:
-        # A copy, since the loop may change its own in place.
+        # A copy, since the loop may change the original in place.
         return tensor.to(like.dtype, copy=True).contiguous()
     except RuntimeError as error:
         raise BadInput(

@@ -20,7 +20,8 @@ class OptimisticAccuracy(NamedTuple):
         note: Warning to print next to the value.
 
     Examples:
-        >>> best_balanced_accuracy([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).note
+        >>> import fedaudit as fa
+        >>> fa.metrics.best_balanced_accuracy([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).note
         'optimistic: threshold chosen on the same samples'
     """
 
@@ -42,6 +43,7 @@ class HeldOutAccuracy(IntervalEstimate[float]):
     Examples:
         >>> import numpy as np
         >>> scores, is_member = np.arange(40), np.arange(40) >= 20
+        >>> from fedaudit.metrics import held_out_balanced_accuracy
         >>> held_out_balanced_accuracy(scores, is_member, rng=np.random.default_rng(0)).value
         0.9
     """
@@ -100,6 +102,7 @@ def balanced_accuracy(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> from fedaudit.metrics import balanced_accuracy
         >>> balanced_accuracy([0.9, 0.4, 0.6, 0.1], [True, True, False, False], threshold=0.3)
         0.75
     """
@@ -124,6 +127,7 @@ def best_balanced_accuracy(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> O
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> from fedaudit.metrics import best_balanced_accuracy
         >>> best = best_balanced_accuracy([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
         >>> best.value, best.threshold
         (0.75, 0.9)
@@ -152,6 +156,7 @@ def held_out_balanced_accuracy(
         BadInput: Fewer than two samples on a side, or bad scores.
 
     Examples:
+        >>> from fedaudit.metrics import held_out_balanced_accuracy
         >>> import numpy as np
         >>> scores, is_member = np.arange(40), np.arange(40) >= 20
         >>> held_out = held_out_balanced_accuracy(scores, is_member, rng=np.random.default_rng(0))

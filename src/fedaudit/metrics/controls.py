@@ -33,6 +33,7 @@ class PermutationNull(Limits[float]):
     Examples:
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(40) < 20
+        >>> from fedaudit.metrics import permuted_membership
         >>> permuted_membership(rng.normal(size=40), is_member, rng=rng, permutations=100).passed
         True
     """
@@ -76,6 +77,7 @@ def permuted_membership(
         BadInput: Too few permutations, or bad scores.
 
     Examples:
+        >>> from fedaudit.metrics import permuted_membership
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(40) < 20
         >>> null = permuted_membership(is_member * 1.0, is_member, rng=rng, permutations=99)
@@ -125,7 +127,8 @@ class BlindClassifier:
         most_samples: Largest number of samples; of more, each side is subsampled at random.
 
     Examples:
-        >>> BlindClassifier(components=10)
+        >>> import fedaudit as fa
+        >>> fa.metrics.BlindClassifier(components=10)
         BlindClassifier(components=10, trained_on=0.5, most_samples=4000)
     """
 
@@ -156,10 +159,11 @@ class BlindResult(Limits[float]):
         n_nonmembers: Number of non-members scored.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> is_member = np.arange(80) < 40
         >>> features = np.column_stack([is_member, np.arange(80) % 7])
-        >>> blind_classifier(features, is_member, rng=np.random.default_rng(0)).shifted
+        >>> fa.metrics.blind_classifier(features, is_member, rng=np.random.default_rng(0)).shifted
         True
     """
 
@@ -199,10 +203,11 @@ def blind_classifier(
         BadInput: Inputs that are not finite, or fewer than four samples on a side.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> is_member = np.arange(80) < 40
         >>> features = np.column_stack([is_member, np.arange(80) % 7])
-        >>> blind = blind_classifier(features, is_member, rng=np.random.default_rng(0))
+        >>> blind = fa.metrics.blind_classifier(features, is_member, rng=np.random.default_rng(0))
         >>> blind.auc, blind.shifted
         (1.0, True)
 
@@ -346,10 +351,11 @@ def redraw(
         BadInput: The mask has another length than the samples axis.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> values = np.arange(6.0).reshape(1, 1, 6)
         >>> is_member = np.array([True, True, False, False, False, False])
-        >>> dealt = redraw(values, is_member, rng=np.random.default_rng(0))
+        >>> dealt = fa.metrics.redraw(values, is_member, rng=np.random.default_rng(0))
         >>> dealt[0, 0, :2].tolist(), sorted(dealt[0, 0, 2:].tolist())
         ([0.0, 1.0], [2.0, 3.0, 4.0, 5.0])
 

@@ -52,7 +52,8 @@ class AucInterval(IntervalEstimate[float]):
     interval would be too narrow.
 
     Examples:
-        >>> auc_interval([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).value
+        >>> import fedaudit as fa
+        >>> fa.metrics.auc_interval([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).value
         0.75
     """
 
@@ -65,6 +66,7 @@ class AucDifference(IntervalEstimate[float]):
         p_value: Two-sided p-value of the null hypothesis of no difference.
 
     Examples:
+        >>> from fedaudit.metrics import compare_auc
         >>> compare_auc([3, 1, 2, 0], [3, 2, 1, 0], is_member=[True, True, False, False]).value
         -0.25
     """
@@ -107,10 +109,11 @@ def auc_interval(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> interval = auc_interval(scores, is_member)
+        >>> interval = fa.metrics.auc_interval(scores, is_member)
         >>> round(interval.value, 3), round(interval.low, 3), round(interval.high, 3)
         (0.784, 0.682, 0.86)
 
@@ -201,6 +204,7 @@ def clustered_auc(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> from fedaudit.metrics import clustered_auc
         >>> import numpy as np
         >>> scores, is_member = np.arange(8), np.arange(8) >= 4
         >>> interval = clustered_auc(scores, is_member, np.array([0, 0, 1, 1, 2, 2, 3, 3]))
@@ -277,10 +281,11 @@ def compare_auc(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> difference = compare_auc(scores, rng.normal(size=100), is_member=is_member)
+        >>> difference = fa.metrics.compare_auc(scores, rng.normal(size=100), is_member=is_member)
         >>> round(difference.value, 3), round(difference.low, 3)
         (0.218, 0.079)
 

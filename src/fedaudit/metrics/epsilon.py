@@ -27,6 +27,7 @@ class EpsilonBound(NamedTuple):
         method: How the bound was computed, with delta and confidence.
 
     Examples:
+        >>> from fedaudit.metrics import Guesses, one_run_bound
         >>> round(one_run_bound(Guesses(made=100, correct=90, samples=200)).ceiling, 3)
         3.493
     """
@@ -46,6 +47,7 @@ class Counts(NamedTuple):
         nonmembers: Number of non-members.
 
     Examples:
+        >>> from fedaudit.metrics import Counts, clopper_pearson_epsilon
         >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
         >>> round(clopper_pearson_epsilon(counts).value, 3)
         1.988
@@ -76,6 +78,7 @@ def clopper_pearson_epsilon(
         BadInput: Counts, delta or alpha out of range.
 
     Examples:
+        >>> from fedaudit.metrics import Counts, clopper_pearson_epsilon
         >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
         >>> bound = clopper_pearson_epsilon(counts)
         >>> round(bound.value, 3), round(bound.ceiling, 3)
@@ -105,6 +108,7 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
         BadInput: Counts, delta or alpha out of range.
 
     Examples:
+        >>> from fedaudit.metrics import Counts, gaussian_epsilon
         >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
         >>> bound = gaussian_epsilon(counts, delta=1e-5)
         >>> round(bound.value, 3), round(bound.ceiling, 3)
@@ -198,6 +202,7 @@ class Guesses(NamedTuple):
         samples: Number of samples whose membership a coin decided.
 
     Examples:
+        >>> from fedaudit.metrics import Guesses, one_run_bound
         >>> round(one_run_bound(Guesses(made=100, correct=90, samples=200)).value, 3)
         1.631
     """
@@ -232,9 +237,10 @@ def one_run_epsilon(
             implausible for fair coins, or bad scores.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> scores, is_member = np.arange(100), np.arange(100) >= 50
-        >>> bound = one_run_epsilon(scores, is_member, guesses=40)
+        >>> bound = fa.metrics.one_run_epsilon(scores, is_member, guesses=40)
         >>> round(bound.value, 3), round(bound.ceiling, 3)
         (2.554, 2.554)
 
@@ -301,7 +307,8 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
         BadInput: Counts, delta or alpha out of range.
 
     Examples:
-        >>> bound = one_run_bound(Guesses(made=100, correct=90, samples=200))
+        >>> import fedaudit as fa
+        >>> bound = fa.metrics.one_run_bound(fa.metrics.Guesses(made=100, correct=90, samples=200))
         >>> round(bound.value, 3), round(bound.ceiling, 3)
         (1.631, 3.493)
 
@@ -343,6 +350,7 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
         BadInput: Counts, delta or alpha out of range.
 
     Examples:
+        >>> from fedaudit.metrics import Guesses, one_run_gaussian_bound
         >>> bound = one_run_gaussian_bound(Guesses(made=100, correct=90, samples=200), delta=1e-5)
         >>> round(bound.value, 3), round(bound.ceiling, 3)
         (3.144, 7.147)

@@ -32,6 +32,7 @@ class GroupAuc(Limits[float | None]):
 
     Examples:
         >>> import numpy as np
+        >>> from fedaudit.metrics import auc_by_group
         >>> auc_by_group([3, 1, 2, 0], [True, True, False, False], groups=np.zeros(4, int))[0].value
         0.75
     """
@@ -50,7 +51,8 @@ class SingledOut(NamedTuple):
         above_nonmembers: Share of non-members that it scores above.
 
     Examples:
-        >>> most_exposed([3, 1, 2, 0], [True, True, False, False], top=1)
+        >>> import fedaudit as fa
+        >>> fa.metrics.most_exposed([3, 1, 2, 0], [True, True, False, False], top=1)
         [SingledOut(position=0, above_nonmembers=1.0)]
     """
 
@@ -77,10 +79,11 @@ def auc_by_group(
         BadInput: Lengths differ or a score is NaN.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> scores, is_member = np.arange(8), np.arange(8) % 2 == 1
         >>> classes = np.array([0, 0, 0, 0, 1, 1, 1, 1])
-        >>> [group.value for group in auc_by_group(scores, is_member, groups=classes)]
+        >>> [group.value for group in fa.metrics.auc_by_group(scores, is_member, groups=classes)]
         [0.75, 0.75]
     """
     values, truth = _grouped(scores, is_member, groups)
@@ -110,9 +113,10 @@ def auc_by_owner(
         BadInput: Lengths differ or a score is NaN.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> scores, owners = [0.9, 0.8, 0.7, 0.6, 0.95, 0.5], np.array([0, 0, 1, 1, 2, 2])
-        >>> clients = auc_by_owner(scores, owners == 0, owners=owners)
+        >>> clients = fa.metrics.auc_by_owner(scores, owners == 0, owners=owners)
         >>> [(client.group, client.value) for client in clients]
         [(1, 1.0), (2, 0.5)]
     """
@@ -142,7 +146,8 @@ def above_nonmembers(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
-        >>> above_nonmembers([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).tolist()
+        >>> import fedaudit as fa
+        >>> fa.metrics.above_nonmembers([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).tolist()
         [1.0, 0.5]
     """
     members, nonmembers = sides(scores, is_member)
@@ -163,6 +168,7 @@ def most_exposed(
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
+        >>> from fedaudit.metrics import most_exposed
         >>> [member.position for member in most_exposed([3, 1, 2, 0], [True, True, False, False])]
         [0, 1]
     """

@@ -22,7 +22,8 @@ class Holm(NamedTuple):
         significant: Whether each test is significant at the chosen error.
 
     Examples:
-        >>> holm([0.01, None, 0.04, 0.03]).significant
+        >>> import fedaudit as fa
+        >>> fa.metrics.holm([0.01, None, 0.04, 0.03]).significant
         (True, None, False, False)
     """
 
@@ -49,7 +50,8 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
-        >>> round(above_chance([0.9, 0.8, 0.7, 0.2], [True, True, True, False]), 3)
+        >>> import fedaudit as fa
+        >>> round(fa.metrics.above_chance([0.9, 0.8, 0.7, 0.2], [True, True, True, False]), 3)
         0.25
     """
     members, nonmembers = sides(scores, is_member)
@@ -79,7 +81,8 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
         BadInput: Counts that do not fit together.
 
     Examples:
-        >>> round(rate_above_chance(5, 100, allowed=1, nonmembers=100), 3)
+        >>> import fedaudit as fa
+        >>> round(fa.metrics.rate_above_chance(5, 100, allowed=1, nonmembers=100), 3)
         0.106
     """
     if not (0 <= true_positives <= members and 0 <= allowed <= nonmembers):
@@ -104,7 +107,8 @@ def combined(p_values: Sequence[float]) -> float:
         BadInput: No p-values, or one out of range.
 
     Examples:
-        >>> round(combined([0.04, 0.10, 0.20]), 3)
+        >>> import fedaudit as fa
+        >>> round(fa.metrics.combined([0.04, 0.10, 0.20]), 3)
         0.027
 
     Source: Fisher, Statistical Methods for Research Workers, 1925, section 21.1.
@@ -133,7 +137,8 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
         BadInput: A p-value or alpha out of range.
 
     Examples:
-        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03]).adjusted]
+        >>> import fedaudit as fa
+        >>> [round(p, 3) for p in fa.metrics.holm([0.01, 0.04, 0.03]).adjusted]
         [0.03, 0.06, 0.06]
 
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.

@@ -36,7 +36,8 @@ class ConfidenceLimits(NamedTuple):
     """Lower and upper confidence limit.
 
     Examples:
-        >>> [round(limit, 3) for limit in clopper_pearson(9, 10)]
+        >>> import fedaudit as fa
+        >>> [round(limit, 3) for limit in fa.metrics.clopper_pearson(9, 10)]
         [0.555, 0.997]
     """
 
@@ -63,7 +64,8 @@ class SeedMean(IntervalEstimate[float | None]):
         seeds: Number of runs.
 
     Examples:
-        >>> round(over_further_runs([0.61, 0.63, 0.60, 0.64, 0.62]).value, 3)
+        >>> import fedaudit as fa
+        >>> round(fa.metrics.over_further_runs([0.61, 0.63, 0.60, 0.64, 0.62]).value, 3)
         0.62
     """
 
@@ -95,7 +97,8 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
         BadInput: No trials, or more successes than trials.
 
     Examples:
-        >>> round(lower_limit(9, 10), 3)
+        >>> import fedaudit as fa
+        >>> round(fa.metrics.lower_limit(9, 10), 3)
         0.606
 
     Source: Clopper and Pearson, The use of confidence or fiducial limits, 1934.
@@ -118,8 +121,9 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
         BadInput: No trials, or more successes than trials.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
-        >>> limits = counted_limits(9, 10)(np.array([0.025]))
+        >>> limits = fa.metrics.counted_limits(9, 10)(np.array([0.025]))
         >>> limits.low.round(3).tolist(), limits.high.round(3).tolist()
         ([0.555], [0.997])
     """
@@ -151,7 +155,8 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
         The limit, in [0, 1].
 
     Examples:
-        >>> round(upper_limit(1, 10), 3)
+        >>> import fedaudit as fa
+        >>> round(fa.metrics.upper_limit(1, 10), 3)
         0.394
     """
     require_confidence(confidence)
@@ -175,7 +180,8 @@ def clopper_pearson(
         BadInput: No trials, or more successes than trials.
 
     Examples:
-        >>> low, high = clopper_pearson(9, 10)
+        >>> import fedaudit as fa
+        >>> low, high = fa.metrics.clopper_pearson(9, 10)
         >>> round(low, 3), round(high, 3)
         (0.555, 0.997)
 
@@ -202,6 +208,7 @@ def summed(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
         BadInput: No runs.
 
     Examples:
+        >>> from fedaudit.metrics import Limited, summed
         >>> low, high = summed([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
         >>> round(low, 3), round(high, 3)
         (0.579, 0.721)
@@ -230,6 +237,7 @@ def averaged(parts: Sequence[Limited[float]]) -> ConfidenceLimits:
         BadInput: No figures.
 
     Examples:
+        >>> from fedaudit.metrics import Limited, averaged
         >>> low, high = averaged([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
         >>> round(low, 3), round(high, 3)
         (0.55, 0.75)
@@ -261,6 +269,7 @@ def held_together(
         BadInput: No runs, or a confidence out of range.
 
     Examples:
+        >>> from fedaudit.metrics import counted_limits, held_together
         >>> low, high = held_together([counted_limits(30, 100), counted_limits(40, 100)])
         >>> round(low, 3), round(high, 3)
         (0.274, 0.433)
@@ -359,7 +368,8 @@ def over_further_runs(
         BadInput: Fewer than five runs, or a value that is not finite.
 
     Examples:
-        >>> mean = over_further_runs([0.61, 0.63, 0.60, 0.64, 0.62])
+        >>> import fedaudit as fa
+        >>> mean = fa.metrics.over_further_runs([0.61, 0.63, 0.60, 0.64, 0.62])
         >>> round(mean.value, 3), round(mean.low, 3), round(mean.high, 3)
         (0.62, 0.6, 0.64)
     """
@@ -424,9 +434,10 @@ def bootstrap_over_seeds(
         BadInput: Fewer than ten runs, or a value that is not finite.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> values = [0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.02, 0.03, 0.04, 0.10]
-        >>> mean = bootstrap_over_seeds(values, rng=np.random.default_rng(0))
+        >>> mean = fa.metrics.bootstrap_over_seeds(values, rng=np.random.default_rng(0))
         >>> round(mean.value, 3), mean.low < 0.02 < mean.high
         (0.02, True)
     """

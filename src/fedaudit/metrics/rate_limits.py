@@ -41,7 +41,8 @@ class Share(Limited[float]):
         total: Number of samples.
 
     Examples:
-        >>> share(9, 10).value
+        >>> import fedaudit as fa
+        >>> fa.metrics.share(9, 10).value
         0.9
     """
 
@@ -61,6 +62,7 @@ class CalibratedTpr(NamedTuple):
     Examples:
         >>> import numpy as np
         >>> scores, is_member = np.arange(80), np.arange(80) >= 40
+        >>> from fedaudit.metrics import calibrated_tpr
         >>> calibrated_tpr(scores, is_member, 0.1, rng=np.random.default_rng(0)).tpr.value
         1.0
     """
@@ -86,7 +88,8 @@ def share(count: int, total: int, *, confidence: float = 0.95) -> Share:
         BadInput: ``total`` is 0, or below ``count``.
 
     Examples:
-        >>> counted = share(9, 10)
+        >>> import fedaudit as fa
+        >>> counted = fa.metrics.share(9, 10)
         >>> counted.value, round(counted.low, 3), round(counted.high, 3)
         (0.9, 0.555, 0.997)
     """
@@ -107,7 +110,8 @@ def n_needed(fpr: float) -> int:
         BadInput: The rate is not in (0, 1].
 
     Examples:
-        >>> n_needed(0.01)
+        >>> import fedaudit as fa
+        >>> fa.metrics.n_needed(0.01)
         100
     """
     if not 0 < fpr <= 1:
@@ -130,7 +134,8 @@ def inconclusive(fpr: float, n_nonmembers: int) -> str | None:
         BadInput: The rate is not in (0, 1].
 
     Examples:
-        >>> inconclusive(0.01, n_nonmembers=60)
+        >>> import fedaudit as fa
+        >>> fa.metrics.inconclusive(0.01, n_nonmembers=60)
         'inconclusive: needs 40 more non-members'
     """
     missing = n_needed(fpr) - n_nonmembers
@@ -155,7 +160,8 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
         BadInput: The rate is not in (0, 1).
 
     Examples:
-        >>> n_to_certify(0.01), n_to_certify(0.01, false_positives=2)
+        >>> import fedaudit as fa
+        >>> fa.metrics.n_to_certify(0.01), fa.metrics.n_to_certify(0.01, false_positives=2)
         (299, 628)
     """
     if not 0 < fpr < 1:
@@ -185,7 +191,8 @@ def true_fpr_range(fpr: float, n_nonmembers: int, *, confidence: float = 0.95) -
         BadInput: The rate is out of range, or there are no non-members.
 
     Examples:
-        >>> low, high = true_fpr_range(0.01, n_nonmembers=1000)
+        >>> import fedaudit as fa
+        >>> low, high = fa.metrics.true_fpr_range(0.01, n_nonmembers=1000)
         >>> round(low, 4), round(high, 4)
         (0.0055, 0.0183)
     """
@@ -226,9 +233,10 @@ def calibrated_tpr(
             scores.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> scores, is_member = np.arange(80), np.arange(80) >= 40
-        >>> rates = calibrated_tpr(scores, is_member, 0.1, rng=np.random.default_rng(0))
+        >>> rates = fa.metrics.calibrated_tpr(scores, is_member, 0.1, rng=np.random.default_rng(0))
         >>> rates.tpr.value, round(rates.tpr.low, 3)
         (1.0, 0.832)
     """
@@ -277,7 +285,8 @@ class RateLimits(Limits[float]):
         needs: Additional non-members needed for a lower limit above 0; 0 if there are enough.
 
     Examples:
-        >>> rate_limits([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.01).needs
+        >>> import fedaudit as fa
+        >>> fa.metrics.rate_limits([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.01).needs
         372
     """
 
@@ -317,10 +326,11 @@ def rate_limits(
         BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> limits = rate_limits(scores, is_member, 0.1)
+        >>> limits = fa.metrics.rate_limits(scores, is_member, 0.1)
         >>> round(limits.low, 3), round(limits.high, 3)
         (0.097, 0.694)
 
@@ -358,10 +368,11 @@ def limits_at_threshold(
         BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> low, high = limits_at_threshold(scores, is_member, 0.1)
+        >>> low, high = fa.metrics.limits_at_threshold(scores, is_member, 0.1)
         >>> round(low, 3), round(high, 3)
         (0.179, 0.446)
 
@@ -389,10 +400,11 @@ def lower_rate_limit(
         BadInput: As ``rate_limits``.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> round(lower_rate_limit(scores, is_member, 0.1), 3)
+        >>> round(fa.metrics.lower_rate_limit(scores, is_member, 0.1), 3)
         0.105
     """
     return _lower_of_sides(sides(scores, is_member), fpr, confidence=confidence)
@@ -416,10 +428,11 @@ def upper_rate_limit(
         The limit, in [0, 1].
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> round(upper_rate_limit(scores, is_member, 0.1), 3)
+        >>> round(fa.metrics.upper_rate_limit(scores, is_member, 0.1), 3)
         0.681
     """
     return _upper_of_sides(sides(scores, is_member), fpr, confidence=confidence)
@@ -439,6 +452,7 @@ def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) 
         BadInput: As ``rate_limits``. A rate out of range is reported when the function is called.
 
     Examples:
+        >>> from fedaudit.metrics import limits_of_rate
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
@@ -502,7 +516,8 @@ def n_to_bound(fpr: float, *, confidence: float) -> int:
         BadInput: An argument is out of range.
 
     Examples:
-        >>> n_to_bound(0.01, confidence=0.975)
+        >>> import fedaudit as fa
+        >>> fa.metrics.n_to_bound(0.01, confidence=0.975)
         374
     """
     _require(fpr, confidence)

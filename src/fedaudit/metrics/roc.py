@@ -290,6 +290,7 @@ class Roc:
         n_nonmembers: Number of non-members.
 
     Examples:
+        >>> from fedaudit.metrics import roc_curve
         >>> roc_curve([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).thresholds.tolist()
         [inf, 0.9, 0.6, 0.4, 0.1]
     """
@@ -312,7 +313,8 @@ class TprAtFpr(NamedTuple):
         false_positives: Non-members flagged.
 
     Examples:
-        >>> tpr_at_fpr([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.5).tpr
+        >>> import fedaudit as fa
+        >>> fa.metrics.tpr_at_fpr([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.5).tpr
         1.0
     """
 
@@ -334,7 +336,8 @@ def roc_curve(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> Roc:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
-        >>> curve = roc_curve([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
+        >>> import fedaudit as fa
+        >>> curve = fa.metrics.roc_curve([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
         >>> curve.fpr.tolist()
         [0.0, 0.0, 0.5, 0.5, 1.0]
         >>> curve.tpr.tolist()
@@ -367,7 +370,8 @@ def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
         BadInput: Lengths differ, a score is NaN, or a side is empty.
 
     Examples:
-        >>> auc([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
+        >>> import fedaudit as fa
+        >>> fa.metrics.auc([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
         0.75
     """
     members, nonmembers = ranked(sides(scores, is_member))
@@ -406,7 +410,8 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
         BadInput: Lengths differ, a score is NaN, a side is empty, or the rate is not a share.
 
     Examples:
-        >>> point = tpr_at_fpr([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.1)
+        >>> import fedaudit as fa
+        >>> point = fa.metrics.tpr_at_fpr([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.1)
         >>> point.tpr, point.realised_fpr, point.threshold
         (0.5, 0.0, 0.9)
     """
@@ -444,9 +449,10 @@ def thin(roc: Roc, points: int) -> Roc:
         BadInput: ``points`` is below 10.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
-        >>> curve = roc_curve(np.arange(1000), np.arange(1000) % 2 == 1)
-        >>> len(curve.fpr), len(thin(curve, 20).fpr) <= 20
+        >>> curve = fa.metrics.roc_curve(np.arange(1000), np.arange(1000) % 2 == 1)
+        >>> len(curve.fpr), len(fa.metrics.thin(curve, 20).fpr) <= 20
         (1001, True)
     """
     if points < 10:

@@ -82,6 +82,7 @@ def stratified_auc(
         BadInput: Lengths differ, a score is NaN, or no stratum has both members and non-members.
 
     Examples:
+        >>> from fedaudit.metrics import stratified_auc
         >>> clients = [0, 0, 1, 1]
         >>> interval = stratified_auc([0.3, 0.2, 0.9, 0.8], [True, False, True, False], clients)
         >>> interval.value, round(interval.low, 3)
@@ -129,9 +130,10 @@ def stratified_above_chance(
         BadInput: As in :func:`stratified_auc`.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> scores, is_member = np.arange(12), np.arange(12) % 2 == 1
-        >>> round(stratified_above_chance(scores, is_member, np.arange(12) // 4), 3)
+        >>> round(fa.metrics.stratified_above_chance(scores, is_member, np.arange(12) // 4), 3)
         0.132
 
     Source: van Elteren 1960.
@@ -172,6 +174,7 @@ def scaled_within(
 
     Examples:
         >>> import numpy as np
+        >>> from fedaudit.metrics import scaled_within
         >>> scaled_within(np.array([1.0, 2.0, 3.0, 10.0, 20.0, 30.0]), [0, 0, 0, 1, 1, 1]).tolist()
         [-1.0, 0.0, 1.0, -1.0, 0.0, 1.0]
     """
@@ -227,10 +230,11 @@ def matched_in_class(
         True for each chosen sample. All are False if no class has both members and non-members.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> labels = np.array([0, 0, 0, 1, 0, 1, 1, 1])
         >>> is_member = np.arange(8) < 4
-        >>> chosen = matched_in_class(labels, is_member, rng=np.random.default_rng(0))
+        >>> chosen = fa.metrics.matched_in_class(labels, is_member, rng=np.random.default_rng(0))
         >>> [np.bincount(labels[chosen & side]).tolist() for side in (is_member, ~is_member)]
         [[1, 1], [1, 1]]
     """
@@ -298,9 +302,10 @@ def labels_alone_auc(
         two members or fewer than two non-members.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> labels, is_member = np.arange(40) // 20, np.arange(40) < 20
-        >>> labels_alone_auc(labels, is_member, rng=np.random.default_rng(0))
+        >>> fa.metrics.labels_alone_auc(labels, is_member, rng=np.random.default_rng(0))
         1.0
     """
     truth = as_truth(is_member, len(labels))

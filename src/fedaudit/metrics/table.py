@@ -142,6 +142,7 @@ class Metric:
         resamples: Number of bootstrap resamples behind the interval.
 
     Examples:
+        >>> from fedaudit.metrics import Metric
         >>> import numpy as np
         >>> gap = Metric(lambda scores, truth: scores[truth].mean() - scores[~truth].mean())
         >>> float(gap.of(np.array([3.0, 2.0, 1.0]), np.array([True, True, False])))

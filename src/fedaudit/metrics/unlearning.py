@@ -38,8 +38,9 @@ class Unlearned(NamedTuple):
             or "model destroyed" for a model that no longer predicts.
 
     Examples:
+        >>> import fedaudit as fa
         >>> before, after, forgotten = [3, 2, 1, 0], [1, 0, 1, 0], [True, True, False, False]
-        >>> unlearned(before, after, is_forgotten=forgotten).before.value
+        >>> fa.metrics.unlearned(before, after, is_forgotten=forgotten).before.value
         1.0
     """
 
@@ -106,10 +107,11 @@ def unlearned(
             out of range.
 
     Examples:
+        >>> import fedaudit as fa
         >>> before = [*range(100)]
         >>> after = [0, 1] * 50
         >>> forgotten = [False] * 50 + [True] * 50
-        >>> unlearned(before, after, is_forgotten=forgotten, margin=0.2).verdict
+        >>> fa.metrics.unlearned(before, after, is_forgotten=forgotten, margin=0.2).verdict
         'forgotten'
 
     Source: Schuirmann 1987 (two one-sided tests); Chen et al. 2021, When Machine Unlearning
@@ -177,12 +179,13 @@ def unlearning_verdict(
 
 def verdict_words(verdict: str, margin: float) -> str:
     """Describe a verdict in a sentence."""
+    # Results store these sentences, and results.unlearning reads the verdict from their beginnings.
     return {
         FORGOTTEN: f"forgotten as far as this score measures: within ±{margin:g} of the reference",
         NOT_FORGOTTEN: "not forgotten: more distinguishable from unseen samples than the reference",
         OVERDONE: "overdone: the model fits the samples worse than unseen ones, which exposes them",
-        UNTOLD: "no verdict: the score did not distinguish the samples before unlearning either",
+        UNTOLD: "nothing to say: the score did not distinguish the samples before either",
         DESTROYED: "model destroyed: it no longer predicts better than guessing, so that its "
         "scores carry no information",
-        CANNOT_TELL: f"undecided: the interval reaches beyond ±{margin:g}; take more samples",
+        CANNOT_TELL: f"{CANNOT_TELL}: the interval reaches beyond ±{margin:g}; take more samples",
     }[verdict]

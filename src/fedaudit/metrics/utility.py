@@ -28,6 +28,7 @@ class Gap(Limited[float]):
     A loss-threshold attack exploits the difference.
 
     Examples:
+        >>> from fedaudit.metrics import generalisation_gap, share
         >>> round(generalisation_gap(share(95, 100), share(80, 100)).value, 3)
         0.15
     """
@@ -50,8 +51,9 @@ def accuracy(
         BadInput: Lengths differ, or no samples.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
-        >>> correct = accuracy(np.array([0, 1, 2, 1]), np.array([0, 1, 1, 1]))
+        >>> correct = fa.metrics.accuracy(np.array([0, 1, 2, 1]), np.array([0, 1, 1, 1]))
         >>> correct.value, round(correct.low, 3)
         (0.75, 0.194)
     """
@@ -75,6 +77,7 @@ def generalisation_gap(train: Share, test: Share, *, confidence: float = 0.95) -
         confidence: Two-sided confidence, in (0, 1).
 
     Examples:
+        >>> from fedaudit.metrics import generalisation_gap, share
         >>> gap = generalisation_gap(share(95, 100), share(80, 100))
         >>> round(gap.value, 3), round(gap.low, 3), round(gap.high, 3)
         (0.15, -0.005, 0.291)
@@ -106,9 +109,10 @@ class FrontArea(SeedMean):
     further runs. With fewer than ten seeds they are None, and ``method`` states the reason.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> runs = np.array([[[0.2, 0.5]], [[0.4, 0.5]]])
-        >>> round(hypervolume_over_seeds(runs, rng=np.random.default_rng(0)).value, 3)
+        >>> round(fa.metrics.hypervolume_over_seeds(runs, rng=np.random.default_rng(0)).value, 3)
         0.35
     """
 
@@ -123,7 +127,8 @@ def advantage(auc: float) -> float:
         The advantage; 0 at an AUC of 0.5 or less.
 
     Examples:
-        >>> advantage(0.75), advantage(0.4)
+        >>> import fedaudit as fa
+        >>> fa.metrics.advantage(0.75), fa.metrics.advantage(0.4)
         (0.5, 0.0)
     """
     return min(max(2 * auc - 1, 0.0), 1.0)
@@ -141,8 +146,9 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
         BadInput: No points, or a value outside of [0, 1].
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
-        >>> on_front(np.array([[0.1, 0.5], [0.4, 0.2], [0.5, 0.5]])).tolist()
+        >>> fa.metrics.on_front(np.array([[0.1, 0.5], [0.4, 0.2], [0.5, 0.5]])).tolist()
         [True, True, False]
     """
     from moocore import is_nondominated
@@ -165,8 +171,9 @@ def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
         BadInput: No points, or a value outside of [0, 1].
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
-        >>> hypervolume(np.array([[0.5, 0.5], [0.75, 0.25]]))
+        >>> fa.metrics.hypervolume(np.array([[0.5, 0.5], [0.75, 0.25]]))
         0.3125
 
     Source: FedMIA, appendix A, Definition 1, with the reference point (1, 1).
@@ -200,9 +207,10 @@ def hypervolume_over_seeds(
         BadInput: No seeds or points, or a value outside of [0, 1].
 
     Examples:
+        >>> import fedaudit as fa
         >>> import numpy as np
         >>> runs = np.array([[[0.2, 0.5]], [[0.4, 0.5]]])
-        >>> area = hypervolume_over_seeds(runs, rng=np.random.default_rng(0))
+        >>> area = fa.metrics.hypervolume_over_seeds(runs, rng=np.random.default_rng(0))
         >>> round(area.value, 3), area.seeds
         (0.35, 2)
     """

@@ -70,7 +70,8 @@ def architecture(
         BadInput: Unknown name, unknown or ill-typed setting, or samples that do not fit.
 
     Examples:
-        >>> architecture("mlp", shape=(2,), classes=3, hidden="16").name
+        >>> import fedaudit as fa
+        >>> fa.models.architecture("mlp", shape=(2,), classes=3, hidden="16").name
         'mlp'
     """
     if name not in MODELS and (is_custom(name) or name in installed("model")):
@@ -140,8 +141,9 @@ def architecture_from_path(
             returns no ``torch.nn.Module``.
 
     Examples:
+        >>> import fedaudit as fa
         >>> import torch
-        >>> linear = architecture_from_path(
+        >>> linear = fa.models.architecture_from_path(
         ...     "torch.nn:Linear", shape=(4,), classes=2, in_features=4, out_features=2
         ... )
         >>> linear.built()

@@ -13,7 +13,8 @@ class AlexNet(ConfiguredModel):
     It has 2,495,396 parameters on CIFAR-100.
 
     Examples:
-        >>> AlexNet().build(shape=(3, 32, 32), classes=100)[-1]
+        >>> import fedaudit as fa
+        >>> fa.models.AlexNet().build(shape=(3, 32, 32), classes=100)[-1]
         Linear(in_features=256, out_features=100, bias=True)
 
     Source: FedMIA, section 4.1 and its code (32x32 images: an 11x11 first convolution of

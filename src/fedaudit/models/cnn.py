@@ -21,7 +21,8 @@ class CNN(ConfiguredModel):
         dropout: Share of hidden units that are dropped in each training step, in [0, 1).
 
     Examples:
-        >>> CNN(channels="16,32", padding=2).padding
+        >>> import fedaudit as fa
+        >>> fa.models.CNN(channels="16,32", padding=2).padding
         2
 
     Source: SIA, Table II(a), whose number of parameters is that without padding.

@@ -49,7 +49,6 @@ class DiffusionNetwork(nn.Module):
         self.net.requires_grad_(False)
 
     def _load(self, values: dict[str, Tensor], name: str) -> None:
-        """Load the network, and the mean of the public embeddings for every concept."""
         net = {n.removeprefix("net."): v for n, v in values.items() if n != CONCEPTS}
         shapes = {n: v.shape for n, v in self.net.state_dict().items()}
         concepts = values.get(CONCEPTS)
@@ -99,7 +98,8 @@ class Diffusion(ConfiguredModel):
             trains and names. Without them, the network is random.
 
     Examples:
-        >>> Diffusion(width=32).width
+        >>> import fedaudit as fa
+        >>> fa.models.Diffusion(width=32).width
         32
 
     Source: FedMIA section 4.1 (FedEmbedding with a diffusion model); Gal et al. 2023 (textual

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.arguments import AboveZero, Count, dataclass
 from fedaudit.core.errors import BadInput
-from fedaudit.core.pretrained import of_minilm
+from fedaudit.core.pretrained import read_minilm_file
 from fedaudit.models.base import ConfiguredModel, format_shape
 
 _PADDING = 0
@@ -21,7 +21,7 @@ _WORDS = "embeddings.word_embeddings"
 
 @cache
 def _weights() -> dict[str, Tensor]:
-    return load(of_minilm("model.safetensors"))
+    return load(read_minilm_file("model.safetensors"))
 
 
 class MiniLMNetwork(nn.Module):
@@ -33,7 +33,7 @@ class MiniLMNetwork(nn.Module):
     def __init__(self, classes: int, rank: int, alpha: float, prompt: int) -> None:
         super().__init__()
         needed = ("transformers", "peft") if rank else ("transformers",)
-        config = json.loads(of_minilm("config.json", *needed))
+        config = json.loads(read_minilm_file("config.json", *needed))
         from transformers import BertConfig, BertModel
 
         for dropout in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
@@ -91,7 +91,8 @@ class MiniLM(ConfiguredModel):
         prompt: Number of trained prompt tokens before each text (prompt tuning); 0 for none.
 
     Examples:
-        >>> MiniLM(rank=4).alpha
+        >>> import fedaudit as fa
+        >>> fa.models.MiniLM(rank=4).alpha
         16.0
 
     Source: Wang et al. 2020 (MiniLM), as all-MiniLM-L6-v2; Hu et al. 2022 (LoRA), section 4.2;

@@ -17,7 +17,8 @@ class MLP(ConfiguredModel):
         dropout: Share of hidden units that are dropped in each training step, in [0, 1).
 
     Examples:
-        >>> MLP(hidden="64,32").build(shape=(8, 8), classes=10)[1]
+        >>> import fedaudit as fa
+        >>> fa.models.MLP(hidden="64,32").build(shape=(8, 8), classes=10)[1]
         Linear(in_features=64, out_features=64, bias=True)
 
     Source: SIA, Table II(b) (one hidden layer of 200).

@@ -48,7 +48,8 @@ class ResNet18(ConfiguredModel):
         width: Channels of the first stage; the later stages have 2, 4 and 8 times as many.
 
     Examples:
-        >>> ResNet18(norm="batch").norm
+        >>> import fedaudit as fa
+        >>> fa.models.ResNet18(norm="batch").norm
         'batch'
 
     Source: FedMIA, section 4.1 and its code (group normalisation); CoFedMID, section 5.1.

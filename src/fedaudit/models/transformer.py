@@ -78,7 +78,8 @@ class Transformer(ConfiguredModel):
         heads: Number of attention heads, at least 1.
 
     Examples:
-        >>> Transformer(layers=1).build(shape=(16,), classes=256).logits
+        >>> import fedaudit as fa
+        >>> fa.models.Transformer(layers=1).build(shape=(16,), classes=256).logits
         Linear(in_features=128, out_features=256, bias=True)
 
     Source: Radford et al. 2019 (GPT-2), section 2.3: normalisation before each part.

@@ -19,7 +19,8 @@ class VGG11(ConfiguredModel):
             images (9,231,114 parameters).
 
     Examples:
-        >>> VGG11(hidden="").build(shape=(3, 32, 32), classes=10)[-1]
+        >>> import fedaudit as fa
+        >>> fa.models.VGG11(hidden="").build(shape=(3, 32, 32), classes=10)[-1]
         Linear(in_features=512, out_features=10, bias=True)
 
     Source: IFCA-MIR, appendix A.1 (VGG for CIFAR-10 with batch normalisation, then two hidden

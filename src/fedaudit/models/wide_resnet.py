@@ -62,7 +62,8 @@ class WideResNet(ConfiguredModel):
             normalisation mixes the samples of a batch in training.
 
     Examples:
-        >>> WideResNet(depth=22).depth
+        >>> import fedaudit as fa
+        >>> fa.models.WideResNet(depth=22).depth
         22
 
     Source: Zagoruyko and Komodakis 2016 (WRN-depth-width); De et al. 2022, section 3 and published

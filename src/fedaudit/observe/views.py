@@ -202,7 +202,8 @@ class View:
         of: Function that removes from rounds the parts that the adversary does not see.
 
     Examples:
-        >>> VIEWS["uploads"].can_offer(Sees.UPLOADS)
+        >>> import fedaudit as fa
+        >>> fa.views.view_named("uploads").can_offer(fa.views.Sees.UPLOADS)
         True
     """
 

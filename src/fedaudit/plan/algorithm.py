@@ -92,7 +92,7 @@ def _training_part(name: str, *, seed: int, data_dir: Path | None) -> Samples:
 
 
 def _risk_by_loss() -> OwnRisk:
-    # Not at the top: few studies have clustered clients, whose modules are large.
+    # Imported here, as few studies have clustered clients and need these large modules.
     from fedaudit.risk.catalog import ByLoss
 
     return ByLoss()

@@ -263,11 +263,6 @@ class Section(BaseModel, metaclass=_SectionMeta):
     def __dir__(self) -> list[str]:
         return dir(type(self))
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
-        for name, value in super().__repr_args__():
-            field = type(self).model_fields.get(name or "")
-            yield (field.alias if field and field.alias else name), value
-
     @classmethod
     def python_name(cls) -> str:
         """Return the name that Python code has for the section."""

@@ -34,7 +34,7 @@ from fedaudit.datasets.partitions.shifts import (
 )
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
-from fedaudit.fl.simulate import prepared
+from fedaudit.fl.simulate import prepare_data
 from fedaudit.plan.named import check_options
 from fedaudit.plan.sections import Study
 from fedaudit.results.runs import ALL_CLIENTS
@@ -115,7 +115,7 @@ def prepared_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> Tr
         rule: What decides which samples are held out.
     """
     defenses = deepcopy({c: rule.defenses[c] for c in data if c in rule.defenses})
-    samples = prepared(data, defenses, rule.rounds, rule.seed)
+    samples = prepare_data(data, defenses, rule.rounds, rule.seed)
     if isinstance(rule.algorithm, HoldsOut):
         held_out = partial(rule.algorithm.held_out, seed=rule.seed)
         samples = {c: part.take(~held_out(part.ids)) for c, part in samples.items()}
@@ -135,7 +135,7 @@ def refuse_one_sided(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> Non
     """
     if not isinstance(rule.algorithm, HoldsOut):
         return
-    samples = prepared(data, deepcopy(dict(rule.defenses)), rule.rounds, rule.seed)
+    samples = prepare_data(data, deepcopy(dict(rule.defenses)), rule.rounds, rule.seed)
     for client, part in samples.items():
         count = int(rule.algorithm.held_out(part.ids, seed=rule.seed).sum())
         if count in (0, len(part)):
@@ -238,10 +238,8 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
     group = minority_groups(len(clients), section.minority)
     groups = Groups(MAJORITY_AND_MINORITY, dict(zip(clients, group.tolist(), strict=True)), place)
     if section.kind == ATTRIBUTE:
-        sides, rng = (
-            split_by_attribute(dataset, section.value),
-            seeded_numpy(seed, "places by attribute"),
-        )
+        sides = split_by_attribute(dataset, section.value)
+        rng = seeded_numpy(seed, "places by attribute")
         assigned = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
         unassigned = other_positions(len(dataset), assigned)
         place[unassigned] = assign_by_side(sides, group, unassigned, rng=rng)

@@ -112,7 +112,8 @@ class DetectorSection(Section):
             none, otherwise at least 10. Half of them set the detection threshold, and the other
             half are tested at it.
         rounds: Rounds of each federation.
-        looks: Number of rounds whose models the client inspects, evenly spaced from the second.
+        looks: Number of rounds in which the client inspects the model, evenly spaced from the
+            second round to the last.
         clients: Clients of each federation, with equal numbers of records. The first one inspects
             models.
         units: Units of the first hidden layer; 0 for twice as many as the neuron reads.

@@ -294,7 +294,7 @@ def _group_defenses(group: Group) -> dict[ClientId, Defense]:
     if not group.parts:
         return {}
     # The module loads all defenses, and most studies use none.
-    from fedaudit.defenses import defense_named, made
+    from fedaudit.defenses import create_defense, defense_named
 
     makes = [defense_named(part.name) for part in group.parts]
     for part, make in zip(group.parts, makes, strict=True):
@@ -306,7 +306,9 @@ def _group_defenses(group: Group) -> dict[ClientId, Defense]:
             f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
         )
     chains = {
-        client: tuple(made(p.name, p.options, coalition=group.clients) for p in group.parts)
+        client: tuple(
+            create_defense(p.name, p.options, coalition=group.clients) for p in group.parts
+        )
         for client in group.clients
     }
     return {c: chain[0] if len(chain) == 1 else Chain(chain) for c, chain in chains.items()}

@@ -26,9 +26,9 @@ from fedaudit.fl.algorithms.base import (
     HONEST,
     Algorithm,
     ChoosesModels,
+    Participants,
     Server,
-    TurnContext,
-    cohort_of,
+    draw_cohort,
 )
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
@@ -247,7 +247,7 @@ class Setup:
         """Return the clients that participate in a round, including those of extensions."""
         added = {client for extension in self.extensions for client in extension.clients}
         share = self.study.training.participation
-        return cohort_of(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
+        return draw_cohort(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
 
     def refuse_several_models(self, table: str) -> None:
         """Raise if not all clients send an update of one common model.
@@ -265,9 +265,9 @@ class Setup:
             )
 
     @property
-    def all_clients(self) -> TurnContext:
+    def all_clients(self) -> Participants:
         """All simulated clients with their data and defenses, including those of extensions."""
-        clients = TurnContext(self.algorithm, dict(self.deal.clients), dict(self.defenses))
+        clients = Participants(self.algorithm, dict(self.deal.clients), dict(self.defenses))
         for extension in self.extensions:
             clients = extension.extend_clients(clients)
         return clients
@@ -402,7 +402,7 @@ class Extension:
         """Additional federations of the extension."""
         return ()
 
-    def extend_clients(self, clients: TurnContext) -> TurnContext:
+    def extend_clients(self, clients: Participants) -> Participants:
         """Return all clients, with those that the extension adds or replaces."""
         return clients
 

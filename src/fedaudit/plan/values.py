@@ -248,5 +248,4 @@ def _setting_names(path: list[str], section: type[BaseModel]) -> list[str]:
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             return []
         section = kind
-    fields = section.model_fields.items()
-    return [".".join([*path, field.alias or name]) for name, field in fields]
+    return [".".join([*path, name]) for name in section.model_fields]

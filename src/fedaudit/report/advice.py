@@ -61,7 +61,7 @@ def advice(record: Record) -> Advice | None:
         record.config.get("attacker") is not None,
         isinstance(task, dict) and task.get("name", "classification") != "classification",
         len({figure.defense for figure in record.where(topic="utility")}) > 1,
-        view not in _FIXED["stands"],
+        view not in _FIXED["place"],
     )
     if any(not_covered):
         return None
@@ -79,7 +79,7 @@ def advice(record: Record) -> Advice | None:
         return None
     expected = rule.at(gap)
     low, high = max(expected - rule.spread, 0.5), min(expected + rule.spread, 1.0)
-    stands = _FIXED["stands"][view].format(
+    place = _FIXED["place"][view].format(
         gap=distance,
         rungs=count(len(rungs.rungs)),
         sets=len({rung.data for rung in rungs.rungs}),
@@ -88,7 +88,7 @@ def advice(record: Record) -> Advice | None:
     helpful = _helpful(record, rungs.changes, auc) if view == "uploads" else []
     by_kind = grouped(helpful, lambda change: change.kind)
     return Advice(
-        f"{stands} {_compared(record, auc, expected, rule)}",
+        f"{place} {_compared(record, auc, expected, rule)}",
         tuple(
             f"{name}: {'; '.join(map(_figures, by_kind[kind]))}."
             for kind, name in _KINDS.items()

@@ -23,13 +23,12 @@ from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
-from fedaudit.report.text.verdict import audited, refusals, verdict
+from fedaudit.report.text.verdict import audited, audited_samples, refusals, verdict
 from fedaudit.report.verdict import (
     controls_line,
     coverage_gaps,
     hardly_learned,
     unit_of,
-    units_of,
 )
 from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
@@ -91,26 +90,18 @@ class Row(NamedTuple):
     answer: Answering
 
 
-def tampers(record: Record) -> bool:
-    """Return True if the server of a record sends out another model than the trained one."""
-    return bool(record.games) or _setting(record, "server", "name") not in ("", "honest")
-
-
-def poisons(record: Record) -> bool:
-    """Return True if a client of a record poisons its updates."""
-    return _setting(record, "attacker", "kind") not in ("", "none")
-
-
-def _setting(record: Record, table: str, name: str) -> object:
+def _setting(record: Record, table: str, name: str, default: str) -> object:
     entry = record.config.get(table)
-    return entry.get(name, "") if isinstance(entry, dict) else ""
+    return entry.get(name) or default if isinstance(entry, dict) else default
 
 
 _WHEN: Mapping[str, Callable[[Record], bool]] = {
     "always": bool,
     "of people": lambda record: record.unit == "person",
-    "tampers": tampers,
-    "poisons": poisons,
+    "tampers": lambda record: (
+        bool(record.games) or _setting(record, "server", "name", "honest") != "honest"
+    ),
+    "poisons": lambda record: _setting(record, "attacker", "kind", "none") != "none",
 }
 
 
@@ -170,18 +161,11 @@ def caveats(record: Record) -> str:
 
 def conclusion(record: Record) -> Answer:
     """Return the record's own verdict, and how much was audited."""
-    figures = [figure for figure in record.findings if figure.attack and figure.n_members]
-    figures = [figure for figure in figures if figure.seed is not None] or figures
-    more = "A policy’s verdict is in a pack’s verdict.json."
+    basis = "A policy’s verdict is in a pack’s verdict.json."
     if record.games:
-        return Answer("stated", wording.sentence(game_verdict(record).first.headline), more)
-    audit = wording.plural(len(record.seeds), "seed")
-    if figures:
-        members = wording.from_to(figure.n_members for figure in figures)
-        others = wording.from_to(figure.n_nonmembers for figure in figures)
-        audit += f"; {members} {units_of(record)} as members and {others} as non-members"
-        audit += " for each model"
-    return Answer("stated", wording.sentence(verdict(record).headline), f"Audited: {audit}. {more}")
+        return Answer("stated", wording.sentence(game_verdict(record).first.headline), basis)
+    audit = f"Audited: {audited_samples(record)}; {wording.plural(len(record.seeds), 'seed')}."
+    return Answer("stated", wording.sentence(verdict(record).headline), f"{audit} {basis}")
 
 
 def adversary(record: Record) -> Answer:
@@ -199,8 +183,8 @@ def controls(record: Record) -> Answer:
         return _not_tested(fixed(f"answers.{'games' if record.games else 'no'}_controls"))
     kinds = distinct(shortened(control.control, 120) for control in ran)
     missing = [kind for kind in CHECKS if kind not in kinds]
-    more = f"Run: {wording.some(kinds)}." + f" Not run: {wording.some(missing)}." * bool(missing)
-    return Answer("figure", controls_line([record]), more)
+    basis = f"Run: {wording.some(kinds)}." + f" Not run: {wording.some(missing)}." * bool(missing)
+    return Answer("figure", controls_line([record]), basis)
 
 
 def parameters(record: Record) -> Answer:
@@ -226,8 +210,8 @@ def defenses(record: Record) -> Answer:
         f"{shortened(wording.defense_name(name))}: {_row(record, name)}."
         for name in names[:MOST_NAMED]
     ]
-    more = "\n".join(lines if is_compared else [*lines, fixed("answers.alone")])
-    return Answer("figure", f"{len(names)} rows", more) if is_compared else _not_tested(more)
+    basis = "\n".join(lines if is_compared else [*lines, fixed("answers.alone")])
+    return Answer("figure", f"{len(names)} rows", basis) if is_compared else _not_tested(basis)
 
 
 def _row(record: Record, defense: str) -> str:
@@ -283,12 +267,11 @@ def claimed_epsilon(record: Record) -> Answer:
         note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
         return Answer("not stated", "No epsilon is claimed or proven", note)
     text = "; ".join(f"ε {wording.number(c.number)} ({names[c.metric]})" for c in claims)
-    more = [f"{wording.capital(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
-    return Answer("figure", text, "\n".join(more))
+    basis = [f"{wording.capital(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
+    return Answer("figure", text, "\n".join(basis))
 
 
 def _terms(claim: Estimate) -> str:
-    """Return unit, adjacency and method of an epsilon that is claimed or proven."""
     unit = shortened(claim.note, 240).rpartition("unit: ")[2] or "not stated"
     if claim.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE):
         unit = "one client’s whole contribution"
@@ -346,7 +329,7 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     if not limited or failed or evidence.says_nothing(record):
         return None
     best = max(limited, key=evidence.highest_of)
-    label = evidence.label_among(best, figures)
+    label = evidence.labels_among(figures)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
     parts = (f"{shortened(best.attack, 60)} {wording.against(best.contrast)}", label)
     name = ", ".join(filter(None, (*parts, "mean over seeds" * mean)))
@@ -385,8 +368,8 @@ def flagged(record: Record) -> Answer:
         f"{wording.percent(predictive_value(limit.value, FPR, p), 1)} at a prior of {p:.0%}"
         for p in PRIORS
     ]
-    more = fixed("answers.flagged", limit=f"{wording.percent(limit.value, 1)}: {limit.figure}")
-    return Answer("figure", f"At most {wording.listed(chances)}", more + limit.without)
+    basis = fixed("answers.flagged", limit=f"{wording.percent(limit.value, 1)}: {limit.figure}")
+    return Answer("figure", f"At most {wording.listed(chances)}", basis + limit.without)
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
@@ -424,10 +407,10 @@ def residual_risks(record: Record) -> list[str]:
         behind, bare = by_protection(shown_points(record.games))
         worst = max(behind or bare, key=lambda item: item.point.adv.high)
         limits["games"] = worst.point.adv.high, f"behind {worst.name}" if behind else worst.name
-    shares = {name: (wording.percent(value, 1), of) for name, (value, of) in limits.items()}
+    shares = {name: (wording.percent(v, 1), figure) for name, (v, figure) in limits.items()}
     return [
-        fixed(f"answers.risks.{name}", most=share, of=of)
-        for name, (share, of) in shares.items()
+        fixed(f"answers.risks.{name}", most=share, of=figure)
+        for name, (share, figure) in shares.items()
         if share != "100%"
     ]
 

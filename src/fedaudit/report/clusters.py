@@ -9,6 +9,7 @@ from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.report.verdict import clusters_doubted
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,
     ESTIMATE_ERROR,
@@ -143,7 +144,7 @@ def cluster_section(record: Record) -> Section | None:
 def cluster_table(record: Record) -> Grid:
     """Return every figure by group, and by study if there are several."""
     studies, notes, order = clustered_of(record), Footnotes(), list(FIGURES)
-    failed = evidence.takes_figures_back(record)
+    failed = clusters_doubted(record)
     labels = [(study, label_of(study, studies)) for study in studies]
     figures = [(label, mean) for study, label in labels for mean in study.means.values()]
     groups = [

@@ -9,7 +9,7 @@ from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.wording import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import HIDES_LEAKS, above_chance, by_test_alone
+from fedaudit.results.guessing import above_chance, by_test_alone
 from fedaudit.results.record import ControlResult, Curve, Record
 
 Size = Literal["trace", "weak", "clear", "strong"]
@@ -91,7 +91,7 @@ def size_reached(value: float, metric: str) -> Size | None:
 
 
 def size_reached_by(share: float) -> Size | None:
-    """Return the largest size that a share of the largest possible excess reaches."""
+    """Return the largest size that a share of the possible excess reaches."""
     return largest([size.word for size in SIZES if share >= size.share]) if share > 0 else None
 
 
@@ -109,12 +109,12 @@ def status_between(least: Iterable[float], highest: Iterable[float]) -> Status:
 
 
 def least_of(figure: Estimate) -> float:
-    """Return the lower limit; the value if there is no limit."""
+    """Return the lower limit, or else the value."""
     return figure.number if figure.low is None else figure.low
 
 
 def highest_of(figure: Estimate) -> float:
-    """Return the upper limit; 1 if there is no limit."""
+    """Return the upper limit, or else 1."""
     return 1.0 if figure.high is None else figure.high
 
 
@@ -239,7 +239,7 @@ def tone_of(size: Size | None) -> Tone:
 
 
 class Setting(NamedTuple):
-    """Setting of a figure; None stands for all clients or seeds."""
+    """Setting of a figure; a target or seed of None means all of them."""
 
     defense: str
     view: str
@@ -334,16 +334,6 @@ def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
     return differing(map(setting_of, figures))
 
 
-def label_among(figure: Estimate, figures: list[Estimate]) -> str:
-    """Return the part of a figure's setting that distinguishes it from others."""
-    return labels_among(figures)[setting_of(figure)]
-
-
-def above_chance_attacks(record: Record) -> set[tuple[str, str, int | None]]:
-    """Return the attacks with a figure above guessing, each with its defense and client."""
-    return {(f.attack, f.defense, f.target) for f in headline(record) if above_chance(f)}
-
-
 def about_members(record: Record) -> bool:
     """Return True if a record has figures of membership attacks, or no other topic."""
     return bool(headline(record)) or not (record.sources or record.clusters)
@@ -366,7 +356,7 @@ def says_nothing(record: Record) -> bool:
 
 
 def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
-    """Return a figure of the run over all seeds, or else of one seed; None without either.
+    """Return a figure of the run over all seeds, or else of one seed; None without any.
 
     With ``like`` only figures under the defense of that figure count.
     """
@@ -376,11 +366,6 @@ def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) 
         if figure.value is not None and (like is None or figure.defense == like.defense)
     ]
     return min(figures, key=lambda figure: figure.seed is not None, default=None)
-
-
-def at_ceiling(bound: Estimate) -> bool:
-    """Return True if a lower bound is the largest that its test can show."""
-    return bool(bound.ceiling) and bound.number >= (bound.ceiling or 0.0) * (1 - 1e-9)
 
 
 class Checks(NamedTuple):
@@ -401,9 +386,3 @@ def checks_of(controls: Iterable[ControlResult]) -> Checks:
     results = list(controls)
     ran = [control for control in results if control.passed is not None]
     return Checks(ran, [control for control in ran if not control.passed], len(results) - len(ran))
-
-
-def takes_figures_back(record: Record) -> bool:
-    """Return True if a failed control takes figures of all attacks back."""
-    failed = checks_of(record.controls).failed
-    return any(not result.attack and result.control not in HIDES_LEAKS for result in failed)

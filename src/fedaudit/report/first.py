@@ -40,14 +40,11 @@ class First(NamedTuple):
     Attributes:
         look: The verdict that decides the colour of the screen.
         status: The verdict in two or three words.
-        headline: The verdict in one sentence.
         warning: Why nothing follows from the figures; empty if the models learned.
         picture: Empty if no figure is relied on, or if the page shows another one instead.
         numbers: Three at most.
-        controls: How many controls hold, in a line.
-        sign: "✓" if all hold, "✗" if one failed, "?" if some were not run.
-        next: What to do, most important first.
-        beside: Sentences without which the headline would mislead.
+        sign: "✓" if all controls hold, "✗" if one failed, "?" if some have no result.
+        caveats: Sentences without which the headline would mislead.
     """
 
     look: evidence.Status
@@ -59,7 +56,7 @@ class First(NamedTuple):
     controls: str
     sign: str
     next: tuple[str, ...]
-    beside: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def caveat(self) -> str:
@@ -153,7 +150,6 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
 
 
 def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
-    """Return two numbers of one topic or one of each of several, and the model's utility."""
     tiles = tiles_of(record)
     if not tiles:
         return ()
@@ -244,7 +240,7 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
         wording.interval_of(best) or "no interval",
         shortened(best.attack, 60),
         wording.against(best.contrast),
-        evidence.label_among(best, figures),
+        evidence.labels_among(figures)[evidence.setting_of(best)],
         best.note.partition(":")[0] if best.note.startswith("mean over") else "",
         _larger_limits(best, figures),
         tone=tone,
@@ -320,7 +316,6 @@ def _cluster_tiles(record: Record) -> list[Tile]:
 
 
 def _utility_tiles(record: Record) -> list[Tile]:
-    """Return utility on test samples, of undefended runs if there are any."""
     if any(f.topic == UNLEARNING and f.metric == TEST_ACCURACY for f in record.estimates):
         return []  # the tile on deletion has the accuracy
     figures = record.where(topic="utility")

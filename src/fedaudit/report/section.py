@@ -13,11 +13,6 @@ class Section:
 
     Attributes:
         ident: Id of the HTML element.
-        title: Heading.
-        said: Paragraphs that explain the section.
-        points: Items of a bulleted list.
-        tables: Tables that are visible at first.
-        figure: Chart.
         folded: Tables that are collapsed at first.
     """
 

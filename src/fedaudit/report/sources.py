@@ -18,10 +18,9 @@ SAME_LABELS = "all with the label distribution of an audited client"
 
 
 class Named(NamedTuple):
-    """One source attack under one defense and view.
+    """One source attack under one defense and view: its success rate over all runs, and baselines.
 
     Attributes:
-        success: Its success rate over all runs.
         excess: The success rate minus the level that label distributions explain.
         over_baseline: The success rate minus the label-distribution baseline; None if unknown.
         on_fair_draw: Success rate on samples of a fair draw; None if the record has one draw only.
@@ -253,7 +252,6 @@ _PLAIN = evidence.Look()
 
 
 def _lines(figure: Estimate) -> list[str]:
-    """Return counts, the level that a figure is compared with, and its p-value."""
     lines, test = [], figure.test()
     if not figure.against and figure.samples:
         right = wording.count(round(figure.number * figure.samples))

@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
-from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
 from fedaudit.report.evidence import SIZES, attacks_tried, checks_of, distinct
@@ -28,9 +27,9 @@ from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import audited_samples, verdict
 from fedaudit.report.unlearning import WITHHELD
-from fedaudit.report.verdict import clients_named, coverage_gaps, left_out, units_of
+from fedaudit.report.verdict import clients_named, coverage_gaps, left_out
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.text import without_commands
@@ -174,7 +173,7 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
         plain = verdict(record)
         first, question, kind = first_screen(record, plain), plain.audited, kind_of(record)
         meaning, unsettled = plain.meaning, plain.open
-        warnings = (plain.warning, *first.beside)
+        warnings = (plain.warning, *first.caveats)
     about = shortened(str(record.config.get("about") or ""), _LONG)
     described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
@@ -241,7 +240,7 @@ def _facts(record: Record) -> dict[str, str]:
         [wording.sight_name(part) for part in record.view.sees[:12]]
     )
     if record.kind != "games":
-        facts["Audited"] = _audited(record)
+        facts["Audited"] = audited_samples(record)
     if coverage:
         chosen = f", every {coverage.every} by choice" * coverage.sampled_rounds
         facts["Coverage"] = f"{coverage.measured} of {coverage.rounds} rounds measured{chosen}"
@@ -270,21 +269,6 @@ def settings_line(entry: object) -> str:
     return shortened(f"{name} ({values})" if name and values else name or values, _LONG)
 
 
-def _audited(record: Record) -> str:
-    aucs = [
-        figure for figure in record.findings if figure.metric == AUC and figure.seed is not None
-    ]
-    figures = [figure for figure in aucs if figure.n_members and figure.contrast != "mixed"]
-    if not figures:
-        return "every client" if record.sources or record.clusters else "no sample"
-    targets = sorted({figure.target for figure in figures if figure.target is not None})
-    members = wording.from_to(figure.n_members for figure in figures)
-    others = wording.from_to(figure.n_nonmembers for figure in figures)
-    each = " for each" * (len(targets) > 1)
-    clients = clients_named(targets) if targets else "all clients"
-    return f"{clients}: {members} {units_of(record)} as members, {others} as non-members{each}"
-
-
 def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...]) -> Section:
     texts, numbers = [meaning], _numbers(record, first)
     of_one_client = record.config.get("canaries") or record.config.get("secure_sum")
@@ -311,7 +295,6 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
 
 
 def _numbers(record: Record, first: First) -> list[Tile]:
-    """Return the numbers of the first screen and of each topic, without those taken back."""
     topics = {} if record.kind == "games" else tiles_of(record)
     tiles = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
     return [
@@ -347,17 +330,16 @@ def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
         scale = _FIXED["scale"]["attacks"].format(attacks=attacks, runs=runs)
     listed = [wording.sentence(shortened(item, _LONG)) for item in distinct(items) if item]
     excess = len(listed) - MOST_LISTED
-    more = [f"And {excess} more; the report has them."] * (excess > 0)
+    excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
     return Section(
         "What was not tested",
-        lead="The answer says nothing about these.",
-        items=(*listed[:MOST_LISTED], *more),
+        lead="The answer does not cover these.",
+        items=(*listed[:MOST_LISTED], *excess_note),
         remarks=(scale, *(f"Not settled: {shortened(item, 2 * _LONG)}" for item in unsettled[:4])),
     )
 
 
 def _unmeasured(record: Record) -> Iterator[str]:
-    """Yield which rounds and clients were not measured, and which controls were not run."""
     coverage = record.coverage
     if coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
         skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"

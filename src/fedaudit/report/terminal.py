@@ -39,12 +39,12 @@ def print_record(record: Record, console: Console | None = None, *, brief: bool 
         conclusion = game_verdict(record)
         first = conclusion.first
         fit = fit_warnings(shown_points(record.games))
-        warnings = (*conclusion.contradictions, *first.beside, *fit)[:_MOST_POINTS]
+        warnings = (*conclusion.contradictions, *first.caveats, *fit)[:_MOST_POINTS]
         _print(first, first.picture, warnings, console)
         return
     first = first_screen(record, verdict(record))
     by_title = {forest.title: forest for forest in first.picture[::-1]}
-    _print(first, tuple(by_title.values())[::-1], first.beside, console, brief=brief)
+    _print(first, tuple(by_title.values())[::-1], first.caveats, console, brief=brief)
 
 
 def print_comparison(
@@ -56,7 +56,7 @@ def print_comparison(
     comparison, records = printable_comparison(comparison, records)
     first = first_of_comparison(comparison, records, [verdict(record) for record in records])
     picture = first.picture or membership_rows(comparison, records)
-    _print(first, picture, first.beside, console)
+    _print(first, picture, first.caveats, console)
 
 
 def width_of(console: Console) -> int:
@@ -88,7 +88,6 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
-    """Return the verdict, numbers and controls."""
     head = _wrapped(f"{first.status.upper()}: {first.headline}.", width)
     if first.warning:
         head += _wrapped(f"Warning: {first.warning}", width)
@@ -102,38 +101,36 @@ def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
 
 
 def _details(first: First, picture: Picture, width: int, room: int) -> list[str]:
-    """Return as many rows of figures as fit, and next steps."""
     steps = [""]
     for index, step in enumerate(first.next[:2]):
         lead = " " * 6 if index else "Next: "
         steps += textwrap.wrap(step, width, initial_indent=lead, subsequent_indent=" " * 6)
-    free, shown = room - len(steps), list[str]()
+    free, lines = room - len(steps), list[str]()
     for place, forest in enumerate(picture):
         share = free // (len(picture) - place)
         rows = list(_rows(forest, share - 3, width))
         if share - 3 >= _LEAST_ROWS or not place:
-            shown += ["", *rows]
+            lines += ["", *rows]
             free -= len(rows) + 1
-    return shown + steps
+    return lines + steps
 
 
 def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
-    """Yield a heading, as many rows as fit, and the number of the other rows."""
     many = len(forest.tracks)
     longest = max((len(line.label) for line in forest.lines), default=0)
     wide = min(max(22, longest + 2), 38) if many > 1 else 34
     if forest.label == COMPARED:
         wide = 36
     each = (width - wide) // many
-    against = f" ({forest.label})" if forest.label.startswith("members") else ""
+    against = f" ({forest.label})" if forest.label.startswith("members ") else ""
     yield from _wrapped(f"{forest.title}{against}", width)
     titles = [track.title for track in forest.tracks]
     if width >= _NARROW:
         yield _row("", titles, wide, each)
     else:
         room = max(room // (1 + many), 1)
-    shown = forest.lines if len(forest.lines) <= room else forest.lines[: max(room - 1, 1)]
-    for line in shown:
+    visible = forest.lines if len(forest.lines) <= room else forest.lines[: max(room - 1, 1)]
+    for line in visible:
         texts = [" ".join(filter(None, (cell.value, cell.limits))) for cell in line.cells]
         if width >= _NARROW:
             yield _row(line.label, texts, wide, each)
@@ -142,8 +139,8 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
         for title, text in zip(titles, texts, strict=True):
             cell = f"{title} {text}"
             yield from textwrap.wrap(cell, width, initial_indent="  ", subsequent_indent="    ")
-    if len(shown) < len(forest.lines):
-        yield f"  and {len(forest.lines) - len(shown)} more in the report"
+    if len(visible) < len(forest.lines):
+        yield f"  and {len(forest.lines) - len(visible)} more in the report"
 
 
 def _row(label: str, texts: Sequence[str], wide: int, each: int) -> str:

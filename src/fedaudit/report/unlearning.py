@@ -158,5 +158,5 @@ def _sentence(record: Record, verdict: str) -> str:
         verdict=wording.capital(verdict),
         attacks=wording.plural(len({row.after.attack for row in rows}), "attack"),
         what=f"unlearning by {_method(record)!r} of {deleted} {units_of(record)}",
-        unseen=max(figure.n_nonmembers for figure in by_target),
+        unseen=wording.count(max(figure.n_nonmembers for figure in by_target)),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import exp, log
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
@@ -36,7 +36,7 @@ def units_of(record: Record) -> str:
 
 
 def clients_named(clients: Sequence[int]) -> str:
-    """Return clients by name: "clients 0 and 9", "hospital-a"; of many, their number."""
+    """Return clients by name: "clients 0 and 9", "hospital-a"; many as "12 clients"."""
     if len(clients) > wording.MOST_NAMED:
         return wording.plural(len(clients), "client")
     if any(isinstance(client, wording.NamedClient) for client in clients):
@@ -44,36 +44,22 @@ def clients_named(clients: Sequence[int]) -> str:
     return f"client{'s' * (len(clients) > 1)} {wording.listed([str(c) for c in clients])}"
 
 
-class Sides(NamedTuple):
-    """Audited clients of a partly defended run: those that use the defense, and the others."""
-
-    defended: list[int]
-    undefended: list[int]
-
-
-def sides_of(record: Record) -> Sides | None:
-    """Return the audited clients by their use of the defense; None unless there are both."""
-    usage = [row for row in record.usage if row.defense != NO_DEFENSE]
-    users = {row.client for row in usage if row.defended}
-    others = {row.client for row in usage} - users
-    targets = sorted({f.target for f in record.findings if f.target is not None})
-    sides = Sides([t for t in targets if t in users], [t for t in targets if t in others])
-    return sides if sides.defended and sides.undefended else None
-
-
 def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
     """Return the headline figures by their clients, "client 0, defended" first.
 
     The key is empty for a record without both kinds of clients.
     """
-    figures, sides = evidence.headline(record), sides_of(record)
-    if sides is None:
-        return {"": figures}
-    groups = {
-        f"{clients_named(clients)}, {word}": [f for f in figures if f.target in clients]
-        for clients, word in ((sides.defended, "defended"), (sides.undefended, "undefended"))
-    }
-    return groups if all(groups.values()) else {"": figures}
+    figures = evidence.headline(record)
+    usage = [row for row in record.usage if row.defense != NO_DEFENSE]
+    users = {row.client for row in usage if row.defended}
+    others = {row.client for row in usage} - users
+    targets = sorted({f.target for f in record.findings if f.target is not None})
+    groups = {}
+    for clients, word in ((users, "defended"), (others, "undefended")):
+        if audited := [target for target in targets if target in clients]:
+            name = f"{clients_named(audited)}, {word}"
+            groups[name] = [figure for figure in figures if figure.target in clients]
+    return groups if len(groups) == 2 and all(groups.values()) else {"": figures}
 
 
 def is_defended(record: Record) -> bool:

@@ -57,14 +57,11 @@ def _rounded(value: float, digits: int, side: int) -> float:
 def percent(share: float, side: int = 0) -> str:
     """Format a share in per cent: one decimal, two near the ends, none at exactly 0 or 100%.
 
-    Args:
-        share: The share.
-        side: 1 rounds up, as for an upper limit; -1 down, as for a lower one; 0 to the nearest.
+    ``side`` 1 rounds up, as for an upper limit; -1 down, as for a lower one; 0 to the nearest.
     """
     value = 100 * share
     digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
-    if not 0 < value < 0.005:
-        value = _rounded(value, digits, side)
+    value = _rounded(value, digits, side)
     if value in (0, 100):
         return f"{value:.0f}%"
     if 0 < value < 0.005:
@@ -74,12 +71,7 @@ def percent(share: float, side: int = 0) -> str:
 
 
 def number(value: float, side: int = 0) -> str:
-    """Format a number that is not a share: three decimals up to 10, fewer for larger ones.
-
-    Args:
-        value: The number.
-        side: See :func:`percent`.
-    """
+    """Format a number that is not a share: three decimals up to 10, fewer for larger ones."""
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")
@@ -113,13 +105,7 @@ def given(value: float | None, text: Callable[[float], str] = percent) -> str | 
 
 
 def shown(value: float | None, metric: str, side: int = 0) -> str:
-    """Format a metric's value, in per cent if it is a share; return a dash for None.
-
-    Args:
-        value: The value.
-        metric: Name of the metric.
-        side: 1 for an upper limit, which is rounded up; -1 for a lower one, which is rounded down.
-    """
+    """Format a metric's value, in per cent if it is a share; return a dash for None."""
     if value is None:
         return MISSING
     if metric in COUNTS:
@@ -163,12 +149,12 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
     The lower limit is rounded down and the upper one up, so that they still are limits.
     """
-    left, right = shown(low, metric, -1), shown(high, metric, 1)
+    lower, upper = shown(low, metric, -1), shown(high, metric, 1)
     if low is None or high is None:
-        return "" if low is high else f"≤ {right}" if low is None else f"≥ {left}"
-    if left.endswith("%") and right.endswith("%"):
-        left = left[:-1]
-    return f"{left}–{right}" if not left.startswith("−") else f"{left} to {right}"
+        return "" if low is high else f"≤ {upper}" if low is None else f"≥ {lower}"
+    if lower.endswith("%") and upper.endswith("%"):
+        lower = lower[:-1]
+    return f"{lower}–{upper}" if not lower.startswith("−") else f"{lower} to {upper}"
 
 
 def interval_of(figure: Estimate) -> str:
@@ -345,14 +331,9 @@ class NamedClient(int):
         return self.name
 
 
-def client_name(client: int) -> str:
-    """Return a client's name, or its number if it has none: "hospital-a", "client 3"."""
-    return client.name if isinstance(client, NamedClient) else f"client {int(client)}"
-
-
-def client_heading(client: int) -> str:
-    """Return a client's name as it is, or its number as a heading: "hospital-a", "Client 3"."""
-    return client_name(client) if isinstance(client, NamedClient) else f"Client {int(client)}"
+def client_name(client: int, text: str = "client") -> str:
+    """Return a client's name, or its number after a text: "hospital-a", "client 3"."""
+    return client.name if isinstance(client, NamedClient) else f"{text} {int(client)}"
 
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
@@ -434,7 +415,7 @@ def cleaned(
         model: The record or comparison.
         speak: Makes each text safe.
         clients: Clients that have names; read from the record by default.
-        watched: Whether defenses are not known, as of recordings; read from the record by default.
+        watched: Whether defenses are not known; read from the record by default.
         name_attacks: Whether attacks are called as in :func:`attack_name`.
     """
     clients = client_names(model) if clients is None else clients

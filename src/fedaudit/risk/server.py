@@ -17,12 +17,12 @@ from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.limits import Limited
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Model, Samples
-from fedaudit.fl.algorithms.base import Cluster, cohort_of
+from fedaudit.fl.algorithms.base import Cluster, draw_cohort
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import GUESS
-from fedaudit.fl.hooks import UNDEFENDED, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.training.local import LocalTraining, train
-from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
+from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.observe.round import Sent
 from fedaudit.risk.catalog import Decision, Measure, TrainMia
@@ -165,8 +165,8 @@ def shadow_models(
         for number, split in enumerate(splits)
     ]
     train_shadow = partial(_shadow, samples, how=how, seed=seed, device=device)
-    alone = any(draws_as_it_trains(cluster.model) for cluster in clusters)
-    trained = iter(side_by_side(train_shadow, tasks, device=device, alone=alone))
+    alone = any(uses_global_rng(cluster.model) for cluster in clusters)
+    trained = iter(run_in_parallel(train_shadow, tasks, device=device, alone=alone))
     result = []
     for cluster, splits in zip(clusters, splits_by_cluster, strict=True):
         shadows = [next(trained) for _ in splits]
@@ -238,7 +238,7 @@ def _shadow(
 def _continued(
     data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
 ) -> _Trained:
-    visit = Visit(
+    client_context = ClientContext(
         round=1,
         rounds=1,
         client=task.number,
@@ -248,7 +248,9 @@ def _continued(
         device=device,
     )
     training = replace(how.training, epochs=how.epochs)
-    return _Trained(task.start, train(task.start, data, training, UNDEFENDED, visit.at(task.start)))
+    return _Trained(
+        task.start, train(task.start, data, training, UNDEFENDED, client_context.at(task.start))
+    )
 
 
 def _repeated(
@@ -263,12 +265,12 @@ def _repeated(
     federation = FedAvg(task.start.architecture, how.training)
     start = model = task.start
     for round_ in range(1, cluster.rounds + 1):
-        cohort = cohort_of(list(range(count)), cluster.share, shadow_seed, round_)
+        cohort = draw_cohort(list(range(count)), cluster.share, shadow_seed, round_)
         total = sum(len(parts[client]) for client in cohort)
         weights = {client: len(parts[client]) / total for client in cohort}
         uploads = {}
         for client in cohort:
-            visit = Visit(
+            client_context = ClientContext(
                 round=round_,
                 rounds=max(how.rounds, cluster.rounds),
                 client=client,
@@ -278,7 +280,9 @@ def _repeated(
                 device=device,
             )
             sent = Sent((model,))
-            uploads[client] = federation.local(sent, parts[client], {}, UNDEFENDED, visit).upload
+            uploads[client] = federation.local(
+                sent, parts[client], {}, UNDEFENDED, client_context
+            ).upload
         start = model
         folded = federation.fold(model.tensors(), uploads, weights)
         model = Model.from_tensors(model.architecture, folded)
@@ -370,7 +374,7 @@ class ServerRisk:
                 shadows.starts, shadows.models, shadows.inside, shadows.outside, strict=True
             )
         ]
-        evidence = iter(side_by_side(self._evidence, pending, device=self.device))
+        evidence = iter(run_in_parallel(self._evidence, pending, device=self.device))
         return [
             self._estimate(shadows, [next(evidence) for _ in shadows.models]) for shadows in trained
         ]

@@ -134,7 +134,7 @@ def test_uploads_in_which_other_things_move_rows_are_refused() -> None:
     algorithm = FedAvg(NET, LocalTraining(lr=0.1, weight_decay=1e-3))
     server = Tampering({0: changed})
     (round,) = simulate(algorithm, clients(), rounds=1, seed=3, server=server)
-    with pytest.raises(Unsupported, match="weight decay or momentum may have moved"):
+    with pytest.raises(Unsupported, match="weight decay or momentum may have changed"):
         said_in(round.uploads[0], plant(honest(), neurons()).places[0])
 
 

@@ -150,7 +150,7 @@ def test_rows_that_cannot_be_told_apart_take_all_epochs() -> None:
     assert found.epochs.tolist() == [30, 30]
     assert not found.separated.any()
     torch.testing.assert_close(found.neurons.first, trained(data, replace(how, check=0)).first)
-    with pytest.raises(BadInput, match="is checked by rows"):
+    with pytest.raises(BadInput, match="needs validation rows"):
         train_neurons(given_, how, standard=standard, rng=seeded(2))
 
 
@@ -234,7 +234,7 @@ def test_rows_of_one_kind_only_are_refused() -> None:
     for nothing in (torch.zeros(2, 12).bool(), torch.ones(2, 12).bool()):
         with pytest.raises(BadInput, match="of its target and of others"):
             train_neurons(Labelled(data, nothing), HOW, standard=standard, rng=seeded(1))
-    with pytest.raises(BadInput, match="all the same"):
+    with pytest.raises(BadInput, match="identical records"):
         Standard.of(torch.ones(4, 3))
     with pytest.raises(BadInput, match="batches of at least one record"):
         best_shift(torch.zeros(1, 2), torch.zeros(1, 0), batch=3)

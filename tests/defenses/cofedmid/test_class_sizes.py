@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.defenses.cofedmid.partition import DECAYS, least_of, most_of, size_at
+from fedaudit.defenses.cofedmid.partition import DECAYS, largest_size, size_at, smallest_size
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ from fedaudit.defenses.cofedmid.partition import DECAYS, least_of, most_of, size
     ],
 )
 def test_sizes_fall_from_ten_to_two_in_five_rounds(decay: str, sizes: list[int]) -> None:
-    assert [size_at(t, 5, most=10, least=2, decay=decay) for t in range(1, 6)] == sizes
+    assert [size_at(t, 5, largest=10, smallest=2, decay=decay) for t in range(1, 6)] == sizes
 
 
 def test_the_papers_sizes_on_cifar100_are_rounded_to_the_nearest() -> None:
-    sizes = [size_at(t, 100, most=50, least=20, decay="linear") for t in (1, 2, 3, 51, 100)]
+    sizes = [size_at(t, 100, largest=50, smallest=20, decay="linear") for t in (1, 2, 3, 51, 100)]
     # 50 - 30 (t - 1) / 99 = 50, 49.70, 49.39, 34.85, 20
     assert sizes == [50, 50, 49, 35, 20]
 
@@ -41,7 +41,9 @@ def test_sizes_never_grow_and_end_at_the_least(
     decay: str, least: int, extra: int, rounds: int
 ) -> None:
     most = least + extra
-    sizes = [size_at(t, rounds, most=most, least=least, decay=decay) for t in range(1, rounds + 1)]
+    sizes = [
+        size_at(t, rounds, largest=most, smallest=least, decay=decay) for t in range(1, rounds + 1)
+    ]
     assert sizes[0] == most
     assert sizes == sorted(sizes, reverse=True)
     assert min(sizes) >= least
@@ -58,13 +60,15 @@ def test_sizes_never_grow_and_end_at_the_least(
 def test_the_chosen_size_is_the_smallest_that_covers_every_class_once_a_round_on_average(
     classes: int, members: int, rounds: int, decay: str
 ) -> None:
-    least = least_of(classes, 0)
+    least = smallest_size(classes, 0)
 
     def places(most: int) -> int:
         every = range(1, rounds + 1)
-        return members * sum(size_at(t, rounds, most=most, least=least, decay=decay) for t in every)
+        return members * sum(
+            size_at(t, rounds, largest=most, smallest=least, decay=decay) for t in every
+        )
 
-    most = most_of(classes, members, rounds, given=0, least=least, decay=decay)
+    most = largest_size(classes, members, rounds, m_max=0, smallest=least, decay=decay)
     assert least <= most <= classes
     assert places(most) >= classes * rounds or most == classes
     assert most == least or places(most - 1) < classes * rounds
@@ -72,22 +76,22 @@ def test_the_chosen_size_is_the_smallest_that_covers_every_class_once_a_round_on
 
 def test_a_pair_on_ten_classes_begins_with_eight_and_half_of_ten_clients_with_two() -> None:
     # On average 10 / 2 = 5 classes each, between 8 and 2; five clients need 2 each.
-    assert most_of(10, 2, 100, given=0, least=2, decay="linear") == 8
-    assert most_of(10, 5, 100, given=0, least=2, decay="linear") == 2
+    assert largest_size(10, 2, 100, m_max=0, smallest=2, decay="linear") == 8
+    assert largest_size(10, 5, 100, m_max=0, smallest=2, decay="linear") == 2
 
 
 @pytest.mark.parametrize(("classes", "least"), [(10, 2), (100, 20), (200, 40), (3, 1)])
 def test_the_least_size_is_the_papers_fifth_unless_given(classes: int, least: int) -> None:
-    assert least_of(classes, 0) == least
-    assert least_of(classes, 1) == 1
+    assert smallest_size(classes, 0) == least
+    assert smallest_size(classes, 1) == 1
 
 
 def test_sizes_without_meaning_are_refused() -> None:
     with pytest.raises(BadInput, match="from 1 to 10"):
-        least_of(10, 11)
+        smallest_size(10, 11)
     with pytest.raises(BadInput, match="m_max is a number of classes"):
-        most_of(10, 2, 5, given=11, least=2, decay="linear")
+        largest_size(10, 2, 5, m_max=11, smallest=2, decay="linear")
     with pytest.raises(BadInput, match="at least m_min"):
-        most_of(10, 2, 5, given=2, least=3, decay="linear")
+        largest_size(10, 2, 5, m_max=2, smallest=3, decay="linear")
     with pytest.raises(BadInput, match="did you mean 'linear'"):
-        size_at(1, 2, most=2, least=1, decay="linar")
+        size_at(1, 2, largest=2, smallest=1, decay="linar")

@@ -4,12 +4,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaudit.defenses.cofedmid.compensation import edges_of, interval_of, on_one_scale
+from fedaudit.defenses.cofedmid.compensation import edges_of, interval_of, min_max_scaled
 
 
 def test_losses_are_stretched_from_nought_to_one() -> None:
-    assert on_one_scale(torch.tensor([3.0, 1.0, 2.0])).tolist() == [1.0, 0.0, 0.5]
-    assert on_one_scale(torch.tensor([3.0, 3.0])).tolist() == [0.0, 0.0]
+    assert min_max_scaled(torch.tensor([3.0, 1.0, 2.0])).tolist() == [1.0, 0.0, 0.5]
+    assert min_max_scaled(torch.tensor([3.0, 3.0])).tolist() == [0.0, 0.0]
 
 
 def test_edges_lie_at_the_ranks_of_the_paper() -> None:
@@ -27,7 +27,7 @@ def test_the_last_interval_has_its_end() -> None:
 @given(count=st.integers(1, 12), size=st.integers(1, 80), seed=st.integers(0, 99))
 def test_intervals_are_equally_full_where_they_are_made(count: int, size: int, seed: int) -> None:
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
-    scaled = on_one_scale(order.float())
+    scaled = min_max_scaled(order.float())
     sizes = torch.bincount(interval_of(scaled, edges_of(scaled, count)), minlength=count)
     assert len(sizes) == count
     if count <= size:

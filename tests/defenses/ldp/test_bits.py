@@ -12,10 +12,10 @@ from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp import packed, unpacked
 from fedaudit.defenses.ldp.bit_mechanisms import (
     BitFlips,
+    drawn_probabilities,
     flipped,
     flipped_alike,
     random_words,
-    really_drawn,
 )
 
 chances = st.floats(0, 1)
@@ -88,14 +88,14 @@ def test_digits_and_what_is_left_of_them_are_the_probability_itself(values: list
     words = torch.zeros(1, 1, dtype=torch.int16)
     digits = torch.cat([unpacked(given.digit(k, words)[0], len(values)) for k in range(8)]).double()
     at = torch.arange(len(values))
-    rest = given.rest(torch.zeros_like(at), at, torch.zeros(len(values), dtype=torch.bool))
+    rest = given.remainder(torch.zeros_like(at), at, torch.zeros(len(values), dtype=torch.bool))
     whole = (digits * 0.5 ** torch.arange(1, 9)[:, None]).sum(0) + rest / 256
     assert torch.equal(whole, given.sets[0])
 
 
 @given(chance=chances)
 def test_what_is_drawn_with_is_what_was_asked_for_but_for_the_tiniest(chance: float) -> None:
-    drawn = float(really_drawn(torch.tensor(chance, dtype=torch.float64)))
+    drawn = float(drawn_probabilities(torch.tensor(chance, dtype=torch.float64)))
     assert drawn == chance if chance >= 2**-8 else 0 <= drawn - chance <= 2.0**-61
     assert (drawn == 0) == (chance == 0)
 

@@ -20,17 +20,18 @@ class NeuronTraining:
 
     Attributes:
         hidden: Units of the first layer that the neuron reads (the paper's r).
-        epochs: Passes over all rows; a step each, or a step for each batch.
-        lr: Step size of the first layer; with momentum, that of the second is ``lr / hidden``.
-        momentum: Momentum of the steps; Adam has its own.
-        optimizer: "momentum", or "adam" as in the published code, some ten times slower.
+        epochs: Passes over all rows, with one step for each batch.
+        lr: Learning rate of the first layer. With the optimizer "momentum", that of the second
+            layer is ``lr / hidden``.
+        momentum: Momentum of the optimizer "momentum".
+        optimizer: "momentum", or "adam" as in the published code, which is about ten times slower.
         target_share: Total weight of the target's rows; all rows together weigh 1.
         output: "one-logit" with binary cross-entropy, or "two-sigmoids" with cross-entropy on
             their values as logits, of which the first is planted (published code).
         check: Interval of epochs after which training ends if the neuron is larger for all watched
             rows of its target than for any other; 0 to train for all epochs.
-        batch_size: Rows of a step; 0 for all. Batches are fixed, have equal numbers of the target's
-            rows to within one, and come in a new order in each epoch.
+        batch_size: Rows per step; 0 for all. Batches are fixed and come in a new order in each
+            epoch. Their numbers of target rows differ by at most one.
 
     Raises:
         BadInput: An unknown output or optimizer; ranges are checked in a study's settings.
@@ -65,14 +66,14 @@ class Rules:
     """Rules of a game.
 
     Attributes:
-        batch: Records of a client's batch (the paper's n).
-        copies: Randomised copies of the target for training (the paper's l); one is enough without
-            a randomiser.
-        background: The server's records for training.
-        background_copies: Randomised copies of each of these.
-        validation: Further records of the server, by which the neuron's zero is placed; 0 to keep
-            that of training.
-        validation_copies: Copies of the target for validation.
+        batch: Number of records in a client's batch (the paper's n).
+        copies: Number of randomised copies of the target for training (the paper's l); 1 is enough
+            without a randomiser.
+        background: Number of the server's records for training.
+        background_copies: Number of randomised copies of each background record.
+        validation: Number of further records of the server that set the neuron's threshold; 0 for
+            the threshold from training.
+        validation_copies: Number of randomised copies of the target for validation.
         training: Training of the neuron.
 
     Raises:

@@ -69,7 +69,8 @@ class cifar(DataFile):
         standardise: Whether pixels are scaled to mean 0 and standard deviation 1 for each channel.
 
     Examples:
-        >>> cifar("cifar-100-python", coarse=True).part().options
+        >>> import fedaudit as fa
+        >>> fa.datasets.cifar("cifar-100-python", coarse=True).part().options
         {'coarse': True}
     """
 

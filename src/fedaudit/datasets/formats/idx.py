@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import hold_to_budget, open_regular
+from fedaudit.core.files import open_regular, refuse_oversized
 from fedaudit.datasets.arrays import Arrays, from_arrays
 from fedaudit.datasets.dataset import DataFile, Dataset
 
@@ -34,7 +34,8 @@ class idx(DataFile):
         standardise: Whether pixels are scaled to mean 0 and standard deviation 1.
 
     Examples:
-        >>> idx("mnist", first_label=1).part().what
+        >>> import fedaudit as fa
+        >>> fa.datasets.idx("mnist", first_label=1).part().what
         'idx:mnist'
     """
 
@@ -106,7 +107,7 @@ def _values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, "..."
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
     values = math.prod(shape)
     # Features become 32-bit numbers.
-    hold_to_budget(path.name, 4 * values, on_disk=path.stat().st_size)
+    refuse_oversized(path.name, 4 * values, on_disk=path.stat().st_size)
     data = file.read(values + 1)
     if len(data) != values or not values:
         raise Damaged(

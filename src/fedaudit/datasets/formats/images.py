@@ -15,7 +15,7 @@ from numpy import ndarray
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Count, ProperShare
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import hold_to_budget, open_regular, regular_size
+from fedaudit.core.files import open_regular, refuse_oversized, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
 from fedaudit.datasets.dataset import DataFile, Dataset
@@ -58,7 +58,7 @@ def stacked(
                 )
             # Features become 32-bit numbers.
             what = f"{count} pictures of {pixels.shape[1]} x {pixels.shape[0]} pixels"
-            hold_to_budget(what, 4 * count * pixels.size, on_disk=on_disk)
+            refuse_oversized(what, 4 * count * pixels.size, on_disk=on_disk)
             block = np.empty((count, *pixels.shape), dtype=np.uint8)
         if pixels.shape != block.shape[1:]:
             raise BadInput(
@@ -166,7 +166,8 @@ class images(DataFile):
         standardise: Whether pixels are scaled to mean 0 and standard deviation 1 for each channel.
 
     Examples:
-        >>> images("pictures", size=32).part().options
+        >>> import fedaudit as fa
+        >>> fa.datasets.images("pictures", size=32).part().options
         {'size': 32}
     """
 
@@ -388,7 +389,7 @@ def decoded(pictures: Iterable[Encoded]) -> "Iterator[tuple[str, Image.Image]]":
                 with _sized(file) as picture:
                     check_size(name, picture)
                     pixels = picture.width * picture.height
-                    hold_to_budget(name, _BYTES_A_PIXEL * pixels, on_disk=on_disk)
+                    refuse_oversized(name, _BYTES_A_PIXEL * pixels, on_disk=on_disk)
                     picture.load()
                     yield name, _of_eight_bits(name, picture)
         except FedauditError:

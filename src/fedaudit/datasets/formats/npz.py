@@ -23,8 +23,8 @@ from torch import Tensor
 
 from fedaudit.core.arguments import Count, ProperShare, dataclass
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
-from fedaudit.core.files import hold_to_budget, open_regular, parsed_json
-from fedaudit.core.pretrained import of_minilm
+from fedaudit.core.files import open_regular, parsed_json, refuse_oversized
+from fedaudit.core.pretrained import read_minilm_file
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import (
     AnyArray,
@@ -78,7 +78,8 @@ class npz(DataFile):
             after its name. Empty if it is unknown.
 
     Examples:
-        >>> npz("data/tumours.npz", standardise=False).part().what
+        >>> import fedaudit as fa
+        >>> fa.datasets.npz("data/tumours.npz", standardise=False).part().what
         'npz:tumours'
     """
 
@@ -198,7 +199,7 @@ class npz(DataFile):
         return np.concatenate(people) if positions is None else people[0][positions]
 
 
-TOKENIZERS: dict[str, Callable[..., bytes]] = {"minilm": of_minilm}
+TOKENIZERS: dict[str, Callable[..., bytes]] = {"minilm": read_minilm_file}
 """Functions that read ``tokenizer.json`` of a model, by its name."""
 
 
@@ -240,13 +241,13 @@ def _stored(path: Path) -> dict[str, AnyArray]:
             with zipfile.ZipFile(file) as archive:
                 _refuse_odd(path, archive.infolist())
                 entries = archive.infolist()
-                hold_to_budget(
+                refuse_oversized(
                     path.name,
                     max((_dictionary(file, entry) for entry in entries), default=0),
                     on_disk=size,
                 )
                 needed = sum(_declared(path, archive, entry) for entry in entries)
-            hold_to_budget(path.name, needed, on_disk=size)
+            refuse_oversized(path.name, needed, on_disk=size)
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 stored = {name: arrays[name] for name in arrays.files}
@@ -396,7 +397,7 @@ def coded_table(
         raise unknown_name("column of categories", group, words)
     width = sum(len(words[column]) if column in words else 1 for column in columns)
     rows = len(arrays.x_train) + len(arrays.x_test)
-    hold_to_budget(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
+    refuse_oversized(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
     numeric = [index for index, column in enumerate(columns) if column not in words]
     numbers = scaled_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
     scaled = Scaled(

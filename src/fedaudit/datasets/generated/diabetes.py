@@ -27,7 +27,8 @@ class diabetes(DataSource):
         test_share: Share of each class in the test part, in (0, 1).
 
     Examples:
-        >>> diabetes(progression_classes=3).read(seed=0).classes
+        >>> import fedaudit as fa
+        >>> fa.datasets.diabetes(progression_classes=3).read(seed=0).classes
         3
 
     Source: Efron, Hastie, Johnstone and Tibshirani, "Least Angle Regression", Annals of Statistics

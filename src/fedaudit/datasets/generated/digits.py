@@ -22,7 +22,8 @@ class digits(DataSource):
         test_share: Share of each class in the test part, in (0, 1).
 
     Examples:
-        >>> digits(test_share=0.3).read(seed=0).classes
+        >>> import fedaudit as fa
+        >>> fa.datasets.digits(test_share=0.3).read(seed=0).classes
         10
     """
 

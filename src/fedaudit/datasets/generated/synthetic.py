@@ -33,7 +33,8 @@ class synthetic(DataSource):
         alike: Share of the variance that is common to a person's samples, in [0, 1].
 
     Examples:
-        >>> len(synthetic(samples=2_000, classes=4).read(seed=0))
+        >>> import fedaudit as fa
+        >>> len(fa.datasets.synthetic(samples=2_000, classes=4).read(seed=0))
         2000
 
     Source: SIA, section 4.1 (Synthetic); generator of its published code.

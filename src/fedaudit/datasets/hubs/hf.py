@@ -14,7 +14,7 @@ import numpy as np
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Count, ProperShare
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, unknown_name
-from fedaudit.core.files import hold_to_budget, open_regular, resolved
+from fedaudit.core.files import open_regular, refuse_oversized, resolved
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
@@ -78,7 +78,8 @@ class hf(DataSource):
         subject: Column of the person that each sample is from; empty for none.
 
     Examples:
-        >>> hf("ylecun/mnist", grey=True).part().what
+        >>> import fedaudit as fa
+        >>> fa.datasets.hf("ylecun/mnist", grey=True).part().what
         'hf:ylecun/mnist'
     """
 
@@ -192,7 +193,7 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
         try:
             for size in _unpacked(path):
                 needed += size
-                hold_to_budget(f"{name} ({path.name})", needed, on_disk=on_disk)
+                refuse_oversized(f"{name} ({path.name})", needed, on_disk=on_disk)
         except FedauditError:
             raise
         # pyarrow raises a dozen kinds of errors on damaged files.
@@ -267,7 +268,7 @@ class ArrowColumn:
                 values = values.flatten()
             # Features become 32-bit numbers.
             needed = max(values.nbytes, 4 * len(values))
-            hold_to_budget(self.name, needed, on_disk=self.on_disk)
+            refuse_oversized(self.name, needed, on_disk=self.on_disk)
             return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
         except pyarrow.ArrowException as error:
             raise BadInput(

@@ -68,7 +68,8 @@ class IID(PartitionScheme):
         samples_per_client: Samples of each client; 0 deals all samples.
 
     Examples:
-        >>> IID(10, samples_per_client=300).clients
+        >>> import fedaudit as fa
+        >>> fa.partitions.IID(10, samples_per_client=300).clients
         10
     """
 
@@ -104,7 +105,8 @@ class Dirichlet(PartitionScheme):
         samples_per_client: Samples of each client; 0 deals all samples.
 
     Examples:
-        >>> Dirichlet(10, beta=0.5).beta
+        >>> import fedaudit as fa
+        >>> fa.partitions.Dirichlet(10, beta=0.5).beta
         0.5
 
     Source: FedMIA, section 4.3 (non-IID extent); SIA, section 4.3 (its alpha is our beta).
@@ -155,7 +157,8 @@ class Shards(PartitionScheme):
         samples_per_client: Samples of each client; 0 deals all samples.
 
     Examples:
-        >>> Shards(100, per_client=2).per_client
+        >>> import fedaudit as fa
+        >>> fa.partitions.Shards(100, per_client=2).per_client
         2
 
     Source: McMahan et al. 2017, section 3 (the "pathological" partition).
@@ -199,7 +202,8 @@ class WholeClasses(PartitionScheme):
         samples_per_client: Samples of each client, drawn from its classes; 0 deals all samples.
 
     Examples:
-        >>> WholeClasses(5).samples_per_client
+        >>> import fedaudit as fa
+        >>> fa.partitions.WholeClasses(5).samples_per_client
         0
     """
 
@@ -238,7 +242,8 @@ class SIAClass0Size(PartitionScheme):
         minimum: Fewest samples of a client; the published code has no such limit.
 
     Examples:
-        >>> SIAClass0Size(10, beta=1.0).minimum
+        >>> import fedaudit as fa
+        >>> fa.partitions.SIAClass0Size(10, beta=1.0).minimum
         1
 
     Source: SIA, published code (its alpha is our beta).

@@ -1,4 +1,4 @@
-"""Utility-aware compensation: a few of the samples left out come back, with less confidence."""
+"""Utility-aware compensation: some omitted samples return to training, with less confidence."""
 
 from dataclasses import dataclass, field, replace
 from math import floor
@@ -20,19 +20,19 @@ from fedaudit.defenses.soft_labels import (
     divergence_per_class,
     entropy,
     hard_labels,
-    slope_of_doubt,
+    soft_label_slope,
     soft_target,
     true_probability,
 )
-from fedaudit.fl.hooks import Turn, Visit
+from fedaudit.fl.hooks import ClientContext, TrainingContext
 from fedaudit.fl.training.manual_backprop import cross_entropy_slope
 
 
 def probabilities(weights: Float[Tensor, " arms"], exploration: float) -> Float[Tensor, " arms"]:
-    """Probability of each arm.
+    """Compute the probability of each arm.
 
     Args:
-        weights: Above 0.
+        weights: Weights of the arms, above 0.
         exploration: Share of draws that are uniform, in (0, 1].
 
     Source: Auer et al. 2002, algorithm Exp3: p = (1 - g) w / sum w + g / M.
@@ -41,41 +41,41 @@ def probabilities(weights: Float[Tensor, " arms"], exploration: float) -> Float[
 
 
 def drawn(weights: Float[Tensor, " arms"], exploration: float, rng: torch.Generator) -> int:
-    """An arm, drawn by :func:`probabilities`."""
+    """Draw an arm by :func:`probabilities`."""
     return int(torch.multinomial(probabilities(weights, exploration), 1, generator=rng))
 
 
 def rewarded(
     weights: Float[Tensor, " arms"], arm: int, reward: float, exploration: float
 ) -> Float[Tensor, " arms"]:
-    """The weights after a reward, summing to 1 again.
+    """Update the weights by a reward and normalise them to a sum of 1.
 
     Args:
-        weights: Before.
-        arm: That was drawn.
-        reward: In [-1, 1]; 0 changes nothing.
+        weights: Weights before the reward.
+        arm: The arm that was drawn.
+        reward: The reward, in [-1, 1]; 0 changes nothing.
         exploration: As in the draw.
 
     Source: Auer et al. 2002, algorithm Exp3: w = w exp(g (r / p) / M).
-    Differs: Rewards down to -1; weights are brought back to a sum of 1, which changes no
-        probability.
+    Differs: Rewards can be as low as -1. Weights are normalised to a sum of 1, which does not
+        change probabilities.
     """
-    chance = float(probabilities(weights, exploration)[arm])
+    probability = float(probabilities(weights, exploration)[arm])
     factors = torch.ones_like(weights)
-    factors[arm] = torch.tensor(exploration * reward / chance / len(weights)).exp()
+    factors[arm] = torch.tensor(exploration * reward / probability / len(weights)).exp()
     after = weights * factors
-    # Probabilities are mixed with uniform ones, so a floor this low changes none of them.
+    # Probabilities are mixed with uniform ones, so that this lower limit does not change them.
     return (after / after.sum()).clamp(min=1e-300)
 
 
 def normalised(history: Float[Tensor, " rewards"]) -> float:
-    """The last reward on the scale of all so far: -1 at their 20th percentile, 1 at the 80th.
+    """Scale the last reward by all rewards so far: -1 at their 20th percentile, 1 at the 80th.
 
     Returns:
-        In [-1, 1]; 0 before there are five, or where the percentiles are equal.
+        The scaled reward, in [-1, 1]; 0 for fewer than five rewards or equal percentiles.
 
     Source: CoFedMID, section 4.2.1; Graves et al. 2017, equation 8.
-    Differs: The paper does not say what a first reward is worth.
+    Differs: The paper does not specify the scale of the first rewards.
     """
     if len(history) < 5:
         return 0.0
@@ -85,8 +85,8 @@ def normalised(history: Float[Tensor, " rewards"]) -> float:
     return float(max(-1.0, min(1.0, 2 * (float(history[-1]) - low) / (high - low) - 1)))
 
 
-def on_one_scale(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
-    """Losses from 0 for the smallest to 1 for the largest; 0 for all where they are equal.
+def min_max_scaled(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
+    """Scale losses to [0, 1] by their minimum and maximum; equal losses become 0.
 
     Source: CoFedMID, section 4.2.1, step 1.
     """
@@ -95,14 +95,14 @@ def on_one_scale(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]
 
 
 def edges_of(scaled: Float[Tensor, " samples"], count: int) -> Float[Tensor, " edges"]:
-    """The inner edges of intervals that hold equally many of these samples, up to rounding.
+    """Return the inner edges of intervals with equally many samples, up to rounding.
 
     Args:
         scaled: Losses in [0, 1].
-        count: How many intervals; there is one edge fewer.
+        count: Number of intervals; there is one edge fewer.
 
-    Source: CoFedMID, section 4.2.1, step 1: interval j goes from rank floor((j - 1) n / M) to
-        floor(j n / M), without the latter.
+    Source: CoFedMID, section 4.2.1, step 1: interval j contains the ranks from floor((j - 1) n / M)
+        to below floor(j n / M).
     """
     ranked = scaled.sort().values
     ranks = torch.arange(1, count, device=scaled.device) * len(ranked) // count
@@ -112,63 +112,64 @@ def edges_of(scaled: Float[Tensor, " samples"], count: int) -> Float[Tensor, " e
 def interval_of(
     scaled: Float[Tensor, " samples"], edges: Float[Tensor, " edges"]
 ) -> Int[Tensor, " samples"]:
-    """The interval of each sample; edges belong to the interval above, 1 to the last."""
+    """Return the interval of each sample; edges belong to the interval above, 1 to the last."""
     return torch.searchsorted(edges.contiguous(), scaled.contiguous(), right=True)
 
 
-def unconfident(
+def confidence_penalty(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
 ) -> Float[Tensor, " samples"]:
-    """Penalty on the loss of each sample that came back.
+    """Compute the penalty on the loss of each returned sample.
 
-    The prediction is drawn towards a label that has its own probability of the true class and is
-    uniform elsewhere, and towards a larger entropy.
+    It moves the prediction towards a larger entropy, and towards a soft label with the predicted
+    probability of the true class and equal ones for all others.
 
     Args:
-        outputs: Before the softmax.
+        outputs: Outputs before the softmax.
         labels: True classes.
         mu: Weight of the entropy.
 
     Source: CoFedMID, section 4.2.2.
-    Differs: No gradient flows through the label; the divergence is divided by the number of
-        classes (HAMP's published reduction, beside which mu was chosen).
+    Differs: No gradient flows through the label. The divergence is divided by the number of
+        classes, as in HAMP's published code, for which mu was chosen.
     """
-    return divergence_per_class(outputs, _doubtful(outputs, labels)) - mu * entropy(outputs)
+    return divergence_per_class(outputs, _soft_label(outputs, labels)) - mu * entropy(outputs)
 
 
-def unconfident_slope(
+def confidence_penalty_slope(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
 ) -> Float[Tensor, "samples classes"]:
-    """The derivative of each sample's :func:`unconfident` by its outputs.
+    """Compute the derivative of each sample's :func:`confidence_penalty` by its outputs.
 
     Args:
-        outputs: Before the softmax.
+        outputs: Outputs before the softmax.
         labels: True classes.
         mu: Weight of the entropy.
     """
-    return slope_of_doubt(outputs, _doubtful(outputs, labels), entropy_weight=mu)
+    return soft_label_slope(outputs, _soft_label(outputs, labels), entropy_weight=mu)
 
 
-def _doubtful(
+def _soft_label(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
 ) -> Float[Tensor, "samples classes"]:
-    sure = true_probability(outputs.detach(), labels)
-    return soft_target(sure, labels, classes=outputs.shape[1])
+    probability = true_probability(outputs.detach(), labels)
+    return soft_target(probability, labels, classes=outputs.shape[1])
 
 
 EXPLORATION = 0.1
-"""Share of intervals that are drawn regardless of what was learned."""
+"""Share of intervals that are drawn uniformly."""
 
 
+# The names of Learned, Memory and their fields are part of the fingerprints of checkpoints.
 @dataclass(frozen=True)
 class Learned:
-    """A client's knowledge of its intervals after some rounds.
+    """A client's estimates about its intervals.
 
     Attributes:
-        weights: Of each interval; one with more weight is drawn more often.
-        rewards: Of all rounds so far, as they were.
-        edges: Between the intervals; none before the first round with samples brought back.
-        position: At which rank of losses "sequential" goes on.
+        weights: Weight of each interval; a higher weight is drawn more often.
+        rewards: Rewards of all rounds so far, before normalisation.
+        edges: Edges between the intervals; empty before the first round with returned samples.
+        position: Rank of losses at which "sequential" continues.
     """
 
     weights: Float[Tensor, " intervals"]
@@ -178,41 +179,41 @@ class Learned:
 
     @staticmethod
     def nothing(intervals: int) -> "Learned":
-        """The knowledge before the first round: all intervals are alike."""
+        """Return the estimates before the first round, with equal weights."""
         weights = torch.full((intervals,), 1 / intervals, dtype=torch.float64)
         return Learned(weights, torch.zeros(0, dtype=torch.float64), torch.zeros(0))
 
     def rewarded(self, arm: int, gain: Float[Tensor, ""]) -> "Learned":
-        """This and what an interval has just gained.
+        """Return the estimates after the reward of an interval.
 
         Args:
             arm: The interval.
-            gain: By how much the loss of validation samples fell.
+            gain: Decrease of the loss of validation samples.
         """
         rewards = torch.cat([self.rewards, gain[None]])
         weights = rewarded(self.weights, arm, normalised(rewards), EXPLORATION)
         return replace(self, weights=weights, rewards=rewards)
 
     def tensors(self) -> Params:
-        """As tensors by name."""
+        """Return the estimates as tensors by name."""
         return {**vars(self), "position": torch.tensor(self.position)}
 
     @staticmethod
     def of(tensors: Params) -> "Learned":
-        """Inverse of :meth:`tensors`."""
-        named = {name: tensors[name] for name in ("weights", "rewards", "edges")}
-        return Learned(**named, position=int(tensors["position"]))
+        """Restore estimates from :meth:`tensors`."""
+        fields = {name: tensors[name] for name in ("weights", "rewards", "edges")}
+        return Learned(**fields, position=int(tensors["position"]))
 
 
 @dataclass
 class Memory:
-    """State of one client from one hook to the next; a new round begins with its selection.
+    """State of one client between hooks; a new round begins with its selection.
 
     Attributes:
-        learned: All of it that outlives a round.
-        validation: The samples held out for good; None where there are none.
-        back: Ids of the samples that came back in this round; None before any selection.
-        arm: The interval that they are of; None where none was drawn.
+        learned: The state that is kept between rounds.
+        validation: The permanently held-out samples; None without any.
+        back: Ids of the samples that were returned in this round; None before any selection.
+        arm: The interval of these samples; None if none was drawn.
     """
 
     learned: Learned
@@ -222,19 +223,20 @@ class Memory:
     _marked: tuple[Tensor, Bool[Tensor, " _"]] | None = None
 
     def begin(self, back: Int[Tensor, " _"], arm: int | None = None) -> None:
-        """A new round, with these ids back, of that interval."""
+        """Start a round with these returned samples of an interval."""
         self.back, self.arm, self._marked = back, arm, None
 
     def among(self, batch: Batch) -> Bool[Tensor, " samples"]:
-        """Which samples of a batch came back; kept, as every step asks twice."""
+        """Return which samples of a batch were returned."""
+        # Cached, since every step calls this twice.
         if self._marked is None or self._marked[0] is not batch.ids:
             back = torch.zeros(0) if self.back is None else self.back
             self._marked = batch.ids, torch.isin(batch.ids, back)
         return self._marked[1]
 
 
-class _Back(NamedTuple):
-    """Positions of the samples that come back, and the interval that they are of, if any."""
+class _Returned(NamedTuple):
+    """Positions of the returned samples, and their interval, if any."""
 
     positions: Int[Tensor, " _"]
     arm: int | None = None
@@ -242,39 +244,41 @@ class _Back(NamedTuple):
 
 @arguments.dataclass(frozen=True)
 class Compensation(ClassGuided):
-    """CoFedMID without its noise: few classes each, and some of the samples left out come back.
+    """Class-guided partition with compensation: some of the omitted samples return to training.
 
-    From round ``start`` on, every client sorts its samples by loss into intervals, fixed in that
-    round; in each round it brings back samples of one interval that are not of its classes. Which
-    interval, it learns from how much validation samples gain. These are held out of the client's
-    own data for good, each sample with the same chance: they are not trained on, and so are no
-    members. The client's weight in the average stays that of all its data.
+    In round ``start``, every client divides its samples into intervals of their loss. From then on,
+    it returns samples of one interval and of other classes to training in each round. A bandit
+    (EXP3) learns which interval helps, from the decrease of the loss on validation samples. These
+    are permanently held out of the client's data, each sample with the same probability. They are
+    not trained on, and are therefore non-members. The client's weight in the average stays that of
+    all its data.
 
     Attributes:
-        start: First round with samples brought back, from 1; after the last round, nothing is held
-            out or brought back.
+        start: First round with returned samples, from 1; above the last round, no samples are held
+            out or returned.
         intervals: Number of intervals of the loss, at least 1.
-        recycle: Largest share of the client's samples that comes back in a round, in [0, 1];
-            0 for none.
-        recycling: "exp3" to learn which interval helps; "random" for a fixed number of samples
-            regardless of loss, "sequential" for as many in the order of their losses, going on
-            where the round before ended.
-        regularise: Whether the loss of samples brought back penalises confident predictions.
+        recycle: Largest share of the client's samples that is returned in a round, in [0, 1]; 0 for
+            none.
+        recycling: "exp3" learns which interval helps; "random" returns a fixed number of random
+            samples; "sequential" returns as many in the order of their losses, continuing where the
+            previous round ended.
+        regularise: Whether the loss of returned samples penalises confident predictions.
         mu: Weight of the prediction's entropy in that penalty, at least 0; 0 leaves it out.
-        validation: About which share of the client's samples is held out, in [0, 1), to learn
-            which interval helps; these samples are no members.
+        validation: Expected share of the client's samples that is held out for validation, in
+            [0, 1); these samples are non-members.
 
     Examples:
-        >>> Compensation(members=[0, 1], recycle=0.1).coalition
+        >>> import fedaudit as fa
+        >>> fa.defenses.Compensation(members=[0, 1], recycle=0.1).coalition
         (0, 1)
 
     Source: CoFedMID, section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).
-    Differs: Intervals are fixed once, as in algorithm 2 and not in the text; the divergence is
-        per class, as in HAMP's code; both sums over a batch are divided by the batch's size.
-        Validation samples, which the paper does not define, are the client's own. Samples come back
-        from round ``start`` on, as its text says, where algorithm 2 begins in the round after it
-        has made the intervals; and ``recycle`` is a share of the samples that are left once
-        validation samples are held out, where the paper's is one of all.
+    Differs: Intervals are fixed once, as in algorithm 2 and not in the text. The divergence is per
+        class, as in HAMP's code. Both sums over a batch are divided by the batch size. Validation
+        samples, which the paper does not define, are the client's own. Samples are returned from
+        round ``start`` on, as in the text; algorithm 2 starts in the round after it computes the
+        intervals. ``recycle`` is a share of the samples without validation samples; in the paper it
+        is a share of all.
     """
 
     start: Positive = 10
@@ -294,127 +298,134 @@ class Compensation(ClassGuided):
                 "recycling 'exp3' learns from validation samples: give validation above 0, or "
                 "recycling 'random' or 'sequential'"
             )
-        # Frozen are the settings; a field that depends on one cannot have a default.
+        # Set here, since the default depends on a setting and the dataclass is frozen.
         object.__setattr__(self, "memory", Memory(Learned.nothing(self.intervals)))
 
     def acts_in(self, hook: str) -> bool:
-        """As its class, but the loss is its own only where samples have come back."""
+        """Return True as the class does, but for "loss" only if samples were returned."""
         if hook != "loss":
             return super().acts_in(hook)
-        nobody = self.memory.back is not None and len(self.memory.back) == 0
-        return self.regularise and self.recycle > 0 and not nobody
+        is_empty = self.memory.back is not None and len(self.memory.back) == 0
+        return self.regularise and self.recycle > 0 and not is_empty
 
     @property
     def needs_classes(self) -> bool:
-        """True if samples that come back are kept from confident predictions."""
+        """True if the loss of returned samples penalises confident predictions."""
         return self.regularise and self.recycle > 0
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
-        """Once: validation samples are taken out, unless nothing will ever be brought back.
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        """Hold out validation samples, if samples will ever be returned.
 
         Raises:
-            BadInput: Nothing would be left to train on.
+            BadInput: All samples would be held out.
         """
-        if self.recycle == 0 or self.start > visit.rounds:
+        if self.recycle == 0 or self.start > client_context.rounds:
             return data
-        held = held_out(data.ids, self.validation, seed=visit.seed)
-        if bool(held.all()):
+        is_held_out = held_out(data.ids, self.validation, seed=client_context.seed)
+        if bool(is_held_out.all()):
             raise BadInput(
-                f"client {visit.client} has {len(data)} samples, and all would be held out for "
-                "validation; give it more, or set validation to 0 with another recycling"
+                f"client {client_context.client} has {len(data)} samples, and all would be "
+                "held out for validation; give it more, or set validation to 0 with another "
+                "recycling"
             )
-        self.memory.validation = data.take(held)
-        return data.take(~held) if bool(held.any()) else data
+        self.memory.validation = data.take(is_held_out)
+        return data.take(~is_held_out) if bool(is_held_out.any()) else data
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        """Each round: samples of the client's classes, and those that come back, as they lay."""
-        own = self.own(data, turn)
-        most = floor(self.recycle * len(data))
-        if turn.round < self.start or most == 0 or bool(own.all()):
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        """Return samples of the client's classes and returned samples, in their original order."""
+        selected = self.has_class(data, context)
+        limit = floor(self.recycle * len(data))
+        if context.round < self.start or limit == 0 or bool(selected.all()):
             self.memory.begin(data.ids[:0])
-            return data.take(own)
-        back = self._back(data, (~own).nonzero()[:, 0], most, turn)
-        self.memory.begin(data.ids[back.positions], back.arm)
-        own[back.positions] = True
-        return data.take(own)
+            return data.take(selected)
+        returned = self._returned(data, (~selected).nonzero()[:, 0], limit, context)
+        self.memory.begin(data.ids[returned.positions], returned.arm)
+        selected[returned.positions] = True
+        return data.take(selected)
 
-    def _back(self, data: Samples, candidates: Int[Tensor, " _"], most: int, turn: Turn) -> _Back:
-        """At most so many of the samples left out, by the chosen strategy."""
+    def _returned(
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
+    ) -> _Returned:
         if self.recycling == "random":
-            return _Back(_some(candidates, most, turn))
+            return _Returned(_random_subset(candidates, limit, context))
         choose = self._next_in_order if self.recycling == "sequential" else self._of_one_interval
-        return choose(data, candidates, most, turn)
+        return choose(data, candidates, limit, context)
 
     def _next_in_order(
-        self, data: Samples, candidates: Int[Tensor, " _"], most: int, turn: Turn
-    ) -> _Back:
-        """The next ones by loss, from where the round before ended."""
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
+    ) -> _Returned:
+        """Choose the next samples by loss, continuing where the previous round ended."""
         learned = self.memory.learned
-        ranked = candidates[turn.evaluate(data)[candidates].argsort(stable=True)]
-        places = torch.arange(learned.position, learned.position + min(most, len(ranked)))
-        self.memory.learned = replace(learned, position=learned.position + most)
-        return _Back(ranked[(places % len(ranked)).to(ranked.device)])
+        ranked = candidates[context.evaluate(data)[candidates].argsort(stable=True)]
+        places = torch.arange(learned.position, learned.position + min(limit, len(ranked)))
+        self.memory.learned = replace(learned, position=learned.position + limit)
+        return _Returned(ranked[(places % len(ranked)).to(ranked.device)])
 
     def _of_one_interval(
-        self, data: Samples, candidates: Int[Tensor, " _"], most: int, turn: Turn
-    ) -> _Back:
-        """Some of an interval that is drawn by what was learned of all."""
-        scaled = on_one_scale(turn.evaluate(data))
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
+    ) -> _Returned:
+        """Choose random samples of an interval, which is drawn by the learned weights."""
+        scaled = min_max_scaled(context.evaluate(data))
         learned = self.memory.learned
         if len(learned.edges) == 0:
             learned = replace(learned, edges=edges_of(scaled, self.intervals).cpu())
             self.memory.learned = learned
-        arm = drawn(learned.weights, EXPLORATION, turn.rng("interval"))
+        arm = drawn(learned.weights, EXPLORATION, context.rng("interval"))
         interval = interval_of(scaled, learned.edges.to(scaled.device))
-        return _Back(_some(candidates[interval[candidates] == arm], most, turn), arm)
+        return _Returned(
+            _random_subset(candidates[interval[candidates] == arm], limit, context), arm
+        )
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        """Each step: nothing changes; samples that came back are noted."""
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        """Note the returned samples and return the batch unchanged."""
         if self.memory.back is not None and len(self.memory.back):
-            turn.note("recycled", batch.ids[self.memory.among(batch)])
+            context.note("recycled", batch.ids[self.memory.among(batch)])
         return batch
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        """Each step: the usual loss, and less confidence on samples that came back."""
-        plain = super().loss(outputs, batch, turn)
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+        """Compute the usual loss, with a confidence penalty on returned samples."""
+        plain = super().loss(outputs, batch, context)
         if self.memory.back is None or not self.regularise:
             return plain
-        again = self.memory.among(batch)
-        if not bool(again.any()):
+        is_returned = self.memory.among(batch)
+        if not bool(is_returned.any()):
             return plain
-        labels = hard_labels(batch, "compensation")[again]
-        return plain + unconfident(outputs[again], labels, mu=self.mu).sum() / len(batch)
+        labels = hard_labels(batch, "compensation")[is_returned]
+        penalty = confidence_penalty(outputs[is_returned], labels, mu=self.mu)
+        return plain + penalty.sum() / len(batch)
 
-    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
-        """Each step: the derivative of the loss, times the number of samples."""
-        if turn.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
+    def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
+        """Compute the derivative of the loss, times the number of samples."""
+        if context.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
             return None
         slope = cross_entropy_slope(outputs, batch.y)
-        again = self.memory.among(batch)
-        if self.regularise and bool(again.any()):
-            # Of all rows, and most are dropped: to pick rows and put them back takes longer.
-            doubt = unconfident_slope(outputs, batch.y, mu=self.mu)
-            slope.addcmul_(doubt, again[:, None].to(doubt))
+        is_returned = self.memory.among(batch)
+        if self.regularise and bool(is_returned.any()):
+            # Computed for all rows and masked, which is faster than selecting rows.
+            penalty_slope = confidence_penalty_slope(outputs, batch.y, mu=self.mu)
+            slope.addcmul_(penalty_slope, is_returned[:, None].to(penalty_slope))
         return slope
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
-        """Each round: what validation samples gained is the interval's reward."""
-        held, arm = self.memory.validation, self.memory.arm
-        if arm is None or held is None or len(held) == 0:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
+        """Reward the interval by the decrease of the loss on validation samples."""
+        validation, arm = self.memory.validation, self.memory.arm
+        if arm is None or validation is None or len(validation) == 0:
             return
-        outputs = outputs_of(end, held.features, turn.device)
-        gains = turn.evaluate(held) - start.architecture.loss(outputs, held.targets)
+        outputs = outputs_of(end, validation.features, context.device)
+        gains = context.evaluate(validation) - start.architecture.loss(outputs, validation.targets)
         self.memory.learned = self.memory.learned.rewarded(arm, gains.double().mean())
 
     def state(self) -> Params:
-        """The learned values of intervals, and their edges."""
+        """Return the estimates about intervals."""
         return self.memory.learned.tensors()
 
     def restore(self, state: Params) -> None:
-        """Takes up what :meth:`state` gave."""
+        """Restore the estimates about intervals."""
         self.memory.learned = Learned.of(state)
 
 
-def _some(positions: Int[Tensor, " _"], most: int, turn: Turn) -> Int[Tensor, " _"]:
-    order = torch.randperm(len(positions), generator=turn.rng("recycling"))[:most]
+def _random_subset(
+    positions: Int[Tensor, " _"], limit: int, context: TrainingContext
+) -> Int[Tensor, " _"]:
+    order = torch.randperm(len(positions), generator=context.rng("recycling"))[:limit]
     return positions[order.sort().values.to(positions.device)]

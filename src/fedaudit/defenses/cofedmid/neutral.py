@@ -11,77 +11,84 @@ from torch import Tensor
 from fedaudit.core.arguments import AtLeastZero, Share, dataclass
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import ClientId, plus_tail, tail_size
-from fedaudit.defenses.cofedmid.partition import CoalitionDefense, circle, present, shared_seed
-from fedaudit.fl.hooks import Turn
+from fedaudit.defenses.cofedmid.partition import (
+    CoalitionDefense,
+    cooperating_clients,
+    present_members,
+    shared_seed,
+)
+from fedaudit.fl.hooks import TrainingContext
 from fedaudit.observe.round import Gradient, Update, Upload
 
 
 @dataclass(frozen=True)
 class NeutralNoise(CoalitionDefense):
-    """Adds noise to the last parameters of an upload that the other members' noise takes back.
+    """Noise on the last parameters of the uploads that cancels over the members of a coalition.
 
-    Members draw each other's noise from a seed that they share, once a round and with the
-    weights that the server really uses. Members that are not in the round's cohort are left
-    out, so that the noise of those present cancels; a member that is there alone adds none.
-    In a chain, it is the last to change the upload; where clients choose among several models,
-    it is refused, since the server averages those of each model by themselves.
+    Members draw each other's noise from a shared seed in each round, with the server's actual
+    weights. Members that do not take part in a round are left out, so that the noise of those
+    present cancels. A member that takes part alone adds none. In a chain, this must be the last
+    defense that changes the upload. It cannot be used if clients choose among several models, since
+    the server averages each model separately.
 
     Attributes:
         sigma: Standard deviation before the projection, in units of the upload, at least 0; 0
             adds none.
         ratio: Share of the parameters, counted from the last, that get noise, in (0, 1].
-        noise: "published" for one draw a client and round, which is added to all of these
-            parameters, as the paper has it; a server that knows takes their mean off and has the
-            rest as it was (the attacks with "centred-tail"). "vector" for
-            a draw a parameter: a server that knows can only leave these parameters out
-            (the attacks with "without-tail").
-        independent: Whether every client draws its noise alone, so that nothing cancels.
+        noise: "published" draws one number per client and round, which is added to all of these
+            parameters, as in the paper. A server that knows this can subtract their mean (the
+            attacks with "centred-tail"). "vector" draws one number per parameter. A server that
+            knows this can only leave these parameters out (the attacks with "without-tail").
+        independent: Whether clients draw noise independently, so that it does not cancel.
 
     Examples:
-        >>> NeutralNoise(members=[0, 1], sigma=0.1).cancels
+        >>> import fedaudit as fa
+        >>> fa.defenses.NeutralNoise(members=[0, 1], sigma=0.1).cancels
         True
 
     Source: CoFedMID, section 4.3 and algorithm 3; by its text and its costs ("two scalar values
         per round") "published" is the paper's.
-    Differs: "vector" is the default; noise is drawn every round, where algorithm 4 draws it
-        once; buffers are left alone.
+    Differs: "vector" is the default. Noise is drawn in every round; algorithm 4 draws it once.
+        Buffers are not changed.
     """
 
     accepts: ClassVar[tuple[type, ...]] = (Update, Gradient)
 
     sigma: AtLeastZero = 0.1
     ratio: Share = 0.2
-    # "scalar" is an earlier name of "published".
+    # "scalar" is the name of "published" in earlier versions.
     noise: Literal["vector", "published", "scalar"] = "vector"
     independent: bool = False
 
     @property
     def cancels(self) -> bool:
-        """True if members add noise that depends on each other's."""
+        """True if the members' noise cancels."""
         return self.sigma > 0 and not self.independent
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        """Each round: noise on the last parameters."""
-        together = circle(self.coalition, turn, independent=self.independent)
-        members = present(together, turn)
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        """Return the upload with noise on the last parameters."""
+        group = cooperating_clients(self.coalition, context, independent=self.independent)
+        members = present_members(group, context)
         if self.sigma == 0 or (len(members) < 2 and not self.independent):
             return upload
         if not self.independent:
-            # As the paper counts: two numbers of a byte each (seed and weights need no more).
-            turn.note("extra_bytes", torch.tensor([2]))
+            # The paper counts two numbers of one byte each.
+            context.note("extra_bytes", torch.tensor([2]))
         size = tail_size(upload.values, self.ratio)
-        weights = {member: turn.weights[member] for member in members}
-        seed = shared_seed(together, turn)
+        weights = {member: context.weights[member] for member in members}
+        seed = shared_seed(group, context)
         draws = {
             member: self.sigma
             * torch.randn(
                 size if self.noise == "vector" else 1,
-                generator=seeded(seed, "noise", member, turn.round),
+                generator=seeded(seed, "noise", member, context.round),
             )
             for member in members
         }
-        own = draws[turn.client] if self.independent else neutral(draws, weights, turn.client)
-        return replace(upload, values=plus_tail(upload.values, own.expand(size)))
+        noise = (
+            draws[context.client] if self.independent else neutral(draws, weights, context.client)
+        )
+        return replace(upload, values=plus_tail(upload.values, noise.expand(size)))
 
 
 def neutral(
@@ -89,12 +96,12 @@ def neutral(
     weights: Mapping[ClientId, float],
     client: ClientId,
 ) -> Float[Tensor, " entries"]:
-    """One member's noise: its draw without what the average would see of all draws.
+    """Return one member's noise: its draw minus a share of the weighted sum of all draws.
 
     Args:
-        draws: Every member's.
-        weights: Every member's share in the average; at least one is above 0.
-        client: Whose noise.
+        draws: The draw of every member.
+        weights: Weight of every member in the average; at least one is above 0.
+        client: The member.
 
     Source: CoFedMID, section 4.3: d_k = d'_k - w_k / |w|^2 * sum_j w_j d'_j.
     """

@@ -1,4 +1,4 @@
-"""Class-guided partition: in each round, members of a coalition train on classes of their own."""
+"""Class-guided partition: in each round, members of a coalition train on different classes."""
 
 from collections.abc import Callable
 from dataclasses import field
@@ -17,12 +17,12 @@ from fedaudit.core.errors import BadInput, Unsupported, unknown_name
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.defenses.soft_labels import class_count
-from fedaudit.fl.hooks import ConfiguredDefense, Plan, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Plan, TrainingContext
 
 
 @dataclass(frozen=True)
 class CoalitionDefense(ConfiguredDefense):
-    """Defense that its members apply together, with values drawn from a seed that they share.
+    """Defense that the members of a coalition apply together, with a shared random seed.
 
     Attributes:
         members: Numbers of the clients of the coalition, from 0, each once, such as ``[0, 1]``.
@@ -35,66 +35,67 @@ class CoalitionDefense(ConfiguredDefense):
 
     @property
     def coalition(self) -> tuple[ClientId, ...]:
-        """Clients of the coalition, in the order given."""
+        """Clients of the coalition, in the order of the setting."""
         return tuple(self.members)
 
 
-def circle(
-    coalition: tuple[ClientId, ...], visit: Visit, *, independent: bool
+def cooperating_clients(
+    coalition: tuple[ClientId, ...], client_context: ClientContext, *, independent: bool
 ) -> tuple[ClientId, ...]:
-    """With whom a client works something out: its coalition, or nobody but itself.
+    """Return the client's coalition, or the client alone if it acts independently.
 
     Raises:
-        BadInput: The visiting client is no member.
+        BadInput: The client is not a member of the coalition.
     """
-    present(coalition, visit)
-    return (visit.client,) if independent else coalition
+    present_members(coalition, client_context)
+    return (client_context.client,) if independent else coalition
 
 
-def present(coalition: tuple[ClientId, ...], visit: Visit) -> tuple[ClientId, ...]:
-    """The members that train in this round, ascending: who is absent is neither waited for nor
-    covered up for.
+def present_members(
+    coalition: tuple[ClientId, ...], client_context: ClientContext
+) -> tuple[ClientId, ...]:
+    """Return the members that take part in this round, ascending.
 
     Raises:
-        BadInput: The visiting client is no member.
+        BadInput: The client is not a member of the coalition.
     """
-    if visit.client not in coalition:
+    if client_context.client not in coalition:
         raise BadInput(
-            f"client {visit.client} uses the defense of the coalition {coalition} and is not in "
-            "it; give it a coalition of its own, or name it as a member"
+            f"client {client_context.client} uses the defense of the coalition {coalition} and is "
+            "not in it; give it a separate coalition, or add it to the members"
         )
-    return tuple(sorted(set(coalition) & {*visit.cohort, visit.client}))
+    return tuple(sorted(set(coalition) & {*client_context.cohort, client_context.client}))
 
 
-def shared_seed(coalition: tuple[ClientId, ...], visit: Visit) -> int:
-    """A seed that the members know and nobody else; another coalition's is another."""
-    return seed_for(visit.seed, "coalition", *sorted(coalition))
+def shared_seed(coalition: tuple[ClientId, ...], client_context: ClientContext) -> int:
+    """Return the secret seed of a coalition, which differs between coalitions."""
+    return seed_for(client_context.seed, "coalition", *sorted(coalition))
 
 
 Decay = Callable[[float, int, int], float]
 
 
-def linear(progress: float, most: int, least: int) -> float:
-    """The same step down in every round.
+def linear(progress: float, largest: int, smallest: int) -> float:
+    """Decrease linearly.
 
     Source: CoFedMID, section 4.1.
     """
-    return most - (most - least) * progress
+    return largest - (largest - smallest) * progress
 
 
-def cosine(progress: float, most: int, least: int) -> float:
-    """Along half a cosine: slow, fast, slow."""
-    return least + (most - least) * (1 + cos(pi * progress)) / 2
+def cosine(progress: float, largest: int, smallest: int) -> float:
+    """Decrease along half a cosine."""
+    return smallest + (largest - smallest) * (1 + cos(pi * progress)) / 2
 
 
-def exponential(progress: float, most: int, least: int) -> float:
-    """The same share of what is left in every round."""
-    return float(most * (least / most) ** progress)
+def exponential(progress: float, largest: int, smallest: int) -> float:
+    """Decrease by the same factor in every round."""
+    return float(largest * (smallest / largest) ** progress)
 
 
-def polynomial(progress: float, most: int, least: int) -> float:
-    """Along a square: fast, then slow."""
-    return least + (most - least) * (1 - progress) ** 2
+def polynomial(progress: float, largest: int, smallest: int) -> float:
+    """Decrease quadratically, first fast and then slowly."""
+    return smallest + (largest - smallest) * (1 - progress) ** 2
 
 
 DECAYS: dict[str, Decay] = {
@@ -105,14 +106,14 @@ DECAYS: dict[str, Decay] = {
 }
 
 
-def size_at(round: int, rounds: int, *, most: int, least: int, decay: str) -> int:
-    """Number of classes of each client in a round, rounded to the nearest (halves up).
+def size_at(round: int, rounds: int, *, largest: int, smallest: int, decay: str) -> int:
+    """Return the number of classes of each client in a round, with halves rounded up.
 
     Args:
-        round: Counted from 1.
-        rounds: How many the run has; with one, it has the largest size.
-        most: In the first round, at least 1.
-        least: In the last.
+        round: Number of the round, from 1.
+        rounds: Number of rounds of the run; a single round has the largest size.
+        largest: Size in the first round, at least 1.
+        smallest: Size in the last round.
         decay: A key of ``DECAYS``.
 
     Source: CoFedMID, section 4.1 (linear) and table 13 (the others by name; formulas ours).
@@ -120,84 +121,81 @@ def size_at(round: int, rounds: int, *, most: int, least: int, decay: str) -> in
     if decay not in DECAYS:
         raise unknown_name("decay", decay, DECAYS)
     progress = (round - 1) / (rounds - 1) if rounds > 1 else 0.0
-    return max(least, floor(DECAYS[decay](progress, most, least) + 0.5))
+    return max(smallest, floor(DECAYS[decay](progress, largest, smallest) + 0.5))
 
 
-# Asked in every round, by every member of one process.
+# Cached, since every member in a process calls it in every round.
 @lru_cache(maxsize=256)
 def sizes(
-    classes: int, members: int, rounds: int, *, most: int, least: int, decay: str
+    classes: int, members: int, rounds: int, *, m_max: int, m_min: int, decay: str
 ) -> tuple[int, ...]:
-    """Number of classes of each client in each round of a run.
+    """Return the number of classes of each client in each round of a run.
 
     Args:
-        classes: Of the data set.
-        members: Of the coalition.
-        rounds: Of the run.
-        most: In the first round; 0 to choose from the coalition's size.
-        least: In the last; 0 for a fifth of all.
+        classes: Number of classes of the data set.
+        members: Number of members of the coalition.
+        rounds: Number of rounds of the run.
+        m_max: Size in the first round; 0 to choose it by the size of the coalition.
+        m_min: Size in the last round; 0 for a fifth of the classes.
         decay: A key of ``DECAYS``.
 
     Raises:
-        BadInput: More than there are classes, or fewer in the first round than in the last.
+        BadInput: A size exceeds the number of classes, or the first is below the last.
     """
-    smallest = least_of(classes, least)
-    largest = most_of(classes, members, rounds, given=most, least=smallest, decay=decay)
+    smallest = smallest_size(classes, m_min)
+    largest = largest_size(classes, members, rounds, m_max=m_max, smallest=smallest, decay=decay)
     return tuple(
-        size_at(t, rounds, most=largest, least=smallest, decay=decay) for t in range(1, rounds + 1)
+        size_at(t, rounds, largest=largest, smallest=smallest, decay=decay)
+        for t in range(1, rounds + 1)
     )
 
 
-def least_of(classes: int, given: int) -> int:
-    """The size of the last round: as given, or a fifth of the classes for 0.
+def smallest_size(classes: int, m_min: int) -> int:
+    """Return the size in the last round: ``m_min``, or a fifth of the classes for 0.
 
     A fifth is what the paper uses on all of its data sets (2 of 10, 20 of 100, 40 of 200).
     """
-    least = given or ceil(classes / 5)
-    _check("m_min", least, classes)
-    return least
+    size = m_min or ceil(classes / 5)
+    _check("m_min", size, classes)
+    return size
 
 
-def most_of(classes: int, members: int, rounds: int, *, given: int, least: int, decay: str) -> int:
-    """The size of the first round: as given, or for 0 chosen from the coalition's size.
+def largest_size(
+    classes: int, members: int, rounds: int, *, m_max: int, smallest: int, decay: str
+) -> int:
+    """Return the size in the first round: ``m_max``, or for 0 one chosen by the coalition's size.
 
-    Chosen is the smallest size with which the coalition can cover every class once a round on
-    average over the run: its sets have at least ``classes * rounds`` places in all. Early rounds
-    cover every class, and as sets shrink the uncovered classes take turns. A larger coalition
-    thus gets smaller sets, down to ``least``.
+    The choice is the smallest size with which the coalition can cover every class once per round on
+    average: its sets have at least ``classes * rounds`` elements in total. Early rounds cover every
+    class. As sets shrink, the uncovered classes rotate. A larger coalition therefore has smaller
+    sets, down to ``smallest``.
 
     Args:
-        classes: Of the data set.
-        members: Of the coalition.
-        rounds: Of the run.
-        given: The study's setting; 0 to choose.
-        least: The size of the last round.
+        classes: Number of classes of the data set.
+        members: Number of members of the coalition.
+        rounds: Number of rounds of the run.
+        m_max: The setting; 0 to choose.
+        smallest: Size in the last round.
         decay: A key of ``DECAYS``.
 
     Differs: The paper leaves the choice to future work (section 6).
     """
-    if given:
-        _check("m_max", given, classes)
-        if given < least:
-            _refuse_growth(given, least)
-        return given
-    for most in range(least, classes):
-        sizes = (
-            size_at(t, rounds, most=most, least=least, decay=decay) for t in range(1, rounds + 1)
+    if m_max:
+        _check("m_max", m_max, classes)
+        if m_max < smallest:
+            raise _growth_error(m_max, smallest)
+        return m_max
+    for size in range(smallest, classes):
+        total = sum(
+            size_at(t, rounds, largest=size, smallest=smallest, decay=decay)
+            for t in range(1, rounds + 1)
         )
-        if members * sum(sizes) >= classes * rounds:
-            return most
+        if members * total >= classes * rounds:
+            return size
     return classes
 
 
-def _refuse_growth(m_max: int, m_min: int) -> None:
-    raise BadInput(
-        f"m_max is {m_max} and m_min is {m_min}, and clients may not get more classes over the "
-        "rounds; give m_max of at least m_min"
-    )
-
-
-def _growing(m_max: int, m_min: int) -> BadInput:
+def _growth_error(m_max: int, m_min: int) -> BadInput:
     return BadInput(
         f"m_max is {m_max} and m_min is {m_min}, and clients may not get more classes over the "
         "rounds; give m_max of at least m_min"
@@ -207,17 +205,17 @@ def _growing(m_max: int, m_min: int) -> BadInput:
 def _check(name: str, size: int, classes: int) -> None:
     if not 1 <= size <= classes:
         raise BadInput(
-            f"{name} is a number of classes from 1 to {classes} here (0 to have it chosen), "
-            f"got {size}"
+            f"{name} is a number of classes from 1 to {classes} here (0 to choose it "
+            f"automatically), got {size}"
         )
 
 
 class Assigned(NamedTuple):
-    """Each member's classes.
+    """Classes of each member in a round.
 
     Attributes:
-        sets: Row by member, which classes are its own in this round.
-        bound: How many classes two members have in common at most.
+        sets: For each member (row), whether it has each class.
+        bound: Upper bound on the number of classes that two members have in common.
     """
 
     sets: Bool[ndarray, "members classes"]
@@ -225,11 +223,11 @@ class Assigned(NamedTuple):
 
 
 def overlap_bound(classes: int, members: int, size: int) -> int:
-    """A number of common classes that some pair of sets of this size must reach; at least 0.
+    """Return a lower bound on the largest overlap of two sets of this size, at least 0.
 
     Source: CoFedMID, section 4.1 (a Johnson-type bound).
-    Differs: Clipped at 0, as it is negative where the sets need not cover all classes, and 0
-        for a single member, where the formula divides by 0.
+    Differs: Clipped at 0, since it is negative if the sets need not cover all classes; 0 for a
+        single member, for which the formula divides by 0.
     """
     if members < 2:
         return 0
@@ -243,32 +241,32 @@ def bounded(
     preferred: Bool[ndarray, " classes"],
     rng: np.random.Generator,
 ) -> Assigned:
-    """Sets that have few classes in common and together cover as many as they can.
+    """Assign sets of classes with small overlaps that together cover as many classes as possible.
 
-    One member after another takes, in random order, the classes that are least used so far and
-    do not bring its overlap with an earlier member above the bound; where that leaves a member
-    without enough classes, all begin again with a bound larger by one. Unused classes overlap
-    with nobody, so that the sets cover every class wherever ``members * size`` suffices.
+    Members choose one after another, in random order, the least used classes that do not raise the
+    overlap with an earlier member above the bound. If a member cannot fill its set, all start again
+    with a bound larger by one. Unused classes cause no overlap, so that the sets cover every class
+    if ``members * size`` suffices.
 
     Args:
-        members: How many sets.
-        size: Classes in each, at most all of them.
-        preferred: Classes that come first among those equally used: where not all can be
-            covered, these are.
-        rng: For the order.
+        members: Number of sets.
+        size: Number of classes in each set, at most all of them.
+        preferred: Classes that come first among equally used ones, so that they are covered if not
+            all can be.
+        rng: Draws the order.
 
     Source: CoFedMID, algorithm 1.
     Differs: The paper does not give ClassAssign; this greedy one is ours.
     """
     bound = overlap_bound(len(preferred), members, size)
     while True:
-        sets = _tried(members, size, bound, preferred, rng)
+        sets = _try_bound(members, size, bound, preferred, rng)
         if sets is not None:
             return Assigned(sets, bound)
         bound += 1
 
 
-def _tried(
+def _try_bound(
     members: int,
     size: int,
     bound: int,
@@ -278,16 +276,16 @@ def _tried(
     classes = len(preferred)
     sets = np.zeros((members, classes), dtype=bool)
     for member in range(members):
-        # The last key counts first.
+        # lexsort sorts by the last key first: by use, then by preference, then at random.
         order = np.lexsort((rng.permutation(classes), ~preferred, sets.sum(0)))
         common = np.zeros(members, dtype=np.int64)
         missing = size
-        for one in order:
+        for label in order:
             if missing == 0:
                 break
-            owners = np.flatnonzero(sets[:, one])
+            owners = np.flatnonzero(sets[:, label])
             if (common[owners] < bound).all():
-                sets[member, one] = True
+                sets[member, label] = True
                 common[owners] += 1
                 missing -= 1
         if missing:
@@ -296,7 +294,7 @@ def _tried(
 
 
 def at_random(members: int, size: int, *, classes: int, rng: np.random.Generator) -> Assigned:
-    """Each member's classes drawn without regard to the others: the paper's ablation.
+    """Draw each member's classes independently: the paper's ablation.
 
     Source: CoFedMID, table 6 (random).
     """
@@ -308,28 +306,29 @@ def at_random(members: int, size: int, *, classes: int, rng: np.random.Generator
 
 @dataclass(frozen=True)
 class ClassGuided(CoalitionDefense):
-    """Trains on a few classes only, fewer and fewer, shared out within a coalition.
+    """Training of each member of a coalition on a few classes, with fewer in later rounds.
 
-    A round's sets are drawn afresh from a seed that the coalition shares, among the members that
-    train in the round. A client without samples of its classes sends an update of zeros.
+    In every round the sets of classes are drawn from the coalition's shared seed, for the members
+    that take part. A client without samples of its classes sends an update of zeros.
 
     Attributes:
-        m_max: Classes of a client in the first round, up to the number of classes, which deals
-            every client all of them; 0 to choose from the coalition's size.
+        m_max: Classes of a client in the first round, up to the number of classes, with which every
+            client has all of them; 0 to choose it by the size of the coalition.
         m_min: Classes of a client in the last round, up to ``m_max``; 0 for a fifth of all.
-        decay: Form of the way from ``m_max`` to ``m_min`` over the rounds: "linear", "cosine",
+        decay: Decrease from ``m_max`` to ``m_min`` over the rounds: "linear", "cosine",
             "exponential" or "polynomial".
-        assignment: "bounded" for little overlap and all classes covered where that is possible,
-            "random" for neither.
+        assignment: "bounded" for small overlaps and full coverage if possible, "random" for
+            neither.
         independent: Whether every client acts alone, as a coalition of one (the paper's
             independent mode, with which its Fig. 3 compares).
 
     Examples:
-        >>> ClassGuided(members=[0, 1], m_max=4, m_min=2).coalition
+        >>> import fedaudit as fa
+        >>> fa.defenses.ClassGuided(members=[0, 1], m_max=4, m_min=2).coalition
         (0, 1)
 
     Source: CoFedMID, section 4.1 and algorithm 1.
-    Differs: Where the sets are too small to cover every class, those covered take turns.
+    Differs: If the sets are too small to cover every class, the covered classes rotate.
     """
 
     m_max: Count = 0
@@ -341,69 +340,70 @@ class ClassGuided(CoalitionDefense):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.m_max < self.m_min:
-            raise _growing(self.m_max, self.m_min)
+            raise _growth_error(self.m_max, self.m_min)
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Before anything is trained: more classes a client than there are, or fewer at first.
+        """Raise before training if the numbers of classes do not fit the data set.
 
         Raises:
             BadInput: m_max or m_min does not fit the number of classes.
-            Unsupported: The task tells no classes apart.
+            Unsupported: The task has no classes.
         """
         if not plan.architecture.task.classes:
             raise Unsupported(
-                f"{type(self).__name__} deals classes, which the task "
+                f"{type(self).__name__} assigns classes, which the task "
                 f"{plan.architecture.task.name!r} does not have; leave it out"
             )
         self.sizes(plan.classes, plan.rounds)
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        """Each round: the samples of this client's classes, in the order that they had."""
-        return data.take(self.own(data, turn))
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        """Return the samples of this client's classes, in their original order."""
+        return data.take(self.has_class(data, context))
 
-    def own(self, data: Samples, turn: Turn) -> Bool[Tensor, " samples"]:
-        """Which samples are of this client's classes in this round."""
-        classes = class_count(turn, data.features)
-        mine = self.dealt(turn, classes=classes)
+    def has_class(self, data: Samples, context: TrainingContext) -> Bool[Tensor, " samples"]:
+        """Return which samples are of this client's classes in this round."""
+        classes = class_count(context, data.features)
+        assigned = self.dealt(context, classes=classes)
         if not self.independent:
-            # The paper counts a byte a label and sends as many as there are classes.
-            turn.note("extra_bytes", torch.tensor([classes]))
-        return mine.to(data.labels.device)[data.labels]
+            # The paper counts one byte per label, for as many labels as there are classes.
+            context.note("extra_bytes", torch.tensor([classes]))
+        return assigned.to(data.labels.device)[data.labels]
 
-    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
-        """Each round: the client's share of the classes, which every member can work out."""
-        members = present(self._circle(visit), visit)
-        assigned = self.assigned(classes, len(members), visit)
-        return torch.from_numpy(assigned.sets[members.index(visit.client)])
+    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
+        """Return the client's classes in a round, which every member can compute."""
+        members = present_members(self._group(client_context), client_context)
+        assigned = self.assigned(classes, len(members), client_context)
+        return torch.from_numpy(assigned.sets[members.index(client_context.client)])
 
-    def assigned(self, classes: int, members: int, visit: Visit) -> Assigned:
-        """The sets of a round, the same for every member."""
+    def assigned(self, classes: int, members: int, client_context: ClientContext) -> Assigned:
+        """Return the sets of a round, which are the same for every member."""
+        group = self._group(client_context)
         return _assigned(
-            self.sizes(classes, visit.rounds),
-            visit.round,
+            self.sizes(classes, client_context.rounds),
+            client_context.round,
             classes=classes,
-            coalition=len(self._circle(visit)),
+            coalition=len(group),
             members=members,
             assignment=self.assignment,
-            seed=shared_seed(self._circle(visit), visit),
+            seed=shared_seed(group, client_context),
         )
 
-    def _circle(self, visit: Visit) -> tuple[ClientId, ...]:
-        return circle(self.coalition, visit, independent=self.independent)
+    def _group(self, client_context: ClientContext) -> tuple[ClientId, ...]:
+        return cooperating_clients(self.coalition, client_context, independent=self.independent)
 
     def sizes(self, classes: int, rounds: int) -> tuple[int, ...]:
-        """Number of classes of a client in each round."""
+        """Return the number of classes of a client in each round."""
         return sizes(
             classes,
             1 if self.independent else len(self.coalition),
             rounds,
-            most=self.m_max,
-            least=self.m_min,
+            m_max=self.m_max,
+            m_min=self.m_min,
             decay=self.decay,
         )
 
 
-# Members of one process would otherwise do the same work over again.
+# Cached, since all members in a process compute the same assignment.
 @lru_cache(maxsize=256)
 def _assigned(
     sizes: tuple[int, ...],
@@ -419,7 +419,7 @@ def _assigned(
     rng = seeded_numpy(seed, "classes", round)
     if assignment == "random":
         return at_random(members, size, classes=classes, rng=rng)
-    # One order for the whole run, taken up where the rounds before have left it.
+    # One order for the whole run, which each round continues where the previous ones ended.
     order = seeded_numpy(seed, "rotation").permutation(classes)
     start = coalition * sum(sizes[: round - 1])
     preferred = np.zeros(classes, dtype=bool)

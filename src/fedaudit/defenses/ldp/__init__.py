@@ -1,7 +1,7 @@
-"""Local differential privacy of records: a client perturbs its features once, before it trains.
+"""Local differential privacy of records: a client perturbs its features once, before training.
 
-What a mechanism claims and what it gives are two things here: each works out its actual epsilon
-from the probabilities that it really draws with.
+Mechanisms have a claimed and an actual epsilon. The actual one is computed from the probabilities
+of the random draws.
 """
 
 from collections.abc import Callable
@@ -17,57 +17,56 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import Range
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples, chunks
-from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Plan, Visit, Workload
+from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Guarantee, Plan, Workload
 
 NUMBERS_AT_ONCE = 1 << 17
-"""Features that are drawn for together; part of what a seed means, so it never changes."""
+"""Features per chunk of random draws. It must not change, since it affects the draws of a seed."""
 
 UNIT = "one record's features against any other features; labels are not protected"
 
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """Anything that perturbs the features of each record by itself."""
+    """Mechanism that perturbs the features of each record independently."""
 
     def __call__(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Perturbed features, in the precision of those given.
+        """Perturb features, in their precision.
 
         Args:
-            x: Finite features, one row a record.
-            rng: Of the draws.
+            x: Finite features, one row per record.
+            rng: Draws the perturbation.
         """
 
     def actual_epsilon(self, features: int) -> float:
-        """Actual epsilon against anybody who sees one perturbed record, whatever is known before.
+        """Return the actual epsilon against an observer of one perturbed record.
 
         Returns:
-            Epsilon in nats, of any features of a record against any other; infinite where
-            nothing is proven.
+            Epsilon of any features of a record against any other; infinite if nothing is proven.
         """
 
 
 class LocalDP(ConfiguredDefense):
-    """A mechanism as a defense: features are perturbed once and for all, before training.
+    """Mechanism as a defense: features are perturbed once, before training.
 
-    Labels and ids stay as they are. What a client does with perturbed records afterwards, in
-    however many rounds, gives nothing more away about their features.
+    Labels and ids are not changed. Training on perturbed records is post-processing, which reveals
+    nothing more about their features in any number of rounds.
     """
 
     @property
     def nominal(self) -> float:
-        """The epsilon that the settings name."""
+        """The claimed epsilon of the settings."""
         raise NotImplementedError
 
     @property
     def exceeded(self) -> float:
-        """Probability with which its epsilon may be exceeded: delta; 0 for a pure one."""
+        """Probability that the claimed epsilon is exceeded (delta); 0 for pure DP."""
         return 0.0
 
     @property
     def off(self) -> bool:
-        """True if features are left as they are."""
+        """True if features are not changed."""
         return self.nominal == float("inf")
 
     @property
@@ -77,34 +76,34 @@ class LocalDP(ConfiguredDefense):
 
     @property
     def prepares_apart(self) -> bool:
-        """Each record is perturbed by itself, and nothing of it is kept as it was."""
+        """True, since each record is perturbed independently and no original is stored."""
         return True
 
     def acts_in(self, hook: str) -> bool:
-        """True if the named hook does more than the neutral one."""
+        """Return True for "prepare" unless the mechanism is off."""
         return super().acts_in(hook) and not (hook == "prepare" and self.off)
 
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Finite features perturbed, for :meth:`__call__`."""
+        """Perturb features that are known to be finite."""
         raise NotImplementedError
 
     def actual_epsilon(self, features: int) -> float:
-        """See :meth:`Mechanism.actual_epsilon`."""
+        """Return the actual epsilon of one perturbed record."""
         raise NotImplementedError
 
     def __call__(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """See :meth:`Mechanism.__call__`.
+        """Perturb features, in their precision.
 
         Raises:
             BadInput: A feature is not finite.
         """
         if self.off or x.numel() == 0:
             return x
-        # Both extremes are not a number where any feature is.
+        # Both extremes are NaN if any feature is.
         if not all(bool(extreme.isfinite()) for extreme in x.aminmax()):
             raise BadInput(
                 f"{type(self).__name__} perturbs finite features, got some that are infinite or "
@@ -113,46 +112,48 @@ class LocalDP(ConfiguredDefense):
         return self.perturbed(x, rng)
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Before anything is trained: samples without features, or of whole numbers.
+        """Raise before training if samples have no features, or features are integers.
 
         Raises:
-            BadInput: A sample has none, or holds whole numbers.
+            BadInput: Samples have no features, or features are integers.
         """
         if not self.off:
-            self._refuse_none(prod(plan.shape))
-            self._refuse_whole(plan.whole)
+            self._require_features(prod(plan.shape))
+            self._refuse_integers(plan.whole)
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
-        """Once: all features perturbed.
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        """Return samples with perturbed features.
 
         Raises:
-            BadInput: Features are whole numbers, or not finite.
+            BadInput: Features are integers, or not finite.
         """
         if self.off or len(data) == 0:
             return data
-        self._refuse_whole(data.has_whole_numbers)
+        self._refuse_integers(data.has_whole_numbers)
         features = data.features
-        noisy = self(features.reshape(len(data), -1), visit.rng("local differential privacy"))
+        noisy = self(
+            features.reshape(len(data), -1), client_context.rng("local differential privacy")
+        )
         return replace(data, features=noisy.reshape(features.shape))
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """Proven guarantee for each record's features, after all rounds: the actual epsilon."""
-        self._refuse_none(work.features)
+        """Return the actual epsilon for each record's features in all rounds."""
+        self._require_features(work.features)
         epsilon = self.actual_epsilon(work.features)
         return Guarantee(epsilon, UNIT, f"claimed epsilon {self.nominal:g}; {self.method}")
 
-    def _refuse_whole(self, whole: bool) -> None:
-        if whole:
+    def _refuse_integers(self, are_integers: bool) -> None:
+        if are_integers:
             raise BadInput(
-                f"{type(self).__name__} perturbs real numbers, and samples hold whole ones, such "
-                "as tokens or classes; give features as floating point, or leave it out"
+                f"{type(self).__name__} perturbs real numbers, but the features are whole numbers, "
+                "such as tokens or classes; give features as floating point, or leave it out"
             )
 
-    def _refuse_none(self, features: int) -> None:
+    def _require_features(self, features: int) -> None:
         if features < 1:
             raise BadInput(
-                f"what {type(self).__name__} gives depends on how many features a sample has, at "
-                f"least 1, got {features}; give their number"
+                f"the guarantee of {type(self).__name__} depends on the number of features of a "
+                f"sample, at least 1, got {features}; give their number"
             )
 
 
@@ -160,11 +161,11 @@ def by_parts(
     x: Float[Tensor, "records features"],
     noisy: Callable[[Float[Tensor, "part features"]], Tensor],
 ) -> Float[Tensor, "records features"]:
-    """A function applied to so many records at a time, in the precision of those given.
+    """Apply a function to the records in chunks, and return the results in their precision.
 
     Args:
-        x: At least one feature a record.
-        noisy: Gives as many rows as it is given.
+        x: Records with at least one feature.
+        noisy: Function of rows that returns as many rows.
     """
     out = torch.empty_like(x)
     for part in chunks(len(x), max(1, NUMBERS_AT_ONCE // x.shape[1])):
@@ -178,17 +179,17 @@ IntegerBits = Annotated[int, Range(ge=0, le=15)]
 
 @arguments.dataclass(frozen=True)
 class FixedPoint:
-    """A binary fixed-point number for every feature, most significant bit first.
+    """Binary fixed-point encoding of features, with the most significant bit first.
 
-    The first bit is the sign (1 is negative), then come the integer bits, then the fraction.
+    The first bit is the sign (1 is negative), followed by the integer bits and the fraction.
 
     Attributes:
-        bits: Of one feature, 2 to 16.
-        integer_bits: Of those, how many are before the point; 0 to ``bits - 1``.
+        bits: Bits of one feature, 2 to 16.
+        integer_bits: Number of these bits before the point, 0 to ``bits - 1``.
 
     Source: AMI, appendix C, and its published code (10 bits, 5 of them before the point).
-    Differs: Features beyond the largest number that fits are clipped to it, where the published
-        code writes more bits than a feature has and moves all that follow.
+    Differs: Features beyond the largest representable number are clipped to it. The published code
+        writes more bits than a feature has, which shifts all following bits.
     """
 
     bits: Bits = 10
@@ -197,7 +198,7 @@ class FixedPoint:
     def __post_init__(self) -> None:
         if not self.integer_bits < self.bits:
             raise BadInput(
-                f"of {self.bits} bits one is the sign, so that integer_bits lies in 0 to "
+                f"one of {self.bits} bits is the sign, so that integer_bits must be from 0 to "
                 f"{self.bits - 1}, got {self.integer_bits}"
             )
 
@@ -208,7 +209,7 @@ class FixedPoint:
 
     @property
     def largest(self) -> float:
-        """The largest number that fits."""
+        """The largest representable number."""
         return self._magnitudes / self.steps
 
     @property
@@ -216,12 +217,12 @@ class FixedPoint:
         return (1 << (self.bits - 1)) - 1
 
     def words(self, features: Float[Tensor, "*shape"]) -> Int16[Tensor, "*shape"]:
-        """Each feature's bits in the low end of an integer.
+        """Encode each feature in the low bits of an integer.
 
         Args:
-            features: Finite; rounded to the nearest number, ties to the even one.
+            features: Finite features, which are rounded to the nearest number, ties to even.
         """
-        # In half precision not every word would be a number.
+        # Half precision cannot represent every word.
         wide = features if features.element_size() >= 4 else features.float()
         size = (wide.abs() * self.steps).round_().clamp_(max=self._magnitudes)
         return size.to(torch.int16) | ((wide < 0).to(torch.int16) << (self.bits - 1))
@@ -229,44 +230,44 @@ class FixedPoint:
     def numbers(
         self, words: Int16[Tensor, "*shape"], dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "*shape"]:
-        """Inverse of :meth:`words`, up to rounding and clipping.
+        """Decode words, the inverse of :meth:`words` up to rounding and clipping.
 
         Args:
-            words: Bits beyond a feature's are ignored.
-            dtype: Of the result.
+            words: Words, of which only the low bits are used.
+            dtype: Type of the result.
         """
         sign = 1 - ((words >> (self.bits - 1)) & 1) * 2
-        # The sign goes on while these are integers, so that there is no zero below zero.
+        # The sign is applied to integers, so that there is no negative zero.
         return ((words & self._magnitudes) * sign).to(dtype) / self.steps
 
     def encode(self, features: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape bits"]:
-        """Each feature's bits, the sign first."""
+        """Return each feature's bits, the sign first."""
         return unpacked(self.words(features), self.bits)
 
     def decode(
         self, ones: Bool[Tensor, "*shape bits"], dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "*shape"]:
-        """Inverse of :meth:`encode`, up to rounding and clipping.
+        """Decode bits, the inverse of :meth:`encode` up to rounding and clipping.
 
         Args:
-            ones: A feature's bits, the sign first.
-            dtype: Of the result.
+            ones: Bits of each feature, the sign first.
+            dtype: Type of the result.
         """
         return self.numbers(packed(ones), dtype)
 
 
 def packed(ones: Bool[Tensor, "*shape bits"]) -> Int16[Tensor, "*shape"]:
-    """Rows of at most 16 bits as integers, the last bit lowest."""
+    """Pack rows of at most 16 bits into integers, with the last bit lowest."""
     shifts = torch.arange(ones.shape[-1] - 1, -1, -1)
     return (ones.long() << shifts).sum(-1).to(torch.int16)
 
 
 def unpacked(words: Int16[Tensor, "*shape"], bits: int) -> Bool[Tensor, "*shape bits"]:
-    """The lowest bits of integers: the inverse of :func:`packed`.
+    """Return the lowest bits of integers, the inverse of :func:`packed`.
 
     Args:
-        words: Any integers.
-        bits: How many of their bits, at most 16.
+        words: Integers.
+        bits: Number of bits, at most 16.
     """
     shifts = torch.arange(bits - 1, -1, -1, dtype=torch.int16)
     return ((words[..., None] >> shifts) & 1).bool()

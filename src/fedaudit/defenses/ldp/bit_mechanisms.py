@@ -23,10 +23,8 @@ from fedaudit.defenses.ldp import (
 )
 
 COINS = 8
-"""Tossed for every bit; the one bit in 256 that is still open then gets a draw of its own.
-
-With 6 or 10 of them drawing is slower, by little.
-"""
+"""Coins that are tossed for every bit. One bit in 256 is undecided after them and gets a separate
+draw. With 6 or 10 coins, drawing is slightly slower."""
 
 _UNIT = 2.0**-53
 """Step of torch's draws in double precision."""
@@ -34,7 +32,7 @@ _UNIT = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class BitFlips:
-    """Probability that each bit of a record is turned, whatever the other bits are.
+    """Probability that each bit of a record is flipped, independently of the other bits.
 
     Attributes:
         drops: Probability that a 1 becomes 0, for each bit of each feature.
@@ -47,36 +45,40 @@ class BitFlips:
     def __post_init__(self) -> None:
         for chances in (self.drops, self.sets):
             if not bool(((chances >= 0) & (chances <= 1)).all()):
-                raise BadInput("bits are turned with probabilities in [0, 1]; got others")
+                raise BadInput(
+                    f"bits are flipped with probabilities in [0, 1], got {chances.min():g} to "
+                    f"{chances.max():g}; correct the mechanism's settings"
+                )
 
     @cached_property
     def epsilons(self) -> Float64[Tensor, "features bits"]:
         """Epsilon of each bit: the largest log ratio of an outcome's two probabilities.
 
-        Of the probabilities that are really drawn with, over both outcomes and both directions;
-        infinite where an outcome is possible for one value of the bit alone.
+        The probabilities are those of the actual draws, for both outcomes and both directions. It
+        is infinite if an outcome is possible for one value of the bit only.
         """
-        drops, sets = really_drawn(self.drops), really_drawn(self.sets)
+        drops, sets = drawn_probabilities(self.drops), drawn_probabilities(self.sets)
         ones = _log_ratio(torch.log1p(-drops), sets.log())
         zeros = _log_ratio(drops.log(), torch.log1p(-sets))
         return torch.maximum(ones, zeros)
 
     @property
     def actual_epsilon(self) -> float:
-        """Of a whole record: the largest log ratio over all pairs of inputs and all outputs.
+        """Epsilon of a record: the largest log ratio over all pairs of inputs and all outputs.
 
-        Bits are turned independently and every word is some feature's, so that it is the sum.
+        It is the sum over bits, since bits are flipped independently and every word is the encoding
+        of some feature.
         """
         return fsum(self.epsilons.flatten().tolist())
 
     @cached_property
     def bits(self) -> int:
-        """Of one feature."""
+        """Number of bits of one feature."""
         return self.drops.shape[1]
 
     @cached_property
     def symmetric(self) -> bool:
-        """True if a bit is turned with one probability, whatever its value."""
+        """True if the probability of a flip does not depend on the bit's value."""
         return torch.equal(self.drops, self.sets)
 
     @cached_property
@@ -86,42 +88,40 @@ class BitFlips:
     def digit(
         self, place: int, words: Int16[Tensor, "records features"]
     ) -> Int16[Tensor, "_ features"]:
-        """One binary digit of every bit's probability of being turned.
+        """Return one binary digit of every bit's flip probability.
 
         Args:
-            place: 0 for the halves.
+            place: Position of the digit; 0 is the digit of 1/2.
             words: The bits' values.
         """
         drops, sets = (expansion.digits[place : place + 1] for expansion in self._expansions)
         return sets if self.symmetric else sets ^ (words & (drops ^ sets))
 
-    def rest(
-        self, feature: Tensor, bit: Tensor, one: Bool[Tensor, " open"]
+    def remainder(
+        self, feature: Tensor, bit: Tensor, is_one: Bool[Tensor, " open"]
     ) -> Float64[Tensor, " open"]:
-        """The probability with which bits are turned that all coins have left open.
+        """Return the flip probability of bits that are undecided after all coins.
 
         Args:
-            feature: Of each such bit.
-            bit: Its place in the feature.
-            one: Its value.
+            feature: Feature of each such bit.
+            bit: Position of the bit in the feature.
+            is_one: Value of the bit.
         """
-        drops, sets = (expansion.rest[feature, bit] for expansion in self._expansions)
-        return torch.where(one, drops, sets)
+        drops, sets = (expansion.remainder[feature, bit] for expansion in self._expansions)
+        return torch.where(is_one, drops, sets)
 
 
 @dataclass(frozen=True, eq=False)
 class _Expansion:
-    """Probabilities as binary digits, a word a feature and place, and what is left after them."""
+    """Probabilities as binary digits, one word per feature and position, with a remainder."""
 
     digits: Int16[Tensor, "places features"]
-    rest: Float64[Tensor, "features bits"]
+    remainder: Float64[Tensor, "features bits"]
 
 
 def _expanded(chances: Float64[Tensor, "features bits"]) -> _Expansion:
-    """The first digits; doubling and taking away 1 are exact, and so is what is left.
-
-    1 is 0.111... with 1 left over, so that what is certain happens for certain.
-    """
+    # Doubling and subtracting 1 are exact in floating point, and so is the remainder. A probability
+    # of 1 becomes 0.111... with a remainder of 1, so that it is exact too.
     digits = []
     for _ in range(COINS):
         chances = chances * 2
@@ -131,44 +131,46 @@ def _expanded(chances: Float64[Tensor, "features bits"]) -> _Expansion:
     return _Expansion(torch.stack(digits), chances)
 
 
-def really_drawn(chances: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """The probabilities that :func:`flipped` turns bits with when asked for these.
+def drawn_probabilities(chances: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+    """Return the exact probabilities of the draws in :func:`flipped`.
 
-    The same from 2^-8 on; below, rounded up to a multiple of 2^-61.
+    They are equal to the requested ones from 2^-8 on. Smaller ones are rounded up to a multiple of
+    2^-61.
     """
     places = 2.0**COINS
-    whole = (chances * places).floor()
-    return (whole + ((chances * places - whole) / _UNIT).ceil() * _UNIT) / places
+    floor = (chances * places).floor()
+    return (floor + ((chances * places - floor) / _UNIT).ceil() * _UNIT) / places
 
 
 def flipped(
     words: Int16[Tensor, "records features"], flips: BitFlips, rng: torch.Generator
 ) -> Int16[Tensor, "records features"]:
-    """Turns bits, independently for every record and bit.
+    """Flip bits, independently for every record and bit.
 
-    A coin is tossed for every binary digit of a probability: the first heads says which digit
-    decides, so that a bit is turned with exactly that probability and a few coins mostly do.
+    A coin is tossed for each binary digit of a probability. The digit at the first heads decides
+    whether the bit is flipped. This has exactly the given probability and mostly needs a few coins.
     The coins of a feature's bits are one random word.
     """
     words = words.contiguous()
-    open = torch.full_like(words, -1 if flips.bits == 16 else (1 << flips.bits) - 1)
-    turned = torch.zeros_like(words)
+    undecided = torch.full_like(words, -1 if flips.bits == 16 else (1 << flips.bits) - 1)
+    mask = torch.zeros_like(words)
     for place in range(COINS):
         heads = random_words(words.numel(), rng).view_as(words)
-        heads &= open
-        open ^= heads
-        turned |= heads.bitwise_and_(flips.digit(place, words))
-    late = open.flatten().nonzero().squeeze(1)
-    turned.view(-1)[late] |= _turned_late(words, open, late, flips, rng)
-    return turned.bitwise_xor_(words)
+        heads &= undecided
+        undecided ^= heads
+        mask |= heads.bitwise_and_(flips.digit(place, words))
+    late = undecided.flatten().nonzero().squeeze(1)
+    mask.view(-1)[late] |= _late_flips(words, undecided, late, flips, rng)
+    return mask.bitwise_xor_(words)
 
 
 def flipped_alike(
     words: Int16[Tensor, "records features"], flips: BitFlips, rng: torch.Generator
 ) -> Int16[Tensor, "records features"]:
-    """Turns bits by one draw for each bit of a feature, the same for all records.
+    """Flip bits by one draw for each bit of a feature, the same for all records.
 
-    Whoever knows one of the records knows the mask of all others: nothing is hidden.
+    An adversary who knows one of the records knows the mask of all others, so that nothing is
+    protected.
 
     Source: AMI, published code (one mask, broadcast over the batch).
     """
@@ -178,46 +180,46 @@ def flipped_alike(
 
 
 def random_words(count: int, rng: torch.Generator) -> Int16[Tensor, " count"]:
-    """Independent fair bits, sixteen a word."""
+    """Draw independent fair bits, sixteen per word."""
     longs = torch.empty(-(-count // 4), dtype=torch.int64)
-    # From the least number on: without it the highest bit of every fourth word would be 0.
+    # The full range includes negative numbers: otherwise every fourth word's highest bit were 0.
     return longs.random_(-(2**63), None, generator=rng).view(torch.int16)[:count]
 
 
-def _turned_late(
+def _late_flips(
     words: Int16[Tensor, "records features"],
-    open: Int16[Tensor, "records features"],
+    undecided: Int16[Tensor, "records features"],
     late: Tensor,
     flips: BitFlips,
     rng: torch.Generator,
 ) -> Int16[Tensor, " late"]:
-    """Which of the open bits are turned, in the words where there are some."""
-    word, bit = unpacked(open.view(-1)[late], flips.bits).nonzero(as_tuple=True)
-    at, shift = late[word], flips.bits - 1 - bit
-    one = ((words.reshape(-1)[at] >> shift) & 1).bool()
+    """Return the masks of flipped bits in the words with undecided bits."""
+    word, bit = unpacked(undecided.view(-1)[late], flips.bits).nonzero(as_tuple=True)
+    index, shift = late[word], flips.bits - 1 - bit
+    is_one = ((words.reshape(-1)[index] >> shift) & 1).bool()
     draws = torch.rand(len(word), dtype=torch.float64, generator=rng)
-    turned = draws < flips.rest(at % words.shape[1], bit, one)
+    is_flipped = draws < flips.remainder(index % words.shape[1], bit, is_one)
     sums = torch.zeros(len(late), dtype=torch.int64)
-    return sums.index_add_(0, word, turned.long() << shift).to(torch.int16)
+    return sums.index_add_(0, word, is_flipped.long() << shift).to(torch.int16)
 
 
-def _log_ratio(left: Tensor, right: Tensor) -> Tensor:
-    """Distance of two logarithms; outcomes that neither value can have give nothing away."""
-    return torch.where(left == right, 0.0, (left - right).abs())
+def _log_ratio(first: Tensor, second: Tensor) -> Tensor:
+    # Equal logarithms include two impossible outcomes, whose difference would be NaN.
+    return torch.where(first == second, 0.0, (first - second).abs())
 
 
 @arguments.dataclass(frozen=True, kw_only=True)
 class BitMechanism(LocalDP):
-    """Encodes features as bits, turns some of them at random, and decodes what results.
+    """Base class of mechanisms that encode features as bits, flip some at random, and decode them.
 
     Attributes:
         bits: Bits of one feature, 2 to 16: a sign, the integer bits, and the fraction.
         integer_bits: Number of these bits before the point, 0 to ``bits - 1``; larger features are
             clipped.
-        shared_mask: Whether one draw serves all records of a client, as in the published code
-            of the attack AMI. Then nothing is proven: who knows one record knows the mask.
+        shared_mask: Whether all records of a client have the same draw, as in the published code
+            of the attack AMI. Nothing is proven then, since one known record reveals the mask.
         sign_lost: Whether decoding drops the sign, as in that code, which compares a character
-            with the number 1: -3.5 comes out as 3.5, for the clients and for the server.
+            with the number 1: -3.5 is decoded as 3.5, for the clients and for the server.
     """
 
     bits: Bits = 10
@@ -229,7 +231,7 @@ class BitMechanism(LocalDP):
         FixedPoint(self.bits, self.integer_bits)
 
     def flips(self, features: int) -> BitFlips:
-        """Probability that each bit of a record is turned."""
+        """Return the probability that each bit of a record is flipped."""
         raise NotImplementedError
 
     @property
@@ -240,10 +242,7 @@ class BitMechanism(LocalDP):
         return "log ratios summed over bits" + " but the sign" * self.sign_lost
 
     def actual_epsilon(self, features: int) -> float:
-        """The sum over all bits that come out of their largest log ratios.
-
-        Infinite with a shared mask.
-        """
+        """Return the sum of the epsilons of all decoded bits; infinite with a shared mask."""
         if self.off or self.shared_mask:
             return float("inf")
         flips = _flips(self, features)
@@ -254,46 +253,46 @@ class BitMechanism(LocalDP):
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Encoded, bits turned, decoded."""
+        """Encode the features, flip bits, and decode them."""
         flips, point = _flips(self, x.shape[1]), FixedPoint(self.bits, self.integer_bits)
         if self.shared_mask:
-            found = point.numbers(flipped_alike(point.words(x), flips, rng), x.dtype)
+            noisy = point.numbers(flipped_alike(point.words(x), flips, rng), x.dtype)
         else:
-            found = by_parts(x, lambda part: point.numbers(flipped(point.words(part), flips, rng)))
-        return found.abs() if self.sign_lost else found
+            noisy = by_parts(x, lambda part: point.numbers(flipped(point.words(part), flips, rng)))
+        return noisy.abs() if self.sign_lost else noisy
 
 
 @lru_cache(maxsize=16)
 def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
-    # Games ask for the same ones thousands of times.
+    # Cached, since games call this thousands of times with the same arguments.
     return mechanism.flips(features)
 
 
 _UPWARDS = 1 + 2.0**-45
-"""More than the rounding of a probability and of a budget of up to 43, beyond which `_LEAST` acts:
-no bit gives away more than its budget, nor all of them together more than a record's."""
-
+"""Factor above the rounding error of a probability, for budgets up to 43, beyond which `_LEAST`
+applies. It ensures that the actual epsilon of a bit or a record never exceeds its budget."""
 
 _LEAST = 2.0**-61
-"""Nothing is turned less often, however large its budget; 0 would have no finite epsilon."""
+"""Smallest flip probability; with 0, epsilon would be infinite."""
 
 
 @arguments.dataclass(frozen=True)
 class BitwiseRR(BitMechanism):
-    """Turns every bit with a probability that its share of a record's budget allows.
+    """Randomised response on every bit, with a share of the record's budget for each bit.
 
-    A bit with budget b is turned with probability 1 / (1 + e^b), and all budgets add up to
-    epsilon: what it says is what it gives.
+    A bit with budget b is flipped with probability 1 / (1 + e^b). The budgets sum to epsilon, so
+    that the actual epsilon is the claimed one.
 
     Attributes:
-        epsilon: Epsilon of a whole record in nats, any features against any other, above 0;
-            infinity perturbs nothing.
+        epsilon: Epsilon of a whole record, of any features against any other, above 0; infinity
+            perturbs nothing.
         split: "even" gives every bit the same budget, epsilon / (features x bits). "linear"
             gives the first of l bits of a feature, its sign, l times the budget of the last one:
             the i-th has epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
 
     Examples:
-        >>> BitwiseRR(epsilon=20.0).nominal
+        >>> import fedaudit as fa
+        >>> fa.defenses.BitwiseRR(epsilon=20.0).nominal
         20.0
 
     Source: Warner 1965 (randomised response); Kairouz, Oh and Viswanath 2014 (optimal for one
@@ -305,40 +304,41 @@ class BitwiseRR(BitMechanism):
 
     @property
     def nominal(self) -> float:
-        """The epsilon that the settings name."""
+        """The claimed epsilon."""
         return self.epsilon
 
     def budgets(self, features: int) -> Float64[Tensor, "features bits"]:
-        """The epsilon of every bit."""
+        """Return the epsilon of every bit."""
         falling = torch.arange(self.bits, 0, -1).double()
         weights = falling if self.split == "linear" else torch.ones_like(falling)
         return (self.epsilon / features * weights / weights.sum()).expand(features, -1)
 
     def flips(self, features: int) -> BitFlips:
-        """Of each bit, as its budget allows."""
+        """Return the largest flip probabilities that the budgets allow."""
         chances = (torch.sigmoid(-self.budgets(features)) * _UPWARDS).clamp(_LEAST, 0.5)
         return BitFlips(chances, chances)
 
 
 @arguments.dataclass(frozen=True)
 class BitRandPublished(BitMechanism):
-    """Turns every bit of a feature at random, the sign least often and the last bit most often.
+    """Random flips of every bit of a feature, the sign least often and the last bit most often.
 
-    The published bound holds one direction of the likelihood ratio down and leaves the other one
-    free, so that the actual epsilon of a record is hundreds to thousands of times the claimed one:
-    for 512 features of 10 bits 2,207 at 1, 5,350 at 3, 9,239 at 5 and 20,038 at 10.
+    The published proof bounds one direction of the likelihood ratio only. The actual epsilon of a
+    record is therefore hundreds to thousands of times the claimed one: for 512 features of 10 bits
+    2,207 at 1, 5,350 at 3, 9,239 at 5 and 20,038 at 10.
 
     Attributes:
-        nominal_epsilon: What the paper calls the privacy budget, above 0; infinity perturbs
-            nothing. It is not what is guaranteed: see the formal epsilon of a record.
+        nominal_epsilon: The privacy budget of the paper, above 0; infinity perturbs nothing. It is
+            not guaranteed: see the formal epsilon of a record.
 
     Examples:
-        >>> BitRandPublished(nominal_epsilon=5.0).nominal
+        >>> import fedaudit as fa
+        >>> fa.defenses.BitRandPublished(nominal_epsilon=5.0).nominal
         5.0
 
     Source: Lai et al. 2021 (BitRand); AMI, appendix C, Eq. (23), alpha at its upper bound.
-    Differs: The actual epsilon is worked out and stated. Records are perturbed independently
-        unless ``shared_mask`` is set.
+    Differs: The actual epsilon is computed and reported. Records are perturbed independently unless
+        ``shared_mask`` is set.
     """
 
     nominal_epsilon: AboveZeroOrInfinite
@@ -349,13 +349,13 @@ class BitRandPublished(BitMechanism):
         return self.nominal_epsilon
 
     def log_alpha(self, features: int) -> float:
-        """The logarithm of the temperature: its published upper bound."""
+        """Return the logarithm of alpha, at its published upper bound."""
         weight = self.nominal_epsilon / self.bits * torch.arange(self.bits).double()
         total = float((2 * weight).logsumexp(0))
         return (log(self.nominal_epsilon + features * self.bits) - log(2 * features) - total) / 2
 
     def flips(self, features: int) -> BitFlips:
-        """Of the i-th of l bits: alpha e^(i epsilon / l), over one more than that."""
+        """Return x / (1 + x) with x = alpha e^(i epsilon / l) for the i-th of l bits."""
         weight = self.nominal_epsilon / self.bits * torch.arange(self.bits).double()
         chances = torch.sigmoid(self.log_alpha(features) + weight).expand(features, -1)
         return BitFlips(chances, chances)
@@ -363,26 +363,26 @@ class BitRandPublished(BitMechanism):
 
 @arguments.dataclass(frozen=True)
 class OmePublished(BitMechanism):
-    """Keeps nearly every bit at an even place of a record and erases nearly every other one.
+    """Preservation of nearly all bits at even positions of a record, and erasure of most others.
 
-    The claimed epsilon is spread over all bits of a record and moves one probability by a
-    fraction of a per cent; the actual epsilon of 512 features of 10 bits is 35,342 whatever it is.
-    The published proof multiplies ratios of even and odd bits, which cancel; two records that
-    differ in even bits alone do not.
+    The claimed epsilon is divided among all bits of a record and changes one probability by a
+    fraction of a per cent. The actual epsilon of 512 features of 10 bits is 35,342 for any claimed
+    one. In the published proof, the ratios of even and odd bits cancel. They do not for two records
+    that differ in even bits only.
 
     Attributes:
-        nominal_epsilon: What the paper calls the privacy budget, above 0; infinity perturbs
-            nothing. It is not what is guaranteed: see the formal epsilon of a record.
-        alpha: Odds with which a 1 at an even place is kept, above 0.
+        nominal_epsilon: The privacy budget of the paper, above 0; infinity perturbs nothing. It is
+            not guaranteed: see the formal epsilon of a record.
+        alpha: Odds that a 1 at an even position is preserved, above 0.
 
     Examples:
-        >>> OmePublished(nominal_epsilon=5.0).nominal
+        >>> import fedaudit as fa
+        >>> fa.defenses.OmePublished(nominal_epsilon=5.0).nominal
         5.0
 
     Source: Lyu et al. 2020 (OME); AMI, appendix C, Eq. (22), and its published code (alpha 100).
-    Differs: The actual epsilon is worked out and stated. Places are counted through the whole
-        record, as printed, which is the same for every feature where it has an even number of
-        bits.
+    Differs: The actual epsilon is computed and reported. Positions are counted over the whole
+        record, as printed; they are the same for every feature with an even number of bits.
     """
 
     nominal_epsilon: AboveZeroOrInfinite
@@ -394,7 +394,7 @@ class OmePublished(BitMechanism):
         return self.nominal_epsilon
 
     def flips(self, features: int) -> BitFlips:
-        """Of a 1, by whether its place is even; of a 0, everywhere the same."""
+        """Return probabilities that depend on the parity of the position for a 1 only."""
         places = torch.arange(features * self.bits).view(features, self.bits)
         log_odds = torch.tensor(log(self.alpha), dtype=torch.float64)
         drops = torch.sigmoid(torch.where(places % 2 == 0, -log_odds, 3 * log_odds))

@@ -1,4 +1,4 @@
-"""The interface of federated algorithms, a client's turn in a round, and the uploads of a round."""
+"""Interface of federated algorithms, execution of a client's round, and storage of uploads."""
 
 import pickle
 import weakref
@@ -19,16 +19,17 @@ from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
 from fedaudit.engines.base import pickled
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit, Workload
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Workload
 from fedaudit.observe.round import Exposed, Gradient, LazyByClient, Sent, Update, Upload
 
 
 class Local(NamedTuple):
-    """The result of a client's round.
+    """Result of a client's round.
 
     Attributes:
-        upload: What goes to the server, defended.
-        memory: What stays with the client until its next round (FedMD's private net).
+        upload: The (defended) upload to the server.
+        memory: Tensors that stay with the client until its next round, such as FedMD's private
+            network.
     """
 
     upload: Upload
@@ -37,26 +38,26 @@ class Local(NamedTuple):
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """A federated algorithm: what is sent, done locally, averaged, and thereby exposed.
+    """Federated algorithm: messages, local training, aggregation, and what these expose.
 
     The server's state and a client's memory are tensors by name, so that a run can be stopped
-    after any round and gone on with elsewhere. Implementations are frozen dataclasses that can
-    be pickled, for training in several processes.
+    after any round and resumed elsewhere. Implementations are frozen dataclasses that can be
+    pickled, for training in several processes.
 
     Attributes:
-        architecture: Of the models that an observer can rebuild of a client.
+        architecture: Architecture of the models that an observer can reconstruct of a client.
         nets: The networks that clients train, which defenses must fit.
-        upload_kind: The kind of upload, which defenses must accept.
+        upload_kind: The type of upload, which defenses must accept.
     """
 
     @property
     def architecture(self) -> Architecture:
-        """See the class."""
+        """Architecture of the models that an observer can reconstruct of a client."""
         ...
 
     @property
     def nets(self) -> tuple[Architecture, ...]:
-        """See the class."""
+        """The networks that clients train."""
         ...
 
     @property
@@ -65,23 +66,28 @@ class Algorithm(Protocol):
         ...
 
     def start(self, seed: int) -> Params:
-        """The server's state before the first round."""
+        """Return the server's state before the first round."""
         ...
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """The message of the server to a client."""
+        """Return the server's message to a client."""
         ...
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
-        """One client's round; runs wherever the engine puts it."""
+        """Run one client's round; an engine may call this in another process."""
         ...
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """The server's next state; weights sum to 1 over the uploads."""
+        """Aggregate the uploads into the server's next state; weights sum to 1 over the uploads."""
         ...
 
     def expose(
@@ -92,67 +98,67 @@ class Algorithm(Protocol):
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """The models that an observer of all uploads can rebuild; called once a round."""
+        """Return the models that an observer of all uploads can reconstruct."""
         ...
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """The server's models so far, by name."""
+        """Return the server's models, by name."""
         ...
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """Accesses of a whole run to the data of a client with that many samples."""
+        """Return how often a run accesses the data of a client with this number of samples."""
         ...
 
 
 @runtime_checkable
 class KeepsModels(Protocol):
-    """An algorithm whose clients use models of their own, which nobody else gets to see."""
+    """Algorithm whose clients have private models that are never sent."""
 
     def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
-        """The clients' models, from what stays with them."""
+        """Return the clients' models, from their memories."""
         ...
 
 
 @runtime_checkable
 class ChoosesModels(Protocol):
-    """An algorithm with several models, of which each client uses the one that it chooses."""
+    """Algorithm with several models, of which each client chooses one."""
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
-        """Name of each client's model, from what stays with the clients."""
+        """Return the name of each client's model, from the clients' memories."""
         ...
 
     def rounds_trained(self, state: Params) -> Mapping[str, int]:
-        """Number of rounds that each model was trained in so far, by its name."""
+        """Return the number of rounds in which each model was trained so far, by its name."""
         ...
 
 
 @runtime_checkable
 class HoldsOut(Protocol):
-    """An algorithm whose clients keep some of their samples out of training."""
+    """Algorithm whose clients hold some of their samples out of training."""
 
     def held_out(self, ids: Int[Tensor, " samples"], *, seed: int) -> Bool[Tensor, " samples"]:
-        """Which samples no client ever trains on, by a rule on each sample alone.
+        """Return which samples no client trains on; each decision depends on the sample alone.
 
         Args:
-            ids: Of the samples.
-            seed: That the federation is simulated with.
+            ids: Ids of the samples.
+            seed: Seed of the federation.
         """
         ...
 
 
 class Server:
-    """A server that sends what the algorithm says. Subclasses tamper."""
+    """Honest server, which sends the algorithm's messages. Subclasses tamper with them."""
 
     def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
-        """Before anything is trained: refuses plans for clients or rounds that never come.
+        """Raise before training if the server targets clients or rounds that do not exist.
 
         Args:
             clients: All clients of the federation.
-            rounds: How many rounds there will be in all.
+            rounds: Number of rounds of the run.
         """
 
     def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
-        """The message that this client is really sent."""
+        """Return the message that is really sent to a client."""
         return sent
 
 
@@ -161,41 +167,41 @@ HONEST = Server()
 
 @dataclass(frozen=True)
 class OneModel:
-    """The server's side of a federation with one global model.
+    """Server side of a federation with one global model.
 
     Attributes:
-        architecture: Of that model.
+        architecture: Architecture of the global model.
     """
 
     architecture: Architecture
 
     @property
     def nets(self) -> tuple[Architecture, ...]:
-        """Everybody trains the one global model."""
+        """The architecture of the global model, which all clients train."""
         return (self.architecture,)
 
     def start(self, seed: int) -> Params:
-        """A freshly initialised global model."""
+        """Return a new global model."""
         return self.architecture.initial(seed).tensors()
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Everybody gets the global model."""
+        """Send the global model to every client."""
         return Sent((Model.from_tensors(self.architecture, state),))
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """The one global model."""
+        """Return the global model."""
         return {"global": Model.from_tensors(self.architecture, state)}
 
-    def moved(
+    def apply_step(
         self, before: Model, step: Params, buffers: Iterable[Params], shares: Sequence[float]
     ) -> Params:
-        """The server's state after a step of the parameters, with the clients' buffers averaged.
+        """Return the server's state after a step of the parameters, with averaged buffers.
 
         Args:
             before: The global model.
-            step: Added to its parameters.
-            buffers: Of each client; not asked for where the model has none.
-            shares: Of each client in the average; they sum to 1.
+            step: Change of its parameters.
+            buffers: Buffers of each client; not read if the model has none.
+            shares: Weights of the clients in the average; they sum to 1.
         """
         averaged = weighted_sum(buffers, shares) if before.buffers else {}
         return Model(self.architecture, plus(before.params, step), averaged).tensors()
@@ -203,59 +209,61 @@ class OneModel:
 
 @dataclass(frozen=True)
 class Tampering(Server):
-    """Changes the model that a client is sent.
+    """Server that changes the model it sends to some clients.
 
     Attributes:
-        change: For each client that is lied to, what becomes of an honest model.
-        rounds: In which rounds; empty for all.
+        change: For each attacked client, the function that changes the honest model.
+        rounds: Rounds of the attack; empty for all.
     """
 
     change: Mapping[ClientId, Callable[[Model], Model]]
     rounds: frozenset[int] = frozenset()
 
     def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
-        """Before anything is trained: refuses clients that there are not, and rounds.
+        """Raise before training if an attacked client or round does not exist.
 
         Raises:
-            BadInput: A client or a round that is named will never come.
+            BadInput: A client or a round does not exist.
         """
-        strangers = sorted(set(self.change) - set(clients))
-        never = sorted(round for round in self.rounds if not 1 <= round <= rounds)
-        if strangers or never:
-            named = f"clients {strangers}" if strangers else f"rounds {never}"
+        unknown_clients = sorted(set(self.change) - set(clients))
+        unknown_rounds = sorted(round for round in self.rounds if not 1 <= round <= rounds)
+        if unknown_clients or unknown_rounds:
+            targets = (
+                f"clients {unknown_clients}" if unknown_clients else f"rounds {unknown_rounds}"
+            )
             raise BadInput(
-                f"the server is to tamper with {named}, which never come: there are "
+                f"the server cannot tamper with {targets}, which do not exist: there are "
                 f"{len(clients)} clients and rounds 1 to {rounds}"
             )
 
     def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
-        """The message that this client is really sent."""
+        """Return the message with changed models for attacked clients."""
         if client not in self.change or (self.rounds and round not in self.rounds):
             return sent
         return replace(sent, models=tuple(self.change[client](model) for model in sent.models))
 
 
 HELD_BYTES = 2**27
-"""Bytes of a round's uploads that are held in memory, whatever the number of clients."""
+"""Bytes of a round's uploads that are kept in memory."""
 
 HELD_CLIENTS = 16
-"""Clients whose uploads are held in memory however large they are: cross-silo federations train
-few large models, which are faster in memory."""
+"""Clients whose uploads of any size are kept in memory, since cross-silo federations train few
+large models, which are faster in memory."""
 
 Value = TypeVar("Value")
 
 
 class StoredUploads(Mapping[ClientId, Upload]):
-    """Uploads of a round, the first of them in memory and the others in a file without a name.
+    """Uploads of a round, the first of them in memory and the others in an unnamed file.
 
-    What is read back is what was added, to the bit. In another process it is a dictionary.
+    Stored uploads are read back bit for bit. Pickling gives an ordinary dictionary.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         """Start without uploads.
 
         Args:
-            folder: Where the file lies; None for the system's folder of temporary files.
+            folder: Folder of the file; None for the system's folder of temporary files.
         """
         self._folder = folder
         self._held, self._room = dict[ClientId, Upload](), HELD_BYTES
@@ -272,7 +280,7 @@ class StoredUploads(Mapping[ClientId, Upload]):
         if size <= self._room or len(self._held) < HELD_CLIENTS:
             self._held[client], self._room = upload, self._room - size
             return
-        # No later one is held either, so that memory depends on the clients' order alone.
+        # All later uploads go to the file, so that memory depends on the clients' order alone.
         self._room = 0
         content = pickled(upload)
         try:
@@ -308,7 +316,7 @@ class StoredUploads(Mapping[ClientId, Upload]):
             view = memoryview(content)
             while view:
                 view = view[self._file.readinto(view) :]
-        # The file has no name, so that nobody but this process ever wrote to it.
+        # Unpickling is safe: the file has no name, so that only this process can write to it.
         upload: Upload = pickle.loads(content)
         return upload
 
@@ -326,19 +334,19 @@ class StoredUploads(Mapping[ClientId, Upload]):
         return dict, (dict(self),)
 
     def settled(self) -> Mapping[ClientId, Upload]:
-        """Return a dictionary if every upload is in memory, else these."""
+        """Return a dictionary if every upload is in memory, otherwise this mapping."""
         return self._held if self.all_held else self
 
 
-def made_of(
+def map_uploads(
     uploads: Mapping[ClientId, Upload], make: Callable[[ClientId, Upload], Value]
 ) -> Mapping[ClientId, Value]:
-    """Return what is made of each client's upload, by client, ascending.
+    """Apply a function to each client's upload; the result is sorted by client.
 
     Args:
-        uploads: Of a dictionary all are made now; of :class:`StoredUploads` one at a time, when
-            it is asked for.
-        make: Of client and upload.
+        uploads: A dictionary, whose values are computed at once, or :class:`StoredUploads`, whose
+            values are computed at each access.
+        make: Function of client and upload.
     """
     clients = sorted(uploads)
     if isinstance(uploads, dict):
@@ -353,13 +361,13 @@ def _size(upload: Upload) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-class TurnContext(NamedTuple):
-    """Data, defenses and algorithm that all turns share.
+class Participants(NamedTuple):
+    """Data, defenses and algorithm that all client tasks share.
 
     Attributes:
-        algorithm: FedAvg or another.
-        data: Each client's.
-        defenses: By client; the rest are undefended.
+        algorithm: The federated algorithm.
+        data: Data of each client.
+        defenses: Defenses by client; clients without one are undefended.
     """
 
     algorithm: Algorithm
@@ -367,31 +375,31 @@ class TurnContext(NamedTuple):
     defenses: Mapping[ClientId, Defense]
 
 
-class Job(NamedTuple):
-    """Inputs of one turn beside the federation.
+class ClientTask(NamedTuple):
+    """Inputs of one client's round that differ between clients.
 
     Attributes:
-        sent: By the server.
-        memory: What has stayed with the client.
+        sent: The server's message.
+        memory: The client's memory.
         defense: The state of its defense.
-        visit: Whose turn it is, and in which round.
+        client_context: The client and the round.
     """
 
     sent: Sent
     memory: Params
     defense: Params
-    visit: Visit
+    client_context: ClientContext
 
 
-class Done(NamedTuple):
-    """The result of a turn.
+class ClientResult(NamedTuple):
+    """Outputs of one client's round.
 
     Attributes:
-        upload: What goes to the server, defended.
-        memory: What stays with the client.
-        defense: The state of its defense.
-        facts: What was noted of the turn for whoever studies the run.
-        seconds: What it cost.
+        upload: The (defended) upload to the server.
+        memory: The client's new memory.
+        defense: The new state of its defense.
+        facts: Notes for measuring the run.
+        seconds: Computing time.
     """
 
     upload: Upload
@@ -401,35 +409,35 @@ class Done(NamedTuple):
     seconds: float
 
 
-def visited(federation: TurnContext, job: Job) -> Done:
-    """One client's turn: the function that an engine runs."""
-    client = job.visit.client
+def run_client(federation: Participants, task: ClientTask) -> ClientResult:
+    """Run one client's round; this is the function that engines call."""
+    client = task.client_context.client
     defense = federation.defenses.get(client, UNDEFENDED)
-    defense.restore(job.defense)
-    # Processor time, as other programs should not count; a GPU works while the processor waits.
-    clock = process_time if job.visit.device.type == "cpu" else perf_counter
+    defense.restore(task.defense)
+    # Processor time excludes other programs; on a GPU the processor only waits.
+    clock = process_time if task.client_context.device.type == "cpu" else perf_counter
     start = clock()
     upload, memory = federation.algorithm.local(
-        job.sent, federation.data[client], job.memory, defense, job.visit
+        task.sent, federation.data[client], task.memory, defense, task.client_context
     )
     seconds = clock() - start
-    facts = job.visit.facts
+    facts = task.client_context.facts
     if defense.always_acts:
-        # One part of a chain may not have acted while another did.
+        # A part of a chain may note that it did not act although another part always does.
         facts.pop("acted", None)
-    return Done(upload, memory, params_on(defense.state(), CPU), facts, seconds)
+    return ClientResult(upload, memory, params_on(defense.state(), CPU), facts, seconds)
 
 
-def cohort_of(
+def draw_cohort(
     clients: list[ClientId], participation: float, seed: int, index: int
 ) -> tuple[ClientId, ...]:
-    """The clients that are asked in a round.
+    """Draw the clients that take part in a round.
 
     Args:
-        clients: All of them, ascending.
-        participation: Share of them that is asked, at least one.
-        seed: That the federation is simulated with.
-        index: Of the round, counted from 1.
+        clients: All clients, ascending.
+        participation: Share of clients that take part; at least one does.
+        seed: Seed of the federation.
+        index: Number of the round, from 1.
     """
     size = max(1, round(participation * len(clients)))
     if size == len(clients):

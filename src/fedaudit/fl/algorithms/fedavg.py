@@ -1,4 +1,4 @@
-"""Federated averaging (FedAvg), with a proximal term (FedProx), with Adam (FedAdam)."""
+"""Federated averaging (FedAvg) and its variants FedProx, FedAdam and FedEmbedding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay
 from fedaudit.core.errors import type_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
-from fedaudit.fl.algorithms.base import Local, OneModel, made_of
-from fedaudit.fl.hooks import Defense, Turn, Visit, Workload
+from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
 
 
 @dataclass(frozen=True)
 class FedAvg(OneModel):
-    """Averages the clients' updates by data size.
+    """Federated averaging of updates, weighted by data size.
 
     Attributes:
-        architecture: Of the one global model.
-        training: Each client's local training.
+        architecture: Architecture of the global model.
+        training: Local training of each client.
 
     Source: McMahan et al. 2017, Algorithm 1 (FederatedAveraging).
     Differs: Floating-point buffers (running statistics) are averaged too, integer ones are
@@ -34,34 +34,39 @@ class FedAvg(OneModel):
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Clients send updates."""
+        """Update."""
         return Update
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
-        """Trains the received model and uploads the change."""
-        turn = visit.at(sent.model)
-        trained = self.trained(data, defense, turn)
+        """Train the received model and upload the change."""
+        context = client_context.at(sent.model)
+        trained = self.trained(data, defense, context)
         update = Update(
             difference(trained.params, sent.model.params), trained.buffers, samples=len(data)
         )
-        return Local(defense.upload(update, turn), memory)
+        return Local(defense.upload(update, context), memory)
 
-    def trained(self, data: Samples, defense: Defense, turn: Turn) -> Model:
-        """The client's model after its local training."""
-        return train(turn.received, data, self.training, defense, turn)
+    def trained(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
+        """Return the client's model after local training."""
+        return train(context.received, data, self.training, defense, context)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """Global model plus the weighted mean of the updates."""
+        """Add the weighted mean of the updates to the global model."""
         clients = sorted(uploads)
         shares = [weights[client] for client in clients]
         before = Model.from_tensors(self.architecture, state)
         mean = weighted_sum((uploads[client].values for client in clients), shares)
         buffers = (received_update(uploads[client]).buffers for client in clients)
-        return self.moved(before, mean, buffers, shares)
+        return self.apply_step(before, mean, buffers, shares)
 
     def expose(
         self,
@@ -71,17 +76,17 @@ class FedAvg(OneModel):
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """The local model is the model sent plus the (defended) update."""
+        """Reconstruct each local model as the received model plus the (defended) update."""
 
-        def seen(client: ClientId, upload: Upload) -> Exposed:
+        def exposed(client: ClientId, upload: Upload) -> Exposed:
             update = received_update(upload)
             scale = self.training.gradient_scale(round, rounds, samples=update.samples)
-            return rebuilt(sent[client].model, update, scale)
+            return reconstruct(sent[client].model, update, scale)
 
-        return made_of(uploads, seen)
+        return map_uploads(uploads, exposed)
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """Epochs of batches in every round."""
+        """Count the local epochs of every round."""
         how = self.training
         return Workload(
             rounds=rounds, epochs=how.epochs, batch_size=how.batch_size, samples=samples
@@ -89,38 +94,38 @@ class FedAvg(OneModel):
 
 
 def received_update(upload: Upload) -> Update:
-    """The upload as an update.
+    """Return the upload as an update.
 
     Raises:
-        TypeError: It is of another kind.
+        TypeError: The upload is of another type.
     """
     if not isinstance(upload, Update):
         raise TypeError(f"FedAvg averages updates, got {type_of(upload)}")
     return upload
 
 
-def rebuilt(base: Model, update: Update, gradient_scale: float | None) -> Exposed:
-    """The model and update that an observer rebuilds from base model and update."""
+def reconstruct(base: Model, update: Update, gradient_scale: float | None) -> Exposed:
+    """Return the local model and update that an observer reconstructs."""
     local = Model(base.architecture, plus(base.params, update.values), update.buffers)
     return Exposed(base, local, update.values, gradient_scale)
 
 
 @arguments.dataclass(frozen=True)
 class FedProx(FedAvg):
-    """Adds mu / 2 times the squared distance from the received model to every client's loss.
+    """FedAvg with a proximal term: mu / 2 times the squared distance from the received model.
 
     Attributes:
-        mu: How hard clients are held, at least 0; at 0 it is FedAvg, bit for bit.
+        mu: Weight of the proximal term, at least 0; 0 gives FedAvg, bit for bit.
 
     Source: Li et al. 2020 ("Federated Optimization in Heterogeneous Networks"), Algorithm 2.
-    Differs: Every client trains the number of epochs asked for, rather than to an inexactness.
+    Differs: Every client trains for a fixed number of epochs, rather than to an inexactness.
     """
 
     mu: AtLeastZero = 0.01
 
-    def trained(self, data: Samples, defense: Defense, turn: Turn) -> Model:
-        """The client's model after local training that is pulled back."""
-        return train(turn.received, data, self.training, defense, turn, pull=self.mu)
+    def trained(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
+        """Return the client's model after local training with the proximal term."""
+        return train(context.received, data, self.training, defense, context, pull=self.mu)
 
 
 _MEANS, _SQUARES = "means/", "squares/"
@@ -128,16 +133,16 @@ _MEANS, _SQUARES = "means/", "squares/"
 
 @arguments.dataclass(frozen=True)
 class FedAdam(FedAvg):
-    """Averages the clients' updates and moves by Adam's rule along the average.
+    """FedAvg whose server applies Adam to the average update.
 
     Attributes:
-        server_lr: eta, the server's learning rate, above 0.
-        beta1: Share of the last mean change that is kept, in [0, 1).
-        beta2: Share of the last mean square that is kept, in [0, 1).
-        adaptivity: tau, above 0: added to the root of the mean square.
+        server_lr: Learning rate of the server (eta), above 0.
+        beta1: Decay of the mean change, in [0, 1).
+        beta2: Decay of the mean square, in [0, 1).
+        adaptivity: Constant added to the root of the mean square (tau), above 0.
 
     Source: Reddi et al. 2021 ("Adaptive Federated Optimization"), Algorithm 2 (FedAdam), with its
-        v_{-1} = tau^2 and no correction of the bias.
+        v_{-1} = tau^2 and no bias correction.
     """
 
     server_lr: AboveZero = 0.01
@@ -146,7 +151,7 @@ class FedAdam(FedAvg):
     adaptivity: AboveZero = 1e-3
 
     def start(self, seed: int) -> Params:
-        """A freshly initialised global model, and Adam's means."""
+        """Return a new global model, and Adam's means."""
         model = super().start(seed)
         params = Model.from_tensors(self.architecture, model).params
         means = {_MEANS + name: torch.zeros_like(value) for name, value in params.items()}
@@ -155,13 +160,13 @@ class FedAdam(FedAvg):
         return model | means | squares
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Everybody gets the global model, without the means."""
+        """Send the global model to every client, without Adam's means."""
         return super().send(_model(state), client, round)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """One step of Adam along the weighted mean of the updates."""
+        """Take one step of Adam along the weighted mean of the updates."""
         averaged = Model.from_tensors(
             self.architecture, super().fold(_model(state), uploads, weights)
         )
@@ -176,7 +181,7 @@ class FedAdam(FedAvg):
         return Model(self.architecture, params, averaged.buffers).tensors() | after
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """The one global model."""
+        """Return the global model."""
         return super().models(_model(state))
 
 
@@ -186,28 +191,29 @@ def _model(state: Params) -> Params:
 
 @dataclass(frozen=True)
 class FedEmbedding(FedAvg):
-    """Averages embeddings row by row, each over the clients that have changed it.
+    """FedAvg of embeddings: each row is averaged over the clients that have changed it.
 
-    Whatever asks for a gradient is trained, uploaded and averaged: embeddings of concepts in front
-    of a frozen diffusion model, or a prompt in front of a frozen language model. A client without
-    samples of a concept leaves its row as it was sent, and does not count there; in FedAvg it would
-    hold the row back. What changes every row in every client, such as weight decay or noise added
-    for privacy, makes it the plain mean.
+    Trainable parameters are trained, uploaded and averaged: embeddings of concepts in front of a
+    frozen diffusion model, or a prompt in front of a frozen language model. A client without
+    samples of a concept does not change its row, and is left out of the row's mean. In FedAvg it
+    would slow the row down. If every client changes every row, for instance by weight decay or
+    privacy noise, this is the plain mean.
 
     Attributes:
-        architecture: Of a model whose trained parameters have a row (first axis) a concept.
-        training: Each client's local training.
+        architecture: Architecture of a model whose trained parameters have one row (first axis)
+            per concept.
+        training: Local training of each client.
 
     Source: FedMIA section 3.1 and table 3 (FedEmbedding, after Liang et al. 2024, "Diffusion-Driven
         Data Replay").
-    Differs: Neither says how rows are weighed that only some clients have; where all clients have
-        samples of all concepts it is the mean by data size, as there.
+    Differs: Neither paper specifies the weights of rows that only some clients have. If all clients
+        have samples of all concepts, it is their mean by data size.
     """
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """Every row plus the mean of its changes, weighed by data size."""
+        """Add to every row the mean of its changes, weighted by data size."""
         clients = sorted(uploads)
         shares = torch.tensor([weights[client] for client in clients], dtype=torch.float64)
         before = Model.from_tensors(self.architecture, state)
@@ -218,11 +224,11 @@ class FedEmbedding(FedAvg):
             mean = (changes * counted).sum(0) / counted.sum(0).clamp_min(1e-30)
             step[name] = mean.to(changes.dtype)
         buffers = (received_update(uploads[client]).buffers for client in clients)
-        return self.moved(before, step, buffers, shares.tolist())
+        return self.apply_step(before, step, buffers, shares.tolist())
 
 
 def _changed(changes: Tensor) -> Bool[Tensor, "clients ..."]:
-    """Which rows each client has changed at all."""
-    further = tuple(range(2, changes.ndim))
-    there = changes != 0
-    return there.any(further, keepdim=True) if further else there
+    """Return which rows each client has changed."""
+    entry_axes = tuple(range(2, changes.ndim))
+    is_changed = changes != 0
+    return is_changed.any(entry_axes, keepdim=True) if entry_axes else is_changed

@@ -1,4 +1,4 @@
-"""FedMD: clients keep nets of their own and share these nets' outputs on a public set."""
+"""FedMD: clients train private networks and share their outputs on a public data set."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ from fedaudit.core.values import (
     weighted_sum,
 )
 from fedaudit.fl.algorithms.base import Local
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit, Workload
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, Workload
 from fedaudit.fl.training.local import Adam, LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out
-from fedaudit.fl.training.parallel import draws_as_it_trains, side_by_side
+from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
 from fedaudit.observe.round import Exposed, Logits, Sent, Upload
 
 
@@ -37,8 +37,8 @@ class Distillation:
     """Training of a student: Adam on the mean absolute difference of the outputs.
 
     Attributes:
-        epochs: Passes over the public samples, at least 1.
-        batch_size: Samples a step, at least 1.
+        epochs: Epochs over the public samples, at least 1.
+        batch_size: Samples per step, at least 1.
         lr: Learning rate, above 0.
 
     Source: SIA, Algorithm 3, line 12; settings of its published code.
@@ -58,38 +58,37 @@ def distilled(
     rng: torch.Generator,
     device: torch.device = CPU,
 ) -> dict[ClientId, Model]:
-    """For each client a student of its outputs; all begin alike and see samples in one order.
+    """Train a student on each client's outputs, from the same start and in the same sample order.
 
-    Students have nothing to do with each other, and are trained side by side, one a processor
-    core; how many there are changes no result.
+    Students are independent and are trained in parallel, one per processor core. The number of
+    cores does not change results.
 
     Args:
-        student: Where all of them begin.
+        student: Initial model of all students.
         features: Public samples.
-        outputs: What each client's model gave for them.
+        outputs: Outputs of each client's model on them.
         how: Epochs, batches and learning rate.
-        rng: Decides the order of the samples.
-        device: Where to calculate; a GPU trains one student after another.
+        rng: Draws the order of the samples.
+        device: Device to train on; a GPU trains one student after another.
 
     Raises:
-        Unsupported: The student draws at random as it trains (dropout), or may do so (a class of
-            the user's own), which cannot be done side by side.
+        Unsupported: The training of the student uses the global random generator (dropout), or may
+            use it (a custom class), which is not reproducible in parallel.
     """
     _refuse_random(student)
     orders = [torch.randperm(len(features), generator=rng) for _ in range(how.epochs)]
     learn = partial(_student, student, features.to(device), how=how, orders=orders)
     clients = sorted(outputs)
-    taught = [outputs[client].to(device) for client in clients]
-    models = side_by_side(learn, taught, device=device)
+    targets = [outputs[client].to(device) for client in clients]
+    models = run_in_parallel(learn, targets, device=device)
     return dict(zip(clients, models, strict=True))
 
 
 def _refuse_random(student: Model) -> None:
-    if draws_as_it_trains(student):
+    if uses_global_rng(student):
         raise Unsupported(
-            "a student with dropout cannot be distilled, nor one of a class of its own; set "
-            "dropout to 0, or name a network of the catalogue in "
-            f"{setting('algorithm.options.student')}"
+            "a student with dropout or of a custom class cannot be distilled; set dropout to 0, or "
+            f"name a network of the catalogue in {setting('algorithm.options.student')}"
         )
 
 
@@ -105,9 +104,9 @@ def _student(
     optimizer = Adam(lr=how.lr)
     params = _trained(module)
     for order in orders:
-        shuffled, wanted = features[order], targets[order]
+        shuffled, shuffled_targets = features[order], targets[order]
         for part in chunks(len(order), how.batch_size):
-            slope = partial(_toward, targets=wanted[part])
+            slope = partial(_slope, targets=shuffled_targets[part])
             optimizer.step(params, _gradients(module, shuffled[part], slope))
     return Model.of(start.architecture, module)
 
@@ -117,70 +116,69 @@ def _gradients(module: nn.Module, x: Tensor, slope: "partial[Tensor]") -> list[T
     if written is not None:
         return written.gradients(x, slope)
     outputs = module(x)
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         outputs,
         _trained(module),
         slope(outputs) / len(x),
         allow_unused=True,
         materialize_grads=True,
     )
-    return list(found)
+    return list(gradients)
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:
     return [value for value in module.parameters() if value.requires_grad]
 
 
-def _toward(
+def _slope(
     outputs: Float[Tensor, "samples outputs"], targets: Float[Tensor, "samples outputs"]
 ) -> Float[Tensor, "samples outputs"]:
-    """The derivative of the sum over samples of the mean absolute difference."""
+    """Return the derivative of the sum over samples of the mean absolute difference."""
     return (outputs.detach() - targets).sign() / outputs.shape[1]
 
 
 class TowardOutputs(Defense):
-    """Trains towards given outputs instead of labels: the mean absolute difference.
+    """Loss that trains towards outputs instead of labels: the mean absolute difference.
 
-    It is no defense; it uses the hook for a loss of one's own. Samples' ids are their rows.
+    This is not a defense but uses the loss hook. The ids of samples are their row numbers.
     """
 
     def __init__(self, outputs: Tensor) -> None:
         self._outputs = outputs
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        """The mean absolute difference of the outputs."""
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+        """Compute the mean absolute difference of the outputs."""
         return (outputs - self._outputs.to(outputs.device)[batch.ids]).abs().mean()
 
 
 @dataclass(frozen=True)
 class FedMD:
-    """Clients of different architectures learn from each other through a public set.
+    """Federated distillation between clients of different architectures through a public data set.
 
-    A client's first round is FedMD's transfer learning: some epochs on the public samples with
-    their labels, some on its own. In each later round it trains towards the clients' mean
-    outputs on the public set ("digest"), then on its own samples ("revisit"). In all of them it
-    sends its outputs on the public set, the only thing that anybody else gets to see.
+    In its first round a client does FedMD's transfer learning: some epochs on the labelled public
+    samples, then some on its own. In each later round it trains towards the clients' mean outputs
+    on the public set ("digest"), then on its own samples ("revisit"). In every round it sends its
+    outputs on the public set, and nothing else.
 
-    An adversary who sees them trains a student for each client, and looks at that.
+    An adversary who sees these outputs trains a student for each client, and attacks the student.
 
     Attributes:
-        nets: Architectures of the clients, dealt in turn: client k has number k modulo how many
-            there are.
-        public: Samples that everybody has, with labels; their ids are 0, 1, ...
+        nets: Architectures of the clients, assigned cyclically: client k has number k modulo their
+            number.
+        public: Samples that all clients have, with labels; their ids are 0, 1, ...
         first_public: Training on the public samples before the first exchange.
         first_private: Training on the client's own samples after that.
         digest: Training towards the mean outputs.
         revisit: Training on the client's own samples.
         student: Architecture of the adversary's students.
-        distillation: How these are trained.
+        distillation: Training of the students.
 
     Source: Li & Wang 2019 ("FedMD"), Algorithm 1; SIA, Algorithm 3 and its published code.
-    Differs: The exchange before SIA's first round is round 1 here. The mean over clients is plain,
-        as in both papers, whatever their data sizes. Optimizers start afresh each round, where
-        the published code starts them afresh each epoch. One fixed set of public samples serves
-        the first training and the exchange alike, where the published code first trains on all of
-        the public training part, in batches of 128 and not of the study's size, and exchanges
-        outputs on 5,000 of it, the same ones in every round.
+    Differs: The exchange before SIA's first round is round 1 here. The mean over clients is
+        unweighted, as in both papers. Optimizers are reset in each round; the published code resets
+        them in each epoch. One fixed set of public samples is used for the first training and the
+        exchange. The published code first trains on the whole public training part in batches of
+        128, and exchanges outputs on 5,000 of its samples, the same ones in every round.
     """
 
     nets: tuple[Architecture, ...]
@@ -196,51 +194,58 @@ class FedMD:
         if not self.nets or not len(self.public):
             raise BadInput("FedMD needs at least one client architecture and one public sample")
         if not torch.equal(self.public.ids, torch.arange(len(self.public))):
-            raise BadInput("the public samples' ids are their rows: 0, 1, ...")
+            raise BadInput("the ids of public samples must be their row numbers 0, 1, ...")
         _refuse_random(self.student.initial(0))
 
     @property
     def architecture(self) -> Architecture:
-        """Of what an adversary can rebuild of a client: the student."""
+        """Architecture of the student, which is what an adversary can reconstruct of a client."""
         return self.student
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Clients send outputs on the public set."""
+        """Logits on the public set."""
         return Logits
 
     def start(self, seed: int) -> Params:
-        """No outputs yet: zeros, which nobody trains towards."""
+        """Return zeros in place of outputs; no client trains towards them."""
         outputs = outputs_of(self.nets[0].initial(0), self.public.features[:1])
         return {"outputs": torch.zeros(len(self.public), outputs.shape[1])}
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """The clients' mean outputs of the round before."""
+        """Send the clients' mean outputs of the previous round."""
         return Sent(extra=state)
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
-        """Digests and revisits; the client's net stays with it."""
-        net = self.nets[visit.client % len(self.nets)]
+        """Digest and revisit; the client's network stays in its memory."""
+        net = self.nets[client_context.client % len(self.nets)]
         if memory:
             consensus = sent.extra["outputs"]
-            own = Model.from_tensors(net, memory)
-            own = self._publicly(own, self.digest, TowardOutputs(consensus), visit)
+            model = Model.from_tensors(net, memory)
+            model = self._train_on_public(
+                model, self.digest, TowardOutputs(consensus), client_context
+            )
             training = self.revisit
         else:
-            own = net.initial(seed_for(visit.seed, "net", visit.client))
-            own = self._publicly(own, self.first_public, UNDEFENDED, visit)
+            model = net.initial(seed_for(client_context.seed, "net", client_context.client))
+            model = self._train_on_public(model, self.first_public, UNDEFENDED, client_context)
             training = self.first_private
-        turn = visit.at(own)
-        trained = train(own, data, training, defense, turn)
-        outputs = outputs_of(trained, self.public.features, visit.device)
-        return Local(defense.upload(Logits({"outputs": outputs}), turn), trained.tensors())
+        context = client_context.at(model)
+        trained = train(model, data, training, defense, context)
+        outputs = outputs_of(trained, self.public.features, client_context.device)
+        return Local(defense.upload(Logits({"outputs": outputs}), context), trained.tensors())
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """The plain mean of the outputs that came back."""
+        """Compute the unweighted mean of the clients' outputs."""
         parts = (uploads[client].values for client in sorted(uploads))
         return weighted_sum(parts, [1 / len(uploads)] * len(uploads))
 
@@ -252,38 +257,40 @@ class FedMD:
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """A student for each client, trained when one is looked at."""
+        """Return a student for each client; they are trained at the first access."""
         return Students(self, uploads, seed)
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """None: there is no model that everybody has."""
+        """Return no models, since there is no global one."""
         return {}
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """The first training on a client's own samples, and every revisit."""
+        """Count the first training on a client's own samples, and every revisit."""
         epochs = self.first_private.epochs + (rounds - 1) * self.revisit.epochs
         return Workload(
             rounds=1, epochs=epochs, batch_size=self.revisit.batch_size, samples=samples
         )
 
     def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
-        """The clients' own nets."""
+        """Return the clients' private networks."""
         return {
             client: Model.from_tensors(self.nets[client % len(self.nets)], memory)
             for client, memory in sorted(memories.items())
         }
 
-    def _publicly(self, model: Model, how: LocalTraining, loss: Defense, visit: Visit) -> Model:
-        return train(model, self.public, how, loss, visit.aside("public").at(model))
+    def _train_on_public(
+        self, model: Model, how: LocalTraining, loss: Defense, client_context: ClientContext
+    ) -> Model:
+        return train(model, self.public, how, loss, client_context.aside("public").at(model))
 
 
 class Students(Mapping[ClientId, Exposed]):
-    """An observer's student of each client; all are trained at the first look.
+    """Students of the clients, which an observer trains at the first access.
 
     Args:
-        algorithm: Knows student and public set.
-        uploads: The clients' outputs on it.
-        seed: Root seed of the run. All students of all rounds begin alike.
+        algorithm: The algorithm, with the student's architecture and the public set.
+        uploads: The clients' outputs on the public set.
+        seed: Root seed of the run. All students of all rounds have the same initial parameters.
     """
 
     def __init__(self, algorithm: FedMD, uploads: Mapping[ClientId, Upload], seed: int) -> None:
@@ -312,11 +319,11 @@ class Students(Mapping[ClientId, Exposed]):
 
 
 def networks(channels: str, model: Callable[..., Architecture]) -> tuple[Architecture, ...]:
-    """CNNs with 3x3 windows, by their channels.
+    """Return CNNs with 3x3 kernels, by their channels.
 
     Args:
-        channels: Such as "16,32; 16,16,32", a network each; empty for none.
-        model: Builds a model of the catalogue, by name and settings.
+        channels: Channels of each network, such as "16,32; 16,16,32"; empty for none.
+        model: Function that builds a model of the catalogue from a name and settings.
     """
     each = [part.strip() for part in channels.split(";") if part.strip()]
     return tuple(model("cnn", channels=part, kernel=3, padding=1) for part in each)
@@ -325,24 +332,24 @@ def networks(channels: str, model: Callable[..., Architecture]) -> tuple[Archite
 def public_samples(
     samples: Samples, count: int, *, name: str, shape: tuple[int, ...], first_class: int, seed: int
 ) -> Samples:
-    """Some samples of a public set, drawn at random, with their rows as ids.
+    """Draw random samples of a public data set, with their row numbers as ids.
 
     Args:
-        samples: The whole set.
-        count: How many are drawn.
-        name: Of the set, for refusals.
-        shape: Of the clients' samples.
-        first_class: Number of the first class that clients have samples of.
-        seed: Of the draw.
+        samples: The public data set.
+        count: Number of samples to draw.
+        name: Name of the data set, for error messages.
+        shape: Shape of the clients' samples.
+        first_class: First class of the clients' samples.
+        seed: Seed of the draw.
 
     Raises:
-        BadInput: The set does not fit the clients' samples, or has too few.
+        BadInput: The data set does not fit the clients' samples, or has too few samples.
     """
     its_shape, classes = tuple(samples.features.shape[1:]), int(samples.labels.max()) + 1
     if its_shape != shape:
         raise BadInput(
             f"the public set {name!r} has samples of shape {its_shape} and the clients' have "
-            f"{shape}; take one of the same shape"
+            f"{shape}; choose one of the same shape"
         )
     if first_class < classes:
         raise BadInput(
@@ -355,5 +362,5 @@ def public_samples(
             f"got {count}"
         )
     drawn = torch.randperm(len(samples), generator=seeded(seed, "public"))[:count]
-    some = samples.take(drawn.sort().values)
-    return Samples(some.features, some.labels, torch.arange(count))
+    chosen = samples.take(drawn.sort().values)
+    return Samples(chosen.features, chosen.labels, torch.arange(count))

@@ -1,4 +1,4 @@
-"""FedSGD: clients send the gradient of all their data, the server takes the step."""
+"""FedSGD: clients send the gradient over all their data, and the server takes the step."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -21,9 +21,9 @@ from fedaudit.core.values import (
     scaled,
     weighted_sum,
 )
-from fedaudit.fl.algorithms.base import Local, OneModel, made_of
-from fedaudit.fl.algorithms.fedavg import rebuilt
-from fedaudit.fl.hooks import Defense, Objective, Turn, Visit, Workload
+from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
+from fedaudit.fl.algorithms.fedavg import reconstruct
+from fedaudit.fl.hooks import ClientContext, Defense, Objective, TrainingContext, Workload
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
@@ -31,48 +31,50 @@ _CHUNK = 512
 _CHUNK_ON_GPU = 4096
 
 
-def full_gradient(model: Model, data: Samples, defense: Defense, turn: Turn) -> Gradient:
-    """The gradient of a client's mean loss over all its data, with the defense's hooks in force.
+def full_gradient(
+    model: Model, data: Samples, defense: Defense, context: TrainingContext
+) -> Gradient:
+    """Compute the gradient of a client's mean loss over all its data, with the defense's hooks.
 
-    One step of gradient descent along it is what training with one batch of everything does.
-    Where nothing but the mean of the samples' losses is asked for, it is added up over chunks, so
-    that memory does not grow with the data; a defense with a loss or a gradient of its own, and a
-    network that normalises over its batch, see all samples at once.
+    One gradient step is equivalent to training on one batch of all samples. The gradient of a mean
+    of per-sample losses is summed over chunks, so that memory does not grow with the data. A
+    defense that overrides the loss or the gradient, and a network with batch normalisation, get all
+    samples at once.
 
     Args:
-        model: Where the gradient is taken, in training mode.
+        model: The model, which is used in training mode.
         data: The client's (prepared) samples.
-        defense: Its training hooks.
-        turn: What the hooks may know, and on which device to calculate.
+        defense: The defense, whose training hooks are called.
+        context: Context of the hooks, with the device to compute on.
 
     Raises:
         BadInput: The gradient is not finite.
 
     Source: SIA, Algorithm 1 (ClientUpdate); McMahan et al. 2017, section 2 (FedSGD).
     """
-    with computing_on(turn.device), dropout_of(turn):
-        module = loaded(model, "training", turn.device).train()
-        chosen = defense.select(samples_on(data, turn.device), turn)
-        objective = objective_of(module, defense, turn)
+    with computing_on(context.device), dropout_of(context):
+        module = loaded(model, "training", context.device).train()
+        chosen = defense.select(samples_on(data, context.device), context)
+        objective = objective_of(module, defense, context)
         batches = [
-            _of_batch(objective, defense.batch(batch, turn), defense, turn)
-            for batch in _noted(defense, chosen, turn)
+            _of_batch(objective, defense.batch(batch, context), defense, context)
+            for batch in _batches(defense, chosen, context)
         ]
         values = params_on(_mean(batches), CPU)
         trained = Model.of(model.architecture, module)
     if not all(bool(value.isfinite().all()) for value in values.values()):
         raise BadInput(
-            f"client {turn.client}'s gradient is not finite in round {turn.round}; lower the "
+            f"client {context.client}'s gradient is not finite in round {context.round}; lower the "
             "learning rate or check the features"
         )
     return Gradient(values, params_on(trained.buffers, CPU), samples=len(data))
 
 
-def _noted(defense: Defense, chosen: Samples, turn: Turn) -> list[Batch]:
-    """One batch of everything, or what the defense makes of it."""
-    batches = list(defense.batches(chosen, len(chosen), turn))
+def _batches(defense: Defense, chosen: Samples, context: TrainingContext) -> list[Batch]:
+    """Return one batch of all samples, or the batches that the defense draws, and note them."""
+    batches = list(defense.batches(chosen, len(chosen), context))
     for batch in batches:
-        turn.note("used", batch.ids)
+        context.note("used", batch.ids)
     return batches
 
 
@@ -83,16 +85,18 @@ def _mean(parts: list[Params]) -> Params:
     return scaled(total, 1 / len(parts)) if len(parts) > 1 else total
 
 
-def _of_batch(objective: Objective, batch: Batch, defense: Defense, turn: Turn) -> Params:
+def _of_batch(
+    objective: Objective, batch: Batch, defense: Defense, context: TrainingContext
+) -> Params:
     separable = objective.per_sample is not None and not defense.acts_in("gradient")
     if not separable or not len(batch) or _normalises_over_batches(objective.module):
-        return defense.gradient(objective, batch, turn)
+        return defense.gradient(objective, batch, context)
     params = objective.params
     total = {name: torch.zeros_like(param) for name, param in params.items()}
-    size = by_kind(turn.device, cpu=_CHUNK, gpu=_CHUNK_ON_GPU)
+    size = by_kind(context.device, cpu=_CHUNK, gpu=_CHUNK_ON_GPU)
     for rows in chunks(len(batch), size):
         part = Batch(batch.x[rows], batch.y[rows], batch.ids[rows])
-        values = defense.gradient(objective, part, turn)
+        values = defense.gradient(objective, part, context)
         total = plus(total, values, len(part) / len(batch))
     return total
 
@@ -104,20 +108,18 @@ def _normalises_over_batches(module: nn.Module) -> bool:
 
 @arguments.dataclass(frozen=True)
 class FedSGD(OneModel):
-    """The server descends along the clients' gradients; nobody trains locally.
+    """Gradient descent by the server along the clients' gradients, without local training.
 
     Attributes:
-        architecture: Of the one global model.
-        training: The learning rate of the server's steps, and a weight decay, which the server
-            adds to every gradient. There are no epochs, no batches and no schedule, and nothing
-            for momentum to act on.
-        together: "mean" weighs gradients by data size, "sum" adds them up as they are.
+        architecture: Architecture of the global model.
+        training: Learning rate of the server's steps, and a weight decay, which the server adds to
+            every gradient. There are no epochs, batches, schedule or momentum.
+        together: "mean" weights gradients by data size; "sum" adds them up.
 
     Source: McMahan et al. 2017, section 2 (FederatedSGD); SIA, Algorithm 1.
-    Differs: Gradients are averaged unless a sum is asked for, as in McMahan et al. and in SIA's
-        text; line 10 of its Algorithm 1 prints a sum. The published code of SIA trains one local
-        epoch in mini-batches, which is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the
-        catalogue.
+    Differs: By default gradients are averaged, as in McMahan et al. and in SIA's text; line 10 of
+        SIA's Algorithm 1 prints a sum. The published code of SIA trains one local epoch in
+        mini-batches, which is FedAvg with ``epochs = 1``, "legacy-fedsgd" in the catalogue.
     """
 
     training: LocalTraining
@@ -125,39 +127,44 @@ class FedSGD(OneModel):
 
     def __post_init__(self) -> None:
         how = self.training
-        given = (how.epochs, how.momentum, how.optimizer, how.schedule)
-        if given != (1, 0.0, "sgd", "constant"):
+        settings = (how.epochs, how.momentum, how.optimizer, how.schedule)
+        if settings != (1, 0.0, "sgd", "constant"):
             raise BadInput(
-                "FedSGD takes one plain step a round, along the gradient of all data: epochs is 1, "
-                "momentum 0, the optimizer sgd and the schedule constant, got "
-                f"{', '.join(map(str, given))}; for local training use fedavg"
+                "FedSGD takes one plain step per round, along the gradient of all data: epochs is "
+                "1, momentum 0, the optimizer sgd and the schedule constant, got "
+                f"{', '.join(map(str, settings))}; for local training use fedavg"
             )
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Clients send gradients."""
+        """Gradient."""
         return Gradient
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
-        """The gradient of the mean loss over all data at the received model."""
-        turn = visit.at(sent.model)
-        gradient = full_gradient(sent.model, data, defense, turn)
-        return Local(defense.upload(gradient, turn), memory)
+        """Upload the gradient of the mean loss over all data at the received model."""
+        context = client_context.at(sent.model)
+        gradient = full_gradient(sent.model, data, defense, context)
+        return Local(defense.upload(gradient, context), memory)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """One step along the gradients, put together."""
+        """Take one step along the mean or the sum of the gradients."""
         clients = sorted(uploads)
         shares = [weights[client] for client in clients]
-        gradients = made_of(uploads, lambda client, upload: received_gradient(upload))
+        gradients = map_uploads(uploads, lambda client, upload: received_gradient(upload))
         along = shares if self.together == "mean" else [1.0] * len(clients)
         before = Model.from_tensors(self.architecture, state)
         direction = weighted_sum((gradients[client].values for client in clients), along)
         buffers = (gradients[client].buffers for client in clients)
-        return self.moved(before, self._step(before, direction), buffers, shares)
+        return self.apply_step(before, self._step(before, direction), buffers, shares)
 
     def expose(
         self,
@@ -167,21 +174,21 @@ class FedSGD(OneModel):
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """The model that the server's step along one client's gradient alone would give.
+        """Reconstruct each client's model as one server step along its gradient alone.
 
         Source: SIA, Algorithm 1, line 6.
         """
 
-        def seen(client: ClientId, upload: Upload) -> Exposed:
+        def exposed(client: ClientId, upload: Upload) -> Exposed:
             base, gradient = sent[client].model, received_gradient(upload)
             update = Update(self._step(base, gradient.values), gradient.buffers)
             scale = gradient.samples / self.training.lr if gradient.samples else None
-            return rebuilt(base, update, scale)
+            return reconstruct(base, update, scale)
 
-        return made_of(uploads, seen)
+        return map_uploads(uploads, exposed)
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """One step over everything in every round."""
+        """Count one step over all samples in every round."""
         return Workload(rounds=rounds, epochs=1, batch_size=samples, samples=samples)
 
     def _step(self, base: Model, gradient: Params) -> Params:
@@ -190,10 +197,10 @@ class FedSGD(OneModel):
 
 
 def received_gradient(upload: Upload) -> Gradient:
-    """The upload as a gradient.
+    """Return the upload as a gradient.
 
     Raises:
-        TypeError: It is of another kind.
+        TypeError: The upload is of another type.
     """
     if not isinstance(upload, Gradient):
         raise TypeError(f"FedSGD steps along gradients, got {type_of(upload)}")

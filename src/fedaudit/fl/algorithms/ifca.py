@@ -1,4 +1,4 @@
-"""IFCA: several global models, of which every client trains the one that suits its data."""
+"""IFCA: several global models, of which every client trains the one that fits its data."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -15,39 +15,39 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
-from fedaudit.fl.hooks import Defense, Visit, Workload
+from fedaudit.fl.hooks import ClientContext, Defense, Workload
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Exposed, Sent, Update, Upload, select_clients
 
 CHOICE = "choice"
-"""What a client remembers: the model that it last trained."""
+"""Name of the tensor in a client's memory with the model that it last trained."""
 
 SERVER = "server/"
-"""Begins the names of what the server keeps beside its models."""
+"""Prefix of the names of the server's state other than its models."""
 
 TRAINED = f"{SERVER}trained"
-"""Rounds in which each model was trained."""
+"""Name of the tensor with the number of rounds in which each model was trained."""
 
-AFRESH = "delete the run's checkpoint to start afresh"
+RESTART = "delete the run's checkpoint to start again"
 
 
 @arguments.dataclass(frozen=True)
 class Ifca:
     """Clustered federated averaging: the server averages each model over the clients that chose it.
 
-    With one model it is FedAvg, to the bit.
+    With one model it is FedAvg, bit for bit.
 
     Attributes:
-        architecture: Of all models.
-        training: Each client's local training.
+        architecture: Architecture of all models.
+        training: Local training of each client.
         count: Number of models (clusters), s in the paper; at least 1.
-        explore: Rounds in the beginning in which clients choose at random. Without any, all may
-            come to train the one model that happens to begin with the least loss.
+        explore: Number of first rounds in which clients choose at random. Without any, all clients
+            may train the one model whose initial loss happens to be lowest.
 
     Source: Ghosh et al. 2020, Algorithm 1 (model averaging); IFCA-MIR, section 3.1.
-    Differs: A cluster's mean is weighted by data size, as in FedAvg, where the published code's
-        has equal weights; all clients have as much data there. Local training is the study's,
-        where the published code takes ten full-batch steps.
+    Differs: A cluster's mean is weighted by data size, as in FedAvg. The published code has equal
+        weights, since its clients have equally much data. Local training is the study's; the
+        published code takes ten full-batch steps.
     """
 
     architecture: Architecture
@@ -57,48 +57,61 @@ class Ifca:
 
     @property
     def nets(self) -> tuple[Architecture, ...]:
-        """All models are of one architecture."""
+        """The architecture of all models."""
         return (self.architecture,)
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Clients send updates, and say of which model."""
+        """Update, with the number of the chosen model."""
         return Update
 
     def start(self, seed: int) -> Params:
-        """Models with an initialisation each, the first one's being FedAvg's."""
+        """Return models with different initial parameters, the first one with FedAvg's."""
         seeds = [seed, *(seed_for(seed, "model", j) for j in range(1, self.count))]
-        first = {f"{j}": self.architecture.initial(own) for j, own in enumerate(seeds)}
-        models = _together({name: model.tensors() for name, model in first.items()})
+        initial = {str(j): self.architecture.initial(seed) for j, seed in enumerate(seeds)}
+        models = _prefixed({name: model.tensors() for name, model in initial.items()})
         return models | {TRAINED: torch.zeros(self.count, dtype=torch.int64)}
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Everybody gets all models."""
+        """Send all models to every client."""
         return Sent(self._models(state))
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
-        """Chooses a model, trains it and uploads its change."""
-        exploring = visit.round <= self.explore
-        choice = self._any(visit) if exploring else self.choose(sent, data, memory, visit)
-        one = Sent((sent.models[choice],))
-        upload, _ = self._one.local(one, self.trained_on(data, visit), {}, defense, visit)
+        """Choose a model, train it and upload its change."""
+        is_exploring = client_context.round <= self.explore
+        choice = (
+            self._random(client_context)
+            if is_exploring
+            else self.choose(sent, data, memory, client_context)
+        )
+        chosen = Sent((sent.models[choice],))
+        upload, _ = self._fedavg.local(
+            chosen, self.trained_on(data, client_context), {}, defense, client_context
+        )
         update = replace(received_update(upload), choice=choice)
         return Local(update, {CHOICE: torch.tensor(choice)})
 
-    def trained_on(self, data: Samples, visit: Visit) -> Samples:
-        """The part of its data that a client trains on: all of it."""
+    def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
+        """Return the samples that a client trains on, which are all of its data."""
         return data
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
-        """The model of least mean loss on the client's data, the first of equals."""
-        return int(losses(sent, data, visit).argmin())
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
+        """Return the model with the smallest mean loss on the client's data, the first of ties."""
+        return int(losses(sent, data, client_context).argmin())
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """Each model plus the weighted mean of its clients' updates; without clients it stays."""
+        """Add to each model the weighted mean of its clients' updates, if it has clients."""
         models = {str(j): model.tensors() for j, model in enumerate(self._models(state))}
         groups = self.clusters(uploads)
         for j, clients in enumerate(groups):
@@ -106,21 +119,21 @@ class Ifca:
                 total = sum(weights[client] for client in clients)
                 shares = {client: weights[client] / total for client in clients}
                 theirs = select_clients(uploads, clients)
-                models[str(j)] = self._one.fold(models[str(j)], theirs, shares)
-        return _together(models) | {TRAINED: state[TRAINED] + torch.tensor([*map(bool, groups)])}
+                models[str(j)] = self._fedavg.fold(models[str(j)], theirs, shares)
+        return _prefixed(models) | {TRAINED: state[TRAINED] + torch.tensor([*map(bool, groups)])}
 
     def clusters(self, uploads: Mapping[ClientId, Upload]) -> list[list[ClientId]]:
-        """For each model, the clients that trained it.
+        """Return, for each model, the clients that trained it.
 
         Raises:
-            BadInput: An upload is of a model that there is not.
+            BadInput: An upload is of a model that does not exist.
         """
         choices = {client: received_update(uploads[client]).choice for client in sorted(uploads)}
         for client, choice in choices.items():
             if not 0 <= choice < self.count:
                 raise BadInput(
-                    f"client {client} says that it trained model {choice}, and there are "
-                    f"{self.count}, numbered from 0"
+                    f"client {client} reports that it trained model {choice}, but there are "
+                    f"{self.count} models, numbered from 0; check its choice"
                 )
         return [[c for c, choice in choices.items() if choice == j] for j in range(self.count)]
 
@@ -132,49 +145,49 @@ class Ifca:
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """As in FedAvg, from the model that the client says it trained."""
+        """Reconstruct models as in FedAvg, from the model that the client reports."""
         trained = {
             client: Sent((sent[client].models[j],))
             for j, clients in enumerate(self.clusters(uploads))
             for client in clients
         }
-        return self._one.expose(trained, uploads, round, rounds, seed)
+        return self._fedavg.expose(trained, uploads, round, rounds, seed)
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """The models, by their names."""
+        """Return the models by name."""
         return {model_name(j): model for j, model in enumerate(self._models(state))}
 
     def rounds_trained(self, state: Params) -> Mapping[str, int]:
-        """Number of rounds that each model was trained in, by its name."""
+        """Return the number of rounds in which each model was trained, by name."""
         return {model_name(j): int(rounds) for j, rounds in enumerate(state[TRAINED])}
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
-        """Name of the model that each client last trained; without those that never did.
+        """Return the name of the model that each client last trained.
 
         Raises:
-            Damaged: A client remembers no model, or one that there is not.
+            Damaged: A client's memory has no model, or one that does not exist.
         """
-        return {c: model_name(self._remembered(memories[c], c)) for c in sorted(memories)}
+        return {c: model_name(self._last_choice(memories[c], c)) for c in sorted(memories)}
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """As in FedAvg: a client trains one model a round."""
-        return self._one.workload(rounds, samples)
+        """Count accesses as FedAvg does, since a client trains one model per round."""
+        return self._fedavg.workload(rounds, samples)
 
-    def _remembered(self, memory: Params, client: ClientId) -> int:
-        kept = remembered(memory, CHOICE, torch.int64, client)
-        if kept is None or not 0 <= int(kept) < self.count:
+    def _last_choice(self, memory: Params, client: ClientId) -> int:
+        choice = remembered(memory, CHOICE, torch.int64, client)
+        if choice is None or not 0 <= int(choice) < self.count:
+            model = "no model" if choice is None else f"model {int(choice)}"
             raise Damaged(
-                f"client {client} remembers to have trained model "
-                f"{'none' if kept is None else int(kept)}, and there are {self.count}, numbered "
-                f"from 0; {AFRESH}"
+                f"the memory of client {client} has {model} as its last choice, but there are "
+                f"{self.count} models, numbered from 0; {RESTART}"
             )
-        return int(kept)
+        return int(choice)
 
-    def _any(self, visit: Visit) -> int:
-        return int(torch.randint(self.count, (), generator=visit.rng("choice")))
+    def _random(self, client_context: ClientContext) -> int:
+        return int(torch.randint(self.count, (), generator=client_context.rng("choice")))
 
     @cached_property
-    def _one(self) -> FedAvg:
+    def _fedavg(self) -> FedAvg:
         return FedAvg(self.architecture, self.training)
 
     def _models(self, state: Params) -> tuple[Model, ...]:
@@ -184,32 +197,32 @@ class Ifca:
 
 
 def remembered(memory: Params, name: str, kind: torch.dtype, client: ClientId) -> Tensor | None:
-    """The one number that a client remembers under a name; None if it remembers none.
+    """Return a scalar of a client's memory, or None if it has none of this name.
 
     Raises:
-        Damaged: It is not one number of that kind.
+        Damaged: The tensor is not a scalar of this type.
     """
-    kept = memory.get(name)
-    if kept is not None and (kept.shape, kept.dtype) != (torch.Size([]), kind):
+    value = memory.get(name)
+    if value is not None and (value.shape, value.dtype) != (torch.Size([]), kind):
         raise Damaged(
-            f"what client {client} remembers as its {name} has shape {tuple(kept.shape)} and type "
-            f"{kept.dtype}, and it is one number of {kind}; {AFRESH}"
+            f"the {name} in the memory of client {client} has shape {tuple(value.shape)} and type "
+            f"{value.dtype}, but should be one number of {kind}; {RESTART}"
         )
-    return kept
+    return value
 
 
 def model_name(number: int) -> str:
-    """Name of a model in a round's outcome."""
+    """Return the name of a model in a round."""
     return f"model-{number}"
 
 
-def losses(sent: Sent, data: Samples, visit: Visit) -> Float[Tensor, " models"]:
-    """Mean loss of every model sent on a client's data, in evaluation mode."""
-    means = [visit.at(model).evaluate(data).double().mean() for model in sent.models]
+def losses(sent: Sent, data: Samples, client_context: ClientContext) -> Float[Tensor, " models"]:
+    """Compute the mean loss of every received model on a client's data, in evaluation mode."""
+    means = [client_context.at(model).evaluate(data).double().mean() for model in sent.models]
     return torch.stack(means)
 
 
-def _together(parts: Mapping[str, Params]) -> Params:
+def _prefixed(parts: Mapping[str, Params]) -> Params:
     return {f"{name}/{key}": value for name, part in parts.items() for key, value in part.items()}
 
 

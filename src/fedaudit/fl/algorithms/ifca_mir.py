@@ -1,4 +1,4 @@
-"""IFCA-MIR: clients weigh a model's loss against the membership risk of being in it."""
+"""IFCA-MIR: clients choose a model by its loss and its membership risk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -15,30 +15,29 @@ from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, plus
 from fedaudit.fl.algorithms.base import Cluster, Local, OwnRisk, PreferenceName, Risk
 from fedaudit.fl.algorithms.fedavg import received_update
-from fedaudit.fl.algorithms.ifca import AFRESH, SERVER, Ifca, losses, remembered
-from fedaudit.fl.hooks import Defense, Visit
+from fedaudit.fl.algorithms.ifca import RESTART, SERVER, Ifca, losses, remembered
+from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.observe.round import Sent, Upload
 
 
 @arguments.dataclass(frozen=True)
 class Preference:
-    """A client's weights of its loss and of a model's membership risk.
+    """Weights of the loss and of the membership risk in a client's choice of a model.
 
-    Each client accepts a risk of its own, drawn from ``accepted``. With the way
-    "threshold" it follows from that how much the loss counts: alpha is 0 for who accepts the
-    lowest risk and 1 for who accepts the highest. With "fixed" everybody has the same alpha.
-    With "hard" a client takes the least loss among the models whose risk it accepts, and the
-    least risk where it accepts none.
+    Each client accepts a different risk, drawn from ``accepted``. With "threshold", the weight
+    alpha of the loss grows linearly with it: alpha is 0 for the lowest accepted risk and 1 for the
+    highest. With "fixed", all clients have the same alpha. With "hard", a client chooses the
+    smallest loss among the models with an accepted risk, or the smallest risk if there are none.
 
     Attributes:
-        way: One of the three.
-        alpha: Weight of the loss where it is fixed, in [0, 1]; that of the risk is 1 - alpha.
-        accepted: The lowest and the highest risk that some client may accept (balanced accuracy,
-            0.5 is a guess).
+        way: "threshold", "fixed" or "hard".
+        alpha: Weight of the loss for "fixed", in [0, 1]; that of the risk is 1 - alpha.
+        accepted: The lowest and the highest risk that a client may accept (balanced accuracy; 0.5
+            is chance level).
 
     Source: IFCA-MIR, Algorithm 1, line 12; section 5.2.2 (thresholds between 0.5 and 0.8).
-    Differs: The paper does not say how alpha follows from the threshold; the straight line is
-        ours, and so is the way "hard".
+    Differs: The paper does not specify how alpha depends on the threshold; the linear dependence
+        and "hard" are this toolkit's.
     """
 
     way: PreferenceName = "threshold"
@@ -54,13 +53,13 @@ class Preference:
             )
 
     def threshold(self, seed: int, client: ClientId) -> float:
-        """The highest risk that a client accepts."""
+        """Draw the highest risk that a client accepts."""
         drawn = torch.rand((), generator=seeded(seed, "risk threshold", client))
         low, high = self.accepted
         return low + (high - low) * float(drawn)
 
     def weight(self, threshold: float) -> float:
-        """alpha of a client with that threshold."""
+        """Return the weight alpha of the loss for a client with this threshold."""
         if self.way == "fixed":
             return self.alpha
         low, high = self.accepted
@@ -73,13 +72,13 @@ class Preference:
         threshold: float,
         bonus: Float[Tensor, " models"],
     ) -> int:
-        """The model that a client takes, the first of equals.
+        """Return the model that a client chooses, the first of ties.
 
         Args:
             loss: Mean loss of each model on the client's data.
-            risk: Membership risk of each.
+            risk: Membership risk of each model.
             threshold: The highest risk that the client accepts.
-            bonus: Taken off each model's cost.
+            bonus: Amount that is subtracted from each model's cost.
         """
         if self.way == "hard":
             accepted = risk <= threshold
@@ -95,46 +94,44 @@ class Preference:
         threshold: float,
         bonus: Float[Tensor, " models"],
     ) -> int:
-        """Return the model that a client would take if every model had the same accepted risk.
+        """Return the model that a client would choose if all models had the same accepted risk.
 
-        With a weight of 0 for the loss that is the model with the least loss, as in IFCA.
+        With a weight of 0 for the loss, this is the model with the smallest loss, as in IFCA.
         """
         alpha = 1.0 if self.way == "hard" else self.weight(threshold)
         return int((alpha * loss - bonus).argmin() if alpha else loss.argmin())
 
 
-def _noted(choice: int, without: int, visit: Visit) -> int:
-    """Note whether the risks of the models changed a client's choice, and return the choice."""
-    visit.note("risk_decided", torch.tensor([int(choice != without)]))
-    return choice
+def _note_choice(choice: int, without_risk: int, client_context: ClientContext) -> None:
+    client_context.note("risk_decided", torch.tensor([int(choice != without_risk)]))
 
 
 GUESS = 0.5
-"""Membership risk of a model that nobody was trained into: what a guess gets right."""
+"""Membership risk at chance level, which an untrained model has."""
 
 
 def no_risk(clusters: Sequence[Cluster], *, seed: int) -> list[float]:
-    """Tells everybody that every model gives away nothing."""
+    """Return chance level for every model."""
     return [GUESS for _ in clusters]
 
 
 @arguments.dataclass(frozen=True)
 class IfcaMir(Ifca):
-    """IFCA whose server attacks its own models and tells clients how well that went.
+    """IFCA whose server attacks its own models and sends their membership risk to the clients.
 
-    With equal risks, or where only the loss counts, clients choose as in IFCA.
+    With equal risks, or if only the loss has weight, clients choose as in IFCA.
 
     Attributes:
-        risk: How the server attacks.
+        risk: Measure of the models' membership risk.
         every: Rounds between two attacks, at least 1.
-        preference: How clients weigh loss and risk.
-        bonus: What a client is offered, in units of cost, to train a model that nobody trains;
-            less for models with clients, nothing for one with its even share of them.
+        preference: Weights of loss and risk in the clients' choices.
+        bonus: Reduction of the cost of a model without clients. It falls linearly with the model's
+            share of the data, to 0 at an even share.
 
     Source: IFCA-MIR, Algorithm 1; the bonus is the balancing mechanism that section 5.7 asks for.
-    Differs: A client's loss is that of all its data, as in IFCA, and not of one mini-batch. Before
-        the first attack the risk is that of a guess, since untrained models know nobody. Where not
-        all clients take part in a round, the attack's shadows are of those of the round.
+    Differs: A client's loss is that of all its data, as in IFCA, not of one mini-batch. Before the
+        first attack the risk is at chance level, since untrained models have no members. If only
+        some clients take part in a round, the shadow models have as much data as these.
     """
 
     risk: Risk = field(default=no_risk)
@@ -143,7 +140,7 @@ class IfcaMir(Ifca):
     bonus: AtLeastZero = 0.0
 
     def start(self, seed: int) -> Params:
-        """The models of IFCA, with no risk known and everybody's share alike."""
+        """Return the models of IFCA, with risks at chance level and equal shares."""
         return super().start(seed) | {
             f"{SERVER}risk": torch.full((self.count,), GUESS, dtype=torch.float64),
             f"{SERVER}share": torch.full((self.count,), 1 / self.count, dtype=torch.float64),
@@ -152,41 +149,46 @@ class IfcaMir(Ifca):
         }
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """All models, the risk of each, and its share of the clients' data.
+        """Send all models, with the risk of each and its share of the clients' data.
 
         Raises:
-            Damaged: One of these is no share, or they are of another round.
+            Damaged: A risk or share is out of range, or they are of another round.
         """
-        told = {name: state[f"{SERVER}{name}"] for name in ("risk", "share")}
-        shares = torch.cat(list(told.values()))
+        extra = {name: state[f"{SERVER}{name}"] for name in ("risk", "share")}
+        shares = torch.cat(list(extra.values()))
         last = int(state[f"{SERVER}round"])
         if not bool(((shares >= 0) & (shares <= 1)).all()) or last != round - 1:
             raise Damaged(
-                f"what the server keeps of its models' risks ({shares.tolist()}, of round {last}) "
-                f"cannot be before round {round}; {AFRESH}"
+                f"the server's state of its models' risks ({shares.tolist()}, of round {last}) "
+                f"is invalid before round {round}; {RESTART}"
             )
-        return Sent(self._models(state), told)
+        return Sent(self._models(state), extra)
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
-        """By the client's own weights of loss and risk."""
-        threshold = self.preference.threshold(visit.seed, visit.client)
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
+        """Return the model with the lowest cost by the client's weights of loss and risk."""
+        threshold = self.preference.threshold(client_context.seed, client_context.client)
         bonus = self.bonus * shortage(sent.extra["share"])
-        loss = losses(sent, data, visit)
+        loss = losses(sent, data, client_context)
         choice = self.preference.choose(loss, sent.extra["risk"], threshold, bonus)
-        return _noted(choice, self.preference.choose_without_risk(loss, threshold, bonus), visit)
+        _note_choice(
+            choice, self.preference.choose_without_risk(loss, threshold, bonus), client_context
+        )
+        return choice
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """The models as in IFCA; every few rounds the server attacks them."""
+        """Aggregate the models as in IFCA, and attack them every few rounds."""
         after = super().fold(state, uploads, weights)
         round, seed = int(state[f"{SERVER}round"]) + 1, int(state[f"{SERVER}seed"])
         samples = self.samples_of(uploads)
         risk = state[f"{SERVER}risk"]
         if round % self.every == 0:
             clusters = [
-                Cluster(model, own, max(len(clients), 1), max(trained, 1))
-                for model, own, clients, trained in zip(
+                Cluster(model, size, max(len(clients), 1), max(trained, 1))
+                for model, size, clients, trained in zip(
                     self._models(after),
                     samples,
                     self.clusters(uploads),
@@ -194,13 +196,13 @@ class IfcaMir(Ifca):
                     strict=True,
                 )
             ]
-            found = self.risk(clusters, seed=seed_for(seed, "risk", round))
-            # A model that nobody trained has the risk that it was last found to have.
-            known = [
-                new if c.samples else float(old)
-                for c, new, old in zip(clusters, found, risk, strict=True)
+            measured = self.risk(clusters, seed=seed_for(seed, "risk", round))
+            # A model that no client trained in this round keeps its last risk.
+            current = [
+                new if cluster.samples else float(old)
+                for cluster, new, old in zip(clusters, measured, risk, strict=True)
             ]
-            risk = torch.tensor(known, dtype=torch.float64)
+            risk = torch.tensor(current, dtype=torch.float64)
         return after | {
             f"{SERVER}risk": risk,
             f"{SERVER}share": torch.tensor(samples, dtype=torch.float64) / max(sum(samples), 1),
@@ -209,7 +211,7 @@ class IfcaMir(Ifca):
         }
 
     def samples_of(self, uploads: Mapping[ClientId, Upload]) -> list[int]:
-        """For each model, how many samples the clients have that trained it."""
+        """Return, for each model, the number of samples of the clients that trained it."""
         return [
             sum(received_update(uploads[client]).samples for client in clients)
             for clients in self.clusters(uploads)
@@ -217,37 +219,36 @@ class IfcaMir(Ifca):
 
 
 def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
-    """Shortage of each model's share of the data below an even one: 1 for none, 0 for enough."""
+    """Return how far each model's share of the data lies below an even share, relative to it."""
     return (1 - len(share) * share).clamp(min=0)
 
 
 LINE = "line"
-"""What a client remembers: the loss up to which it takes samples for members."""
+"""Name of the tensor in a client's memory with its loss threshold."""
 
 
 class _Sides(NamedTuple):
-    """A client's samples."""
-
     trained: Samples
     held_out: Samples
 
 
 @arguments.dataclass(frozen=True)
 class IfcaMirOfClients(Ifca):
-    """IFCA-MIR whose clients attack the models that they are sent, each on its own data.
+    """IFCA-MIR whose clients attack the models that they receive, each on its own data.
 
-    A client keeps some samples out of training. From its own model of the last round it learns
-    which losses tell them from the others, and what is told by that of a model it is sent is that
-    model's risk. In its first round it knows of no risk.
+    A client holds some samples out of training. In its own model of the last round it chooses the
+    loss threshold that best separates held-out from training samples. The risk of a received model
+    is the balanced accuracy at this threshold. In a client's first round all risks are at chance
+    level.
 
     Attributes:
-        own_risk: How a client attacks.
-        share: About how many of their samples clients hold out, in (0, 1).
-        preference: How clients weigh loss and risk.
+        own_risk: Measure of the risk.
+        share: Expected share of samples that clients hold out, in (0, 1).
+        preference: Weights of loss and risk in the clients' choices.
 
     Source: IFCA-MIR, section 5.7 (clients' own evaluation, without shadow models).
-    Differs: The paper gives the idea only; holding samples out is ours, because without samples
-        that were not trained on there is nothing to tell members from.
+    Differs: The paper gives the idea only. Holding samples out is this toolkit's: an attack needs
+        non-members.
     """
 
     own_risk: OwnRisk = field(kw_only=True)
@@ -255,52 +256,71 @@ class IfcaMirOfClients(Ifca):
     preference: Preference = field(default_factory=Preference)
 
     def held_out(self, ids: Int[Tensor, " samples"], *, seed: int) -> Bool[Tensor, " samples"]:
-        """Which samples no client ever trains on."""
+        """Return which samples no client trains on."""
         return held_out(ids, self.share, seed=seed)
 
-    def trained_on(self, data: Samples, visit: Visit) -> Samples:
-        """The part of its data that a client trains on: all but the held-out samples."""
-        return self._sides(data, visit).trained
+    def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
+        """Return the samples that a client trains on, without the held-out ones."""
+        return self._sides(data, client_context).trained
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
-        """By the client's own weights of loss and of what its own attack finds."""
-        sides = self._sides(data, visit)
-        known = remembered(memory, LINE, torch.float64, visit.client)
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
+        """Return the model with the lowest cost by the client's weights of loss and own risk."""
+        sides = self._sides(data, client_context)
+        line = remembered(memory, LINE, torch.float64, client_context.client)
         risks = [
-            GUESS if known is None else self._risk(visit, model, sides, float(known))
+            GUESS if line is None else self._risk(client_context, model, sides, float(line))
             for model in sent.models
         ]
-        threshold = self.preference.threshold(visit.seed, visit.client)
-        loss, risk = losses(sent, sides.trained, visit), torch.tensor(risks, dtype=torch.float64)
+        threshold = self.preference.threshold(client_context.seed, client_context.client)
+        loss, risk = (
+            losses(sent, sides.trained, client_context),
+            torch.tensor(risks, dtype=torch.float64),
+        )
         no_bonus = torch.zeros_like(risk)
         choice = self.preference.choose(loss, risk, threshold, no_bonus)
-        return _noted(choice, self.preference.choose_without_risk(loss, threshold, no_bonus), visit)
+        _note_choice(
+            choice, self.preference.choose_without_risk(loss, threshold, no_bonus), client_context
+        )
+        return choice
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
-        """As in IFCA; then the client learns from its own model what gives samples away."""
-        local = super().local(sent, data, memory, defense, visit)
+        """Train as in IFCA, then choose the loss threshold in the client's trained model."""
+        local = super().local(sent, data, memory, defense, client_context)
         update = received_update(local.upload)
         start = sent.models[update.choice]
-        own = Model(start.architecture, plus(start.params, update.values), update.buffers)
-        line = self.own_risk.line(*self._losses(visit, own, self._sides(data, visit)))
+        trained = Model(start.architecture, plus(start.params, update.values), update.buffers)
+        line = self.own_risk.line(
+            *self._losses(client_context, trained, self._sides(data, client_context))
+        )
         return Local(update, {**local.memory, LINE: torch.tensor(line, dtype=torch.float64)})
 
-    def _sides(self, data: Samples, visit: Visit) -> _Sides:
-        apart = self.held_out(data.ids, seed=visit.seed)
-        sides = _Sides(data.take(~apart), data.take(apart))
+    def _sides(self, data: Samples, client_context: ClientContext) -> _Sides:
+        is_held_out = self.held_out(data.ids, seed=client_context.seed)
+        sides = _Sides(data.take(~is_held_out), data.take(is_held_out))
         if not (len(sides.trained) and len(sides.held_out)):
             raise BadInput(
-                f"client {visit.client} has {len(data)} samples and holds out "
-                f"{len(sides.held_out)}, so that it cannot find out what models give away; give "
+                f"client {client_context.client} has {len(data)} samples and holds out "
+                f"{len(sides.held_out)}, so that it cannot measure the risk of models; give "
                 "clients more samples, or another share to hold out"
             )
         return sides
 
-    def _risk(self, visit: Visit, model: Model, sides: _Sides, line: float) -> float:
-        return self.own_risk.risk(*self._losses(visit, model, sides), line)
+    def _risk(
+        self, client_context: ClientContext, model: Model, sides: _Sides, line: float
+    ) -> float:
+        return self.own_risk.risk(*self._losses(client_context, model, sides), line)
 
-    def _losses(self, visit: Visit, model: Model, sides: _Sides) -> tuple[Tensor, Tensor]:
-        of_model = visit.at(model).evaluate
-        return of_model(sides.trained), of_model(sides.held_out)
+    def _losses(
+        self, client_context: ClientContext, model: Model, sides: _Sides
+    ) -> tuple[Tensor, Tensor]:
+        evaluate = client_context.at(model).evaluate
+        return evaluate(sides.trained), evaluate(sides.held_out)

@@ -1,4 +1,4 @@
-"""Local training of one client for one round, the only caller of the training hooks; optimizers."""
+"""Local training of a client in a round, which calls the training hooks, and optimizers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay, Positive
-from fedaudit.core.devices import CPU, computing_on, forked, model_on, samples_on
+from fedaudit.core.devices import CPU, computing_on, fork_generators, model_on, samples_on
 from fedaudit.core.errors import BadInput, custom_code, setting
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
-from fedaudit.fl.hooks import Defense, Objective, Turn
+from fedaudit.fl.hooks import Defense, Objective, TrainingContext
 from fedaudit.fl.training.manual_backprop import (
     OutputGradient,
     WrittenOut,
@@ -29,14 +29,14 @@ from fedaudit.fl.training.manual_backprop import (
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """Moves parameters along gradients; a fresh one for each local training."""
+    """Optimizer of a local training; a new one is created for each round."""
 
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Changes the parameters in place.
+        """Change the parameters in place.
 
         Args:
             params: The same tensors, in the same order, in every call.
-            grads: Their gradients; left as they are, and free to be overwritten afterwards.
+            grads: Their gradients, which are neither changed nor stored.
         """
         ...
 
@@ -47,9 +47,9 @@ class Sgd:
 
     Attributes:
         lr: Learning rate, above 0.
-        momentum: Share of the last direction that is kept, in [0, 1); 0 for none. The first
-            step's direction is its gradient, as in torch.
-        weight_decay: This multiple of the parameters is added to their gradient; 0 for none.
+        momentum: Factor of the last direction, in [0, 1); 0 for none. The first step's direction is
+            its gradient, as in torch.
+        weight_decay: Factor of the parameters that is added to their gradient; 0 for none.
     """
 
     lr: float
@@ -64,12 +64,12 @@ class Sgd:
 
     @property
     def plain(self) -> bool:
-        """True if a step is the gradient times the learning rate and nothing else."""
+        """True if a step is the gradient times the learning rate."""
         return self.momentum == 0 and self.weight_decay == 0
 
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Changes the parameters in place."""
+        """Change the parameters in place."""
         directions = _decayed(params, grads, self.weight_decay)
         if self.momentum > 0:
             directions = self._with_momentum(directions)
@@ -90,9 +90,9 @@ class Adam:
 
     Attributes:
         lr: Learning rate, above 0.
-        weight_decay: This multiple of the parameters is added to their gradient; 0 for none.
-        betas: Share of the last mean and of the last mean square that is kept, each in [0, 1).
-        eps: Added to the root of the mean square, so that nothing is divided by 0.
+        weight_decay: Factor of the parameters that is added to their gradient; 0 for none.
+        betas: Decay rates of the mean and of the mean square, each in [0, 1).
+        eps: Constant added to the root of the mean square, to avoid a division by 0.
 
     Source: Kingma and Ba, "Adam", Algorithm 1.
     """
@@ -114,7 +114,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Changes the parameters in place."""
+        """Change the parameters in place."""
         grads = _decayed(params, grads, self.weight_decay)
         if self._steps == 0:
             self._means = [torch.zeros_like(param) for param in params]
@@ -133,11 +133,12 @@ class Adam:
 
 @dataclass
 class Anchored:
-    """Another optimizer, with a pull towards where training began.
+    """Optimizer with a proximal term towards the initial parameters.
 
     Attributes:
-        optimizer: Takes the steps.
-        pull: mu, at least 0: this multiple of the way from the anchor is added to the gradient.
+        optimizer: The optimizer that takes the steps.
+        pull: Factor of the distance from the initial parameters that is added to the gradient (mu),
+            at least 0.
 
     Source: Li et al. 2020 (FedProx), Eq. (2): the gradient of mu / 2 times the squared distance.
     """
@@ -148,11 +149,11 @@ class Anchored:
 
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Changes the parameters in place; where they are at the first step is the anchor."""
+        """Change the parameters in place; their values at the first step are the anchor."""
         if not self._anchor:
             self._anchor = [param.clone() for param in params]
-        away = torch._foreach_sub(list(params), self._anchor)
-        self.optimizer.step(params, torch._foreach_add(list(grads), away, alpha=self.pull))
+        distances = torch._foreach_sub(list(params), self._anchor)
+        self.optimizer.step(params, torch._foreach_add(list(grads), distances, alpha=self.pull))
 
 
 def _check(lr: float, weight_decay: float) -> None:
@@ -174,12 +175,12 @@ Schedule = Callable[[int, int], float]
 
 
 def constant(round: int, rounds: int) -> float:
-    """The same rate in every round."""
+    """Keep the learning rate of the first round."""
     return 1.0
 
 
 def cosine(round: int, rounds: int) -> float:
-    """From 1 in the first round along half a cosine towards 0 after the last.
+    """Decrease the learning rate along half a cosine to 0 after the last round.
 
     Source: FedMIA, published run script (cosine to 0).
     """
@@ -187,7 +188,7 @@ def cosine(round: int, rounds: int) -> float:
 
 
 def exponential(round: int, rounds: int) -> float:
-    """0.99 per round.
+    """Multiply the learning rate by 0.99 after every round.
 
     Source: FedMIA, appendix A (learning-rate decay 0.99).
     """
@@ -205,13 +206,13 @@ SCHEDULES: dict[str, Schedule] = {
 
 @arguments.dataclass(frozen=True)
 class LocalTraining:
-    """Settings of a client's training within a round; the optimizer starts afresh each round.
+    """Settings of a client's training within a round; the optimizer is reset in each round.
 
     Attributes:
         epochs: Local epochs: passes of a client over its samples in each of its rounds, at
             least 1.
-        batch_size: Samples of a training step, at least 1; more than the client has mean one step
-            an epoch.
+        batch_size: Samples per training step, at least 1; a client with fewer samples takes one
+            step per epoch.
         lr: Learning rate of the first round, above 0; at most 1,000 in a study.
         momentum: Momentum of SGD, in [0, 1); 0 for none.
         weight_decay: Factor of the parameters that is added to their gradient (L2 penalty), at
@@ -229,33 +230,33 @@ class LocalTraining:
     optimizer: OptimizerName = "sgd"
 
     def rate(self, round: int, rounds: int) -> float:
-        """The learning rate in a round."""
+        """Return the learning rate in a round."""
         return self.lr * SCHEDULES[self.schedule](round, rounds)
 
     def steps(self, round: int, rounds: int) -> Optimizer:
-        """A fresh optimizer for one round."""
+        """Create the optimizer of a round."""
         rate = self.rate(round, rounds)
         if self.optimizer == "adam":
             return Adam(lr=rate, weight_decay=self.weight_decay)
         return Sgd(lr=rate, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def gradient_scale(self, round: int, rounds: int, *, samples: int) -> float | None:
-        """Factor that turns (received minus local) into the sum of the samples' gradients.
+        """Return the factor from (received minus local) to the sum of the samples' gradients.
 
         An update is approximately one step per batch. Each step is the learning rate times a mean
-        gradient, lengthened by momentum.
+        gradient, amplified by momentum.
 
         Args:
-            round: For the learning rate.
-            rounds: Of the whole run.
-            samples: How many the client trains on; 0 if that is unknown.
+            round: Number of the round, for the learning rate.
+            rounds: Number of rounds of the run.
+            samples: Number of samples that the client trains on; 0 if unknown.
 
         Returns:
-            None where the optimizer is not SGD or the number of samples is unknown.
+            The factor; None if the optimizer is not SGD or the number of samples is unknown.
         """
         steps = self.epochs * ceil(samples / self.batch_size)
-        travelled = self.rate(round, rounds) * steps / (1 - self.momentum)
-        return samples / travelled if self.optimizer == "sgd" and travelled > 0 else None
+        total_rate = self.rate(round, rounds) * steps / (1 - self.momentum)
+        return samples / total_rate if self.optimizer == "sgd" and total_rate > 0 else None
 
 
 def train(
@@ -263,35 +264,38 @@ def train(
     data: Samples,
     how: LocalTraining,
     defense: Defense,
-    turn: Turn,
+    context: TrainingContext,
     *,
     pull: float = 0.0,
 ) -> Model:
-    """The client's model after one round of local training, with the defense's hooks in force.
+    """Train a client's model for one round, with the hooks of its defense.
 
     Args:
-        model: Where training starts.
+        model: Initial model.
         data: The client's (prepared) samples.
         how: Epochs, batches and optimizer.
-        defense: Its training hooks are called here and nowhere else.
-        turn: What the hooks may know, and on which device to train; the model comes back from it.
-        pull: Towards the model where training starts; see
+        defense: The defense, whose training hooks are called.
+        context: Context of the hooks, with the device to train on.
+        pull: Factor of a proximal term towards the initial model; see
             :class:`fedaudit.fl.training.local.Anchored`.
 
+    Returns:
+        The trained model, on the CPU.
+
     Raises:
-        BadInput: Training gave parameters that are not finite.
+        BadInput: Trained parameters are not finite.
     """
-    with computing_on(turn.device):
-        optimizer: Optimizer = how.steps(turn.round, turn.rounds)
+    with computing_on(context.device):
+        optimizer: Optimizer = how.steps(context.round, context.rounds)
         if pull:
             optimizer = Anchored(optimizer, pull)
-        trained = model_on(_trained(model, data, how, optimizer, defense, turn), CPU)
+        trained = model_on(_trained(model, data, how, optimizer, defense, context), CPU)
     if not all(bool(value.isfinite().all()) for value in trained.params.values()):
         raise BadInput(
-            f"client {turn.client}'s training diverged in round {turn.round}: its parameters "
+            f"client {context.client}'s training diverged in round {context.round}: its parameters "
             f"are no longer finite; lower the learning rate ({how.lr}) or check the features"
         )
-    defense.after(model, trained, turn)
+    defense.after(model, trained, context)
     return trained
 
 
@@ -301,18 +305,18 @@ def _trained(
     how: LocalTraining,
     optimizer: Optimizer,
     defense: Defense,
-    turn: Turn,
+    context: TrainingContext,
 ) -> Model:
-    module = loaded(model, "training", turn.device).train()
-    chosen = defense.select(samples_on(data, turn.device), turn)
-    # After the selection, which may settle whether a defense's loss differs in this round.
-    step = _stepper(module, optimizer, defense, turn)
-    with dropout_of(turn):
+    module = loaded(model, "training", context.device).train()
+    chosen = defense.select(samples_on(data, context.device), context)
+    # Created after the selection, which may decide whether a defense's loss acts in this round.
+    step = _stepper(module, optimizer, defense, context)
+    with dropout_of(context):
         for _ in range(how.epochs):
-            for batch in defense.batches(chosen, how.batch_size, turn):
-                turn.note("used", batch.ids)
-                with custom_code(partial(_refused_size, model, batch, how, defense, turn)):
-                    step(defense.batch(batch, turn))
+            for batch in defense.batches(chosen, how.batch_size, context):
+                context.note("used", batch.ids)
+                with custom_code(partial(_refused_size, model, batch, how, defense, context)):
+                    step(defense.batch(batch, context))
     return Model.of(model.architecture, module)
 
 
@@ -321,86 +325,88 @@ def _refused_size(
     batch: Batch,
     how: LocalTraining,
     defense: Defense,
-    turn: Turn,
+    context: TrainingContext,
     error: Exception,
     described: str,
 ) -> BadInput | None:
-    """Return the refusal of a batch that fails by its size alone; None for any other failure.
+    """Return an error message for a batch that fails because of its size, or None.
 
-    The size is the reason if the same samples twice over can be trained on. Checks before training
-    try the sizes that they can plan, and a defense may choose others when it sees the model.
+    The size is the reason if a batch with the same samples twice can be trained on. Checks before
+    training cover the sizes that are known then, but a defense may choose other sizes.
     """
     twice = Batch(*(torch.cat([part, part]) for part in (batch.x, batch.y, batch.ids)))
     try:
-        try_step(model, twice, how, deepcopy(defense), turn)
+        try_step(model, twice, how, deepcopy(defense), context)
     except Exception:
         return None
     return BadInput(
-        f"client {turn.client} has a batch of {len(batch)} in round {turn.round}, and the model "
-        f"{model.architecture.name!r} cannot take a training step on it "
+        f"client {context.client} has a batch of {len(batch)} in round {context.round}, and the "
+        f"model {model.architecture.name!r} cannot take a training step on it "
         f"({described}); batches of {2 * len(batch)} can be trained on: set "
-        f"another {setting('training.batch_size')}, or take another model (batch normalisation "
+        f"another {setting('training.batch_size')}, or use another model (batch normalisation "
         "needs several samples)"
     )
 
 
-def try_step(model: Model, batch: Batch, how: LocalTraining, defense: Defense, turn: Turn) -> None:
-    """Take one training step on a copy of a model, as :func:`train` does, and drop the result.
+def try_step(
+    model: Model, batch: Batch, how: LocalTraining, defense: Defense, context: TrainingContext
+) -> None:
+    """Take one training step on a copy of a model, as :func:`train` does, and discard the result.
 
     Args:
-        model: Where the step starts; it stays as it is.
-        batch: Of samples, before the defense changes it.
-        how: Gives the optimizer.
-        defense: Its hooks of a step are called; give a copy.
-        turn: What the hooks may know, and on which device.
+        model: The model, which is not changed.
+        batch: A batch of samples, before the defense changes it.
+        how: Settings of the optimizer.
+        defense: The defense, whose step hooks are called; pass a copy.
+        context: Context of the hooks, with the device.
 
     Raises:
-        Exception: Whatever the network, the loss or the defense raises on this batch.
+        Exception: Any exception of the network, the loss or the defense on this batch.
     """
-    with computing_on(turn.device), dropout_of(turn):
-        module = loaded(model, "training", turn.device).train()
-        step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
-        step(defense.batch(batch, turn))
+    with computing_on(context.device), dropout_of(context):
+        module = loaded(model, "training", context.device).train()
+        step = _stepper(module, how.steps(context.round, context.rounds), defense, context)
+        step(defense.batch(batch, context))
 
 
 @contextmanager
-def dropout_of(turn: Turn) -> Iterator[None]:
-    """Inside, the global generators, from which dropout draws, are this turn's own."""
-    with forked(turn.device):
-        _seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))), turn.device)
+def dropout_of(context: TrainingContext) -> Iterator[None]:
+    """Seed the global generators, from which dropout draws, for this client, and restore them."""
+    with fork_generators(context.device):
+        _seed(int(torch.randint(2**62, (), generator=context.rng("dropout"))), context.device)
         yield
 
 
-def objective_of(module: nn.Module, defense: Defense, turn: Turn) -> Objective:
-    """The objective of a client in a turn, the defense's loss in force."""
+def objective_of(module: nn.Module, defense: Defense, context: TrainingContext) -> Objective:
+    """Return a client's training objective, with the loss of its defense."""
     return Objective(
         module,
-        lambda outputs, batch: defense.loss(outputs, batch, turn),
-        per_sample=None if defense.acts_in("loss") else turn.received.architecture.loss,
-        slope=partial(defense.slope, turn=turn) if defense.knows_its_slope else None,
-        task=turn.received.architecture.task,
+        lambda outputs, batch: defense.loss(outputs, batch, context),
+        per_sample=None if defense.acts_in("loss") else context.received.architecture.loss,
+        slope=partial(defense.slope, context=context) if defense.knows_its_slope else None,
+        task=context.received.architecture.task,
     )
 
 
 def _seed(seed: int, device: torch.device) -> None:
     if device.type == "cpu":
-        # torch.manual_seed also leaves word for every kind of accelerator there might be, with a
-        # stack trace each: 0.2 ms, half a step of a small network.
+        # torch.manual_seed also queues a call with a stack trace for every type of accelerator,
+        # which takes 0.2 ms: half a step of a small network.
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
 
 
 def _stepper(
-    module: nn.Module, optimizer: Optimizer, defense: Defense, turn: Turn
+    module: nn.Module, optimizer: Optimizer, defense: Defense, context: TrainingContext
 ) -> Callable[[Batch], None]:
-    """One training step as a function of a batch, through the hooks or written out by hand."""
-    objective = objective_of(module, defense, turn)
+    """Return a function that takes a training step on a batch, by the hooks or by hand."""
+    objective = objective_of(module, defense, context)
     names = list(objective.params)
     params = list(objective.params.values())
 
     def step(batch: Batch) -> None:
-        gradient = defense.gradient(objective, batch, turn)
+        gradient = defense.gradient(objective, batch, context)
         optimizer.step(params, [gradient[name] for name in names])
 
     by_autograd = defense.acts_in("gradient") or not objective.task.reads_plainly
@@ -415,7 +421,7 @@ def _by_hand(
     otherwise: Callable[[Batch], None],
     batch: Batch,
 ) -> None:
-    # Features with a graph belong to a loss that asks for its derivative by them.
+    # Features that require a gradient belong to a loss with a derivative by the features.
     if len(batch) == 0 or batch.x.requires_grad:
         otherwise(batch)
         return

@@ -1,14 +1,14 @@
-"""Training steps of dense layers, written out by hand instead of by autograd.
+"""Training steps of dense layers with manual backpropagation instead of autograd.
 
-A step of a small dense network costs little more than what autograd spends on keeping its books,
-so that the same products in plain calls are about a third faster.
+Autograd's overhead is a large part of a step of a small dense network: the same matrix products in
+plain calls are about a third faster.
 
-The loss's slope at a network's outputs is left to autograd, which is given these few numbers a
-sample alone; the way back through dense layers is written out. Of a convolutional network, what
-comes before the last ``Flatten`` goes through autograd, which is given the gradient that arrives
-there. Its end holds most of such a network's weights and is a third of a step's work; by hand, and
-on the faster library for products, a whole step takes a tenth to a fifth less (see
-``benchmarks/README.md``). Results agree with autograd's to rounding.
+The derivative of the loss by the outputs is computed by autograd, and the backward pass through
+dense layers by hand. In a convolutional network, autograd computes the part before the last
+``Flatten`` from the gradient at that point. The dense part has most of such a network's weights and
+takes a third of a step. By hand, and with the faster library for products, a whole step takes a
+tenth to a fifth less time (see ``benchmarks/README.md``). Results agree with autograd's up to
+rounding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,18 +25,18 @@ from fedaudit.fl.hooks import Objective
 from fedaudit.signals.kernels import product
 
 Slope: TypeAlias = Callable[[Tensor], Tensor]
-"""From a network's outputs to the derivative by them of the loss that is summed over a batch."""
+"""Function from a network's outputs to the derivative of the loss, summed over a batch, by them."""
 
 
 def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
-    """The linear layers of a plain stack of linear layers with ReLU between them.
+    """Return the linear layers of a plain stack of linear layers with ReLU between them.
 
-    The stack may be nested, and may begin with ``Flatten``. Its parameters, in the module's
-    order, are then what :func:`dense_gradients` and :func:`descend_dense` take.
+    The stack may be nested, and may begin with ``Flatten``. Pass its parameters, in the module's
+    order, to :func:`dense_gradients` and :func:`descend_dense`.
 
     Returns:
-        The layers in order, or None for any other module: another kind of layer, a layer
-        used twice, without bias, frozen in part, or with hooks, whose calls would be missed.
+        The layers in order, or None for any other module: with another type of layer, a layer that
+        is used twice, has no bias or is partly frozen, or hooks, which would not be called.
     """
     parts = list(flattened(module))
     if any(has_hooks(part) for part in module.modules()):
@@ -57,12 +57,12 @@ def dense_gradients(
     x: Shaped[Tensor, "samples ..."],
     slope: Slope,
 ) -> list[Tensor]:
-    """Gradients of the mean loss of a batch.
+    """Compute the gradients of the mean loss of a batch.
 
     Args:
-        params: Weight and bias of each layer in turn, as ``module.parameters()`` gives them.
-        x: Features, flattened here.
-        slope: Of the loss, such as :func:`cross_entropy_slope` with its classes.
+        params: Weight and bias of each layer in order, as in ``module.parameters()``.
+        x: Features, which are flattened here.
+        slope: Slope of the loss, such as :func:`cross_entropy_slope` with its classes.
     """
     with torch.no_grad():
         backward = _errors(params, x, slope)
@@ -81,22 +81,22 @@ def descend_dense(
     *,
     lr: float,
 ) -> None:
-    """One step of plain gradient descent on the mean loss of a batch, in place.
+    """Take one step of plain gradient descent on the mean loss of a batch, in place.
 
-    The weight gradient is added to the weights as it is formed, and never stored: a tenth
-    faster than :func:`dense_gradients` with an optimizer. No momentum, no weight decay.
+    The weight gradient is accumulated into the weights and never stored, which is a tenth faster
+    than :func:`dense_gradients` with an optimizer. There is no momentum or weight decay.
 
     Args:
-        params: Weight and bias of each layer in turn, as ``module.parameters()`` gives them.
-        x: Features, flattened here.
-        slope: Of the loss, such as :func:`cross_entropy_slope` with its classes.
+        params: Weight and bias of each layer in order, as in ``module.parameters()``.
+        x: Features, which are flattened here.
+        slope: Slope of the loss, such as :func:`cross_entropy_slope` with its classes.
         lr: Learning rate.
     """
     with torch.no_grad():
         rate = -lr / len(x)
         pairs = list(zip(params[::2], params[1::2], strict=True))
-        # _errors has passed a layer's error on before it gives it out, so that changing the
-        # layer's weights here cannot change the errors of the layers before it.
+        # _errors computes the error of the layer before a layer before it yields that layer's, so
+        # that changing the layer's weights here cannot change the errors of earlier layers.
         for (weight, bias), (error, inputs) in zip(
             reversed(pairs), _errors(params, x, slope), strict=True
         ):
@@ -111,39 +111,39 @@ def dense_clipped_sum(
     *,
     clip: float,
 ) -> list[Tensor]:
-    """The sum of the samples' gradients of the cross-entropy, each shortened to ``clip``.
+    """Compute the sum of the samples' cross-entropy gradients, each clipped to norm ``clip``.
 
-    A sample's gradient at a layer is the product of its error and its input, so that its
-    length is the product of theirs.
+    A sample's gradient at a layer is the outer product of its error and its input, so that its norm
+    is the product of their norms.
 
     Args:
-        params: Weight and bias of each layer in turn, as ``module.parameters()`` gives them.
-        x: Features, flattened here.
+        params: Weight and bias of each layer in order, as in ``module.parameters()``.
+        x: Features, which are flattened here.
         y: Class indices.
-        clip: Largest Euclidean length of one sample's gradient; infinity clips nothing.
+        clip: Largest Euclidean norm of one sample's gradient; infinity clips nothing.
     """
     with torch.no_grad():
         backward = list(_errors(params, x, partial(cross_entropy_slope, y=y)))
         squared = torch.zeros(len(y), dtype=torch.float64, device=x.device)
         for error, inputs in backward:
             squared += error.square().sum(1) * (inputs.square().sum(1) + 1)
-        factors = shortening(squared, clip).to(backward[0][0].dtype)[:, None]
-        shortened = [(error * factors, inputs) for error, inputs in backward]
-        reverse = [
-            grad for error, inputs in shortened for grad in (error.sum(0), error.t() @ inputs)
-        ]
+        factors = clip_factors(squared, clip).to(backward[0][0].dtype)[:, None]
+        clipped = [(error * factors, inputs) for error, inputs in backward]
+        reverse = [grad for error, inputs in clipped for grad in (error.sum(0), error.t() @ inputs)]
     return reverse[::-1]
 
 
-def shortening(squared_norms: Float[Tensor, " samples"], clip: float) -> Float[Tensor, " samples"]:
-    """The factor that makes a gradient of each squared length at most ``clip`` long, or 1."""
+def clip_factors(
+    squared_norms: Float[Tensor, " samples"], clip: float
+) -> Float[Tensor, " samples"]:
+    """Return the factors that clip gradients with these squared norms to norm ``clip``."""
     return (clip / squared_norms.sqrt()).clamp(max=1.0)
 
 
 def _errors(
     params: Sequence[Tensor], x: Tensor, slope: Slope
 ) -> Iterator[tuple[Float[Tensor, "samples outputs"], Float[Tensor, "samples inputs"]]]:
-    """Per layer, last first: the derivative of the *summed* loss by its output, and its input."""
+    """Yield, last layer first, the derivative of the summed loss by its output, and its input."""
     weights, biases = params[::2], params[1::2]
     inputs = [x.flatten(1)]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
@@ -159,19 +159,19 @@ def _errors(
 def cross_entropy_slope(
     outputs: Float[Tensor, "samples classes"], y: Int[Tensor, " samples"]
 ) -> Float[Tensor, "samples classes"]:
-    """The derivative of the summed cross-entropy by the outputs: softmax less the true class.
+    """Return the derivative of the summed cross-entropy by the outputs: softmax minus one-hot.
 
     Args:
-        outputs: Before the softmax.
+        outputs: Outputs before the softmax.
         y: True classes.
     """
     error = outputs.softmax(1)
-    # scatter rather than a flat index: it refuses labels that are not among the classes.
+    # scatter raises an error for labels out of range, unlike a flat index.
     return error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
 
 
 def flattened(module: nn.Module) -> Iterator[nn.Module]:
-    """The parts of nested ``Sequential`` containers, in the order in which they are called."""
+    """Yield the parts of nested ``Sequential`` containers, in the order of their calls."""
     if type(module) is not nn.Sequential:
         yield module
         return
@@ -180,12 +180,12 @@ def flattened(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_plain_flatten(module: nn.Module) -> bool:
-    """True if a module makes one row a sample, and does nothing else."""
+    """Return True if a module flattens each sample to one row, and does nothing else."""
     return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True if hooks are registered on a module."""
+    """Return True if hooks are registered on a module."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -195,11 +195,11 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 class SplitNetwork(NamedTuple):
-    """A network in two parts.
+    """Network that is split at its last ``Flatten``.
 
     Attributes:
-        front: Everything before the last ``Flatten``.
-        front_params: The front's trainable parameters, in its order.
+        front: The part before the last ``Flatten``.
+        front_params: Trainable parameters of the front, in its order.
         tail_params: Weight and bias of each linear layer after it.
     """
 
@@ -209,18 +209,18 @@ class SplitNetwork(NamedTuple):
 
 
 def split(module: nn.Module) -> SplitNetwork | None:
-    """A network as whatever it begins with, ``Flatten``, and linear layers with ReLU between.
+    """Split a network that ends with ``Flatten`` and linear layers with ReLU between them.
 
     Returns:
-        None for any other module: another end, an end that is frozen in part or shares its
-        parameters, nothing to train before it, hooks, whose calls would be missed, or code of
-        somebody else's.
+        The two parts, or None for any other module: with another end, an end that is partly frozen
+        or shares its parameters, no trainable parameters before it, hooks, which would not be
+        called, or custom code.
     """
     parts = list(flattened(module))
     places = [place for place, part in enumerate(parts) if is_plain_flatten(part)]
     if not places or any(has_hooks(part) for part in module.modules()):
         return None
-    if runs_custom_code(module):  # which may leave parameters out, or look at those of the end
+    if runs_custom_code(module):  # it may skip parameters, or use those of the end elsewhere
         return None
     front, end = nn.Sequential(*parts[: places[-1]]), nn.Sequential(*parts[places[-1] :])
     front_params: list[Tensor] = [p for p in front.parameters() if p.requires_grad]
@@ -236,41 +236,41 @@ def split(module: nn.Module) -> SplitNetwork | None:
 def split_gradients(
     network: SplitNetwork, x: Shaped[Tensor, "samples ..."], slope: Slope
 ) -> list[Tensor]:
-    """Gradients of the mean loss of a batch, in the order of the parameters."""
+    """Compute the gradients of the mean loss of a batch, in the order of the parameters."""
     hidden = network.front(x)
     with torch.no_grad():
-        passed = _backward(network.tail_params, hidden, slope)
-        tail = [
+        tail = _backward(network.tail_params, hidden, slope)
+        tail_gradients = [
             gradient
-            for error, inputs in zip(passed.errors, passed.inputs, strict=True)
+            for error, inputs in zip(tail.errors, tail.inputs, strict=True)
             for gradient in (product(error.t(), inputs.t()), error.sum(0))
         ]
-    return [*torch.autograd.grad(hidden, network.front_params, passed.at_hidden), *tail]
+    return [*torch.autograd.grad(hidden, network.front_params, tail.at_hidden), *tail_gradients]
 
 
 def descend_split(
     network: SplitNetwork, x: Shaped[Tensor, "samples ..."], slope: Slope, *, lr: float
 ) -> None:
-    """One step of plain gradient descent on the mean loss of a batch, in place."""
+    """Take one step of plain gradient descent on the mean loss of a batch, in place."""
     hidden = network.front(x)
     with torch.no_grad():
-        passed = _backward(network.tail_params, hidden, slope)
+        tail = _backward(network.tail_params, hidden, slope)
         pairs = zip(network.tail_params[::2], network.tail_params[1::2], strict=True)
-        for (weight, bias), error, inputs in zip(pairs, passed.errors, passed.inputs, strict=True):
+        for (weight, bias), error, inputs in zip(pairs, tail.errors, tail.inputs, strict=True):
             weight.addmm_(error.t(), inputs, alpha=-lr)
             bias.add_(error.sum(0), alpha=-lr)
-    front_gradients = torch.autograd.grad(hidden, network.front_params, passed.at_hidden)
+    front_gradients = torch.autograd.grad(hidden, network.front_params, tail.at_hidden)
     with torch.no_grad():
         torch._foreach_add_(network.front_params, list(front_gradients), alpha=-lr)
 
 
-class _Passed(NamedTuple):
-    """Values of a pass through the end and back, first layer first.
+class _TailPass(NamedTuple):
+    """Values of a forward and backward pass through the tail, first layer first.
 
     Attributes:
         errors: Derivative of the mean loss by each layer's output.
-        inputs: What each layer was given.
-        at_hidden: Derivative of the mean loss by what the end was given, in its shape.
+        inputs: Input of each layer.
+        at_hidden: Derivative of the mean loss by the input of the tail.
     """
 
     errors: list[Float[Tensor, "samples _"]]
@@ -278,7 +278,7 @@ class _Passed(NamedTuple):
     at_hidden: Float[Tensor, "samples ..."]
 
 
-def _backward(params: Sequence[Tensor], hidden: Tensor, slope: Slope) -> _Passed:
+def _backward(params: Sequence[Tensor], hidden: Tensor, slope: Slope) -> _TailPass:
     weights, biases = params[::2], params[1::2]
     inputs = [hidden.flatten(1)]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
@@ -289,7 +289,7 @@ def _backward(params: Sequence[Tensor], hidden: Tensor, slope: Slope) -> _Passed
         earlier = product(errors[-1], weight.t())
         errors.append(torch.ops.aten.threshold_backward(earlier, layer_input, 0))
     at_hidden = product(errors[-1], weights[0].t()).view(hidden.shape)
-    return _Passed(errors[::-1], inputs, at_hidden)
+    return _TailPass(errors[::-1], inputs, at_hidden)
 
 
 class _Descend(Protocol):
@@ -297,11 +297,11 @@ class _Descend(Protocol):
 
 
 class WrittenOut(NamedTuple):
-    """Steps on a batch's mean loss that were written for a kind of network.
+    """Manual training steps for a type of network.
 
     Attributes:
-        gradients: Of the features and the loss's slope, in the order of the parameters.
-        descend: One step of plain gradient descent, in place.
+        gradients: Function of features and slope that returns gradients in the order of parameters.
+        descend: Function that takes one step of plain gradient descent, in place.
     """
 
     gradients: Callable[[Tensor, Slope], list[Tensor]]
@@ -309,7 +309,7 @@ class WrittenOut(NamedTuple):
 
 
 def written_out(module: nn.Module) -> WrittenOut | None:
-    """The steps that fit a network; None where autograd has to do."""
+    """Return the manual training steps for a network, or None if it needs autograd."""
     if dense_layers(module) is not None:
         params = list(module.parameters())
         return WrittenOut(partial(dense_gradients, params), partial(descend_dense, params))
@@ -322,12 +322,12 @@ def written_out(module: nn.Module) -> WrittenOut | None:
 class OutputGradient:
     """Derivative of a batch's loss with respect to the outputs, for any loss.
 
-    The loss is evaluated once. A loss may depend on parameters in other ways than through these
-    outputs, by a second forward pass or a penalty on weights. That part of the derivative is kept
-    and added to the gradient that flows back through the outputs.
+    The loss is evaluated once. A loss may also depend on parameters directly, by a second forward
+    pass or a penalty on weights. That part of the derivative is stored, and added to the gradient
+    that flows back through the outputs.
 
     Attributes:
-        direct: That part for each parameter, once the derivative was computed; None for zero.
+        direct: The direct part for each parameter, after a call; None for zero.
     """
 
     def __init__(self, objective: Objective, batch: Batch, params: Sequence[Tensor]) -> None:
@@ -344,7 +344,7 @@ class OutputGradient:
                 return slope
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            # A loss may change outputs in place, as it may those of a network; a leaf it may not.
+            # A clone, since a loss may change its outputs in place, which a leaf does not allow.
             loss = self._objective.loss(leaf.clone(), self._batch)
             output_gradient, *self.direct = torch.autograd.grad(
                 loss, [leaf, *self._params], allow_unused=True

@@ -1,4 +1,4 @@
-"""Trainings that have nothing to do with each other, side by side: one a processor core."""
+"""Parallel execution of independent trainings, one per processor core."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from fedaudit.core.devices import CPU, by_kind, computing_on, forked
+from fedaudit.core.devices import CPU, by_kind, computing_on, fork_generators
 from fedaudit.core.modules import runs_custom_code
 from fedaudit.core.values import Model
 from fedaudit.engines.local import one_thread
@@ -17,43 +17,41 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def side_by_side(
+def run_in_parallel(
     work: Callable[[Item], Result],
     items: Iterable[Item],
     *,
     device: torch.device = CPU,
     alone: bool = False,
 ) -> list[Result]:
-    """Return the results of the work on each item, in order, whatever the number of cores.
+    """Apply a function to each item in threads; results do not depend on the number of cores.
 
-    Threads rather than processes: torch releases the interpreter lock while it calculates, and
-    neither data nor models are copied.
+    Threads are used because torch releases the interpreter lock while it computes, and because they
+    need no copies of data and models.
 
     Args:
-        work: Function that calculates on one thread and draws from its own generators.
-        items: What to work on.
-        device: Where the work calculates; a GPU takes one item after another.
-        alone: One after another on CPUs too: for work that uses torch's global generator.
+        work: Function that computes on one thread and draws from its own generators.
+        items: Inputs of the function.
+        device: Device of the work; a GPU processes one item after another.
+        alone: Whether to process one item after another on CPUs as well, for work that uses torch's
+            global generator.
     """
     tasks = list(items)
     most_threads = 1 if alone else by_kind(device, cpu=_cores(), gpu=1)
     count = max(1, min(len(tasks), most_threads))
-    # Building a module draws from the global generator and puts it back, which several threads
-    # at once cannot do: it is put back once more, when all are done.
+    # Building a module draws from the global generator and restores it, which is not thread-safe.
+    # ``forked`` restores it again when all threads are done.
     with (
         computing_on(device),
-        forked(device),
+        fork_generators(device),
         one_thread(),
         ThreadPoolExecutor(count, initializer=_worker) as pool,
     ):
         return list(pool.map(work, tasks))
 
 
-def draws_as_it_trains(model: Model) -> bool:
-    """True if training a model may draw from torch's global generator, as dropout does.
-
-    So may any code of somebody else's.
-    """
+def uses_global_rng(model: Model) -> bool:
+    """Return True if training may draw from torch's global generator, by dropout or custom code."""
     module = model.module()
     return runs_custom_code(module) or any(map(_draws, module.modules()))
 

@@ -63,8 +63,8 @@ def __getattr__(name: str) -> object:
     if name in _REMOVED:
         raise ImportError(
             f"fedaudit.integrations.flower.{name} was removed: studies no longer run as Flower "
-            "apps; carry the study out with `fedaudit run STUDY --workers N`, or on several "
-            "machines with `--engine ray:auto`"
+            "apps; run the study with `fedaudit run STUDY --workers N`, or on several machines "
+            "with `--engine ray:auto`"
         )
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

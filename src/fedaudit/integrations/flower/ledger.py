@@ -28,10 +28,10 @@ from fedaudit.live.clients import Called, refuse_otherwise_called
 from fedaudit.live.recorder import Recorder
 
 _SILENT = (
-    "{count} of {replies} replies do not say which client they are from; add identity_mod to the "
+    "{count} of {replies} replies do not name their client; add identity_mod to the "
     'mods of the ClientApp, and start a SuperNode with --node-config "partition-id=..."'
 )
-_TWICE = "several nodes say that they are client {client}; give each a partition-id"
+_TWICE = "several nodes claim to be client {client}; give each a partition-id"
 
 
 def client_of(reply: Message) -> Called | None:
@@ -72,14 +72,14 @@ class Claims(Generic[Node]):
         first = self._claims.setdefault(node, _Claim(client, index))
         if first.client != client:
             return (
-                f"node {node} says that it is client {client}, and in round {first.round} it said "
-                f"client {first.client}; leave a node its partition-id for as long as it runs"
+                f"node {node} claims to be client {client}, and client {first.client} in round "
+                f"{first.round}; keep a node's partition-id as long as it runs"
             )
         holder = self._holders.setdefault(client, node)
         if node in self._replaced:
             return (
-                f"nodes {node} and {holder} say by turns that they are client {client}; give each "
-                "a partition-id"
+                f"nodes {node} and {holder} alternately claim to be client {client}; give each a "
+                "partition-id"
             )
         if holder != node:
             self._replaced.add(holder)
@@ -101,11 +101,11 @@ class ExpectedNodes:
         targets = len(recorder.recording.targets)
         if number is not None and number < targets:
             raise BadInput(
-                f"{number} nodes cannot be {targets} audited clients; give as many as there are "
-                "clients"
+                f"nodes is {number} and there are {targets} audited clients; give one node for "
+                "each client"
             )
         if not patience >= 0:
-            raise BadInput(f"patience is a number of seconds of at least 0, got {patience}")
+            raise BadInput(f"patience is {patience}; give a number of seconds, at least 0")
         self._number = targets if number is None else number
         self._patience, self._strict = patience, recorder.strict
         self._warned = False
@@ -117,9 +117,9 @@ class ExpectedNodes:
             return
         self._warned = True
         text = (
-            f"{n_nodes} of {self._number} nodes are there after {self._patience:g} seconds; "
-            "clients that are not asked are not audited. Start the others, give more patience, or "
-            f"say nodes={n_nodes}"
+            f"{n_nodes} of {self._number} nodes are connected after {self._patience:g} seconds; "
+            "clients of the others are not audited. Start them, raise patience, or set "
+            f"nodes={n_nodes}"
         )
         if self._strict:
             raise BadInput(text)
@@ -177,7 +177,7 @@ class FlowerLedger:
     def ask(self, index: int, messages: Sequence[Message]) -> None:
         """Note messages to clients; another round that is still open is ended first."""
         if self._shift is None:
-            # A loop that counts from 0 is recorded from 1 on.
+            # Rounds are recorded from 1 on, also those of a loop that counts from 0.
             self._shift = max(0, 1 - index)
             self._recorder.begin_at(index + self._shift, "a run of Flower")
         if self._page is not None and self._page.index != index:
@@ -206,7 +206,7 @@ class FlowerLedger:
             page.answered.add(node)
             try:
                 self._read(page, node, reply)
-            # Whatever it is: no audit may end another's training.
+            # Any error: an audit must not stop the training that it observes.
             except Exception as error:
                 page.excluded.setdefault(node, f"its reply cannot be read: {error}")
 
@@ -317,11 +317,11 @@ class FlowerLedger:
 def _unweighted(page: _Page) -> dict[int, str]:
     """Return why replies without a weight are excluded, if most replies of the round have one."""
     without = [node for node in page.uploads if node not in page.weights]
-    # A few weights among many replies without are not what the server averages by.
+    # If most replies lack a weight, the server does not average by weights.
     if len(without) >= len(page.weights):
         page.weights.clear()
         return {}
-    return dict.fromkeys(without, "it gives no num-examples, as the others do")
+    return dict.fromkeys(without, "it gives no num-examples, unlike the others")
 
 
 def _is_one(records: Iterable[ArrayRecord]) -> bool:

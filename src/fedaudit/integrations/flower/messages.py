@@ -47,8 +47,8 @@ def record_of(message: Message) -> ArrayRecord | None:
     records = message.content.array_records
     if len(records) > 1:
         raise BadInput(
-            f"a message carries {len(records)} sets of arrays ({', '.join(records)[:200]}), and a "
-            "recorder knows one model; record such a loop with fedaudit.record itself"
+            f"a message has {len(records)} sets of arrays ({', '.join(records)[:200]}), and a "
+            "recorder supports a single model; record such a loop with fedaudit.record"
         )
     return next(iter(records.values()), None)
 
@@ -84,7 +84,7 @@ def _weight(name: str, value: object) -> float:
     # Whole numbers beyond a float's range are compared before they are converted.
     if is_number and 0 <= cast("float", value) <= _HEAVIEST:
         return float(cast("float", value))
-    raise BadInput(f"its {name} is {str(value)[:80]!r}, and a weight is a number from 0 to 1e15")
+    raise BadInput(f"its {name} is {str(value)[:80]!r} instead of a number from 0 to 1e15")
 
 
 def metrics_of(reply: Message) -> dict[str, float]:
@@ -147,9 +147,9 @@ def identity_mod(message: Message, context: Context, call_next: ClientAppCallabl
     reply = call_next(message, context)
     try:
         _identify(reply, context)
-    # Whatever it is: no audit may end a client's training.
+    # Any error: an audit must not stop a client's training.
     except Exception as error:
-        warn(f"this client's reply does not say which client it is from ({error})", stacklevel=2)
+        warn(f"this client's reply does not name its client ({error})", stacklevel=2)
     return reply
 
 
@@ -189,7 +189,7 @@ def audit_mod(split: Callable[[Context], Split | None]) -> Mod:
         try:
             part = split(context)
             return audit_decline(message) if part is None else audit_reply(message, part)
-        # Whatever it is: no audit may end a client's process.
+        # Any error: an audit must not stop a client's process.
         except Exception as error:
             return audit_decline(message, f"its part cannot be made: {error}")
 

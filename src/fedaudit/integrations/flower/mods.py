@@ -16,7 +16,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, ClientId, Model, plus
 from fedaudit.filters.claim import Arrays, Claim
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.integrations.flower.messages import (
     PARTITION,
     array_of,
@@ -70,16 +70,16 @@ def defense_mod(
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         came = record_of(message) if is_training(message) and message.has_content() else None
-        # Before the client trains, which may do so in place.
+        # Copied before training, which may change the arrays in place.
         received = None if came is None else _tensors(came, names)
         reply = call_next(message, context)
         if came is None or received is None or not reply.has_content():
             return reply
         leaving = record_of(reply)
         if leaving is None:
-            raise BadInput("the reply carries no arrays to defend; put the mod on training alone")
+            raise BadInput("the reply has no arrays to defend; apply the mod to training only")
         local = _tensors(leaving, names)
-        turn = _turn(message, context, _model(like, received), seed, rounds, shares)
+        context = _turn(message, context, _model(like, received), seed, rounds, shares)
         client_defense = copy.deepcopy(defense)
         if STATE in context.state.array_records:
             stored = context.state.array_records[STATE]
@@ -87,11 +87,11 @@ def defense_mod(
                 {n: tensor_of(array_of(a), f"the state {n!r}") for n, a in stored.items()}
             )
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
-        change = plus(_model(like, local).params, turn.received.params, -1.0)
+        change = plus(_model(like, local).params, context.received.params, -1.0)
         samples = _samples(reply)
-        sent = client_defense.upload(Update(change, buffers, samples=samples), turn)
+        sent = client_defense.upload(Update(change, buffers, samples=samples), context)
         assert isinstance(sent, Update)
-        local |= plus(turn.received.params, sent.values) | sent.buffers
+        local |= plus(context.received.params, sent.values) | sent.buffers
         state = client_defense.state()
         if state:
             arrays = {n: Array(v.detach().cpu().numpy()) for n, v in state.items()}
@@ -128,16 +128,16 @@ def _turn(
     seed: int | None,
     rounds: int,
     weights: Mapping[ClientId, float] | None,
-) -> Turn:
+) -> TrainingContext:
     called = client_in(context.node_config.get(PARTITION))
     if called is None and seed is not None:
         raise BadInput(
-            "clients with a common seed would all draw the same: this node has no partition-id; "
-            "give it one, or leave the seed out"
+            "this node has no partition-id, so clients with a common seed would draw the same "
+            "numbers; give it one, or omit the seed"
         )
     client = 0 if called is None else number_of(called)
     cohort: Collection[ClientId] = sorted(weights) if weights is not None else (client,)
-    return Turn(
+    return TrainingContext(
         round=round_of(message) or 1,
         rounds=rounds,
         client=client,
@@ -163,8 +163,8 @@ def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:
         return names
     unknown = sorted({*keys} ^ {*names})
     raise BadInput(
-        f"the model given to defense_mod does not fit the arrays of a message: {unknown[0]!r} is "
-        "in one of them alone"
+        f"the model given to defense_mod does not fit the arrays of a message: only one of them "
+        f"has {unknown[0]!r}; give the model that clients train"
     )
 
 
@@ -220,7 +220,7 @@ class _Filtered:
     def __init__(self, mod: Mod, clip: float) -> None:
         self._mod, self._clip, self._round = mod, clip, 0
         self._interface: _Interface | None = None
-        # A mod keeps what it knows from round to round in its context.
+        # A mod keeps its state between rounds in its context.
         self._context = Context(1, 1, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
 
     def __call__(self, update: Arrays) -> tuple[Arrays, dict[str, object]]:
@@ -228,7 +228,7 @@ class _Filtered:
         received = {name: _received(v.shape, v.dtype) for name, v in update.items()}
         reply = self._reply(update, received)
         if reply.has_error():
-            raise BadInput(f"the mod answers with an error: {reply.error.reason}")
+            raise BadInput(f"the mod replies with an error: {reply.error.reason}")
         arrays: Arrays = {}
         for record in reply.content.array_records.values():
             arrays |= {name: np.asarray(array_of(array)) for name, array in record.items()}
@@ -274,7 +274,7 @@ class _Filtered:
                 content["fitres.status"] = ConfigRecord({"code": 0, "message": ""})
             return Message(content, reply_to=message)
 
-        # Of Flower's inner parts, which only mods under check-dp need.
+        # An internal module of Flower, which only mods under check-dp need.
         from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
         settings = {KEY_CLIPPING_NORM: self._clip, "server-round": self._round}
@@ -310,7 +310,7 @@ def _identify() -> None:
     """Set the task identity that Flower's messages need outside its processes."""
     try:
         from flwr.supercore.task_identity import TaskIdentity
-    except ImportError:  # before it was asked for
+    except ImportError:  # an earlier version of Flower
         return
     for name in ("run_id", "node_id", "task_id"):
         try:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from flwr.supercore.run import Run
 
 
-_NOT_RECORDED = "the training goes on, and something of it is not recorded"
+_NOT_RECORDED = "training continues, but a part of it is not recorded"
 
 
 class _Wrapper:
@@ -45,7 +45,7 @@ class _Wrapper:
     recorder: Recorder
 
     def __getattr__(self, name: str) -> object:
-        if name == "inner":  # not there yet while an instance is copied or unpickled
+        if name == "inner":  # missing while an instance is copied or unpickled
             raise AttributeError(name)
         return getattr(self.inner, name)
 
@@ -107,7 +107,7 @@ class RecordingStrategy(_Wrapper, Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Note the answers and the model that the round ends with."""
         heard = list(replies)
-        # Before the inner strategy, which may clip replies where they are.
+        # Before the inner strategy, which may clip replies in place.
         with self._guarded():
             self._ledger.hear(heard)
         arrays, metrics = self._aggregate(server_round, heard)
@@ -131,7 +131,7 @@ class RecordingStrategy(_Wrapper, Strategy):
     ) -> Result:
         """Run the inner strategy's rounds with the recording hooks."""
         inner = self.inner
-        # Its start calls its own hooks; for as long as it runs, these are the recording ones.
+        # Its start calls its own hooks, which are replaced by the recording ones meanwhile.
         vars(inner).update(
             configure_train=self.configure_train, aggregate_train=self.aggregate_train
         )
@@ -149,7 +149,7 @@ class RecordingStrategy(_Wrapper, Strategy):
             for hook in ("configure_train", "aggregate_train"):
                 vars(inner).pop(hook, None)
             with self._guarded():
-                if self._ledger.heard:  # the inner strategy could make nothing of the replies
+                if self._ledger.heard:  # the inner strategy could not use the replies
                     self._ledger.close()
                 self.recorder.close()
 
@@ -166,9 +166,9 @@ def _refuse_older(inner: object) -> None:
         return
     older = "a strategy of Flower's older interface" if hasattr(inner, "configure_fit") else "none"
     raise BadInput(
-        f"RecordingStrategy goes around a strategy of flwr.serverapp.strategy, and "
+        f"RecordingStrategy wraps a strategy of flwr.serverapp.strategy, and "
         f"{type(inner).__name__} is {older}; record it through the grid: run its workflow or its "
-        "ServerApp with RecordingGrid(grid, recorder) in place of the grid, or behind SecAgg+ with "
+        "ServerApp with RecordingGrid(grid, recorder) instead of the grid, or behind SecAgg+ with "
         "SumRecordingStrategy"
     )
 
@@ -277,7 +277,7 @@ class RecordingGrid(_Wrapper, Grid):
             self._ledger.hear(reply for reply in replies if is_training(reply))
             if not self._rounds_seen and any(map(_answers_query_with_arrays, replies)):
                 self._warn_once(NO_COMMON_MODEL)
-        # Older strategies may add up every metric, and a client's name is none.
+        # Older strategies may sum all metrics, so the client's name is removed.
         for reply in replies:
             without_identity(reply)
 
@@ -341,7 +341,7 @@ def gathered_audit(
         BadInput: Fewer parts than the quorum have come.
     """
     if not 1 <= quorum <= nodes:
-        raise BadInput(f"quorum is a number of parts from 1 to nodes={nodes}, got {quorum}")
+        raise BadInput(f"quorum is {quorum}; give a number of parts from 1 to nodes={nodes}")
     present = there_of(grid, nodes, patience)
     queries = [Message(RecordDict(), node, f"query.{ACTION}") for node in present]
     read: list[_Part] = []
@@ -350,12 +350,12 @@ def gathered_audit(
     for reply in grid.send_and_receive(queries, timeout=timeout) if queries else ():
         answered += 1
         name = _name_of(reply)
-        # Two nodes may say that they are one client.
+        # Two nodes may claim to be the same client.
         name = f"{name} (node {reply.metadata.src_node_id})" if name in names else name
         names.add(name)
         try:
             read.append(_read(name, reply, seed))
-        # Whatever it is: one client's answer must not stop training.
+        # Any error: one client's reply must not stop training.
         except Exception as error:
             unaudited[name] = plain(str(error))[:500]
     parts = [part.arrays for part in _fitting(read, unaudited)]
@@ -367,8 +367,8 @@ def gathered_audit(
     text = "; ".join(f"{name}: {why}" for name, why in unaudited.items())
     if len(parts) < quorum:
         raise BadInput(
-            f"{len(parts)} of {nodes} clients handed over their part of the audit, and the quorum "
-            f"is {quorum} ({text[:1000]}); {_HOW}"
+            f"{len(parts)} of {nodes} clients sent their part of the audit, and the quorum is "
+            f"{quorum} ({text[:1000]}); {_HOW}"
         )
     if unaudited:
         warn(f"{nodes - len(parts)} of {nodes} clients are not audited: {text}", stacklevel=2)
@@ -394,7 +394,7 @@ class _Part(NamedTuple):
 def _read(name: str, reply: Message, seed: int) -> _Part:
     if not reply.has_content():
         lines = (reply.error.reason or "").strip().splitlines() if reply.has_error() else []
-        raise BadInput(f"it answers with an error{f' ({lines[-1][:300]})' if lines else ''}")
+        raise BadInput(f"it replies with an error{f' ({lines[-1][:300]})' if lines else ''}")
     declined = reply.content.config_records.get(PART)
     if declined is not None:
         why = str(declined.get(DECLINED) or "")
@@ -402,12 +402,12 @@ def _read(name: str, reply: Message, seed: int) -> _Part:
     record = reply.content.array_records.get(PART)
     arrays = arrays_of(record) if record is not None else None
     if not isinstance(arrays, dict):
-        raise BadInput("it answers without a part of the audit")
+        raise BadInput("it replies without a part of the audit")
     alone = join_audits([arrays], seed=seed)
     clients = frozenset({*alone.owner.tolist(), *alone.panel.tolist()} - {NOBODY})
     sender = client_of(reply)
     if sender is not None and clients != {number_of(sender)}:
-        raise BadInput("its part is of another client than the one that its identity_mod names")
+        raise BadInput("its part is that of another client than its identity_mod names")
     tensors = [*features_by_name(alone.samples).items(), ("targets", alone.samples.targets)]
     form = ", ".join(
         f"{key} {tuple(tensor.shape[1:])} {tensor.dtype}" for key, tensor in sorted(tensors)
@@ -423,11 +423,11 @@ def _fitting(read: Sequence[_Part], unaudited: dict[str, str]) -> list[_Part]:
         if all(counts[client] == 1 for client in part.clients):
             single.append(part)
         else:
-            unaudited[part.name] = "another node has handed over a part of the same client"
-    # Of forms equally frequent the first in order of the alphabet, whatever came first.
+            unaudited[part.name] = "another node sent a part of the same client"
+    # Ties go to the first form in alphabetical order, independent of the order of replies.
     forms = Counter(part.form for part in single)
     usual = max(sorted(forms), key=forms.__getitem__, default="")
     for part in single:
         if part.form != usual:
-            unaudited[part.name] = f"its samples are {part.form}, and those of most are {usual}"
+            unaudited[part.name] = f"its samples are {part.form}, and most others are {usual}"
     return [part for part in single if part.form == usual]

@@ -38,8 +38,8 @@ class SumRecordingStrategy(Strategy):
         """
         if recorder.recording.view != "sum":
             raise BadInput(
-                "secure aggregation opens a sum and no upload, and this recorder has the view "
-                f"{recorder.recording.view!r}; make it with view='sum'"
+                "secure aggregation reveals a sum and no upload, and this recorder has the view "
+                f"{recorder.recording.view!r}; create it with view='sum'"
             )
         self.inner, self.recorder = inner, recorder
         self._claims = Claims[str]()
@@ -71,7 +71,7 @@ class SumRecordingStrategy(Strategy):
         with warn_of_errors("a round is not recorded", strict=self.recorder.strict):
             self._record(server_round, results)
         for _, result in results:
-            # Strategies may average every metric, and a client's name is none.
+            # Strategies may average all metrics, so the client's name is removed.
             result.metrics.pop(PARTITION, None)
         return self.inner.aggregate_fit(server_round, results, list(failures))
 
@@ -90,7 +90,7 @@ class SumRecordingStrategy(Strategy):
         mean = list[np.ndarray]()
         try:
             mean = [] if fault else list(parameters_to_ndarrays(results[0][1].parameters))
-        # Whatever it is: no audit may end another's training.
+        # Any error: an audit must not stop the training that it observes.
         except Exception as error:
             fault = f"the sum cannot be read: {error}"
         if fault:
@@ -98,7 +98,7 @@ class SumRecordingStrategy(Strategy):
                 index, fault, asked=asked_clients, answered={*senders}, unnamed=unnamed
             )
             return
-        # Every upload is the mean, so that their weighted mean is the mean again.
+        # The mean stands in for every upload, so that their weighted mean is correct.
         self.recorder.round(
             index,
             sent=self._sent,
@@ -111,13 +111,13 @@ class SumRecordingStrategy(Strategy):
         if not results:
             return "no client answered"
         if len({id(result.parameters) for _, result in results}) > 1:
-            return "clients' parameters differ, so that no secure aggregation has opened a sum"
+            return "clients' parameters differ, so they are no sum from secure aggregation"
         if len(senders) < len(results):
             return (
-                f"{len(results) - len(senders)} of {len(results)} replies do not say which client "
-                "they are from; add identity_mod to the mods of the ClientApp, after secaggplus_mod"
+                f"{len(results) - len(senders)} of {len(results)} replies do not name their "
+                "client; add identity_mod to the mods of the ClientApp, after secaggplus_mod"
             )
         twice = sorted({client for client in senders if senders.count(client) > 1})
         if twice:
-            return f"several nodes say that they are client {twice[0]}; give each a partition-id"
+            return f"several nodes claim to be client {twice[0]}; give each a partition-id"
         return ""

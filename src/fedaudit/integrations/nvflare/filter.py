@@ -35,8 +35,8 @@ def round_of(task: Shareable) -> int:
     number = task.get_header(AppConstants.CURRENT_ROUND)
     if not isinstance(number, int) or number < 0:
         raise BadInput(
-            f"a task says that it is of round {number!r}; a recorder needs tasks with the header "
-            f"{AppConstants.CURRENT_ROUND!r}, as FedAvg and its like send them"
+            f"the round of a task is {number!r}; a recorder needs tasks with the header "
+            f"{AppConstants.CURRENT_ROUND!r}, like those of FedAvg"
         )
     return number + 1
 
@@ -92,14 +92,14 @@ def _arrays(dxo: DXO) -> Arrays:
 def _weight(dxo: DXO) -> float:
     weight = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    # As NVFlare takes it: a weight that is none counts as 1.
+    # NVFlare counts an invalid weight as 1.
     return float(weight) if is_number and 0 < weight <= _HEAVIEST else 1.0
 
 
 def _reported(dxo: DXO) -> dict[str, float]:
     metrics = dxo.get_meta_prop(MetaKey.INITIAL_METRICS)
-    # By NVFlare's convention, metrics next to weights are those of the received model on validation
-    # data, unless their names speak of training.
+    # By NVFlare's convention, metrics sent with weights are those of the received model on
+    # validation data, unless their names contain "train".
     return training_metrics(metrics, bare=False) if isinstance(metrics, Mapping) else {}
 
 
@@ -194,7 +194,7 @@ class RecordingFilter(Filter):
                 self.sites,
                 reads_metrics=self.reads_metrics,
             )
-        # Whatever it is: training has not begun, and a recording was asked for.
+        # Any error: training has not begun, and the user wants a recording.
         except Exception as error:
             text = log_line(f"fedaudit: the run cannot be recorded: {error}")
             self.system_panic(text, fl_ctx)
@@ -203,8 +203,8 @@ class RecordingFilter(Filter):
         self._ledger = None
         if not ledger.begun:
             warn(
-                f"no site was sent a task {self.task!r}, so nothing is recorded; give the name of "
-                "the task in which sites train as task=",
+                f"no site was sent a task {self.task!r}, so nothing is recorded; set task= to the "
+                "name of the training task",
                 stacklevel=2,
             )
         ledger.end()
@@ -215,12 +215,12 @@ class RecordingFilter(Filter):
         if ledger is None or lock is None:
             return
         failure: Exception | None = None
-        # NVFlare's log is where somebody who runs a server looks for warnings.
+        # Warnings go to NVFlare's log, where operators of a server look for them.
         with lock, warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             try:
                 act(ledger)
-            # Whatever it is: no audit may end another's training.
+            # Any error: an audit must not stop the training that it observes.
             except Exception as error:
                 failure = error
         for warning in told:
@@ -238,7 +238,7 @@ def _ask(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
     index = round_of(task)
     try:
         model = model_in(task)
-    # Whatever it is: the site is named with the reason.
+    # Any error is reported with the name of the site.
     except Exception as error:
         ledger.ask(index, number, site, None, fault=f"what {site} was sent cannot be read: {error}")
     else:
@@ -255,7 +255,7 @@ def _hear(ledger: NvflareLedger, result: Shareable, fl_ctx: FLContext) -> None:
     else:
         try:
             upload = upload_in(result)
-        # Whatever it is: the site has answered, and is named with the reason.
+        # Any error is reported with the name of the site, which has replied.
         except Exception as unread:
             ledger.hear(number, None, fault=str(unread))
         else:

@@ -117,7 +117,7 @@ class NvflareLedger:
                 refuse_not_finite(model, lambda: page.sent.get(task))
                 page.weights[task] = upload.weight
                 page.reported[task] = upload.reported if self._reads_metrics else {}
-            # Whatever it is: no audit may end another's training.
+            # Any error: an audit must not stop the training that it observes.
             except Exception as error:
                 fault = str(error)
         if fault:
@@ -225,9 +225,8 @@ def client_of(
     match = _LAST_NUMBER.search(site)
     if match is None:
         raise BadInput(
-            f"the name {site!r} ends with no number to tell which client it is; audit clients "
-            "under the names of their sites, or say which client each site is with "
-            "sites={name: client}"
+            f"the name {site!r} does not end with the number of a client; name audited clients "
+            "like their sites, or give the client of each site as sites={name: client}"
         )
     return int(match[1])
 
@@ -237,13 +236,13 @@ def _whole(upload: Upload, sent: Arrays | None) -> Arrays:
     if not upload.difference:
         return {name: _copy(name, value) for name, value in upload.arrays.items()}
     if sent is None:
-        raise ValueError("it is a difference, and the model that was sent is not known")
+        raise ValueError("it is a difference, and the model that was sent is unknown")
     unknown = sorted(upload.arrays.keys() - sent.keys())
     if unknown:
         raise ValueError(f"it is a difference that has {unknown[0]!r}, which was not sent")
     changed: dict[str, Array] = {}
     for name, base in sent.items():
-        # What is not in a difference has not changed.
+        # Parameters that are missing in a difference have not changed.
         value = _copy(name, upload.arrays[name]) if name in upload.arrays else None
         if value is not None and tuple(value.shape) != tuple(base.shape):
             raise ValueError(
@@ -284,8 +283,8 @@ def name_of(makes: Makes | str) -> str:
         name = f"{getattr(makes, '__module__', '')}:{getattr(makes, '__qualname__', '')}"
     if not _NAMED.fullmatch(name) or name.startswith("__main__:"):
         raise BadInput(
-            f"the recorder is made in the server's process, which cannot find {name!r}; give a "
-            'function of a module (not of the script that is run), or its name as "module:function"'
+            f"the recorder is created in the server's process, which cannot find {name!r}; give a "
+            'function of a module (not of the script itself), or its name as "module:function"'
         )
     return name
 
@@ -302,10 +301,10 @@ def made(name: str, folder: Path) -> Recorder:
         ) from error
     recorder: object = makes(folder)
     if not isinstance(recorder, Recorder):
-        raise BadInput(f"{name!r} makes {type_of(recorder)}; return what fedaudit.record returns")
+        raise BadInput(f"{name!r} returns {type_of(recorder)}; return a fedaudit recorder")
     if recorder.uploads != "models":
         raise BadInput(
-            f"{name!r} makes a recorder of {recorder.uploads}; leave uploads out, since "
-            "differences are added to the model that was sent"
+            f"{name!r} returns a recorder of {recorder.uploads}; omit uploads, since differences "
+            "are added to the model that was sent"
         )
     return recorder

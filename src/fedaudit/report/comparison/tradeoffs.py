@@ -18,7 +18,7 @@ from fedaudit.results.record import Record
 MOST_SETTINGS = 4
 """Largest number of settings in a row's heading; the table of rows lists all."""
 MOST_LOST = 0.75
-"""A defense that loses at least this share of the accuracy above guessing has no merit."""
+"""A defense that loses at least this share of the accuracy above chance is never the best."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
 
 

@@ -25,8 +25,8 @@ from fedaudit.results.record import Record
 _ONE_CLIENT = "one client's whole contribution"
 _ONE_UPDATE = "one client's update in one round's sum"
 _AGAINST_THE_VIEW = "against the adversary here"
-AGAINST_BOTH_MODELS = "against whoever has the first and the last global model"
-_AGAINST_ONE_SUM = "against whoever has the last round’s sum and the model before it"
+AGAINST_BOTH_MODELS = "against an adversary with the first and the last global model"
+_AGAINST_ONE_SUM = "against an adversary with the last round’s sum and the model before it"
 
 
 class Measured(NamedTuple):
@@ -70,7 +70,9 @@ class EpsilonBounds(NamedTuple):
     @property
     def at_least(self) -> str:
         """Return "epsilon at least 2.120 if the mechanism is Gaussian"."""
-        ceiling = ", the most this test can show" * evidence.at_ceiling(self.lead)
+        highest = self.lead.ceiling
+        at_ceiling = bool(highest) and self.lead.number >= (highest or 0.0) * (1 - 1e-9)
+        ceiling = ", the most this test can show" * at_ceiling
         assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
         return f"epsilon at least {wording.number(self.lead.number, -1)}{ceiling}{assumes}"
 

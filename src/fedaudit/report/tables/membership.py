@@ -24,6 +24,7 @@ from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.text.verdict import needs_more
 from fedaudit.report.verdict import independence
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Curve, Record
 
 MOST_SAMPLES = 20
@@ -239,7 +240,11 @@ def exposed_table(record: Record) -> Grid | None:
 
     None if no attack is above chance: a list of the highest scores is then due to chance.
     """
-    above = evidence.above_chance_attacks(record)
+    above = {
+        (figure.attack, figure.defense, figure.target)
+        for figure in evidence.headline(record)
+        if above_chance(figure)
+    }
     listed = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
     if not listed:
         return None

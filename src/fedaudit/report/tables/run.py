@@ -136,7 +136,7 @@ def clients_table(record: Record) -> Grid | None:
     Clients of a large federation without a row in the record share the last one.
     """
     others = record.other_clients
-    rows = [_client_row(wording.client_heading(row.client), row) for row in record.clients]
+    rows = [_client_row(wording.client_name(row.client, "Client"), row) for row in record.clients]
     if others is not None:
         rows.append(_client_row(f"{wording.count(others.clients)} others", others))
     return tabled("Clients", rows) if record.clients else None

@@ -49,17 +49,17 @@ class GameVerdict(NamedTuple):
 
 def game_verdict(record: Record) -> GameVerdict:
     """Return the verdict on a record of games."""
-    shown = shown_points(record.games)
-    behind, bare = by_protection(shown)
+    items = shown_points(record.games)
+    behind, bare = by_protection(items)
     advs = [item.point.adv for item in behind or bare]
     status = status_between((2 * adv.low - 1 for adv in advs), (2 * adv.high - 1 for adv in advs))
-    refuted = [item for item in shown if contradicted(item.point)]
+    refuted = [item for item in items if contradicted(item.point)]
     result = "nothing_shown" if status in ("no leak shown", "inconclusive") else "leak"
-    far = any(far_above(item.point) for item in shown)
+    far = any(far_above(item.point) for item in items)
     situation = "contradicted" if refuted else "far_above" if far else result
     protection = points.protection_word(record)
     names = {"protection": protection, "bound": fixed(f"games.bounds.{protection}")}
-    claims = tuple(_claims(shown)[:MOST_NAMED])
+    claims = tuple(_claims(items)[:MOST_NAMED])
     first = First(
         "strong leak" if refuted else status,
         "claim contradicted" if refuted else status,
@@ -67,26 +67,26 @@ def game_verdict(record: Record) -> GameVerdict:
         "",
         games_picture(record),
         tuple(points.game_tiles(record)[:3]),
-        *_bounds(shown),
+        *_bounds(items),
         tuple(fixed(f"games.next.{situation}", **names).splitlines()),
         claims[:MOST_CLAIMS],
     )
     return GameVerdict(
         first,
-        _played(shown),
+        _played(items),
         tuple(map(_contradiction, refuted[:MOST_NAMED])),
         claims,
         fixed(f"games.{result}", **names),
-        tuple(_limits(shown)),
+        tuple(_limits(items)),
     )
 
 
-def _bounds(shown: Sequence[ShownPoint]) -> tuple[str, str]:
+def _bounds(items: Sequence[ShownPoint]) -> tuple[str, str]:
     """Return whether games contradict claims and bounds, which take the place of controls."""
-    claiming = sum(item.point.claimed_epsilon is not None for item in shown)
-    bounded = sum(item.point.rounds is not None and item.point.most < 1 for item in shown)
-    wrong = sum(contradicted(item.point) for item in shown)
-    far = sum(far_above(item.point) for item in shown)
+    claiming = sum(item.point.claimed_epsilon is not None for item in items)
+    bounded = sum(item.point.rounds is not None and item.point.most < 1 for item in items)
+    wrong = sum(contradicted(item.point) for item in items)
+    far = sum(far_above(item.point) for item in items)
     what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
     checked = wording.plural(claiming + bounded, "point")
     if far:
@@ -123,8 +123,8 @@ def _success(item: ShownPoint) -> str:
     return wording.percent(item.point.adv.value)
 
 
-def _played(shown: Sequence[ShownPoint]) -> str:
-    played = [item.point for item in shown]
+def _played(items: Sequence[ShownPoint]) -> str:
+    played = [item.point for item in items]
     records = evidence.distinct(shortened(point.records, 160) for point in played)
     return fixed(
         "games.played",
@@ -155,10 +155,9 @@ def _contradiction(item: ShownPoint) -> str:
     )
 
 
-def _claims(shown: Sequence[ShownPoint]) -> list[str]:
-    """Return a sentence for each mechanism whose actual epsilon is far above the claimed one."""
+def _claims(items: Sequence[ShownPoint]) -> list[str]:
     sentences = []
-    for name, inside in points.families(shown).items():
+    for name, inside in points.families(items).items():
         far = [item.point for item in inside if far_above(item.point)]
         if not far:
             continue
@@ -179,9 +178,9 @@ def _range(values: Sequence[float | None]) -> str:
     return wording.from_to([value for value in values if value is not None], text=epsilon)
 
 
-def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
+def fit_warnings(items: Sequence[ShownPoint]) -> list[str]:
     """Return warnings about points at which low success is no sign of protection."""
-    by_problem = evidence.grouped(shown, lambda item: points.fit_problem(item.point))
+    by_problem = evidence.grouped(items, lambda item: points.fit_problem(item.point))
     return [
         fixed(
             f"games.fit.{problem}",
@@ -192,13 +191,13 @@ def fit_warnings(shown: Sequence[ShownPoint]) -> list[str]:
     ]
 
 
-def _limits(shown: Sequence[ShownPoint]) -> list[str]:
-    played = [item.point for item in shown]
+def _limits(items: Sequence[ShownPoint]) -> list[str]:
+    played = [item.point for item in items]
     claims = [point for point in played if point.claimed_epsilon is not None]
     beyond = [
         provable for p in claims if (p.claimed_epsilon or 0) >= (provable := points.provable(p))
     ]
-    limits = fit_warnings(shown)
+    limits = fit_warnings(items)
     if beyond:
         counts = {"beyond": wording.count(len(beyond)), "claims": wording.count(len(claims))}
         limits.append(fixed("games.limits.unprovable", most=epsilon(max(beyond)), **counts))

@@ -57,7 +57,6 @@ def _headline(
 
 
 def _reason(record: Record, figures: list[Estimate]) -> str:
-    """Return why a verdict is inconclusive."""
     if wrong_sign(figures):
         return "wrong sign"
     if coverage_gaps(record):
@@ -85,7 +84,6 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
 
 
 def _affected(figures: list[Estimate]) -> str:
-    """Return with which of several defenses the leak is shown."""
     affected = {wording.defense_name(figure.defense) for figure in figures if above_chance(figure)}
     names = evidence.distinct(wording.defense_name(figure.defense) for figure in figures)
     leaking = wording.some([shortened(name, 60) for name in names if name in affected])

@@ -55,7 +55,7 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
         for mechanism, same in grouped(by_signs, lambda point: point.mechanism).items()
     }
     usual_batch = next((point.batch for point in points if point.rounds), 0)
-    shown = []
+    items = []
     for point in points:
         how, claimed = point.rounds, point.claimed_epsilon
         if how is None:
@@ -67,12 +67,11 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
             step = plural(how.averaged, "round") * (how.averaged > 1)
         family = ", ".join(filter(None, parts))
         name = shortened(", ".join(filter(None, [family, step])), 80)
-        shown.append(ShownPoint(point, family, name))
-    return shown
+        items.append(ShownPoint(point, family, name))
+    return items
 
 
 def _varying(points: Sequence[PointPlayed]) -> set[str]:
-    """Return the settings in which points differ; a setting at its default counts."""
     names = {name for point in points for name in point.settings} - _IN_EVERY_NAME
     return {name for name in names if len({point.settings.get(name) for point in points}) > 1}
 
@@ -119,16 +118,16 @@ def plan_words(rounds: InRounds) -> str:
     return ", ".join(filter(None, parts))
 
 
-def families(shown: Sequence[ShownPoint]) -> Families:
+def families(items: Sequence[ShownPoint]) -> Families:
     """Return points by family, in the record's order; inside a family by epsilon or rounds."""
-    by_name = grouped(shown, lambda item: item.family)
+    by_name = grouped(items, lambda item: item.family)
     return {name: sorted(inside, key=_step) for name, inside in by_name.items()}
 
 
-def by_protection(shown: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
+def by_protection(items: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
     """Return the points behind a mechanism, a defense or a sum of clients, and the others."""
     behind, bare = list[ShownPoint](), list[ShownPoint]()
-    for item in shown:
+    for item in items:
         how = item.point.rounds
         in_rounds = how is not None and (how.defense != NO_DEFENSE or how.clients > 1)
         (behind if in_rounds or item.point.mechanism != NO_MECHANISM else bare).append(item)
@@ -143,9 +142,9 @@ def protection_word(record: Record) -> str:
     )
 
 
-def most_right(shown: Sequence[ShownPoint]) -> ShownPoint:
+def most_right(items: Sequence[ShownPoint]) -> ShownPoint:
     """Return the point with the highest success rate, by lower limit as the verdict is."""
-    return max(shown, key=lambda item: (item.point.adv.low, item.point.adv.value))
+    return max(items, key=lambda item: (item.point.adv.low, item.point.adv.value))
 
 
 def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
@@ -223,8 +222,8 @@ def fit_problem(point: PointPlayed) -> str:
 
 def game_tiles(record: Record) -> list[Tile]:
     """Return the numbers at the top of a report of games."""
-    shown = shown_points(record.games)
-    behind, bare = by_protection(shown)
+    items = shown_points(record.games)
+    behind, bare = by_protection(items)
     what = protection_word(record)
     tiles = []
     if behind:
@@ -233,7 +232,7 @@ def game_tiles(record: Record) -> list[Tile]:
             tiles.append(_success_tile(f"Server right, strongest {what}", least))
     if bare:
         tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
-    claiming = [item for item in shown if item.point.claimed_epsilon is not None]
+    claiming = [item for item in items if item.point.claimed_epsilon is not None]
     if wrong := sum(item.point.refuted for item in claiming):
         share = f"{count(wrong)} of {count(len(claiming))}"
         detail = "points whose success refutes the epsilon that they claim"

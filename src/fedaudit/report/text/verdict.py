@@ -21,6 +21,7 @@ from fedaudit.report.verdict import (
     left_out,
     run_defenses,
     unit_of,
+    units_of,
 )
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import by_test_alone
@@ -43,10 +44,7 @@ class PlainVerdict(NamedTuple):
         status: The verdict as one of a few fixed words.
         badge: The verdict in two or three words, as a reader sees it.
         topics: "membership", "sources" and "clusters" with the verdict on each, the worst first.
-        headline: The verdict as a sentence; of several topics the worst comes first.
         warning: Why nothing follows from the figures; empty if the models learned.
-        audited: What was audited, and against which adversary.
-        meaning: What follows from the verdict, and what does not.
         open: What could not be concluded, point by point.
     """
 
@@ -122,6 +120,22 @@ def audited(record: Record) -> str:
         attacks=wording.plural(evidence.attacks_tried(record), "attack was", "attacks were"),
         adversary=wording.sentence(view),
     )
+
+
+def audited_samples(record: Record) -> str:
+    """Return the audited clients with the sizes of their members and non-members."""
+    aucs = [
+        figure for figure in record.findings if figure.metric == AUC and figure.seed is not None
+    ]
+    figures = [figure for figure in aucs if figure.n_members and figure.contrast != "mixed"]
+    if not figures:
+        return "every client" if record.sources or record.clusters else "no sample"
+    targets = audited_clients(figures)
+    members = wording.from_to(figure.n_members for figure in figures)
+    others = wording.from_to(figure.n_nonmembers for figure in figures)
+    each = " for each" * (len(targets) > 1)
+    clients = clients_named(targets) if targets else "all clients"
+    return f"{clients}: {members} {units_of(record)} as members, {others} as non-members{each}"
 
 
 def _defenses(record: Record) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedaudit import __version__
-from fedaudit.core.devices import CPU, described
+from fedaudit.core.devices import CPU, device_model
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Environment
@@ -45,7 +45,7 @@ def environment(clock: Clock, device: torch.device = CPU) -> "Environment":
     return Environment(
         versions=_versions(),
         commit=_commit(),
-        device=", ".join(filter(None, [described(device), processor])),
+        device=", ".join(filter(None, [device_model(device), processor])),
         started=clock.started,
         seconds=clock.seconds,
     )

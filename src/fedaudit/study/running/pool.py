@@ -25,7 +25,7 @@ from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock, own_folder, own_place, read_object, write_object
 from fedaudit.core.modules import frozen_digest
-from fedaudit.core.objects import canonical_repr, source_behind
+from fedaudit.core.objects import canonical_repr, class_source_digest
 from fedaudit.core.values import Samples
 from fedaudit.plan.parts import Setup
 from fedaudit.signals.base import Signal
@@ -173,7 +173,7 @@ def locked(place: Path, log: Callable[[str], None] = lambda text: None) -> Itera
 
 def _signal_text(signal: Signal) -> str:
     """Return a signal with its settings, and the source code of a custom signal."""
-    source = source_behind(type(signal))
+    source = class_source_digest(type(signal))
     return f"{canonical_repr(signal)} {source}" if source else canonical_repr(signal)
 
 

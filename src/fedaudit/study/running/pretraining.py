@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.devices import CPU, computing_on, forked
+from fedaudit.core.devices import CPU, computing_on, fork_generators
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock, parsed_json
 from fedaudit.core.modules import refuse_unfit
@@ -149,7 +149,7 @@ def _train(
     total = section.epochs * steps
     done = _resume(checkpoint, module, optimizer) if checkpoint.is_file() else 0
     order, epoch = torch.empty(0), -1
-    with one_thread(), computing_on(device), forked(device):
+    with one_thread(), computing_on(device), fork_generators(device):
         for step in range(done, total):
             progress("pretraining", step, total)
             if step // steps != epoch:

@@ -156,7 +156,7 @@ def reattack(
         >>> import fedaudit as fa
         >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/loss")
-        >>> record = reattack(Path("runs/loss"), ["blackbox-loss"], Path("runs/again"))
+        >>> record = fa.reattack(Path("runs/loss"), ["blackbox-loss"], Path("runs/again"))
         >>> {row.attack for row in record.estimates if row.attack}
         {'blackbox-loss'}
     """

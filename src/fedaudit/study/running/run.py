@@ -103,7 +103,7 @@ def run_study(
         >>> study = fa.study_from(
         ...     {"name": "small", "data": {"name": "digits"}, "training": {"rounds": 2}}
         ... )
-        >>> run_study(study, Path("runs/small")).name
+        >>> fa.run_study(study, Path("runs/small")).name
         'small'
     """
     out = Path(out)

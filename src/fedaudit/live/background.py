@@ -54,7 +54,7 @@ def outcome_of(index: int, path: Path, measure: Measure) -> Outcome:
     began, reason, faulty = monotonic(), "", dict[ClientId, str]()
     try:
         faulty |= measure(path)
-    # Whatever it is: the next round is another one.
+    # Any error concerns this round only.
     except Exception as error:
         reason = str(error)[:2000] or type(error).__name__
     return Outcome(index, monotonic() - began, reason, faulty)
@@ -64,12 +64,12 @@ def refuse_impossible(device: torch.device) -> None:
     """Raise if the system has no fork, or models are run on a GPU."""
     if not hasattr(os, "fork"):
         raise BadInput(
-            "measure='beside' needs a system with fork, such as Linux; take 'now' or 'after'"
+            "measure='background' needs a system with fork, such as Linux; use 'now' or 'after'"
         )
     if device.type != "cpu":
         raise BadInput(
-            f"measure='beside' measures on the CPU, and the device is {device}; leave the device "
-            "out, or take 'now' or 'after'"
+            f"measure='background' measures on the CPU, and the device is {device}; omit the "
+            "device, or use 'now' or 'after'"
         )
 
 
@@ -82,7 +82,7 @@ def is_left_alone(folder: Path) -> bool:
     return trainer == os.getpid() or _has_ended(trainer)
 
 
-class Beside:
+class BackgroundProcess:
     """Background process that measures waiting rounds, seen from the training process.
 
     It is forked with the first round that waits, so that the network need not be importable.
@@ -109,7 +109,7 @@ class Beside:
 
     def notify(self) -> None:
         """Notify the process that a round waits, and start it if it is not running."""
-        # Not in a copy of the program that somebody else has made.
+        # Not in a process that was forked from this one.
         if os.getpid() == self._trainer:
             if not self._alive() and self._starts < _STARTS:
                 self._start()
@@ -132,7 +132,8 @@ class Beside:
                     return
                 self._start()
             if monotonic() - since > self._limit:
-                # Whatever it hangs in: training goes on, and what waits is measured afterwards.
+                # A hanging process is killed: training continues, and waiting rounds are measured
+                # at the end.
                 self._kill()
                 self._starts = _STARTS
                 return
@@ -156,7 +157,7 @@ class Beside:
         try:
             write_whole(own_folder(self._folder, FOLDER) / TRAINER, str(self._trainer))
             with _undisturbed(), warnings.catch_warnings():
-                # The copy runs one thread of its own, and takes no lock that another may hold.
+                # Forking is safe here: the copy runs a single thread and takes no shared lock.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
                 if pid == 0:
@@ -168,7 +169,7 @@ class Beside:
                 self._pid = int(json.loads(ours.recv_bytes()))
                 self._pipe = ours
                 return
-        # No memory or no number left for it, no space, or it ended at once.
+        # Out of memory, process numbers or disk space, or the process ended at once.
         except (OSError, BadInput, EOFError, ValueError):
             pass
         ours.close()
@@ -211,12 +212,12 @@ class Beside:
             if os.fork() == 0:
                 self._serve(pipe)
         finally:
-            # Not through the program's own way out, which would run its code a second time.
+            # A normal exit would run the program's exit handlers a second time.
             os._exit(0)
 
     def _serve(self, pipe: Connection) -> None:
         """Measure waiting rounds until training ends or its process is gone."""
-        # Ctrl-C is for the training; what waits is measured all the same.
+        # Ctrl-C is meant for the training; waiting rounds are still measured.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)
@@ -230,7 +231,7 @@ class Beside:
         while not over:
             while not over and self._measure_next(pipe, done):
                 over = _is_over(pipe, self._trainer, wait=0.0)
-            # A round that was handed over before the end was told of is measured still.
+            # A round that was stored just before the end is still measured.
             over = over or _is_over(pipe, self._trainer, wait=_POLLED)
         while self._measure_next(pipe, done):
             pass
@@ -267,7 +268,7 @@ def _close_others(keeps: Sequence[int]) -> None:
     for name in os.listdir(listed) if listed else ():
         number = int(name)
         if number not in (nothing, *keeps):
-            # The listing itself is gone by now.
+            # The descriptor of the listing itself is closed by now.
             with suppress(OSError):
                 os.fstat(number)
                 os.dup2(nothing, number)
@@ -279,7 +280,7 @@ def _is_over(pipe: Connection, trainer: int, *, wait: float) -> bool:
             wait = 0.0
             if pipe.recv_bytes() == _END:
                 return True
-        # Another copy of the program may hold the pipe open, so that its end is not noticed.
+        # Another forked process may hold the pipe open, which hides its end.
         return _has_ended(trainer)
     except (EOFError, OSError):
         return True
