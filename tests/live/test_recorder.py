@@ -559,7 +559,7 @@ def test_an_altered_audit_is_refused(change: dict[str, Tensor], tmp_path: Path) 
     folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
     path = folder / "audit.safetensors"
     save_file(load_file(path) | change, path)
-    with pytest.raises(Damaged, match="is no recording"):
+    with pytest.raises(Damaged, match="is not a recording"):
         attack_recording(folder, (), tmp_path / "out")
 
 
