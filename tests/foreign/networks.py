@@ -390,9 +390,15 @@ REFUSED: dict[str, tuple[Case, str]] = {
         "1 logits per sample, and labels go up",
     ),
     "a size of batches": (Case(HardBatch, VECTOR), "cannot be run on 3 samples"),
-    "what mixes samples": (Case(Mixing, VECTOR), "other outputs in another batch"),
-    "what is random": (Case(Random, VECTOR), "other outputs when it is run again"),
-    "what counts": (Case(Counting, VECTOR), "other outputs when it is run again"),
+    "what mixes samples": (Case(Mixing, VECTOR), "different outputs in different batches"),
+    "what is random": (
+        Case(Random, VECTOR),
+        "different outputs for the same samples in a second run",
+    ),
+    "what counts": (
+        Case(Counting, VECTOR),
+        "different outputs for the same samples in a second run",
+    ),
     "what has no gradient": (Case(Detached, VECTOR), "no gradient with respect to its parameters"),
     "what reads dictionaries": (
         Case(ByMask, VECTOR),

@@ -1,4 +1,4 @@
-"""The table [attacker]: a malicious client that sends poisoned updates in some rounds."""
+"""Malicious client that sends poisoned updates in some rounds, by the table [attacker]."""
 
 import math
 from dataclasses import dataclass, replace

@@ -346,7 +346,7 @@ class CanaryRecords(Extension):
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return bounds that rest on a hypothesis, and a control of the claim."""
+        """Return bounds that assume a hypothesis, and a control of the claim."""
         setups = [measured.run for measured in runs]
         attacked = list(_attacked(setups, scores))
         claims = {figure.metric: figure.value for figure in formal_epsilons(setups)}
@@ -378,11 +378,11 @@ _HYPOTHESES = {
     EPSILON_IF_GAUSSIAN: ("one run, Gaussian", "training is at least as private as a Gaussian"),
     EPSILON_IF_NORMAL: ("mean-only normal", "scores are normal and equally spread"),
 }
-"""Name and hypothesis of each bound that rests on a hypothesis."""
+"""Name and hypothesis of each bound that assumes one."""
 
 
 def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
-    """Return the bounds on epsilon that rest on a hypothesis, each with its own error."""
+    """Return the bounds on epsilon that assume a hypothesis, each with a separate error."""
     figures = coins.run.study.figures
     if figures.evaluation == "redraw":
         return []

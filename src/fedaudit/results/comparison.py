@@ -145,7 +145,7 @@ class FrontPoint(Part):
         leakage_limits: Limits of the leakage for these runs; None in older comparisons.
         error_limits: Limits of the test error for these runs; None in older comparisons.
         on_front: True if no other row is better on both axes, intervals ignored.
-        lost: Share of what the undefended model learned above guessing that this row lost. It is
+        lost: Share of the undefended model's accuracy above guessing that this row lost. It is
             negative for a row that learned more. None without an undefended row of the same other
             settings, if that one learned nothing, and in older comparisons.
     """
