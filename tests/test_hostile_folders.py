@@ -70,7 +70,13 @@ CASES: list[
         {},
         "is not a record of usage",
     ),
-    (kept.scores, kept.scores_seeds, {"9" * 5000 + "/0/ids": torch.arange(4)}, {}, "not scores"),
+    (
+        kept.scores,
+        kept.scores_seeds,
+        {"9" * 5000 + "/0/ids": torch.arange(4)},
+        {},
+        "not scores of a study",
+    ),
     (kept.scores, kept.scores_seeds, {"1/0/ids": torch.rand(4)}, {}, "has no origins of"),
     (
         kept.scores,

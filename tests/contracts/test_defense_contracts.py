@@ -244,7 +244,7 @@ def test_every_setting_but_switches_has_a_wrong_value_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "setting", "value", "said"), WRONG)
-def test_a_wrong_setting_is_refused_before_anything_is_trained(
+def test_invalid_settings_raise_before_training(
     name: str, setting: str, value: Setting, said: str
 ) -> None:
     with pytest.raises(BadInput, match=said):
@@ -283,7 +283,7 @@ def crew() -> Iterator[Engine]:
 
 @pytest.mark.slow
 @every_active
-def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
+def test_two_workers_give_identical_results(name: str, crew: Engine) -> None:
     alike(run(active(name), how={"engine": crew}), active_run(name))
 
 
@@ -380,7 +380,7 @@ def test_a_state_given_to_a_new_instance_goes_on_where_the_old_one_was(name: str
 
 @pytest.mark.slow
 @every_active
-def test_a_run_that_was_killed_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_with_identical_results(name: str, tmp_path: Path) -> None:
     # Not everybody is asked in every round.
     def begun(checkpoint: Path | None) -> Iterator[Round]:
         return simulate(

@@ -317,7 +317,7 @@ def test_the_memory_of_a_defense_is_on_the_cpu(gpu: torch.device, tmp_path: Path
 
 def test_a_run_from_a_cpu_is_not_continued_on_a_gpu(gpu: torch.device, tmp_path: Path) -> None:
     list(federation(checkpoint=tmp_path / "c.safetensors"))
-    with pytest.raises(BadInput, match="another kind of device"):
+    with pytest.raises(BadInput, match="another type of device"):
         list(federation(device=gpu, checkpoint=tmp_path / "c.safetensors"))
 
 
@@ -347,7 +347,7 @@ def test_a_study_on_a_gpu_has_the_results_of_a_cpu_without_matrix_products_on_it
     assert len(there.findings) == len(here.findings)
     for one, other in zip(there.findings, here.findings, strict=True):
         assert one.value == pytest.approx(other.value, abs=1e-3)
-    with pytest.raises(BadInput, match="another kind of device"):
+    with pytest.raises(BadInput, match="another type of device"):
         run_study(study, tmp_path / "gpu")
     # What was measured on a GPU can be attacked without one.
     again = reattack(tmp_path / "gpu", ["fedmia-1"], tmp_path / "once more")

@@ -383,8 +383,8 @@ MEASURED: dict[str, Case] = {
 }
 REFUSED: dict[str, tuple[Case, str]] = {
     "a tuple": (Case(InTuple, VECTOR), "returns a tuple, and fedaudit reads a tensor, .*subclass"),
-    "a sigmoid": (Case(OneProbability, VECTOR, classes=2), "probabilities; .* the sigmoid out"),
-    "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* leaves the softmax out"),
+    "a sigmoid": (Case(OneProbability, VECTOR, classes=2), "probabilities; .* omits the sigmoid"),
+    "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* omits the softmax"),
     "one logit of more classes": (
         Case(OneLogit, VECTOR),
         "1 logits per sample, and labels go up",

@@ -319,7 +319,7 @@ def test_a_loop_that_was_stopped_leaves_what_waits_and_says_so(tmp_path: Path) -
     watch(one)
     one.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert len(waiting(tmp_path)) == ROUNDS
-    assert said[-1].startswith("4 rounds are not measured yet: open the recording again")
+    assert said[-1].startswith("4 rounds are still to be measured: open the recording again")
     recorder(tmp_path).close()
     assert not waiting(tmp_path)
     assert len(read_round_log(tmp_path)) == ROUNDS

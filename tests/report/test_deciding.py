@@ -413,7 +413,7 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     assert must(deletion(audit)).verdict == "forgotten"
     answer = texts(audit)
     assert all(WITHHELD not in text for text in answer.values())
-    assert "verdict after deletion: forgotten" in answer["headline"]
+    assert "verdict after it: forgotten" in answer["headline"]
 
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])

@@ -88,7 +88,7 @@ class Measuring:
         """Measure untrained models for a control, and log what a round costs."""
         watch, clients = _Watch(self._log), len(self._setup.deal.clients)
         if clients * self._shape.numbers >= _LARGE:
-            self._log(f"{self._recording.name}: a model that nobody trained is measured first")
+            self._log(f"{self._recording.name}: an untrained model is measured first")
         samples = self._setup.deal.audit.samples
         measured = untrained_rounds(self._setup, samples, self._device, watch.measured)
         self._expected = watch.seconds
@@ -277,6 +277,6 @@ class _Watch:
         if 0 < done < total and now - self._said >= _EVERY:
             self._said = now
             self._log(
-                f"a model that nobody trained is measured, for a control: {done} of {total} "
+                f"an untrained model is measured as a control: {done} of {total} "
                 f"samples after {time_of(self.seconds)}"
             )

@@ -151,8 +151,8 @@ def with_estimates(
     """Estimate running statistics that a round's models lack.
 
     A client's statistics are estimated on its audited samples, on members as well as on held-out
-    samples, so that they do not reveal membership. Statistics of global models are estimated on all audited
-    samples.
+    samples, so that they do not reveal membership. Statistics of global models are estimated on all
+    audited samples.
     """
     if not estimated_layers(round, unsent):
         return round

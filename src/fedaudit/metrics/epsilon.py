@@ -250,9 +250,9 @@ def one_run_epsilon(
 
 
 def one_sided_coins(is_member: npt.ArrayLike) -> str:
-    """Return why there is no bound if all coins fell on one side, or an empty string otherwise.
+    """Return why there is no bound if all coins have the same outcome; otherwise, an empty string.
 
-    A handful of fair coins can fall on one side: eight do once in 128 audits. Check this before
+    Eight fair coins have the same outcome in one of 128 audits. Check this before
     :func:`one_run_epsilon`, which raises an error in this case.
 
     Args:
