@@ -22,7 +22,7 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting, plus
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Cluster, HoldsOut, KeepsModels
-from fedaudit.fl.hooks import Defense, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
@@ -175,7 +175,7 @@ def bits(rounds: Iterable[Round]) -> list[object]:
     return found
 
 
-def test_every_algorithm_has_settings_here_and_a_wrong_value_of_each() -> None:
+def test_every_algorithm_has_valid_and_invalid_test_settings() -> None:
     assert SETTINGS.keys() == REFUSED.keys() == ALGORITHMS.keys()
     for name, make in ALGORITHMS.items():
         own = signature(make).parameters.keys() - {"task"}
@@ -183,7 +183,7 @@ def test_every_algorithm_has_settings_here_and_a_wrong_value_of_each() -> None:
 
 
 @every_algorithm
-def test_clients_shares_decide_how_far_their_uploads_go(name: str) -> None:
+def test_aggregation_depends_on_client_weights(name: str) -> None:
     algorithm, (first, _) = made(name), run_of(name)
     server = algorithm.start(seed_for(3, "initial model"))
     least, *_, most = sorted(first.weights, key=lambda client: first.weights[client])
@@ -197,14 +197,14 @@ def test_clients_shares_decide_how_far_their_uploads_go(name: str) -> None:
 
 
 @every_algorithm
-def test_it_says_where_it_is_from_and_where_it_departs_from_that(name: str) -> None:
+def test_docstrings_state_source_and_differences(name: str) -> None:
     texts = [getdoc(ALGORITHMS[name]) or "", getdoc(type(made(name))) or ""]
     assert all("Source:" in text for text in texts)
     assert any("Differs:" in text for text in texts) is (name not in FAITHFUL)
 
 
 @every_algorithm
-def test_it_is_a_frozen_value_that_states_itself_alike_each_time(name: str) -> None:
+def test_algorithms_are_frozen_and_have_a_canonical_repr(name: str) -> None:
     algorithm = made(name)
     assert isinstance(algorithm, Algorithm)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -216,23 +216,21 @@ def test_it_is_a_frozen_value_that_states_itself_alike_each_time(name: str) -> N
     ("name", "setting", "value"),
     [(name, each, one) for name, wrong in REFUSED.items() for each in wrong for one in wrong[each]],
 )
-def test_a_wrong_setting_is_refused_before_anything_is_trained(
-    name: str, setting: str, value: Setting
-) -> None:
+def test_invalid_settings_raise_before_training(name: str, setting: str, value: Setting) -> None:
     with pytest.raises(BadInput) as refusal:
         made(name, **{setting: value})
     assert str(value) in str(refusal.value)
 
 
 @every_algorithm
-def test_a_setting_that_it_does_not_have_is_refused_by_its_name(name: str) -> None:
+def test_an_unknown_setting_raises_with_its_name(name: str) -> None:
     check_options("algorithm", name, ALGORITHMS[name], dict(SETTINGS[name]))
     with pytest.raises(BadInput, match="no_such_setting"):
         check_options("algorithm", name, ALGORITHMS[name], {**SETTINGS[name], "no_such_setting": 1})
 
 
 @every_algorithm
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(name: str) -> None:
+def test_a_run_depends_only_on_its_seed(name: str) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     assert bits(run(name)) == bits(run_of(name))
@@ -241,7 +239,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(name: str) ->
 
 
 @every_algorithm
-def test_the_order_in_which_clients_are_given_changes_no_bit(name: str) -> None:
+def test_results_do_not_depend_on_client_order(name: str) -> None:
     assert bits(run(name, clients=dict(reversed(DATA.items())))) == bits(run_of(name))
 
 
@@ -253,14 +251,14 @@ def crew() -> Iterator[Engine]:
 
 @every_algorithm
 @pytest.mark.slow
-def test_two_workers_give_the_bits_of_one(name: str, crew: Engine) -> None:
+def test_two_workers_give_identical_results(name: str, crew: Engine) -> None:
     assert bits(run(name, engine=crew)) == bits(run_of(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 @every_algorithm
-def test_a_run_that_was_killed_goes_on_to_the_bit(
+def test_an_interrupted_run_resumes_with_identical_results(
     name: str, participation: float, tmp_path: Path
 ) -> None:
     def begun(checkpoint: Path | None) -> Iterator[Round]:
@@ -281,7 +279,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(
 
 
 @every_algorithm
-def test_clients_samples_are_left_as_they_are(name: str) -> None:
+def test_training_does_not_modify_client_data(name: str) -> None:
     before = {client: data.features.clone() for client, data in DATA.items()}
     run(name)
     for client, features in before.items():
@@ -289,7 +287,7 @@ def test_clients_samples_are_left_as_they_are(name: str) -> None:
 
 
 @every_algorithm
-def test_a_first_upload_says_nothing_of_the_other_clients_samples(name: str) -> None:
+def test_a_first_upload_does_not_depend_on_other_clients_data(name: str) -> None:
     others = {0: DATA[0], 1: DATA[2], 2: DATA[1]}
     (first,) = run(name, rounds=1, clients=others)
     ours, theirs = first.uploads[0], run_of(name)[0].uploads[0]
@@ -299,7 +297,7 @@ def test_a_first_upload_says_nothing_of_the_other_clients_samples(name: str) -> 
 
 
 @every_algorithm
-def test_an_upload_is_of_the_stated_kind_and_of_the_form_of_what_was_sent(name: str) -> None:
+def test_uploads_have_the_declared_type_and_shapes(name: str) -> None:
     for round in run_of(name):
         assert sum(round.weights.values()) == pytest.approx(1)
         for client, upload in round.uploads.items():
@@ -327,7 +325,7 @@ def trained_on(name: str, client: ClientId, seed: int = 3) -> Samples:
 
 
 @every_algorithm
-def test_what_is_exposed_follows_from_what_was_sent_and_sent_back(name: str) -> None:
+def test_exposed_models_follow_from_sent_model_and_upload(name: str) -> None:
     algorithm = made(name)
     for round in run_of(name):
         assert tuple(round.exposed) == round.answered == tuple(round.uploads)
@@ -345,7 +343,7 @@ def test_what_is_exposed_follows_from_what_was_sent_and_sent_back(name: str) -> 
 
 
 @every_algorithm
-def test_models_of_the_server_and_of_clients_have_names_that_go_together(name: str) -> None:
+def test_server_and_client_model_names_are_consistent(name: str) -> None:
     algorithm = made(name)
     for round in run_of(name):
         assert all(
@@ -361,7 +359,7 @@ def test_models_of_the_server_and_of_clients_have_names_that_go_together(name: s
 
 @pytest.mark.parametrize("view", VIEWS)
 @every_algorithm
-def test_a_view_deletes_or_is_refused_and_changes_nothing(name: str, view: str) -> None:
+def test_a_view_hides_data_without_changing_the_run(name: str, view: str) -> None:
     whole = run_of(name)
     before = bits(whole)
     try:
@@ -387,9 +385,7 @@ PROBE = Samples.joined(DATA[0], samples(6, 9, PUBLIC_CLASSES, CLASSES - PUBLIC_C
 
 @pytest.mark.parametrize("view", VIEWS)
 @every_algorithm
-def test_each_view_measures_what_it_shows_and_refuses_the_rest_by_name(
-    name: str, view: str
-) -> None:
+def test_views_refuse_signals_that_they_do_not_show(name: str, view: str) -> None:
     algorithm = made(name)
     shown = OF_OUTPUTS if view == "final" else OF_OUTPUTS + OF_UPDATES
     if isinstance(algorithm, KeepsModels):
@@ -409,7 +405,7 @@ def test_each_view_measures_what_it_shows_and_refuses_the_rest_by_name(
 
 
 @every_algorithm
-def test_equal_uploads_average_to_what_one_of_them_comes_to(name: str) -> None:
+def test_equal_uploads_aggregate_as_a_single_one(name: str) -> None:
     algorithm = made(name)
     state = algorithm.start(3)
     upload = run_of(name)[0].uploads[0]
@@ -422,7 +418,7 @@ def test_equal_uploads_average_to_what_one_of_them_comes_to(name: str) -> None:
 
 
 @every_algorithm
-def test_the_order_in_which_uploads_arrive_changes_no_bit(name: str) -> None:
+def test_aggregation_does_not_depend_on_upload_order(name: str) -> None:
     algorithm, first = made(name), run_of(name)[0]
     state = algorithm.start(3)
     one, other = (
@@ -450,7 +446,7 @@ def test_a_client_without_samples_is_refused(name: str) -> None:
 
 
 @every_algorithm
-def test_clients_that_are_not_asked_stay_as_they_were(name: str) -> None:
+def test_clients_that_do_not_participate_keep_their_state(name: str) -> None:
     rounds = run(name, rounds=5, participation=0.6)
     assert {client for round in rounds for client in round.asked} == set(DATA)
     for last, round in zip([None, *rounds], rounds, strict=False):
@@ -472,16 +468,16 @@ class Watching(Defense):
     def __init__(self) -> None:
         self.calls = torch.zeros(2, dtype=torch.int64)
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         self.calls = self.calls + torch.tensor([1, 0])
         return data.take(slice(0, KEPT))
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         self.calls = self.calls + torch.tensor([0, 1])
         return batch
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        turn.note("calls", self.calls)
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        context.note("calls", self.calls)
         zeros = {name: torch.zeros_like(value) for name, value in upload.values.items()}
         return dataclasses.replace(upload, values=zeros)
 
@@ -496,7 +492,7 @@ KEPT = 8
 
 
 @every_algorithm
-def test_a_defense_stands_before_a_clients_samples_and_behind_its_upload(name: str) -> None:
+def test_defenses_transform_the_samples_and_the_upload(name: str) -> None:
     rounds = run(name, defenses={1: Watching()})
     (once, first), (still, second) = (round.facts[1]["calls"].tolist() for round in rounds)
     assert once == still == 1
@@ -508,7 +504,7 @@ def test_a_defense_stands_before_a_clients_samples_and_behind_its_upload(name: s
 
 
 @every_algorithm
-def test_a_defense_for_other_uploads_is_refused_by_its_name_and_the_algorithms(name: str) -> None:
+def test_a_defense_for_another_upload_type_raises(name: str) -> None:
     algorithm = made(name)
 
     class Elsewhere(Defense):
@@ -520,7 +516,7 @@ def test_a_defense_for_other_uploads_is_refused_by_its_name_and_the_algorithms(n
 
 
 @every_algorithm
-def test_a_workload_is_what_clients_do_to_their_samples(name: str) -> None:
+def test_the_workload_matches_the_samples_used_in_training(name: str) -> None:
     rounds = run_of(name)
     for client in DATA:
         own = trained_on(name, client)

@@ -206,7 +206,10 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"mechanism.name": "bitwise-rr", "mechanism.options.epsilon": 0.0}, "epsilon"),
         ({"mechanism.name": "bitwise-rr"}, "needs epsilon"),
         ({"records.features": "nothing"}, "no extractor named 'nothing'.*efficientnet-lite0"),
-        ({"records.features": "tests.games.test_games:no_rows"}, "one row of features a sample"),
+        (
+            {"records.features": "tests.games.test_games:no_rows"},
+            "one row of features for each",
+        ),
         ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
         ({"records.features": "no.such:thing"}, "cannot import"),
         ({"records.clients": 10**6}, "training records, which are not enough"),
@@ -247,7 +250,7 @@ def test_a_point_that_cannot_be_is_refused_before_any_is_played(
 
 
 def test_what_tells_points_apart_cannot_be_overridden(file: Path) -> None:
-    with pytest.raises(BadInput, match=r"tells points of .* apart"):
+    with pytest.raises(BadInput, match=r"distinguishes the points of"):
         read_points(file, {"mechanism.options.nominal_epsilon": 5.0})
 
 

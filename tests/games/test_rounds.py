@@ -263,7 +263,7 @@ def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -
         ({"rounds.defense": "cofedmid"}, "is for a coalition"),
         ({"rounds.others": "kind"}, "honest"),
         ({"rounds.averaged": 0}, "averaged"),
-        ({"mechanism.name": "bitwise-rr"}, "rounds.play to"),
+        ({"mechanism.name": "bitwise-rr"}, "set rounds.play"),
         ({"rounds.play": "signs"}, "no other setting of rounds"),
         ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
     ],

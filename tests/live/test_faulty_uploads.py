@@ -211,7 +211,7 @@ def test_two_uploads_of_one_client_leave_it_out_by_number(
     assert same(tmp_path, expected)
 
 
-@pytest.mark.parametrize("when", ["beside", "after"])
+@pytest.mark.parametrize("when", ["background", "after"])
 @pytest.mark.parametrize("fault", ["nan", "large"])
 def test_whenever_rounds_are_measured_one_faulty_upload_costs_no_other(
     when: Any, fault: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path

@@ -113,9 +113,7 @@ def test_a_pack_is_sound_and_is_what_its_manifest_says(original: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pack.zip", "pack.tar.gz", "PACK.HTML", "pack.json"])
-def test_a_name_of_a_file_is_refused_for_the_folder_of_a_pack(
-    name: str, original: Path, tmp_path: Path
-) -> None:
+def test_a_file_name_as_pack_folder_raises(name: str, original: Path, tmp_path: Path) -> None:
     run = original.parent
     said = r"a pack is a folder, and .* is the name of a file; .*, such as pack, and compress"
     with pytest.raises(BadInput, match=rf"(?i:{said})"):
@@ -129,14 +127,14 @@ def test_a_folder_may_have_dots_in_its_name(original: Path, tmp_path: Path) -> N
     assert (tmp_path / "v1.2" / "manifest.json").is_file()
 
 
-def test_a_pack_names_no_sample_and_what_was_not_tested(original: Path) -> None:
+def test_a_pack_lists_no_samples_and_lists_untested_topics(original: Path) -> None:
     packed = json.loads((original / "record.json").read_text())
     assert not packed.keys() & {"exposed", "histograms"}
     assert manifest(original).suppressed["exposed"] > 0
     assert manifest(original).untested
 
 
-def test_the_same_record_and_policy_make_the_same_pack(original: Path, tmp_path: Path) -> None:
+def test_packing_is_deterministic(original: Path, tmp_path: Path) -> None:
     source = original.parent
     write_pack(source / "record.json", source / "policy.toml", tmp_path / "again")
     for path in original.iterdir():
@@ -145,7 +143,7 @@ def test_the_same_record_and_policy_make_the_same_pack(original: Path, tmp_path:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_changed_byte_is_found_and_its_file_is_named(pack: Path, data: st.DataObject) -> None:
+def test_verify_reports_the_file_of_any_changed_byte(pack: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(path.name for path in pack.iterdir())))
     kept = (pack / name).read_bytes()
     place = data.draw(st.integers(0, len(kept) - 1))
@@ -182,12 +180,14 @@ def pipe(path: Path) -> None:
     ],
     ids=["missing", "cut", "longer", "empty", "folder", "pipe", "link"],
 )
-def test_what_became_of_a_file_is_named(pack: Path, name: str, change: Change, said: str) -> None:
+def test_verify_reports_missing_or_replaced_files(
+    pack: Path, name: str, change: Change, said: str
+) -> None:
     change(pack / name)
     assert f"{name} {said}" in wrong(pack)
 
 
-def test_a_file_that_does_not_belong_there_is_named(pack: Path) -> None:
+def test_verify_reports_files_not_in_the_manifest(pack: Path) -> None:
     (pack / "samples.npz").write_bytes(b"x")
     (pack / "more").mkdir()
     (pack / ".hidden").write_bytes(b"x")
@@ -199,7 +199,7 @@ def test_a_file_that_does_not_belong_there_is_named(pack: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["../record.json", "/etc/passwd", "a/b", "..", "x\\y", "", "\x1b[2J", "record.json\n"]
 )
-def test_a_manifest_that_names_files_elsewhere_is_refused_and_they_are_never_opened(
+def test_verify_never_opens_files_outside_the_pack(
     pack: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [one.model_dump() for one in manifest(pack).files]
@@ -216,7 +216,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused_and_they_are_never_ope
     assert all(Path(path).parent == pack.resolve() for path in opened)
 
 
-def test_a_manifest_without_or_with_twice_or_with_foreign_files_is_named(pack: Path) -> None:
+def test_verify_reports_missing_duplicate_and_unknown_manifest_entries(pack: Path) -> None:
     files = manifest(pack).files
     rewritten(pack, files=files[1:])
     assert f"does not name {files[0].name}" in wrong(pack)
@@ -226,7 +226,7 @@ def test_a_manifest_without_or_with_twice_or_with_foreign_files_is_named(pack: P
     assert "names other.txt, which no pack has" in wrong(pack)
 
 
-def test_a_verdict_that_is_not_the_policys_is_found_though_all_hashes_fit(pack: Path) -> None:
+def test_verify_detects_a_changed_policy_with_valid_hashes(pack: Path) -> None:
     text = (pack / "policy.toml").read_text()
     (pack / "policy.toml").write_text(text.replace("auc = 0.6", "auc = 0.49"))
     resealed(pack)
@@ -235,7 +235,7 @@ def test_a_verdict_that_is_not_the_policys_is_found_though_all_hashes_fit(pack: 
     assert "manifest.json has another outcome than record and policy" in said
 
 
-def test_a_figure_that_was_made_nicer_is_found_though_all_hashes_fit(pack: Path) -> None:
+def test_verify_detects_a_changed_estimate_with_valid_hashes(pack: Path) -> None:
     packed = json.loads((pack / "record.json").read_text())
     first = packed["estimates"][0]
     first.get("figures", [first])[0]["high"] = 0.51
@@ -245,16 +245,14 @@ def test_a_figure_that_was_made_nicer_is_found_though_all_hashes_fit(pack: Path)
 
 
 @pytest.mark.parametrize("name", ["report.html", "gate.xml", "study.toml", "verdict.json"])
-def test_a_file_that_is_not_made_of_the_record_is_found_though_all_hashes_fit(
-    pack: Path, name: str
-) -> None:
+def test_verify_detects_changed_derived_files_with_valid_hashes(pack: Path, name: str) -> None:
     path = pack / name
     path.write_text(path.read_text(encoding="utf-8") + " ", encoding="utf-8")
     resealed(pack)
     assert f"{name} does not follow from record and policy" in wrong(pack)
 
 
-def test_samples_that_were_put_back_are_found_though_all_hashes_fit(pack: Path) -> None:
+def test_verify_detects_restored_samples_with_valid_hashes(pack: Path) -> None:
     packed = json.loads((pack / "record.json").read_text())
     whole = json.loads((pack.parent / "pack" / "record.json").read_text())
     packed["exposed"] = [e.model_dump() for e in record(strengths=(1.0,)).exposed[:1]]
@@ -277,16 +275,12 @@ def test_samples_that_were_put_back_are_found_though_all_hashes_fit(pack: Path) 
         ("policy_hash", "0" * 64),
     ],
 )
-def test_what_a_manifest_says_of_the_record_must_follow_from_it(
-    pack: Path, field: str, value: object
-) -> None:
+def test_manifest_fields_must_match_the_record(pack: Path, field: str, value: object) -> None:
     rewritten(pack, **{field: value})
     assert f"another {field.replace('_', ' ')}" in wrong(pack)
 
 
-def test_a_pack_that_was_replaced_as_a_whole_is_found_by_the_digest_alone(
-    pack: Path, tmp_path: Path
-) -> None:
+def test_only_the_digest_detects_a_replaced_pack(pack: Path, tmp_path: Path) -> None:
     digest = manifest(pack).digest
     (tmp_path / "other").mkdir()
     other = packed(found(auc(0.48, 0.51), bound(0.1)), tmp_path / "other")
@@ -296,7 +290,7 @@ def test_a_pack_that_was_replaced_as_a_whole_is_found_by_the_digest_alone(
         verify(pack, digest="abc")
 
 
-def test_a_manifest_of_something_else_is_a_problem_and_no_crash(pack: Path) -> None:
+def test_an_invalid_manifest_is_reported_without_a_crash(pack: Path) -> None:
     path = pack / "manifest.json"
     for text in ("{}", "[]", "null", "{", "[" * 10_000, '{"format": "fedaudit-pack"}', "\ud7ff"):
         path.write_text(text, encoding="utf-8")
@@ -307,7 +301,7 @@ def test_a_manifest_of_something_else_is_a_problem_and_no_crash(pack: Path) -> N
     assert "manifest.json " in wrong(pack)
 
 
-def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path) -> None:
+def test_packing_recomputes_the_content_hash_of_games(tmp_path: Path) -> None:
     true = played(point(right=55))
     games = true.model_copy(update={"content_hash": "ab" * 32})
     with pytest.raises(Damaged, match="does not match its content hash"):
@@ -321,7 +315,7 @@ def test_games_are_packed_with_a_content_hash_that_is_made_again(tmp_path: Path)
     assert "record.json does not match its content hash" in wrong(pack)
 
 
-def test_a_pack_goes_to_a_new_folder_only(original: Path, tmp_path: Path) -> None:
+def test_packing_requires_an_empty_folder(original: Path, tmp_path: Path) -> None:
     source = original.parent
     (tmp_path / "mine").write_text("x")
     with pytest.raises(BadInput, match="is not empty"):
@@ -331,7 +325,7 @@ def test_a_pack_goes_to_a_new_folder_only(original: Path, tmp_path: Path) -> Non
     assert (tmp_path / "mine").read_text() == "x"
 
 
-def test_a_pack_that_was_stopped_by_a_full_disk_is_made_by_the_same_command(
+def test_packing_can_be_repeated_after_a_full_disk(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = (original.parent / "record.json", original.parent / "policy.toml", tmp_path / "pack")
@@ -351,7 +345,7 @@ def test_a_pack_that_was_stopped_by_a_full_disk_is_made_by_the_same_command(
     assert verify(files[2]).problems == []
 
 
-def test_a_pack_that_was_killed_at_any_moment_is_made_by_the_same_command(
+def test_packing_can_be_repeated_after_being_killed(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = (original.parent / "record.json", original.parent / "policy.toml", tmp_path / "pack")
@@ -377,7 +371,7 @@ def test_a_pack_that_was_killed_at_any_moment_is_made_by_the_same_command(
     assert {path.name for path in files[2].iterdir()} == {*packing.FILES, "manifest.json"}
 
 
-def test_of_two_packs_at_once_into_one_folder_one_is_refused_and_none_is_lost(
+def test_concurrent_packing_into_one_folder_lets_one_process_succeed(
     original: Path, tmp_path: Path
 ) -> None:
     files = (original.parent / "record.json", original.parent / "policy.toml", tmp_path / "pack")
@@ -395,9 +389,7 @@ def test_of_two_packs_at_once_into_one_folder_one_is_refused_and_none_is_lost(
     assert manifest(files[2]).policy == made
 
 
-def test_a_folder_that_another_process_packs_into_is_left_alone(
-    original: Path, tmp_path: Path
-) -> None:
+def test_packing_into_a_locked_folder_raises(original: Path, tmp_path: Path) -> None:
     pack = tmp_path / "pack"
     pack.mkdir()
     with closing(Lock(pack)) as lock:
@@ -407,7 +399,7 @@ def test_a_folder_that_another_process_packs_into_is_left_alone(
 
 
 @pytest.mark.parametrize("beside", ["mine.txt", "manifest.json"])
-def test_what_was_cut_off_is_replaced_only_where_nothing_else_lies(
+def test_an_unfinished_pack_is_not_replaced_if_the_folder_has_other_files(
     beside: str, original: Path, tmp_path: Path
 ) -> None:
     pack = tmp_path / "pack"
@@ -418,7 +410,7 @@ def test_what_was_cut_off_is_replaced_only_where_nothing_else_lies(
     assert (pack / beside).read_text() == "mine"
 
 
-def test_what_would_change_the_verdict_is_not_suppressed_silently(tmp_path: Path) -> None:
+def test_suppression_that_changes_the_verdict_raises(tmp_path: Path) -> None:
     write_record(found(auc(0.48, 0.52, n_members=9)), tmp_path / "record.json")
     text = 'name = "x"\n[membership]\nauc = 0.6\ncontrasts = ["unseen"]'
     (tmp_path / "policy.toml").write_text(text)
@@ -430,7 +422,7 @@ def test_what_would_change_the_verdict_is_not_suppressed_silently(tmp_path: Path
     assert verify(files[2]).problems == []
 
 
-def test_a_hostile_record_is_packed_as_text(tmp_path: Path) -> None:
+def test_packing_escapes_markup_in_a_record(tmp_path: Path) -> None:
     bad = hostile()
     plain = bad.model_copy(update={"config": {"name": "<script>"}, "view": record().view})
     safe = json.loads(plain.model_dump_json().replace("\\u2028", "").replace("\\u202e", ""))
@@ -443,7 +435,7 @@ def test_a_hostile_record_is_packed_as_text(tmp_path: Path) -> None:
     assert "<script>document" not in (tmp_path / "pack" / "gate.xml").read_text()
 
 
-def test_the_commands_end_with_zero_where_a_pack_is_sound_and_one_where_not(
+def test_exit_codes_of_pack_and_verify(
     original: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -483,7 +475,7 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no o
 
 
 @needs_openssl
-def test_a_signed_pack_is_held_and_a_resigned_or_unsigned_one_is_not(
+def test_verify_accepts_only_the_signature_of_the_given_key(
     original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, out = original.parent, tmp_path / "pack"
@@ -513,7 +505,7 @@ def test_a_signed_pack_is_held_and_a_resigned_or_unsigned_one_is_not(
 
 
 @needs_openssl
-def test_a_key_that_signs_nothing_is_refused(
+def test_unusable_keys_and_signatures_are_refused(
     original: Path, pack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     private, public = keys(tmp_path, "mine")
@@ -546,7 +538,7 @@ def test_signatures_without_their_package_are_refused(
         verify(pack, signer=tmp_path / "key.pem")
 
 
-def test_a_report_of_somebody_else_is_not_sound_whatever_version_is_said_to_have_made_it(
+def test_verify_rejects_a_foreign_report_whatever_its_stated_version(
     pack: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (pack / "report.html").write_text("<script>alert(1)</script>")
@@ -562,7 +554,7 @@ def test_a_report_of_somebody_else_is_not_sound_whatever_version_is_said_to_have
     assert "not checked: report.html" in capsys.readouterr().out
 
 
-def test_a_pack_of_another_version_is_held_to_all_that_can_be_checked(pack: Path) -> None:
+def test_a_pack_of_another_version_is_checked_as_far_as_possible(pack: Path) -> None:
     rewritten(pack, made_with={**manifest(pack).made_with, "fedaudit": "0.0.9"})
     assert exit_code("verify", pack) == 4
     assert exit_code("verify", pack, "--other-version") == 0
@@ -570,7 +562,7 @@ def test_a_pack_of_another_version_is_held_to_all_that_can_be_checked(pack: Path
     assert exit_code("verify", pack, "--other-version") == 1
 
 
-def test_counts_of_what_was_suppressed_must_be_those_of_the_record(pack: Path) -> None:
+def test_suppressed_counts_must_match_the_record(pack: Path) -> None:
     counts = manifest(pack).suppressed
     rewritten(pack, suppressed={**counts, "findings": 3})
     assert "says that 3 findings were suppressed, and record.json has 0 of these" in wrong(pack)
@@ -578,7 +570,7 @@ def test_counts_of_what_was_suppressed_must_be_those_of_the_record(pack: Path) -
     assert "counts other parts as suppressed" in wrong(pack)
 
 
-def test_counts_that_the_packed_record_contradicts_are_found(tmp_path: Path) -> None:
+def test_verify_detects_suppressed_counts_that_contradict_the_record(tmp_path: Path) -> None:
     full = record(strengths=(0.1,), seeds=(1,), defenses=(("none", 1.0),))
     few = full.clients[0].model_copy(update={"class_counts": [991, 9]})
     pack = packed(full.model_copy(update={"clients": [few]}), tmp_path)
@@ -589,7 +581,7 @@ def test_counts_that_the_packed_record_contradicts_are_found(tmp_path: Path) -> 
     assert "0 clients were suppressed, and record.json has at least 1 of these" in said
 
 
-def test_counts_that_do_not_follow_from_the_record_are_named_as_not_checked(pack: Path) -> None:
+def test_verify_lists_unverifiable_suppressed_counts_as_unchecked(pack: Path) -> None:
     counts = manifest(pack).suppressed
     rewritten(pack, suppressed={**counts, "exposed": 0, "usage": 99})
     found = verify(pack)
@@ -598,7 +590,7 @@ def test_counts_that_do_not_follow_from_the_record_are_named_as_not_checked(pack
     assert any(f"how many of {listed} were suppressed" in said for said in found.unchecked)
 
 
-def test_where_a_record_was_made_is_named_as_not_checked(pack: Path) -> None:
+def test_verify_lists_the_environment_as_unchecked(pack: Path) -> None:
     packed = json.loads((pack / "record.json").read_text())
     packed["environment"] |= {"commit": "beef", "device": "a cluster", "started": "1999"}
     write_with_digest(packed, pack / "record.json")
@@ -608,14 +600,14 @@ def test_where_a_record_was_made_is_named_as_not_checked(pack: Path) -> None:
     assert "(commit beef; device a cluster; started 1999; versions fedaudit" in said
 
 
-def test_a_high_figure_cannot_be_called_suppressed(tmp_path: Path) -> None:
+def test_verify_rejects_suppression_of_large_groups(tmp_path: Path) -> None:
     gone = {"value": None, "low": None, "high": None}
     hidden = auc(0.8, 0.9, **gone, note="suppressed: fewer than 10 samples on a side")
     said = wrong(packed(found(hidden, bound(0.1)), tmp_path))
     assert "marks figures as suppressed that have 10 samples a side or more" in said
 
 
-def test_settings_that_no_recorder_writes_are_found(tmp_path: Path) -> None:
+def test_verify_detects_settings_that_recorders_never_write(tmp_path: Path) -> None:
     settings = {"name": "x", "recording": {"name": "x"}, "figures": {}}
     watched = found(auc(0.48, 0.52), bound(0.1), watched=True, config=settings)
     assert verify(packed(watched, tmp_path)).problems == []
@@ -625,13 +617,13 @@ def test_settings_that_no_recorder_writes_are_found(tmp_path: Path) -> None:
     assert "settings that no recorder writes: data, recording.epochs" in wrong(tmp_path / "other")
 
 
-def test_a_folder_that_was_never_a_pack_is_refused_and_gets_no_verdict(tmp_path: Path) -> None:
+def test_verify_raises_for_a_folder_without_manifest(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text("{}")
     with pytest.raises(BadInput, match=r"is not a pack: it has no manifest\.json"):
         verify(tmp_path)
 
 
-def test_a_clause_map_that_was_changed_is_found_however_the_pack_was_sealed(pack: Path) -> None:
+def test_verify_detects_a_changed_clause_map(pack: Path) -> None:
     path = pack / "clauses.json"
     text = path.read_text(encoding="utf-8")
     assert "AUC at most 0.520" in text

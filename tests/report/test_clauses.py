@@ -54,14 +54,14 @@ def asked(topic: str, of: Record) -> Answer:
     return row.answer(of)
 
 
-def test_a_flag_at_one_per_cent_is_right_as_bayes_says() -> None:
+def test_predictive_value_at_one_per_cent_fpr_follows_bayes_rule() -> None:
     # Of 1,000 asked about 500 are members: 100 and 5 are flagged. Of 10 members: 2 and 9.9.
     assert predictive_value(0.2, 0.01, 0.5) == pytest.approx(100 / 105)
     assert predictive_value(0.2, 0.01, 0.01) == pytest.approx(2 / 11.9)
     assert predictive_value(0.01, 0.01, 0.3) == pytest.approx(0.3)
 
 
-def test_the_chance_is_made_of_the_largest_upper_limit_and_rounded_up() -> None:
+def test_predictive_value_uses_the_largest_upper_limit_rounded_up() -> None:
     two = found(rate(0.2), rate(0.1, attack="fta-c", value=0.09))
     assert answers.flagged(two).text == (
         "At most 95.3% at a prior of 50% and 16.9% at a prior of 1%"
@@ -73,11 +73,11 @@ def test_the_chance_is_made_of_the_largest_upper_limit_and_rounded_up() -> None:
     )
 
 
-def test_without_a_rate_the_chance_is_not_tested() -> None:
+def test_without_a_tpr_the_predictive_value_is_not_tested() -> None:
     assert answers.flagged(found(auc(0.5, 0.6))).kind == "not tested"
 
 
-def test_a_rate_refused_for_want_of_samples_is_inconclusive_with_its_own_reason() -> None:
+def test_a_tpr_refused_for_few_samples_is_inconclusive() -> None:
     blank = {"value": None, "high": None, "method": ""}
     refused = [
         changed(
@@ -93,7 +93,7 @@ def test_a_rate_refused_for_want_of_samples_is_inconclusive_with_its_own_reason(
     assert said.more == "TPR at 1% FPR: 2 figures not given. More non-members are needed."
 
 
-def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited() -> None:
+def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
     two = found(auc(0.4, 0.6), auc(0.4, 0.6, seed=2, n_members=480, n_nonmembers=510))
     said = answers.conclusion(two)
     assert said.text == verdict(two).headline + "."
@@ -114,7 +114,7 @@ def test_the_first_row_is_the_verdict_of_the_first_screen_and_what_was_audited()
         ("malicious server", played()),
     ],
 )
-def test_an_answer_has_the_numbers_of_the_first_screen(topic: str, of: Record) -> None:
+def test_answers_repeat_the_numbers_of_the_summary(topic: str, of: Record) -> None:
     said = asked(topic, of)
     topics = {"membership of a record": "membership", "client of a record": "sources"}
     assert said.kind == "figure"
@@ -124,7 +124,7 @@ def test_an_answer_has_the_numbers_of_the_first_screen(topic: str, of: Record) -
     )
 
 
-def test_the_limit_of_a_mean_does_not_hide_a_worse_model() -> None:
+def test_the_bound_is_of_the_worst_run_not_of_the_mean() -> None:
     mean = auc(0.45, 0.577, seed=None)
     runs = [auc(0.4, 0.56), auc(0.5, 0.657, seed=2, contrast="other_client")]
     said = answers.bound_on_success(found(mean, *runs))
@@ -136,7 +136,7 @@ def test_the_limit_of_a_mean_does_not_hide_a_worse_model() -> None:
     )
 
 
-def test_the_worst_audited_client_counts_where_there_is_a_mean_over_them() -> None:
+def test_the_bound_is_of_the_worst_client_not_of_the_mean() -> None:
     targets = [auc(0.4, 0.56), auc(0.5, 0.64, target=3)]
     said = answers.bound_on_success(found(auc(0.45, 0.58, target=None), *targets)).text
     assert "0.640 with 95% confidence (" in said
@@ -151,7 +151,7 @@ def test_a_mean_alone_is_not_called_the_worst_of_its_models() -> None:
     assert "Without such a limit, in part or whole: fedmia-2" in said.more
 
 
-def test_checks_are_counted_by_kind_and_those_not_run_are_named() -> None:
+def test_controls_are_counted_by_kind_and_missing_ones_are_listed() -> None:
     ran = [control("permuted members"), control("permuted members"), control("untrained model")]
     said = answers.controls(found(auc(0.4, 0.6), controls=[*ran, control("planted leak", None)]))
     assert said.text == "3 of 4 controls hold, 1 without a result"
@@ -165,7 +165,7 @@ def test_the_strongest_attack_with_reference_models_is_named() -> None:
     assert said.text == "Yes: largest AUC 0.500 (95% interval 0.400–0.600), rmia"
 
 
-def test_the_bound_is_the_largest_upper_limit_and_not_that_of_the_largest_value() -> None:
+def test_the_bound_is_the_largest_upper_confidence_limit() -> None:
     two = found(auc(0.55, 0.60), auc(0.40, 0.65, attack="loss-series"))
     said = answers.bound_on_success(two)
     assert (said.kind, said.text) == (
@@ -180,7 +180,7 @@ def test_an_upper_limit_is_never_rounded_down() -> None:
     assert answers.bound_on_success(found(auc(0.4, 0.58))).text.startswith("AUC at most 0.580 ")
 
 
-def test_attacks_without_a_limit_are_named_beside_the_bound() -> None:
+def test_attacks_without_an_upper_limit_are_listed_with_the_bound() -> None:
     odd = auc(0.3, 0.9, attack="odd", method="mean of 3 seeds, lowest and highest")
     blank = auc(0.3, 0.9, attack="blank", value=None, low=None, high=None)
     one = found(auc(0.4, 0.6), odd, blank)
@@ -191,25 +191,25 @@ def test_attacks_without_a_limit_are_named_beside_the_bound() -> None:
     assert "Without such a limit, in part or whole: odd, blank and ami." in said.more
 
 
-def test_the_released_model_was_tested_only_where_the_view_is_of_it() -> None:
+def test_the_released_model_counts_as_tested_only_in_the_final_view() -> None:
     alone = "The released model alone was not tested."
     assert alone in answers.caveats(found(auc(0.4, 0.6)))
     assert alone not in answers.caveats(found(auc(0.4, 0.6, view="final")))
 
 
 @pytest.mark.parametrize(("attack", "kind"), [("rmia-series", "figure"), ("loss", "not tested")])
-def test_only_rmia_and_lira_compare_with_reference_models(attack: str, kind: str) -> None:
+def test_only_rmia_and_lira_use_reference_models(attack: str, kind: str) -> None:
     assert answers.references(found(auc(0.4, 0.6, attack=attack))).kind == kind
 
 
-def test_attribution_has_the_success_and_what_label_distributions_explain() -> None:
+def test_source_inference_is_reported_with_the_label_baseline() -> None:
     said = asked("client of a record", with_sources(source(right=60)))  # of 120, ten clients
     assert said.text.startswith("Attack success rate: 50.0% (above guessing (10.0%)")
     assert "label distributions alone 20.0%" in said.text
     assert asked("client of a record", found(auc(0.4, 0.6))).kind == "not tested"
 
 
-def test_a_defense_is_compared_only_where_the_record_has_both() -> None:
+def test_defenses_are_compared_only_with_an_undefended_run() -> None:
     both = answers.defenses(record(details=False))
     assert both.kind == "figure"
     assert [line.split(":")[0] for line in both.more.splitlines()] == ["no defense", "cofedmid"]
@@ -219,7 +219,7 @@ def test_a_defense_is_compared_only_where_the_record_has_both() -> None:
     assert "fedaudit compare" in alone.more
 
 
-def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
+def test_a_claimed_epsilon_is_stated_with_unit_adjacency_and_delta() -> None:
     given = epsilon(FORMAL_EPSILON, 8.0, note="unit: one sample, in 20 steps")
     said = answers.claimed_epsilon(found(auc(0.4, 0.6), given))
     assert said.text == "ε 8.000 (proven; against an adversary that sees every upload)"
@@ -235,7 +235,7 @@ def test_an_epsilon_has_unit_adjacency_and_delta() -> None:
     )
 
 
-def test_without_noise_nothing_is_claimed_and_the_reason_is_told() -> None:
+def test_without_noise_no_epsilon_is_claimed() -> None:
     none = epsilon(FORMAL_EPSILON, None, note="without noise there is no guarantee")
     said = answers.claimed_epsilon(found(auc(0.4, 0.6), none))
     assert said.kind == "not stated"
@@ -249,7 +249,7 @@ def test_without_noise_nothing_is_claimed_and_the_reason_is_told() -> None:
         (2.1, "2.000 claimed is refuted"),
     ],
 )
-def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) -> None:
+def test_the_empirical_epsilon_is_compared_with_the_claim(measured: float, ends: str) -> None:
     claim = epsilon(CLAIMED_CLIENT_EPSILON, 2.0)
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
     of = found(bound(0.4), coins, claim)
@@ -269,7 +269,7 @@ def test_a_measured_bound_is_held_against_the_claim(measured: float, ends: str) 
     )
 
 
-def test_a_bound_that_assumes_a_mechanism_refutes_only_under_it() -> None:
+def test_a_gaussian_bound_refutes_a_claim_only_under_its_assumption() -> None:
     gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 3.0, method="mean-only Gaussian 95%")
     one = found(gauss, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
     (bounds,) = shown_bounds(one)
@@ -287,13 +287,13 @@ def test_a_refuted_claim_is_shown_although_its_control_failed() -> None:
     assert "at least 3.000" not in verdict(blind).headline
 
 
-def test_a_claim_under_another_defense_is_no_claim_here() -> None:
+def test_a_claim_of_another_defense_is_not_compared() -> None:
     coins = epsilon(CLIENT_EPSILON, 3.0, method="one run 95%")
     other = found(coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0, defense="client-dp"))
     assert "refuted" not in answers.measured_epsilon(other).more + verdict(other).headline
 
 
-def test_games_answer_for_a_server_that_tampers() -> None:
+def test_games_answer_the_malicious_server_clause() -> None:
     games = played(point(right=60))
     said = asked("malicious server", games)
     assert "60.0%" in said.text
@@ -305,7 +305,7 @@ def test_games_answer_for_a_server_that_tampers() -> None:
     assert asked("malicious server", found(auc(0.4, 0.6))).kind == "not tested"
 
 
-def test_what_is_in_no_record_is_not_stated_and_not_made_up() -> None:
+def test_details_missing_in_the_record_are_not_stated() -> None:
     plain = record(details=False)
     samples = sum(row.samples for row in plain.clients)
     assert answers.parameters(plain).kind == "not stated"
@@ -313,7 +313,7 @@ def test_what_is_in_no_record_is_not_stated_and_not_made_up() -> None:
     assert answers.tester(plain).text == ("Date: 2026-11-21; tester and role: not stated")
 
 
-def test_parameters_stand_beside_the_training_samples() -> None:
+def test_the_parameter_count_is_given_per_training_sample() -> None:
     plain = record(details=False)
     samples = sum(row.samples for row in plain.clients)
     said = answers.parameters(changed(plain, parameters=2 * samples))
@@ -325,12 +325,12 @@ def test_parameters_stand_beside_the_training_samples() -> None:
     assert answers.parameters(alone).text == "1 trained parameter"
 
 
-def test_a_measured_epsilon_of_people_says_so() -> None:
+def test_a_person_level_epsilon_is_labelled() -> None:
     one = changed(epsilon("epsilon", 0.5, attack="rmia"), unit="person")
     assert "for one person" in answers.measured_epsilon(found(one)).text
 
 
-def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
+def test_residual_risk_is_given_by_upper_confidence_limits() -> None:
     said = answers.residual(found(auc(0.4, 0.6), rate(0.2)))
     assert said.text == (
         "An attack ranks a member above a non-member in at most 60.0% of pairs (fedmia-2 v. "
@@ -339,7 +339,7 @@ def test_the_risk_that_remains_is_told_by_upper_limits() -> None:
     )
 
 
-def test_a_limit_that_bounds_nothing_is_not_stated() -> None:
+def test_trivial_upper_limits_are_left_out() -> None:
     certain = found(auc(0.4, 1.0), rate(0.2))
     assert answers.residual(certain).text.startswith("At 1% false alarms at most 20.0% of members")
     games = played(NONE, point(right=60), point("ome", right=100))
@@ -350,14 +350,14 @@ def test_a_limit_that_bounds_nothing_is_not_stated() -> None:
 
 
 @pytest.mark.parametrize("kind", ["planted leak", "blind classifier"])
-def test_no_upper_limit_is_stated_where_a_control_failed(kind: str) -> None:
+def test_a_failed_control_suppresses_upper_limits(kind: str) -> None:
     failed = found(auc(0.4, 0.6), rate(0.2), controls=[control(kind, passed=False)])
     for answer in (answers.bound_on_success, answers.flagged):
         assert answer(failed).kind == "inconclusive"
     assert answers.residual(failed).text == "No upper limit of a risk is known"
 
 
-def test_a_record_of_a_flaw_answers_no_question_about_leakage() -> None:
+def test_a_flawed_evaluation_answers_no_leakage_clause() -> None:
     flawed = record(details=False, evaluation="redraw")
     topics = ("membership of a record", "bound on attack success", "certainty of a flagged record")
     assert {asked(topic, flawed).kind for topic in (*topics, "measured epsilon")} == {"not tested"}
@@ -397,7 +397,7 @@ def test_only_clauses_that_could_be_checked_are_quoted() -> None:
     }
 
 
-def test_names_from_outside_are_shortened_and_cannot_end_an_element() -> None:
+def test_names_in_records_are_shortened_and_escaped() -> None:
     text = clauses_json(hostile())
     text.encode("utf-8")
     assert "x" * 1000 not in text
@@ -412,9 +412,7 @@ def test_names_from_outside_are_shortened_and_cannot_end_an_element() -> None:
         (2.5, "epsilon at least 2.500; 2.000 claimed is refuted"),
     ],
 )
-def test_the_verdict_names_what_canary_clients_measured_beside_the_claim(
-    measured: float, said: str
-) -> None:
+def test_the_verdict_compares_the_canary_bound_with_the_claim(measured: float, said: str) -> None:
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
     one = found(auc(0.4, 0.6), coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
     assert verdict(one).headline.endswith(f"Of one client's whole contribution: {said}")
@@ -434,7 +432,7 @@ def test_a_comparison_has_claimed_and_measured_epsilons_row_by_row() -> None:
     assert epsilon_comparison(compared([second, second]), [second, second]) is None
 
 
-def test_the_claim_without_canaries_is_the_one_of_what_is_deployed() -> None:
+def test_the_claim_without_canaries_is_given_as_deployed() -> None:
     alone = epsilon("claimed_client_epsilon_without_canaries", 3.0)
     one = found(auc(0.4, 0.6), epsilon(CLAIMED_CLIENT_EPSILON, 2.0), alone)
     claimed = answers.claimed_epsilon(one).text
@@ -445,7 +443,7 @@ def test_the_claim_without_canaries_is_the_one_of_what_is_deployed() -> None:
     assert "2.000 claimed (without canary clients, as deployed, 3.000) is not refuted" in risk
 
 
-def test_a_limit_that_some_models_lack_is_not_called_the_worst_of_all() -> None:
+def test_a_partly_missing_limit_is_attributed_to_its_seed() -> None:
     given = [auc(0.4, 0.6), auc(0.4, 0.55, seed=2)]
     rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
     one = found(*given, *rates)
@@ -453,7 +451,7 @@ def test_a_limit_that_some_models_lack_is_not_called_the_worst_of_all() -> None:
     assert "in part or whole: fedmia-2" in answers.flagged(one).more
 
 
-def test_a_bound_that_is_all_a_test_can_show_says_so() -> None:
+def test_a_bound_at_the_ceiling_of_its_test_is_labelled() -> None:
     one = epsilon("secure_sum_epsilon", 3.984, ceiling=3.984, method="counted 95%")
     record = found(auc(0.4, 0.6), one)
     most = "epsilon at least 3.984, the most this test can show"
@@ -463,13 +461,13 @@ def test_a_bound_that_is_all_a_test_can_show_says_so() -> None:
     assert "the most" not in answers.one_sum(lower).text
 
 
-def test_what_is_not_asked_of_people_deletion_sums_and_malice_is_not_tested() -> None:
+def test_person_deletion_sum_and_malice_clauses_default_to_not_tested() -> None:
     plain = record(details=False)
     for topic in ("people with several records", "deletion", "one round’s sum", "malicious client"):
         assert asked(topic, plain).kind == "not tested"
 
 
-def test_an_audit_of_people_says_so_and_that_a_samples_epsilon_is_not_theirs() -> None:
+def test_a_person_audit_claims_no_sample_level_epsilon() -> None:
     person = changed(auc(0.6, 0.8), unit="person")
     one = found(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
     said = asked("people with several records", one)
@@ -478,7 +476,7 @@ def test_an_audit_of_people_says_so_and_that_a_samples_epsilon_is_not_theirs() -
     assert "none is stated for a person" in said.more
 
 
-def test_deletion_is_answered_of_the_model_after_it() -> None:
+def test_the_deletion_clause_uses_the_model_after_unlearning() -> None:
     kept = unpacked() / "unlearning-location30"
     gone, there = (
         read_record(kept / f"unlearning-location30-{name}.json") for name in ("retrain", "nothing")

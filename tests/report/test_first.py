@@ -32,7 +32,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("kind", RECORDS)
-def test_nothing_longer_than_three_lines_stands_above_the_first_picture(kind: str) -> None:
+def test_paragraphs_above_the_first_chart_have_at_most_three_lines(kind: str) -> None:
     page = report_html(RECORDS[kind])
     above = page[page.index("<main") : page.index('class="forest ')]
     for paragraph in re.findall(r"<(?:p|h1|h2)[^>]*>(.*?)</(?:p|h1|h2)>", above, re.DOTALL):
@@ -40,13 +40,13 @@ def test_nothing_longer_than_three_lines_stands_above_the_first_picture(kind: st
 
 
 @pytest.mark.parametrize("kind", RECORDS)
-def test_all_that_follows_the_first_screen_is_folded(kind: str) -> None:
+def test_sections_after_the_summary_are_collapsed(kind: str) -> None:
     page = report_html(RECORDS[kind])
     sections = re.findall(r'<section id="([\w-]+)"[^>]*>(<details class="part">)?', page)
     assert [name for name, fold in sections if not fold] == ["verdict"]
 
 
-def test_picture_and_number_hold_the_figure_of_the_verdict() -> None:
+def test_summary_chart_and_tiles_show_the_estimate_of_the_verdict() -> None:
     whole = record()
     said = verdict(whole)
     first = first_screen(whole, said)
@@ -60,7 +60,7 @@ def test_picture_and_number_hold_the_figure_of_the_verdict() -> None:
     assert top.label in auc.detail
 
 
-def test_every_attack_has_a_row_with_its_limits_against_guessing() -> None:
+def test_every_attack_has_a_row_with_interval_and_chance_level() -> None:
     whole = record()
     forest = first_screen(whole, verdict(whole)).picture[0]
     assert forest.tracks[0].guess == 0.5
@@ -71,7 +71,7 @@ def test_every_attack_has_a_row_with_its_limits_against_guessing() -> None:
     assert len({mark.look for mark in marks}) == 2, "defended rows stand beside"
 
 
-def test_sources_stand_beside_one_baseline_that_tile_picture_and_sentence_share() -> None:
+def test_source_inference_uses_one_label_baseline_in_tile_chart_and_text() -> None:
     whole = RECORDS["sources"]
     first = first_screen(whole, verdict(whole))
     (forest,) = first.picture
@@ -84,7 +84,7 @@ def test_sources_stand_beside_one_baseline_that_tile_picture_and_sentence_share(
     assert "baseline" not in str(first)
 
 
-def test_badge_headline_and_numbers_of_several_topics_have_one_word_for_the_leak() -> None:
+def test_badge_headline_and_tiles_use_the_same_leak_size() -> None:
     whole = with_sources(source(), source(seed=2), membership=True)
     said = verdict(whole)
     assert len({status for _, status in said.topics}) == 2, "the topics leak differently"
@@ -97,7 +97,7 @@ def test_badge_headline_and_numbers_of_several_topics_have_one_word_for_the_leak
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", ["", "#11111111"])
-def test_a_digest_behind_a_users_own_attack_shows_only_where_it_tells_names_apart(
+def test_the_digest_of_a_custom_attack_is_shown_only_if_names_are_ambiguous(
     other: str,
 ) -> None:
     text = record().model_dump_json().replace("fedmia-2", "my-attack#0a1b2c3d")
@@ -110,7 +110,7 @@ def test_a_digest_behind_a_users_own_attack_shows_only_where_it_tells_names_apar
     assert "my-attack#0a1b2c3d" in report_html(whole)
 
 
-def test_a_failed_control_is_told_and_comes_before_anything_else() -> None:
+def test_the_first_advice_is_about_a_failed_control() -> None:
     broken = [changed(c, passed=False) for c in record().controls[:1]]
     whole = changed(record(), controls=[*broken, *record().controls[1:]])
     first = first_screen(whole, verdict(whole))
@@ -118,14 +118,14 @@ def test_a_failed_control_is_told_and_comes_before_anything_else() -> None:
     assert first.next[0].startswith("Find out why the control failed")
 
 
-def test_figures_that_say_nothing_have_no_picture_and_no_number() -> None:
+def test_uninformative_estimates_have_no_chart_and_no_tile() -> None:
     flawed = record(evaluation="redraw", details=False)
     first = first_screen(flawed, verdict(flawed))
     assert (first.picture, first.numbers) == ((), ())
     assert 'class="forest ' not in report_html(flawed)
 
 
-def test_a_comparison_opens_with_its_best_trade_off() -> None:
+def test_a_comparison_starts_with_its_best_trade_off() -> None:
     records: list[Record] = [PLAIN, WEAK, STRONG]
     comparison = compared(records)
     best = must(best_tradeoff(comparison))
@@ -143,7 +143,7 @@ def test_a_comparison_opens_with_its_best_trade_off() -> None:
     assert said.headline in comparison_html(comparison, records)
 
 
-def test_nothing_is_said_of_defenses_where_nothing_leaks_undefended() -> None:
+def test_without_an_undefended_leak_defenses_are_not_judged() -> None:
     quiet = [
         record(strengths=(0.0,), details=False, defenses=((name, 0.0),))
         for name in ("none", "cofedmid")
@@ -159,7 +159,7 @@ def _of(comparison_of: list[Record]) -> First:
     return first_of_comparison(compared(comparison_of), comparison_of, verdicts)
 
 
-def test_sources_above_guessing_let_no_trade_off_of_membership_through() -> None:
+def test_a_source_leak_alone_gives_no_membership_trade_off() -> None:
     quiet = [
         with_sources(
             source(),
@@ -178,7 +178,7 @@ def test_sources_above_guessing_let_no_trade_off_of_membership_through() -> None
     assert said.picture == (), "the front of membership stands there, not sources"
 
 
-def test_a_fall_of_leakage_that_is_not_shown_is_no_best_trade_off() -> None:
+def test_an_insignificant_reduction_of_leakage_is_no_trade_off() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
     said = _of([plain, less])
@@ -191,7 +191,7 @@ def test_a_fall_of_leakage_that_is_not_shown_is_no_best_trade_off() -> None:
     assert said.numbers[0].tone == ""
 
 
-def test_a_row_that_takes_less_leakage_than_accuracy_is_no_best_trade_off() -> None:
+def test_a_defense_that_costs_more_accuracy_than_leakage_is_no_trade_off() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.005)
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.8}, reach=0.005, defense=noise(0.1))
     said = _of([plain, less])
@@ -208,15 +208,15 @@ def of_classes(name: str, accuracy: float, defense: Mapping[str, object] | None 
     return changed(whole, clients=[row])
 
 
-def test_a_model_that_lost_three_quarters_of_what_it_had_learned_is_no_best_trade_off() -> None:
+def test_losing_three_quarters_of_the_learned_accuracy_is_no_trade_off() -> None:
     said = _of([of_classes("plain", 0.039), of_classes("less", 0.017, defense=noise(0.1))])
     assert said.status == "no trade-off"
-    assert "75.9% of what was learned above guessing lost" in said.headline
+    assert "75.9% of the accuracy above guessing lost" in said.headline
     assert said.numbers[1].value == "1.7%"
     assert said.numbers[1].detail.startswith("3.9% without the defense")
 
 
-def test_accuracy_that_guessing_has_as_well_is_no_part_of_what_a_defense_costs() -> None:
+def test_accuracy_costs_are_relative_to_chance_level() -> None:
     records = [of_classes("plain", 0.039), of_classes("less", 0.032, defense=noise(0.1))]
     (one,) = tradeoffs(compared(records))
     assert one.lost == pytest.approx(0.007 / 0.029)
@@ -225,20 +225,20 @@ def test_accuracy_that_guessing_has_as_well_is_no_part_of_what_a_defense_costs()
     assert best_tradeoff(compared(records)) == one
 
 
-def test_where_the_undefended_model_only_guesses_no_defense_is_a_best_trade_off() -> None:
+def test_an_undefended_model_at_chance_level_gives_no_trade_off() -> None:
     records = [of_classes("plain", 0.01), of_classes("less", 0.01, defense=noise(0.1))]
     (one,) = tradeoffs(compared(records))
     assert (one.lost, one.pays) == (None, False)
     assert best_tradeoff(compared(records)) is None
 
 
-def test_accuracy_that_did_not_fall_is_no_proof_that_a_defense_is_free() -> None:
+def test_unchanged_accuracy_is_reported_as_no_cost_shown() -> None:
     said = _of([of_classes("plain", 0.5), of_classes("less", 0.5, defense=noise(0.1))])
     assert said.status == "best trade-off"
     assert said.headline.endswith("no cost in accuracy shown")
 
 
-def test_another_attack_of_the_row_keeps_a_fall_of_the_strongest_from_being_shown() -> None:
+def test_a_stronger_second_attack_makes_the_reduction_insignificant() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}, "b": {1: {0: 0.6}}}, {1: 0.9})
     other = given("other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1))
     (one,) = tradeoffs(compared([plain, other]))
@@ -247,7 +247,7 @@ def test_another_attack_of_the_row_keeps_a_fall_of_the_strongest_from_being_show
     assert not one.lowers
 
 
-def test_the_best_trade_off_stands_with_the_interval_of_its_change() -> None:
+def test_the_best_trade_off_has_an_interval_of_the_change() -> None:
     said = _of([PLAIN, WEAK, STRONG])
     assert re.search(r"less leakage \(95% interval [\d.]+ to [\d.]+\)", said.headline)
     assert said.headline.startswith("gradient-noise (sigma 0.1) · "), "the strength is named"
@@ -255,7 +255,7 @@ def test_the_best_trade_off_stands_with_the_interval_of_its_change() -> None:
     assert not numbers[0] & numbers[1], "no figure is printed twice"
 
 
-def test_rows_side_by_side_open_with_their_largest_difference_and_its_interval() -> None:
+def test_undefended_rows_start_with_their_largest_difference() -> None:
     quiet = given("quiet", {"a": {1: {0: 0.6}}}, {1: 0.9}, rounds=30)
     said = _of([given("plain", {"a": {1: {0: 0.8}}}, {1: 0.9}), quiet])
     assert said.headline.endswith(
@@ -264,7 +264,7 @@ def test_rows_side_by_side_open_with_their_largest_difference_and_its_interval()
     )
 
 
-def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
+def test_games_are_compared_with_chance_and_list_contradictions() -> None:
     whole = played()
     first = game_verdict(whole).first
     (forest,) = first.picture
@@ -274,7 +274,7 @@ def test_games_stand_against_guessing_and_say_what_they_contradict() -> None:
     assert report_html(whole).index('class="forest ') < report_html(whole).index('id="asked"')
 
 
-def test_an_epsilon_far_above_the_claimed_one_is_told_on_the_first_screen_without_a_tick() -> None:
+def test_the_summary_warns_of_an_epsilon_above_the_claim() -> None:
     whole = played()
     said = game_verdict(whole)
     first = said.first
@@ -288,14 +288,14 @@ def test_an_epsilon_far_above_the_claimed_one_is_told_on_the_first_screen_withou
     assert "✓" not in above
 
 
-def test_chip_and_headline_of_games_speak_of_what_a_mechanism_leaves() -> None:
+def test_games_summary_describes_the_leak_that_remains_under_the_mechanism() -> None:
     whole = played()
     first = game_verdict(whole).first
     assert "without" not in first.headline
     assert any(tile.label.startswith("Server right, no ") for tile in first.numbers)
 
 
-def test_a_leak_of_a_hardly_trained_model_is_not_taken_back_in_the_same_box() -> None:
+def test_a_leak_of_a_barely_trained_model_is_reported_without_reservation() -> None:
     whole = with_sources(source(), source(seed=2))
     hardly = hardly_learned(whole, 0.1)
     first = first_screen(hardly, verdict(hardly))
@@ -306,7 +306,7 @@ def test_a_leak_of_a_hardly_trained_model_is_not_taken_back_in_the_same_box() ->
     assert "barely learned" not in printed(hardly)
 
 
-def test_that_rows_audit_different_numbers_of_samples_stands_with_the_headline() -> None:
+def test_different_sample_sizes_are_noted_below_the_headline() -> None:
     fewer = record(size=500, details=False, defenses=(("cofedmid", 0.35),))
     more = record(details=False, defenses=(("none", 1.0),))
     said = _of([more, fewer])
@@ -317,7 +317,7 @@ def test_that_rows_audit_different_numbers_of_samples_stands_with_the_headline()
     assert _of([more, more]).caveats == ()
 
 
-def test_tiles_and_axis_of_a_comparison_are_in_per_cent() -> None:
+def test_comparison_tiles_and_axes_are_in_per_cent() -> None:
     comparison = compared([PLAIN, WEAK, STRONG])
     figure = must(front_figure(comparison))
     (panel,) = figure.choices[0].panels
@@ -326,7 +326,7 @@ def test_tiles_and_axis_of_a_comparison_are_in_per_cent() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_a_comparison_ends_on_a_screen_with_its_rows_of_membership(width: int) -> None:
+def test_a_printed_comparison_starts_with_trade_off_and_membership_rows(width: int) -> None:
     text = printed(PLAIN, WEAK, STRONG, width=width)
     lines = text.splitlines()
     assert lines[0].startswith("BEST TRADE-OFF: ")
@@ -341,7 +341,7 @@ def test_a_comparison_ends_on_a_screen_with_its_rows_of_membership(width: int) -
         assert lines[place + 2].startswith("  ")
 
 
-def test_an_attack_that_the_study_names_and_that_gave_no_figures_is_stated() -> None:
+def test_requested_attacks_without_estimates_are_listed_with_a_reason() -> None:
     whole = record(details=False)
     refused = [changed(row, status="refused", note="needs 2 peers") for row in whole.attacks[:1]]
     name = refused[0].name

@@ -11,7 +11,7 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Params, Samples
 from fedaudit.fl.algorithms.base import Cluster, Local
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import UNDEFENDED, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining, train
@@ -62,7 +62,7 @@ def test_a_shadow_is_trained_on_as_many_as_its_cluster_and_as_many_are_left_out(
 def test_a_shadow_is_its_model_trained_on_with_its_samples() -> None:
     server, (cluster,) = samples(20), clusters(8)
     (found,) = shadow_models([cluster], server, HOW, seed=5)
-    visit = Visit(
+    client_context = ClientContext(
         round=1,
         rounds=1,
         client=1,
@@ -75,7 +75,7 @@ def test_a_shadow_is_its_model_trained_on_with_its_samples() -> None:
         server.take(found.inside[1]),
         replace(TRAINING, epochs=2),
         UNDEFENDED,
-        visit.at(cluster.model),
+        client_context.at(cluster.model),
     )
     assert all(
         torch.equal(found.models[1].params[name], alone.params[name]) for name in alone.params

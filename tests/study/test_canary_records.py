@@ -78,7 +78,7 @@ def test_where_nothing_is_claimed_there_is_nothing_to_refute(undefended: Record)
     assert claim(record) is None
     bound = next(one for one in record.findings if one.metric == "epsilon")
     assert bound.number > 1
-    assert any("audited ones are canary records" in said for said in record.untested)
+    assert any("audited canary records" in sentence for sentence in record.untested)
 
 
 def test_canary_records_have_three_bounds_each_with_its_hypothesis(undefended: Record) -> None:

@@ -103,7 +103,7 @@ class OneSidedLikelihood:
             as the variance of a big net's cosines; use it for parity only.
 
     Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
-    Differs: Score is minus the mean upper tail (the same ranking, no ties at the top); float64;
+    Differs: Score is the negative mean upper tail (the same ranking, no ties at the top); float64;
         no constant in the variance; the filter is applied to every signal, as Eq. (8) says
         (the published code filters cosines only, and only on non-IID data).
     """

@@ -30,7 +30,7 @@ from fedaudit.evaluation.truth import (
     target_truth,
     view_coordinates,
 )
-from fedaudit.fl.hooks import Visit
+from fedaudit.fl.hooks import ClientContext
 from fedaudit.metrics import (
     Evaluated,
     auc_by_group,
@@ -464,7 +464,7 @@ def _trains_on(
         return torch.ones(len(labels), dtype=torch.bool)
     if client not in cohort:
         return torch.zeros(len(labels), dtype=torch.bool)
-    visit = Visit(
+    client_context = ClientContext(
         round=index,
         rounds=setup.study.training.rounds,
         client=client,
@@ -472,7 +472,7 @@ def _trains_on(
         weights={},
         seed=setup.federation_seed,
     )
-    return defense.dealt(visit, classes=setup.dataset.classes)[labels]
+    return defense.dealt(client_context, classes=setup.dataset.classes)[labels]
 
 
 class _AttackFields(RunCoordinates):

@@ -1,6 +1,7 @@
-"""Canary clients of the table [canaries], and canary records of the draw "canaries".
+"""Empirical lower bounds on epsilon from canary clients and from canary records.
 
-Both give lower bounds on epsilon, which are compared with what a defense claims.
+The study table [canaries] adds canary clients. The setting audit.draw = "canaries" makes audited
+samples canary records. Both bounds are compared with the epsilon that a defense claims.
 """
 
 import math
@@ -32,7 +33,7 @@ from fedaudit.evaluation.analysis import CoinScores, bound_figure, coin_scores
 from fedaudit.evaluation.guarantees import accounted, formal_epsilons
 from fedaudit.evaluation.truth import target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_epsilon
-from fedaudit.fl.algorithms.base import TurnContext, draw_cohort
+from fedaudit.fl.algorithms.base import Participants, draw_cohort
 from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, record_canaries
 from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.metrics import one_run_epsilon
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from fedaudit.defenses.clip import ClientDP
 
 _CLAIM_ERROR = 0.01
-"""Probability that a true claim is refuted by some attack, target or run."""
+"""Error of the control of a claimed epsilon, over all attacks, targets and runs."""
 
 _ONE_UPDATE = (
     "unit: one client's whole contribution (its updates, or zeros with the same weight and noise); "
@@ -59,19 +60,19 @@ _ONE_UPDATE = (
 
 @dataclass(frozen=True)
 class Canaries(Extension):
-    """Canary clients of one run, which are not part of the deal.
+    """Canary clients of one run. They are added to the clients that hold the data.
 
     Attributes:
         numbers: Client number of each canary.
-        sends: Whether each sends its direction, as a fair coin decided. The others send zeros, with
-            the same weight and noise.
-        length: Norm of the directions.
+        sends: Whether each canary sends its direction, decided by a fair coin. The others send
+            zeros, with the same weight and noise.
+        length: Norm of the canaries' updates.
         seed: Seed of the directions.
-        size: Number of samples that determines the weight of a canary in the average; that of the
+        size: Number of samples that determines a canary's weight in the average. It is that of the
             largest client.
-        claimed: Epsilon of one client's update that the defense claims for the released models,
-            including the noise of canaries; None without a claim.
-        claimed_without: The same for the federation without canaries, which has less noise.
+        claimed: Claimed client-level epsilon of the released models, including the canaries' noise;
+            None without a claim.
+        claimed_without: Claimed epsilon of the federation without canaries, which has less noise.
         unclaimed: Reason why a defense makes no claim; empty otherwise.
     """
 
@@ -108,10 +109,10 @@ class Canaries(Extension):
         """Return the direction of one canary, with norm 1, in the shapes of a model."""
         return canary_direction(like, self.seed, number)
 
-    def extend_clients(self, clients: TurnContext) -> TurnContext:
-        """Return all clients and the canary clients, which use the common defense."""
-        # Canary clients weigh as much as others do. Their data are views of one sample, so that
-        # they take no memory, and are never read.
+    def extend_clients(self, clients: Participants) -> Participants:
+        """Return the context with the canary clients, which use the defense of all clients."""
+        # The number of samples gives canaries their weight. Their data are never read, and are
+        # views of one sample, which take no memory.
         sample = next(iter(clients.data.values())).take(slice(0, 1))
         samples = sample.each(lambda part: part.expand(self.size, *part.shape[1:]))
         common = next(iter(clients.defenses.values()), None)
@@ -127,7 +128,7 @@ class Canaries(Extension):
     def watch(
         self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Yield the rounds without canaries, and write statistics of canaries to a file."""
+        """Yield the rounds without the canaries' updates, and write the canaries' statistics."""
         seed = seed_for(run.federation_seed, "initial model")
         (start,) = run.algorithm.models(run.algorithm.start(seed)).values()
         return record_canaries(
@@ -149,11 +150,11 @@ class Canaries(Extension):
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return bounds on the epsilon of one client's update, the claim, and its control.
+        """Return lower bounds on the client-level epsilon, the claim, and its control.
 
-        There are bounds for each run, and for the canaries of all runs together. Coins are
-        independent, so that these can be pooled. Of five separate bounds at 95 %, some bound would
-        be wrong with a probability of almost one in four.
+        Each run has a bound. The canaries of all runs are pooled for another one, since their coins
+        are independent. The largest of five separate bounds at 95 % would be wrong with a
+        probability of up to 23 %.
         """
         measured = [_measured(run) for run in runs]
         figures = [figure for m in measured for figure in _one_update([m], m.run.seed)]
@@ -204,13 +205,13 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
     if private is not None and length < private.clip:
         raise BadInput(
             f"canaries.length is {length:g} and the clip norm {private.clip:g}: shorter updates "
-            "do not show how well the longest ones are hidden; leave it out, or give the clip norm"
+            "do not test the privacy of the longest ones; leave it out, or give the clip norm"
         )
     sends = seeded_numpy(seed, "canary coins").random(section.count) < 0.5
     if sends.all() or not sends.any():
         raise BadInput(
-            f"with seed {seed} the coins of all {section.count} canaries fall on one side; raise "
-            "canaries.count, or take another seed"
+            f"with seed {seed} all {section.count} canaries send their direction, or none does; "
+            "raise canaries.count, or take another seed"
         )
     size = max(sizes.values())
     numbers = tuple(range(study.partition.clients, study.partition.clients + section.count))
@@ -232,7 +233,7 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
 
 
 def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
-    """Return the common "client-dp" of all defended clients; None for any other defense."""
+    """Return the "client-dp" that all clients share; None if they use other defenses."""
     if not defenses:
         return None
     from fedaudit.defenses.clip import ClientDP  # loads all other defenses
@@ -243,11 +244,12 @@ def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
 
 
 def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "ClientDP") -> float:
-    """Return epsilon of one client's update for an adversary that sees every global model.
+    """Return the client-level epsilon for an adversary that sees every global model.
 
-    The adjacent federation has zero instead of the update, with the same weight and noise. Sampling
-    does not amplify the guarantee. The bound uses the largest weight of a client and the smallest
-    noise of all rounds; each client's noise has the weight of the client.
+    Two federations are adjacent if one client's updates are zero in one of them, with the same
+    weight and noise. No amplification by sampling is claimed. The sensitivity is that of the
+    largest client, and the noise that of the round with least noise. Each client's noise is scaled
+    by its weight.
     """
     largest, least_noise = max(sizes.values()), math.inf
     share, root = study.training.participation, seed_for(seed, "federation")
@@ -337,16 +339,16 @@ def _claim_control(
 
 
 class CanaryRecords(Extension):
-    """Audited samples that are canary records."""
+    """Bounds on epsilon and a control of the claim, from audited samples that are canaries."""
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with bounds on epsilon, and a control of its defense's claim."""
+        """Return the run with this extension."""
         return run.with_extension(cls())
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return bounds that rest on a hypothesis, and a control of the claim."""
+        """Return bounds that assume a hypothesis, and the control of the claimed epsilon."""
         setups = [measured.run for measured in runs]
         attacked = list(_attacked(setups, scores))
         claims = {figure.metric: figure.value for figure in formal_epsilons(setups)}
@@ -358,7 +360,7 @@ class CanaryRecords(Extension):
 
     def untested(self) -> str:
         """Return a sentence on ordinary samples."""
-        return "Ordinary samples, which leak less: the audited ones are canary records."
+        return "Ordinary samples, which leak less than the audited canary records."
 
 
 def _attacked(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:
@@ -378,11 +380,11 @@ _HYPOTHESES = {
     EPSILON_IF_GAUSSIAN: ("one run, Gaussian", "training is at least as private as a Gaussian"),
     EPSILON_IF_NORMAL: ("mean-only normal", "scores are normal and equally spread"),
 }
-"""Name and hypothesis of each bound that rests on a hypothesis."""
+"""Name and hypothesis of each bound that assumes one."""
 
 
 def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
-    """Return the bounds on epsilon that rest on a hypothesis, each with its own error."""
+    """Return the bounds on epsilon that assume a hypothesis, each with its share of the error."""
     figures = coins.run.study.figures
     if figures.evaluation == "redraw":
         return []
@@ -401,7 +403,7 @@ def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
             family,
             name=name,
             delta=FORMAL_DELTA,
-            note=f"lower bound if {hypothesis}; it certifies no budget",
+            note=f"lower bound if {hypothesis}; no certificate of a budget",
         )
         for bound, (metric, (name, hypothesis)) in zip(bounds[:2], _HYPOTHESES.items(), strict=True)
     ]

@@ -25,7 +25,7 @@ from fedaudit.metrics.epsilon import (
 from fedaudit.metrics.roc import SplitScores, as_array, as_truth, sides
 
 FEWEST_DRAWS = 80
-"""Fewest draws of the others' sum; half of them are left for counting."""
+"""Fewest simulated sums. Half of them fit the test, and errors are counted on the other half."""
 
 _SHRINKAGES = (0.001, 0.01, 0.1, 1.0, 10.0)
 _THRESHOLDS = 41
@@ -199,7 +199,7 @@ def _directions(
 
 
 FEWEST_CANARIES = 20
-"""Fewest canary clients for bounds; guesses about ten coins bound nothing at all."""
+"""Fewest canary clients for bounds. Guesses about ten coins give no bound above 0."""
 
 
 class CanaryBounds(NamedTuple):
@@ -229,8 +229,8 @@ def canary_bounds(
 
     Args:
         statistics: For each canary client, sqrt(d) times the cosine between its random direction
-            in d dimensions and the change of the released model. If the canary sent zeros, this is
-            a standard normal number for any release.
+            in d dimensions and the change of the released model. If the canary sent zeros, the
+            statistic is almost standard normal in high dimensions, whatever the release.
         sent: Whether each canary sent its direction, as a fair coin decided; otherwise it sent
             zeros.
         delta: The delta to state epsilon at, in (0, 1).
@@ -285,9 +285,9 @@ class RecordBounds(NamedTuple):
 
     Attributes:
         if_gaussian: Bound from guesses about the coins, if the training is at least as private as
-            a Gaussian mechanism; None if all coins fell on one side.
+            a Gaussian mechanism; None if all coins have the same outcome.
         if_normal: Bound from the mean scores of the two sides, if scores are normal with equal
-            variances; None if they are not, or if all coins fell on one side.
+            variances; None if they are not, or if all coins have the same outcome.
         refusal: Why a bound is missing; empty if both are present.
     """
 
@@ -314,8 +314,8 @@ def record_bounds(
         alpha: Probability that a bound is wrong, for each bound, in (0, 1).
 
     Raises:
-        BadInput: As :func:`fedaudit.metrics.one_run_epsilon`. If all coins fell on one side, the
-            refusal says so instead.
+        BadInput: As :func:`fedaudit.metrics.one_run_epsilon`, except that equal outcomes of all
+            coins give a ``refusal``.
 
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run
         (if_gaussian); Andrew et al. 2024, One-shot empirical privacy estimation for federated
@@ -349,9 +349,9 @@ def record_bounds(
 
 
 _NORMALITY_ERROR = 0.01
-"""Error of each test of the scores: of normality about their side's mean, and equal variances."""
+"""Significance level of the tests of normality and of equal variances."""
 _FEWEST_FOR_SHAPE = 200
-"""Fewest canaries; with fewer, the test of normality accepts Laplace noise in one of four runs."""
+"""Fewest canaries for the normality test. With fewer, it accepts Laplace noise in 1 of 4 runs."""
 
 
 def _not_normal(split: SplitScores) -> str:

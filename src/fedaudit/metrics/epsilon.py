@@ -96,7 +96,7 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
     """Compute a lower bound on epsilon for a mechanism with a Gaussian trade-off.
 
     The trade-off is that of two shifted normal distributions. The bound is much higher than that of
-    ``clopper_pearson_epsilon`` at the same counts. It rests on the assumption that the mechanism is
+    ``clopper_pearson_epsilon`` at the same counts. It assumes that the mechanism is
     Gaussian (DP-SGD over many rounds nearly is).
 
     Args:
@@ -250,9 +250,9 @@ def one_run_epsilon(
 
 
 def one_sided_coins(is_member: npt.ArrayLike) -> str:
-    """Return why there is no bound if all coins fell on one side, or an empty string otherwise.
+    """Return why there is no bound if all coins have the same outcome; otherwise, an empty string.
 
-    A handful of fair coins can fall on one side: eight do once in 128 audits. Check this before
+    Eight fair coins have the same outcome in one of 128 audits. Check this before
     :func:`one_run_epsilon`, which raises an error in this case.
 
     Args:

@@ -61,8 +61,7 @@ def percent(share: float, side: int = 0) -> str:
     """
     value = 100 * share
     digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
-    if not 0 < value < 0.005:
-        value = _rounded(value, digits, side)
+    value = _rounded(value, digits, side)
     if value in (0, 100):
         return f"{value:.0f}%"
     if 0 < value < 0.005:

@@ -38,7 +38,7 @@ def turned(start: bool, given: BitFlips, records: int, seed: int = 0) -> Tensor:
     return (out != ones).sum(0)
 
 
-def test_each_bit_is_turned_as_often_as_its_probability_says_in_both_directions() -> None:
+def test_bits_flip_with_their_probability_in_both_directions() -> None:
     given = flips([SOME, SOME[::-1]], [SOME[3:] + SOME[:3], SOME])
     records = 100_000
     for start, asked in ((True, given.drops), (False, given.sets)):
@@ -47,7 +47,7 @@ def test_each_bit_is_turned_as_often_as_its_probability_says_in_both_directions(
             assert binomtest(count, records, chance).pvalue > 1e-5, (start, chance)
 
 
-def test_all_sixteen_bits_of_a_word_are_turned_as_often_as_asked() -> None:
+def test_all_sixteen_bits_of_a_word_flip_with_their_probability() -> None:
     given = flips([[(place + 0.5) / 16 for place in range(16)]])
     for start in (True, False):
         counts = turned(start, given, 50_000)[0].tolist()
@@ -55,19 +55,19 @@ def test_all_sixteen_bits_of_a_word_are_turned_as_often_as_asked() -> None:
             assert binomtest(count, 50_000, chance).pvalue > 1e-5, (start, chance)
 
 
-def test_what_is_turned_once_in_a_million_is_turned_now_and_then() -> None:
+def test_flip_probabilities_of_one_in_a_million_are_realised() -> None:
     given = flips([[1e-6] * 10] * 50, [[1 - 1e-6] * 10] * 50)
     draws = 10_000 * 500
     assert 0 < int(turned(True, given, 10_000).sum()) < 30
     assert 0 < draws - int(turned(False, given, 10_000).sum()) < 30
 
 
-def test_what_is_certain_always_happens_and_what_cannot_be_never_does() -> None:
+def test_flip_probabilities_of_zero_and_one_are_exact() -> None:
     given = flips([[1.0, 0.0] * 4] * 30)
     assert turned(True, given, 3_000).tolist() == [[3_000, 0] * 4] * 30
 
 
-def test_bits_are_turned_independently_within_and_across_words() -> None:
+def test_bits_flip_independently_within_and_across_words() -> None:
     given = flips([[0.3] * 8] * 8)
     words = torch.zeros(4_000, 8, dtype=torch.int16)
     out = unpacked(flipped(words, given, seeded(1, "bits")), 8).flatten(1).double()
@@ -83,7 +83,7 @@ def test_random_words_are_fair_in_every_bit_and_every_lane() -> None:
 
 
 @given(values=st.lists(chances, min_size=1, max_size=16))
-def test_digits_and_what_is_left_of_them_are_the_probability_itself(values: list[float]) -> None:
+def test_digits_and_remainder_sum_to_the_probability(values: list[float]) -> None:
     given = flips([values])
     words = torch.zeros(1, 1, dtype=torch.int16)
     digits = torch.cat([unpacked(given.digit(k, words)[0], len(values)) for k in range(8)]).double()
@@ -94,7 +94,7 @@ def test_digits_and_what_is_left_of_them_are_the_probability_itself(values: list
 
 
 @given(chance=chances)
-def test_what_is_drawn_with_is_what_was_asked_for_but_for_the_tiniest(chance: float) -> None:
+def test_drawn_probabilities_are_exact_from_2_to_the_minus_8(chance: float) -> None:
     drawn = float(drawn_probabilities(torch.tensor(chance, dtype=torch.float64)))
     assert drawn == chance if chance >= 2**-8 else 0 <= drawn - chance <= 2.0**-61
     assert (drawn == 0) == (chance == 0)
@@ -109,7 +109,7 @@ def probability(out: tuple[bool, ...], start: tuple[bool, ...], given: BitFlips)
     return result
 
 
-def test_all_outputs_come_as_often_as_the_probabilities_of_their_bits_multiply_to() -> None:
+def test_output_frequencies_are_products_of_bit_probabilities() -> None:
     given = flips([[0.1, 0.9], [0.3, 0.6]], [[0.2, 0.05], [0.9, 0.6]])
     every = list(product([False, True], repeat=4))
     for start in every[::3]:
@@ -138,18 +138,18 @@ def test_the_actual_epsilon_is_the_largest_log_ratio_over_all_inputs_and_outputs
     assert given.actual_epsilon == pytest.approx(worst, rel=1e-5)
 
 
-def test_a_bit_that_shows_its_value_for_certain_has_no_finite_epsilon() -> None:
+def test_a_one_sided_flip_has_infinite_epsilon() -> None:
     assert flips([[0.3, 0.0]]).actual_epsilon == float("inf")
     assert flips([[1.0, 0.3]]).actual_epsilon == float("inf")
     assert flips([[0.0]], [[0.5]]).actual_epsilon == float("inf")
 
 
-def test_a_bit_that_is_always_the_same_afterwards_gives_nothing_away() -> None:
+def test_a_constant_output_bit_has_epsilon_zero() -> None:
     assert flips([[1.0, 0.0]], [[0.0, 1.0]]).actual_epsilon == 0
     assert flips([[0.5]]).actual_epsilon == 0
 
 
-def test_one_mask_for_all_maps_equal_records_to_equal_ones_and_single_draws_do_not() -> None:
+def test_a_shared_mask_keeps_equal_records_equal() -> None:
     given = flips([SOME] * 20)
     words = packed(torch.rand(1, 20, 10, generator=seeded(0, "record")) < 0.5).expand(50, -1)
     alike = flipped_alike(words, given, seeded(1, "bits"))
@@ -158,7 +158,7 @@ def test_one_mask_for_all_maps_equal_records_to_equal_ones_and_single_draws_do_n
     assert len({tuple(row) for row in apart.tolist()}) == 50
 
 
-def test_one_mask_turns_the_same_bits_of_ones_and_zeros_as_often_as_asked() -> None:
+def test_a_shared_mask_flips_with_the_given_probability() -> None:
     given = flips([[0.3] * 10] * 2_000)
     zeros = torch.zeros(1, 2_000, dtype=torch.int16)
     both = torch.cat([zeros, ~zeros & 1023])
@@ -168,7 +168,7 @@ def test_one_mask_turns_the_same_bits_of_ones_and_zeros_as_often_as_asked() -> N
     assert binomtest(int(unpacked(mask[0], 10).sum()), 20_000, 0.3).pvalue > 1e-5
 
 
-def test_what_is_given_is_left_as_it_was() -> None:
+def test_flipping_does_not_modify_its_input() -> None:
     words = torch.ones(3, 2, dtype=torch.int16)
     flipped(words, flips([[0.5] * 4] * 2), seeded(0, "bits"))
     assert torch.equal(words, torch.ones(3, 2, dtype=torch.int16))

@@ -68,7 +68,7 @@ class Played(NamedTuple):
 
 
 Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tensor]
-"""What a client does to its records before it trains: a mechanism of local differential privacy."""
+"""Mechanism of local differential privacy by which a client perturbs records before training."""
 
 TOGETHER = 2
 """Targets whose games are played at once: few, so that stopping is not waited for; fixed, since

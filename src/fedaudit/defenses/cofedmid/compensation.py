@@ -1,4 +1,7 @@
-"""Utility-aware compensation: some omitted samples return to training, with less confidence."""
+"""Utility-aware compensation of CoFedMID: some omitted samples are trained on again.
+
+Their loss penalises confident predictions. A bandit (EXP3) chooses the samples.
+"""
 
 from dataclasses import dataclass, field, replace
 from math import floor
@@ -24,7 +27,7 @@ from fedaudit.defenses.soft_labels import (
     soft_target,
     true_probability,
 )
-from fedaudit.fl.hooks import Turn, Visit
+from fedaudit.fl.hooks import ClientContext, TrainingContext
 from fedaudit.fl.training.manual_backprop import cross_entropy_slope
 
 
@@ -41,7 +44,7 @@ def probabilities(weights: Float[Tensor, " arms"], exploration: float) -> Float[
 
 
 def drawn(weights: Float[Tensor, " arms"], exploration: float, rng: torch.Generator) -> int:
-    """Draw an arm by :func:`probabilities`."""
+    """Draw an arm with the probabilities of :func:`probabilities`."""
     return int(torch.multinomial(probabilities(weights, exploration), 1, generator=rng))
 
 
@@ -69,7 +72,7 @@ def rewarded(
 
 
 def normalised(history: Float[Tensor, " rewards"]) -> float:
-    """Scale the last reward by all rewards so far: -1 at their 20th percentile, 1 at the 80th.
+    """Scale the last reward linearly: -1 at the 20th percentile of all rewards, 1 at the 80th.
 
     Returns:
         The scaled reward, in [-1, 1]; 0 for fewer than five rewards or equal percentiles.
@@ -112,7 +115,7 @@ def edges_of(scaled: Float[Tensor, " samples"], count: int) -> Float[Tensor, " e
 def interval_of(
     scaled: Float[Tensor, " samples"], edges: Float[Tensor, " edges"]
 ) -> Int[Tensor, " samples"]:
-    """Return the interval of each sample; edges belong to the interval above, 1 to the last."""
+    """Return the interval of each sample. An edge belongs to the interval above it."""
     return torch.searchsorted(edges.contiguous(), scaled.contiguous(), right=True)
 
 
@@ -121,8 +124,8 @@ def confidence_penalty(
 ) -> Float[Tensor, " samples"]:
     """Compute the penalty on the loss of each returned sample.
 
-    It moves the prediction towards a larger entropy, and towards a soft label with the predicted
-    probability of the true class and equal ones for all others.
+    It increases the prediction's entropy, and moves the prediction towards a soft label. The soft
+    label keeps the predicted probability of the true class and divides the rest evenly.
 
     Args:
         outputs: Outputs before the softmax.
@@ -163,13 +166,13 @@ EXPLORATION = 0.1
 # The names of Learned, Memory and their fields are part of the fingerprints of checkpoints.
 @dataclass(frozen=True)
 class Learned:
-    """A client's estimates about its intervals.
+    """What a client has learned about its loss intervals (state of the bandit).
 
     Attributes:
         weights: Weight of each interval; a higher weight is drawn more often.
         rewards: Rewards of all rounds so far, before normalisation.
         edges: Edges between the intervals; empty before the first round with returned samples.
-        position: Rank of losses at which "sequential" continues.
+        position: Rank in the order of losses at which "sequential" continues.
     """
 
     weights: Float[Tensor, " intervals"]
@@ -179,12 +182,12 @@ class Learned:
 
     @staticmethod
     def nothing(intervals: int) -> "Learned":
-        """Return the estimates before the first round, with equal weights."""
+        """Return the initial state, with equal weights."""
         weights = torch.full((intervals,), 1 / intervals, dtype=torch.float64)
         return Learned(weights, torch.zeros(0, dtype=torch.float64), torch.zeros(0))
 
     def rewarded(self, arm: int, gain: Float[Tensor, ""]) -> "Learned":
-        """Return the estimates after the reward of an interval.
+        """Return the state after an interval was rewarded.
 
         Args:
             arm: The interval.
@@ -195,12 +198,12 @@ class Learned:
         return replace(self, weights=weights, rewards=rewards)
 
     def tensors(self) -> Params:
-        """Return the estimates as tensors by name."""
+        """Return the state as tensors by name."""
         return {**vars(self), "position": torch.tensor(self.position)}
 
     @staticmethod
     def of(tensors: Params) -> "Learned":
-        """Restore estimates from :meth:`tensors`."""
+        """Restore the state from :meth:`tensors`."""
         fields = {name: tensors[name] for name in ("weights", "rewards", "edges")}
         return Learned(**fields, position=int(tensors["position"]))
 
@@ -223,12 +226,12 @@ class Memory:
     _marked: tuple[Tensor, Bool[Tensor, " _"]] | None = None
 
     def begin(self, back: Int[Tensor, " _"], arm: int | None = None) -> None:
-        """Start a round with these returned samples of an interval."""
+        """Start a round with these returned samples, and the interval that was drawn."""
         self.back, self.arm, self._marked = back, arm, None
 
     def among(self, batch: Batch) -> Bool[Tensor, " samples"]:
-        """Return which samples of a batch were returned."""
-        # Cached, since every step calls this twice.
+        """Return a mask of the returned samples in a batch."""
+        # Cached, since every training step calls this twice.
         if self._marked is None or self._marked[0] is not batch.ids:
             back = torch.zeros(0) if self.back is None else self.back
             self._marked = batch.ids, torch.isin(batch.ids, back)
@@ -246,22 +249,21 @@ class _Returned(NamedTuple):
 class Compensation(ClassGuided):
     """Class-guided partition with compensation: some of the omitted samples return to training.
 
-    In round ``start``, every client divides its samples into intervals of their loss. From then on,
-    it returns samples of one interval and of other classes to training in each round. A bandit
-    (EXP3) learns which interval helps, from the decrease of the loss on validation samples. These
-    are permanently held out of the client's data, each sample with the same probability. They are
-    not trained on, and are therefore non-members. The client's weight in the average stays that of
-    all its data.
+    In round ``start``, every client divides its samples into intervals by their loss. From then on,
+    it draws one interval per round and returns some of its omitted samples to training. A bandit
+    (EXP3) learns which interval helps, from the decrease of the loss on validation samples. Each
+    sample is held out for validation with the same probability, for the whole training. Validation
+    samples are therefore non-members. They still count in the client's weight in the average.
 
     Attributes:
-        start: First round with returned samples, from 1; above the last round, no samples are held
-            out or returned.
+        start: First round with returned samples, from 1. If it is above the number of rounds, no
+            samples are held out or returned.
         intervals: Number of intervals of the loss, at least 1.
-        recycle: Largest share of the client's samples that is returned in a round, in [0, 1]; 0 for
-            none.
-        recycling: "exp3" learns which interval helps; "random" returns a fixed number of random
-            samples; "sequential" returns as many in the order of their losses, continuing where the
-            previous round ended.
+        recycle: Largest share of the client's samples that is returned in a round, in [0, 1]; with
+            0, no samples are returned.
+        recycling: "exp3" learns which interval helps. "random" returns random samples of all
+            intervals. "sequential" returns samples in the order of their losses and continues where
+            the previous round ended.
         regularise: Whether the loss of returned samples penalises confident predictions.
         mu: Weight of the prediction's entropy in that penalty, at least 0; 0 leaves it out.
         validation: Expected share of the client's samples that is held out for validation, in
@@ -273,12 +275,12 @@ class Compensation(ClassGuided):
         (0, 1)
 
     Source: CoFedMID, section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).
-    Differs: Intervals are fixed once, as in algorithm 2 and not in the text. The divergence is per
-        class, as in HAMP's code. Both sums over a batch are divided by the batch size. Validation
-        samples, which the paper does not define, are the client's own. Samples are returned from
-        round ``start`` on, as in the text; algorithm 2 starts in the round after it computes the
-        intervals. ``recycle`` is a share of the samples without validation samples; in the paper it
-        is a share of all.
+    Differs: Intervals are fixed once, as in algorithm 2; the text differs. The divergence is
+        divided by the number of classes, as in HAMP's code. Both sums over a batch are divided by
+        the batch size. The paper does not define the validation samples; here, they are the
+        client's own. Samples are returned from round ``start`` on, as in the text; algorithm 2
+        starts one round after it computes the intervals. ``recycle`` is a share of the client's
+        samples without validation samples; in the paper, it is a share of all.
     """
 
     start: Positive = 10
@@ -302,7 +304,7 @@ class Compensation(ClassGuided):
         object.__setattr__(self, "memory", Memory(Learned.nothing(self.intervals)))
 
     def acts_in(self, hook: str) -> bool:
-        """Return True as the class does, but for "loss" only if samples were returned."""
+        """Return whether the defense uses a hook; the loss only if samples were returned."""
         if hook != "loss":
             return super().acts_in(hook)
         is_empty = self.memory.back is not None and len(self.memory.back) == 0
@@ -310,78 +312,81 @@ class Compensation(ClassGuided):
 
     @property
     def needs_classes(self) -> bool:
-        """True if the loss of returned samples penalises confident predictions."""
+        """Whether labels must be classes, as the penalty on returned samples requires."""
         return self.regularise and self.recycle > 0
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
-        """Hold out validation samples, if samples will ever be returned.
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        """Hold out validation samples, unless no round returns samples.
 
         Raises:
             BadInput: All samples would be held out.
         """
-        if self.recycle == 0 or self.start > visit.rounds:
+        if self.recycle == 0 or self.start > client_context.rounds:
             return data
-        is_held_out = held_out(data.ids, self.validation, seed=visit.seed)
+        is_held_out = held_out(data.ids, self.validation, seed=client_context.seed)
         if bool(is_held_out.all()):
             raise BadInput(
-                f"client {visit.client} has {len(data)} samples, and all would be held out for "
-                "validation; give it more, or set validation to 0 with another recycling"
+                f"client {client_context.client} has {len(data)} samples, and all would be "
+                "held out for validation; give it more, or set validation to 0 with another "
+                "recycling"
             )
         self.memory.validation = data.take(is_held_out)
         return data.take(~is_held_out) if bool(is_held_out.any()) else data
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        """Return samples of the client's classes and returned samples, in their original order."""
-        selected = self.has_class(data, turn)
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        """Select the samples of the client's classes and the returned ones, in original order."""
+        selected = self.has_class(data, context)
         limit = floor(self.recycle * len(data))
-        if turn.round < self.start or limit == 0 or bool(selected.all()):
+        if context.round < self.start or limit == 0 or bool(selected.all()):
             self.memory.begin(data.ids[:0])
             return data.take(selected)
-        returned = self._returned(data, (~selected).nonzero()[:, 0], limit, turn)
+        returned = self._returned(data, (~selected).nonzero()[:, 0], limit, context)
         self.memory.begin(data.ids[returned.positions], returned.arm)
         selected[returned.positions] = True
         return data.take(selected)
 
     def _returned(
-        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, turn: Turn
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
     ) -> _Returned:
         if self.recycling == "random":
-            return _Returned(_random_subset(candidates, limit, turn))
+            return _Returned(_random_subset(candidates, limit, context))
         choose = self._next_in_order if self.recycling == "sequential" else self._of_one_interval
-        return choose(data, candidates, limit, turn)
+        return choose(data, candidates, limit, context)
 
     def _next_in_order(
-        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, turn: Turn
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
     ) -> _Returned:
         """Choose the next samples by loss, continuing where the previous round ended."""
         learned = self.memory.learned
-        ranked = candidates[turn.evaluate(data)[candidates].argsort(stable=True)]
+        ranked = candidates[context.evaluate(data)[candidates].argsort(stable=True)]
         places = torch.arange(learned.position, learned.position + min(limit, len(ranked)))
         self.memory.learned = replace(learned, position=learned.position + limit)
         return _Returned(ranked[(places % len(ranked)).to(ranked.device)])
 
     def _of_one_interval(
-        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, turn: Turn
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
     ) -> _Returned:
-        """Choose random samples of an interval, which is drawn by the learned weights."""
-        scaled = min_max_scaled(turn.evaluate(data))
+        """Draw an interval by the learned weights, and choose random samples of it."""
+        scaled = min_max_scaled(context.evaluate(data))
         learned = self.memory.learned
         if len(learned.edges) == 0:
             learned = replace(learned, edges=edges_of(scaled, self.intervals).cpu())
             self.memory.learned = learned
-        arm = drawn(learned.weights, EXPLORATION, turn.rng("interval"))
+        arm = drawn(learned.weights, EXPLORATION, context.rng("interval"))
         interval = interval_of(scaled, learned.edges.to(scaled.device))
-        return _Returned(_random_subset(candidates[interval[candidates] == arm], limit, turn), arm)
+        return _Returned(
+            _random_subset(candidates[interval[candidates] == arm], limit, context), arm
+        )
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        """Note the returned samples and return the batch unchanged."""
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        """Record which samples were returned, and leave the batch unchanged."""
         if self.memory.back is not None and len(self.memory.back):
-            turn.note("recycled", batch.ids[self.memory.among(batch)])
+            context.note("recycled", batch.ids[self.memory.among(batch)])
         return batch
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Compute the usual loss, with a confidence penalty on returned samples."""
-        plain = super().loss(outputs, batch, turn)
+        plain = super().loss(outputs, batch, context)
         if self.memory.back is None or not self.regularise:
             return plain
         is_returned = self.memory.among(batch)
@@ -391,9 +396,9 @@ class Compensation(ClassGuided):
         penalty = confidence_penalty(outputs[is_returned], labels, mu=self.mu)
         return plain + penalty.sum() / len(batch)
 
-    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
-        """Compute the derivative of the loss, times the number of samples."""
-        if turn.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
+    def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
+        """Compute the derivative of the summed loss with respect to the outputs."""
+        if context.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
             return None
         slope = cross_entropy_slope(outputs, batch.y)
         is_returned = self.memory.among(batch)
@@ -403,24 +408,26 @@ class Compensation(ClassGuided):
             slope.addcmul_(penalty_slope, is_returned[:, None].to(penalty_slope))
         return slope
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         """Reward the interval by the decrease of the loss on validation samples."""
         validation, arm = self.memory.validation, self.memory.arm
         if arm is None or validation is None or len(validation) == 0:
             return
-        outputs = outputs_of(end, validation.features, turn.device)
-        gains = turn.evaluate(validation) - start.architecture.loss(outputs, validation.targets)
+        outputs = outputs_of(end, validation.features, context.device)
+        gains = context.evaluate(validation) - start.architecture.loss(outputs, validation.targets)
         self.memory.learned = self.memory.learned.rewarded(arm, gains.double().mean())
 
     def state(self) -> Params:
-        """Return the estimates about intervals."""
+        """Return what the client has learned about its intervals."""
         return self.memory.learned.tensors()
 
     def restore(self, state: Params) -> None:
-        """Restore the estimates about intervals."""
+        """Restore what the client has learned about its intervals."""
         self.memory.learned = Learned.of(state)
 
 
-def _random_subset(positions: Int[Tensor, " _"], limit: int, turn: Turn) -> Int[Tensor, " _"]:
-    order = torch.randperm(len(positions), generator=turn.rng("recycling"))[:limit]
+def _random_subset(
+    positions: Int[Tensor, " _"], limit: int, context: TrainingContext
+) -> Int[Tensor, " _"]:
+    order = torch.randperm(len(positions), generator=context.rng("recycling"))[:limit]
     return positions[order.sort().values.to(positions.device)]

@@ -23,11 +23,11 @@ from fedaudit.defenses.ldp import (
 )
 
 COINS = 8
-"""Coins that are tossed for every bit. One bit in 256 is undecided after them and gets a separate
-draw. With 6 or 10 coins, drawing is slightly slower."""
+"""Number of coins that are tossed for every bit. After eight coins, one bit in 256 is undecided and
+needs a separate draw. Drawing is slightly slower with 6 or 10 coins."""
 
 _UNIT = 2.0**-53
-"""Step of torch's draws in double precision."""
+"""Spacing of torch's uniform random numbers in double precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +52,10 @@ class BitFlips:
 
     @cached_property
     def epsilons(self) -> Float64[Tensor, "features bits"]:
-        """Epsilon of each bit: the largest log ratio of an outcome's two probabilities.
+        """Epsilon of each bit: the largest absolute log ratio of an outcome's two probabilities.
 
-        The probabilities are those of the actual draws, for both outcomes and both directions. It
-        is infinite if an outcome is possible for one value of the bit only.
+        The probabilities include the rounding of the actual draws. Epsilon is infinite if an
+        outcome is possible for only one value of the bit.
         """
         drops, sets = drawn_probabilities(self.drops), drawn_probabilities(self.sets)
         ones = _log_ratio(torch.log1p(-drops), sets.log())
@@ -100,7 +100,7 @@ class BitFlips:
     def remainder(
         self, feature: Tensor, bit: Tensor, is_one: Bool[Tensor, " open"]
     ) -> Float64[Tensor, " open"]:
-        """Return the flip probability of bits that are undecided after all coins.
+        """Return the conditional flip probability of bits that are undecided after all coins.
 
         Args:
             feature: Feature of each such bit.
@@ -113,7 +113,7 @@ class BitFlips:
 
 @dataclass(frozen=True, eq=False)
 class _Expansion:
-    """Probabilities as binary digits, one word per feature and position, with a remainder."""
+    """The first binary digits of probabilities, packed into words, and the remainders."""
 
     digits: Int16[Tensor, "places features"]
     remainder: Float64[Tensor, "features bits"]
@@ -134,8 +134,7 @@ def _expanded(chances: Float64[Tensor, "features bits"]) -> _Expansion:
 def drawn_probabilities(chances: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
     """Return the exact probabilities of the draws in :func:`flipped`.
 
-    They are equal to the requested ones from 2^-8 on. Smaller ones are rounded up to a multiple of
-    2^-61.
+    Probabilities from 2^-8 on are exact. Smaller ones are rounded up to a multiple of 2^-61.
     """
     places = 2.0**COINS
     floor = (chances * places).floor()
@@ -147,9 +146,9 @@ def flipped(
 ) -> Int16[Tensor, "records features"]:
     """Flip bits, independently for every record and bit.
 
-    A coin is tossed for each binary digit of a probability. The digit at the first heads decides
-    whether the bit is flipped. This has exactly the given probability and mostly needs a few coins.
-    The coins of a feature's bits are one random word.
+    Coins are tossed, one per binary digit of the probability, until one shows heads. The digit at
+    this position decides whether the bit is flipped, so that the probability is exact. One random
+    word holds the coins of all bits of a feature.
     """
     words = words.contiguous()
     undecided = torch.full_like(words, -1 if flips.bits == 16 else (1 << flips.bits) - 1)
@@ -167,10 +166,9 @@ def flipped(
 def flipped_alike(
     words: Int16[Tensor, "records features"], flips: BitFlips, rng: torch.Generator
 ) -> Int16[Tensor, "records features"]:
-    """Flip bits by one draw for each bit of a feature, the same for all records.
+    """Flip bits with one mask that is the same for all records.
 
-    An adversary who knows one of the records knows the mask of all others, so that nothing is
-    protected.
+    This protects no record: an adversary who knows one record can compute the mask.
 
     Source: AMI, published code (one mask, broadcast over the batch).
     """
@@ -182,7 +180,7 @@ def flipped_alike(
 def random_words(count: int, rng: torch.Generator) -> Int16[Tensor, " count"]:
     """Draw independent fair bits, sixteen per word."""
     longs = torch.empty(-(-count // 4), dtype=torch.int64)
-    # The full range includes negative numbers: otherwise every fourth word's highest bit were 0.
+    # Without negative numbers, the highest bit of every fourth word would always be 0.
     return longs.random_(-(2**63), None, generator=rng).view(torch.int16)[:count]
 
 
@@ -216,10 +214,11 @@ class BitMechanism(LocalDP):
         bits: Bits of one feature, 2 to 16: a sign, the integer bits, and the fraction.
         integer_bits: Number of these bits before the point, 0 to ``bits - 1``; larger features are
             clipped.
-        shared_mask: Whether all records of a client have the same draw, as in the published code
-            of the attack AMI. Nothing is proven then, since one known record reveals the mask.
-        sign_lost: Whether decoding drops the sign, as in that code, which compares a character
-            with the number 1: -3.5 is decoded as 3.5, for the clients and for the server.
+        shared_mask: Whether all records of a client share one mask, as in the published code of
+            the attack AMI. There is no guarantee then, since one known record reveals the mask.
+        sign_lost: Whether decoding drops the sign: -3.5 is decoded as 3.5, for the clients and for
+            the server. The published code of AMI does this by comparing a character with the
+            number 1.
     """
 
     bits: Bits = 10
@@ -264,16 +263,17 @@ class BitMechanism(LocalDP):
 
 @lru_cache(maxsize=16)
 def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
-    # Cached, since games call this thousands of times with the same arguments.
+    # Cached, since privacy games call this thousands of times with the same arguments.
     return mechanism.flips(features)
 
 
 _UPWARDS = 1 + 2.0**-45
-"""Factor above the rounding error of a probability, for budgets up to 43, beyond which `_LEAST`
-applies. It ensures that the actual epsilon of a bit or a record never exceeds its budget."""
+"""Factor that makes flip probabilities larger than their rounding error requires. It ensures that
+the actual epsilon of a bit or a record never exceeds its budget. `_LEAST` applies above budgets of
+43."""
 
 _LEAST = 2.0**-61
-"""Smallest flip probability; with 0, epsilon would be infinite."""
+"""Smallest flip probability. A probability of 0 would make epsilon infinite."""
 
 
 @arguments.dataclass(frozen=True)
@@ -284,7 +284,7 @@ class BitwiseRR(BitMechanism):
     that the actual epsilon is the claimed one.
 
     Attributes:
-        epsilon: Epsilon of a whole record, of any features against any other, above 0; infinity
+        epsilon: Epsilon of a whole record, for any two values of its features, above 0; infinity
             perturbs nothing.
         split: "even" gives every bit the same budget, epsilon / (features x bits). "linear"
             gives the first of l bits of a feature, its sign, l times the budget of the last one:
@@ -295,7 +295,7 @@ class BitwiseRR(BitMechanism):
         >>> fa.defenses.BitwiseRR(epsilon=20.0).nominal
         20.0
 
-    Source: Warner 1965 (randomised response); Kairouz, Oh and Viswanath 2014 (optimal for one
+    Source: Warner 1965 (randomised response); Kairouz, Oh and Viswanath 2014 (optimality for one
         bit).
     """
 
@@ -321,15 +321,15 @@ class BitwiseRR(BitMechanism):
 
 @arguments.dataclass(frozen=True)
 class BitRandPublished(BitMechanism):
-    """Random flips of every bit of a feature, the sign least often and the last bit most often.
+    """BitRand as published: random flips, least often of the sign and most often of the last bit.
 
-    The published proof bounds one direction of the likelihood ratio only. The actual epsilon of a
-    record is therefore hundreds to thousands of times the claimed one: for 512 features of 10 bits
-    2,207 at 1, 5,350 at 3, 9,239 at 5 and 20,038 at 10.
+    The published proof bounds only one direction of the likelihood ratio. The actual epsilon of a
+    record is hundreds to thousands of times the claimed one. For 512 features of 10 bits, it is
+    2,207 for a claim of 1, 5,350 for 3, 9,239 for 5 and 20,038 for 10.
 
     Attributes:
         nominal_epsilon: The privacy budget of the paper, above 0; infinity perturbs nothing. It is
-            not guaranteed: see the formal epsilon of a record.
+            no guarantee; reports also contain the actual epsilon of a record.
 
     Examples:
         >>> import fedaudit as fa
@@ -363,16 +363,16 @@ class BitRandPublished(BitMechanism):
 
 @arguments.dataclass(frozen=True)
 class OmePublished(BitMechanism):
-    """Preservation of nearly all bits at even positions of a record, and erasure of most others.
+    """OME as published: preserves most ones at even positions of a record, and clears other ones.
 
     The claimed epsilon is divided among all bits of a record and changes one probability by a
-    fraction of a per cent. The actual epsilon of 512 features of 10 bits is 35,342 for any claimed
-    one. In the published proof, the ratios of even and odd bits cancel. They do not for two records
-    that differ in even bits only.
+    fraction of a per cent. For 512 features of 10 bits, the actual epsilon is 35,342 whatever the
+    claim. In the published proof, the ratios of even and odd bits cancel. They do not cancel for
+    two records that differ only in even bits.
 
     Attributes:
         nominal_epsilon: The privacy budget of the paper, above 0; infinity perturbs nothing. It is
-            not guaranteed: see the formal epsilon of a record.
+            no guarantee; reports also contain the actual epsilon of a record.
         alpha: Odds that a 1 at an even position is preserved, above 0.
 
     Examples:
@@ -382,7 +382,7 @@ class OmePublished(BitMechanism):
 
     Source: Lyu et al. 2020 (OME); AMI, appendix C, Eq. (22), and its published code (alpha 100).
     Differs: The actual epsilon is computed and reported. Positions are counted over the whole
-        record, as printed; they are the same for every feature with an even number of bits.
+        record, as in the paper. With an even number of bits, this equals counting in each feature.
     """
 
     nominal_epsilon: AboveZeroOrInfinite
@@ -394,7 +394,7 @@ class OmePublished(BitMechanism):
         return self.nominal_epsilon
 
     def flips(self, features: int) -> BitFlips:
-        """Return probabilities that depend on the parity of the position for a 1 only."""
+        """Return the flip probabilities; only those of ones depend on the position's parity."""
         places = torch.arange(features * self.bits).view(features, self.bits)
         log_odds = torch.tensor(log(self.alpha), dtype=torch.float64)
         drops = torch.sigmoid(torch.where(places % 2 == 0, -log_odds, 3 * log_odds))

@@ -1,4 +1,4 @@
-"""IFCA: several global models, of which every client trains the one that fits its data."""
+"""IFCA: clustered federated learning, in which each client trains the model that fits its data."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -15,15 +15,15 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
-from fedaudit.fl.hooks import Defense, Visit, Workload
+from fedaudit.fl.hooks import ClientContext, Defense, Workload
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Exposed, Sent, Update, Upload, select_clients
 
 CHOICE = "choice"
-"""Name of the tensor in a client's memory with the model that it last trained."""
+"""Name of the tensor in a client's state with the number of the model that it last trained."""
 
 SERVER = "server/"
-"""Prefix of the names of the server's state other than its models."""
+"""Name prefix of the tensors of the server's state that belong to no model."""
 
 TRAINED = f"{SERVER}trained"
 """Name of the tensor with the number of rounds in which each model was trained."""
@@ -33,21 +33,21 @@ RESTART = "delete the run's checkpoint to start again"
 
 @arguments.dataclass(frozen=True)
 class Ifca:
-    """Clustered federated averaging: the server averages each model over the clients that chose it.
+    """Clustered federated averaging. The server averages each model over the clients that chose it.
 
-    With one model it is FedAvg, bit for bit.
+    With one model, results equal those of FedAvg bit for bit.
 
     Attributes:
         architecture: Architecture of all models.
         training: Local training of each client.
         count: Number of models (clusters), s in the paper; at least 1.
-        explore: Number of first rounds in which clients choose at random. Without any, all clients
-            may train the one model whose initial loss happens to be lowest.
+        explore: Number of initial rounds in which clients choose a model at random. With 0, all
+            clients may choose the same model, whose initial loss happens to be lowest.
 
     Source: Ghosh et al. 2020, Algorithm 1 (model averaging); IFCA-MIR, section 3.1.
-    Differs: A cluster's mean is weighted by data size, as in FedAvg. The published code has equal
-        weights, since its clients have equally much data. Local training is the study's; the
-        published code takes ten full-batch steps.
+    Differs: A cluster's mean is weighted by data size, as in FedAvg. The published code uses equal
+        weights, since its clients have equally many samples. It takes ten full-batch steps of local
+        training; here, the study's settings apply.
     """
 
     architecture: Architecture
@@ -62,11 +62,11 @@ class Ifca:
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Update, with the number of the chosen model."""
+        """The type of uploads: updates, with the number of the chosen model."""
         return Update
 
     def start(self, seed: int) -> Params:
-        """Return models with different initial parameters, the first one with FedAvg's."""
+        """Return models with different initial parameters, of which the first equals FedAvg's."""
         seeds = [seed, *(seed_for(seed, "model", j) for j in range(1, self.count))]
         initial = {str(j): self.architecture.initial(seed) for j, seed in enumerate(seeds)}
         models = _prefixed({name: model.tensors() for name, model in initial.items()})
@@ -77,28 +77,41 @@ class Ifca:
         return Sent(self._models(state))
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
-        """Choose a model, train it and upload its change."""
-        is_exploring = visit.round <= self.explore
-        choice = self._random(visit) if is_exploring else self.choose(sent, data, memory, visit)
+        """Choose a model, train it and upload the update."""
+        is_exploring = client_context.round <= self.explore
+        choice = (
+            self._random(client_context)
+            if is_exploring
+            else self.choose(sent, data, memory, client_context)
+        )
         chosen = Sent((sent.models[choice],))
-        upload, _ = self._fedavg.local(chosen, self.trained_on(data, visit), {}, defense, visit)
+        upload, _ = self._fedavg.local(
+            chosen, self.trained_on(data, client_context), {}, defense, client_context
+        )
         update = replace(received_update(upload), choice=choice)
         return Local(update, {CHOICE: torch.tensor(choice)})
 
-    def trained_on(self, data: Samples, visit: Visit) -> Samples:
+    def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
         """Return the samples that a client trains on, which are all of its data."""
         return data
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
-        """Return the model with the smallest mean loss on the client's data, the first of ties."""
-        return int(losses(sent, data, visit).argmin())
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
+        """Return the number of the model with the smallest mean loss on the client's data."""
+        return int(losses(sent, data, client_context).argmin())
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """Add to each model the weighted mean of its clients' updates, if it has clients."""
+        """Add to each model the weighted mean of the updates of the clients that chose it."""
         models = {str(j): model.tensors() for j, model in enumerate(self._models(state))}
         groups = self.clusters(uploads)
         for j, clients in enumerate(groups):
@@ -113,7 +126,7 @@ class Ifca:
         """Return, for each model, the clients that trained it.
 
         Raises:
-            BadInput: An upload is of a model that does not exist.
+            BadInput: An upload names a model that does not exist.
         """
         choices = {client: received_update(uploads[client]).choice for client in sorted(uploads)}
         for client, choice in choices.items():
@@ -132,7 +145,7 @@ class Ifca:
         rounds: int,
         seed: int,
     ) -> Mapping[ClientId, Exposed]:
-        """Reconstruct models as in FedAvg, from the model that the client reports."""
+        """Reconstruct clients' trained models as FedAvg does, from the model that each chose."""
         trained = {
             client: Sent((sent[client].models[j],))
             for j, clients in enumerate(self.clusters(uploads))
@@ -157,7 +170,7 @@ class Ifca:
         return {c: model_name(self._last_choice(memories[c], c)) for c in sorted(memories)}
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """Count accesses as FedAvg does, since a client trains one model per round."""
+        """Count training steps as FedAvg does, since a client trains one model per round."""
         return self._fedavg.workload(rounds, samples)
 
     def _last_choice(self, memory: Params, client: ClientId) -> int:
@@ -170,8 +183,8 @@ class Ifca:
             )
         return int(choice)
 
-    def _random(self, visit: Visit) -> int:
-        return int(torch.randint(self.count, (), generator=visit.rng("choice")))
+    def _random(self, client_context: ClientContext) -> int:
+        return int(torch.randint(self.count, (), generator=client_context.rng("choice")))
 
     @cached_property
     def _fedavg(self) -> FedAvg:
@@ -184,7 +197,7 @@ class Ifca:
 
 
 def remembered(memory: Params, name: str, kind: torch.dtype, client: ClientId) -> Tensor | None:
-    """Return a scalar of a client's memory, or None if it has none of this name.
+    """Return a scalar of a client's state, or None if the state has no tensor of this name.
 
     Raises:
         Damaged: The tensor is not a scalar of this type.
@@ -203,9 +216,9 @@ def model_name(number: int) -> str:
     return f"model-{number}"
 
 
-def losses(sent: Sent, data: Samples, visit: Visit) -> Float[Tensor, " models"]:
+def losses(sent: Sent, data: Samples, client_context: ClientContext) -> Float[Tensor, " models"]:
     """Compute the mean loss of every received model on a client's data, in evaluation mode."""
-    means = [visit.at(model).evaluate(data).double().mean() for model in sent.models]
+    means = [client_context.at(model).evaluate(data).double().mean() for model in sent.models]
     return torch.stack(means)
 
 

@@ -1,4 +1,4 @@
-"""IFCA-MIR: clients choose a model by its loss and its membership risk."""
+"""IFCA-MIR: clients choose a model by its loss and its membership inference risk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -16,7 +16,7 @@ from fedaudit.core.values import ClientId, Model, Params, Samples, plus
 from fedaudit.fl.algorithms.base import Cluster, Local, OwnRisk, PreferenceName, Risk
 from fedaudit.fl.algorithms.fedavg import received_update
 from fedaudit.fl.algorithms.ifca import RESTART, SERVER, Ifca, losses, remembered
-from fedaudit.fl.hooks import Defense, Visit
+from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.observe.round import Sent, Upload
 
 
@@ -24,20 +24,21 @@ from fedaudit.observe.round import Sent, Upload
 class Preference:
     """Weights of the loss and of the membership risk in a client's choice of a model.
 
-    Each client accepts a different risk, drawn from ``accepted``. With "threshold", the weight
-    alpha of the loss grows linearly with it: alpha is 0 for the lowest accepted risk and 1 for the
-    highest. With "fixed", all clients have the same alpha. With "hard", a client chooses the
-    smallest loss among the models with an accepted risk, or the smallest risk if there are none.
+    A client chooses the model with the smallest alpha x loss + (1 - alpha) x risk. Each client has
+    a risk threshold, drawn uniformly from ``accepted``.
 
     Attributes:
-        way: "threshold", "fixed" or "hard".
-        alpha: Weight of the loss for "fixed", in [0, 1]; that of the risk is 1 - alpha.
-        accepted: The lowest and the highest risk that a client may accept (balanced accuracy; 0.5
-            is chance level).
+        way: "threshold" has an alpha that grows linearly with the client's threshold, from 0 at the
+            lowest to 1 at the highest. "fixed" has the same alpha for all clients. "hard" chooses
+            the smallest loss among the models with a risk up to the threshold, or the smallest risk
+            if there are none.
+        alpha: Weight of the loss for "fixed", in [0, 1]; the weight of the risk is 1 - alpha.
+        accepted: Range of the risk thresholds (balanced accuracy of an attack; 0.5 is chance
+            level).
 
     Source: IFCA-MIR, Algorithm 1, line 12; section 5.2.2 (thresholds between 0.5 and 0.8).
-    Differs: The paper does not specify how alpha depends on the threshold; the linear dependence
-        and "hard" are this toolkit's.
+    Differs: The paper does not specify how alpha depends on the threshold. The linear dependence
+        and "hard" are additions of this toolkit.
     """
 
     way: PreferenceName = "threshold"
@@ -53,7 +54,7 @@ class Preference:
             )
 
     def threshold(self, seed: int, client: ClientId) -> float:
-        """Draw the highest risk that a client accepts."""
+        """Draw a client's risk threshold."""
         drawn = torch.rand((), generator=seeded(seed, "risk threshold", client))
         low, high = self.accepted
         return low + (high - low) * float(drawn)
@@ -72,7 +73,7 @@ class Preference:
         threshold: float,
         bonus: Float[Tensor, " models"],
     ) -> int:
-        """Return the model that a client chooses, the first of ties.
+        """Return the number of the model that a client chooses; the first in case of a tie.
 
         Args:
             loss: Mean loss of each model on the client's data.
@@ -94,16 +95,17 @@ class Preference:
         threshold: float,
         bonus: Float[Tensor, " models"],
     ) -> int:
-        """Return the model that a client would choose if all models had the same accepted risk.
+        """Return the number of the model that a client would choose if all risks were equal.
 
-        With a weight of 0 for the loss, this is the model with the smallest loss, as in IFCA.
+        If the weight of the loss is 0, the smallest loss decides, as in IFCA.
         """
         alpha = 1.0 if self.way == "hard" else self.weight(threshold)
         return int((alpha * loss - bonus).argmin() if alpha else loss.argmin())
 
 
-def _note_choice(choice: int, without_risk: int, visit: Visit) -> None:
-    visit.note("risk_decided", torch.tensor([int(choice != without_risk)]))
+def _note_choice(choice: int, without_risk: int, client_context: ClientContext) -> None:
+    """Record whether the membership risk changed the client's choice."""
+    client_context.note("risk_decided", torch.tensor([int(choice != without_risk)]))
 
 
 GUESS = 0.5
@@ -111,7 +113,7 @@ GUESS = 0.5
 
 
 def no_risk(clusters: Sequence[Cluster], *, seed: int) -> list[float]:
-    """Return chance level for every model."""
+    """Return a risk at chance level for every model."""
     return [GUESS for _ in clusters]
 
 
@@ -125,13 +127,13 @@ class IfcaMir(Ifca):
         risk: Measure of the models' membership risk.
         every: Rounds between two attacks, at least 1.
         preference: Weights of loss and risk in the clients' choices.
-        bonus: Reduction of the cost of a model without clients. It falls linearly with the model's
-            share of the data, to 0 at an even share.
+        bonus: Amount that is subtracted from the cost of a model without clients. It decreases
+            linearly with the model's share of the training samples, to 0 at an equal share.
 
-    Source: IFCA-MIR, Algorithm 1; the bonus is the balancing mechanism that section 5.7 asks for.
-    Differs: A client's loss is that of all its data, as in IFCA, not of one mini-batch. Before the
-        first attack the risk is at chance level, since untrained models have no members. If only
-        some clients take part in a round, the shadow models have as much data as these.
+    Source: IFCA-MIR, Algorithm 1; the bonus is the balancing mechanism that section 5.7 calls for.
+    Differs: The loss is computed on all data of a client, as in IFCA, instead of one mini-batch.
+        Before the first attack the risk is at chance level, since untrained models have no members.
+        With partial participation, shadow models have as much data as the participating clients.
     """
 
     risk: Risk = field(default=no_risk)
@@ -152,7 +154,7 @@ class IfcaMir(Ifca):
         """Send all models, with the risk of each and its share of the clients' data.
 
         Raises:
-            Damaged: A risk or share is out of range, or they are of another round.
+            Damaged: A risk or share is out of range, or the state belongs to another round.
         """
         extra = {name: state[f"{SERVER}{name}"] for name in ("risk", "share")}
         shares = torch.cat(list(extra.values()))
@@ -164,13 +166,17 @@ class IfcaMir(Ifca):
             )
         return Sent(self._models(state), extra)
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
         """Return the model with the lowest cost by the client's weights of loss and risk."""
-        threshold = self.preference.threshold(visit.seed, visit.client)
+        threshold = self.preference.threshold(client_context.seed, client_context.client)
         bonus = self.bonus * shortage(sent.extra["share"])
-        loss = losses(sent, data, visit)
+        loss = losses(sent, data, client_context)
         choice = self.preference.choose(loss, sent.extra["risk"], threshold, bonus)
-        _note_choice(choice, self.preference.choose_without_risk(loss, threshold, bonus), visit)
+        _note_choice(
+            choice, self.preference.choose_without_risk(loss, threshold, bonus), client_context
+        )
         return choice
 
     def fold(
@@ -215,12 +221,15 @@ class IfcaMir(Ifca):
 
 
 def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
-    """Return how far each model's share of the data lies below an even share, relative to it."""
+    """Return max(0, 1 - n s) for each of n models with a share s of the data.
+
+    This is 1 for a model without data, and 0 from an equal share on.
+    """
     return (1 - len(share) * share).clamp(min=0)
 
 
 LINE = "line"
-"""Name of the tensor in a client's memory with its loss threshold."""
+"""Name of the tensor in a client's state with its loss threshold."""
 
 
 class _Sides(NamedTuple):
@@ -230,12 +239,12 @@ class _Sides(NamedTuple):
 
 @arguments.dataclass(frozen=True)
 class IfcaMirOfClients(Ifca):
-    """IFCA-MIR whose clients attack the models that they receive, each on its own data.
+    """IFCA-MIR in which each client attacks the received models on its own data.
 
-    A client holds some samples out of training. In its own model of the last round it chooses the
-    loss threshold that best separates held-out from training samples. The risk of a received model
-    is the balanced accuracy at this threshold. In a client's first round all risks are at chance
-    level.
+    A client holds some samples out of training. After local training, it chooses the loss threshold
+    that best separates training samples from held-out ones in its trained model. In its next round,
+    the risk of a received model is the balanced accuracy at this threshold. In a client's first
+    round all risks are at chance level.
 
     Attributes:
         own_risk: Measure of the risk.
@@ -243,8 +252,8 @@ class IfcaMirOfClients(Ifca):
         preference: Weights of loss and risk in the clients' choices.
 
     Source: IFCA-MIR, section 5.7 (clients' own evaluation, without shadow models).
-    Differs: The paper gives the idea only. Holding samples out is this toolkit's: an attack needs
-        non-members.
+    Differs: The paper gives the idea only. Holding samples out is an addition of this toolkit,
+        since an attack needs non-members.
     """
 
     own_risk: OwnRisk = field(kw_only=True)
@@ -252,53 +261,71 @@ class IfcaMirOfClients(Ifca):
     preference: Preference = field(default_factory=Preference)
 
     def held_out(self, ids: Int[Tensor, " samples"], *, seed: int) -> Bool[Tensor, " samples"]:
-        """Return which samples no client trains on."""
+        """Return a mask of the samples that are held out of training."""
         return held_out(ids, self.share, seed=seed)
 
-    def trained_on(self, data: Samples, visit: Visit) -> Samples:
+    def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
         """Return the samples that a client trains on, without the held-out ones."""
-        return self._sides(data, visit).trained
+        return self._sides(data, client_context).trained
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
         """Return the model with the lowest cost by the client's weights of loss and own risk."""
-        sides = self._sides(data, visit)
-        line = remembered(memory, LINE, torch.float64, visit.client)
+        sides = self._sides(data, client_context)
+        line = remembered(memory, LINE, torch.float64, client_context.client)
         risks = [
-            GUESS if line is None else self._risk(visit, model, sides, float(line))
+            GUESS if line is None else self._risk(client_context, model, sides, float(line))
             for model in sent.models
         ]
-        threshold = self.preference.threshold(visit.seed, visit.client)
-        loss, risk = losses(sent, sides.trained, visit), torch.tensor(risks, dtype=torch.float64)
+        threshold = self.preference.threshold(client_context.seed, client_context.client)
+        loss, risk = (
+            losses(sent, sides.trained, client_context),
+            torch.tensor(risks, dtype=torch.float64),
+        )
         no_bonus = torch.zeros_like(risk)
         choice = self.preference.choose(loss, risk, threshold, no_bonus)
-        _note_choice(choice, self.preference.choose_without_risk(loss, threshold, no_bonus), visit)
+        _note_choice(
+            choice, self.preference.choose_without_risk(loss, threshold, no_bonus), client_context
+        )
         return choice
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
         """Train as in IFCA, then choose the loss threshold in the client's trained model."""
-        local = super().local(sent, data, memory, defense, visit)
+        local = super().local(sent, data, memory, defense, client_context)
         update = received_update(local.upload)
         start = sent.models[update.choice]
         trained = Model(start.architecture, plus(start.params, update.values), update.buffers)
-        line = self.own_risk.line(*self._losses(visit, trained, self._sides(data, visit)))
+        line = self.own_risk.line(
+            *self._losses(client_context, trained, self._sides(data, client_context))
+        )
         return Local(update, {**local.memory, LINE: torch.tensor(line, dtype=torch.float64)})
 
-    def _sides(self, data: Samples, visit: Visit) -> _Sides:
-        is_held_out = self.held_out(data.ids, seed=visit.seed)
+    def _sides(self, data: Samples, client_context: ClientContext) -> _Sides:
+        is_held_out = self.held_out(data.ids, seed=client_context.seed)
         sides = _Sides(data.take(~is_held_out), data.take(is_held_out))
         if not (len(sides.trained) and len(sides.held_out)):
             raise BadInput(
-                f"client {visit.client} has {len(data)} samples and holds out "
+                f"client {client_context.client} has {len(data)} samples and holds out "
                 f"{len(sides.held_out)}, so that it cannot measure the risk of models; give "
                 "clients more samples, or another share to hold out"
             )
         return sides
 
-    def _risk(self, visit: Visit, model: Model, sides: _Sides, line: float) -> float:
-        return self.own_risk.risk(*self._losses(visit, model, sides), line)
+    def _risk(
+        self, client_context: ClientContext, model: Model, sides: _Sides, line: float
+    ) -> float:
+        return self.own_risk.risk(*self._losses(client_context, model, sides), line)
 
-    def _losses(self, visit: Visit, model: Model, sides: _Sides) -> tuple[Tensor, Tensor]:
-        evaluate = visit.at(model).evaluate
+    def _losses(
+        self, client_context: ClientContext, model: Model, sides: _Sides
+    ) -> tuple[Tensor, Tensor]:
+        evaluate = client_context.at(model).evaluate
         return evaluate(sides.trained), evaluate(sides.held_out)
