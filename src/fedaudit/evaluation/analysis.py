@@ -423,9 +423,7 @@ def _epsilon(
     if not bound:
         alpha = study.figures.alpha / family
         bound = one_run_epsilon(coins.scores, coins.is_member, guesses=coins.guesses, alpha=alpha)
-    note = (
-        f"lower bound from {coins.guesses} guesses in one run; it refutes budgets, certifies none"
-    )
+    note = f"lower bound from {coins.guesses} guesses in one run; it refutes claims, confirms none"
     yield bound_figure(coins, EPSILON, bound, family, name="one run", delta=0.0, note=note)
 
 

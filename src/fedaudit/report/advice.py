@@ -140,7 +140,8 @@ def _step(helpful: Sequence[Change]) -> str:
     best = max(cheap or helpful, key=lambda change: change.auc[0] - change.auc[1], default=None)
     if best is None:
         return ""
-    return f"{_KINDS[best.kind]} lowered the leak on the leak ladder: {_figures(best)}."
+    place = "elsewhere (see “On the leak ladder” in the report)"
+    return f"{_KINDS[best.kind]} lowered such a leak {place}: {_figures(best)}."
 
 
 def _figures(change: Change) -> str:

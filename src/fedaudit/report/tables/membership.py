@@ -151,7 +151,7 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     ceiling, labels = figure.ceiling, figure.labels_alone
     lines = (
         counts,
-        "" if ceiling is None else f"of at most {wording.shown(ceiling, figure.metric)}",
+        "" if ceiling is None else f"of at most {wording.shown(ceiling, figure.metric, -1)}",
         "" if labels is None else f"labels alone {wording.number(labels)}",
     )
     return measured(figure, evidence.look_of(figure), *lines, mark=mark)
