@@ -73,7 +73,7 @@ def verdict(found: Sequence[tuple[float, float]], *, tier: int = 1) -> ClaimResu
         ("near", 0.05, 0.01, 0.09, "open"),
     ],
 )
-def test_verdicts_follow_from_interval_and_margin_and_their_p_values_from_the_same(
+def test_verdicts_and_p_values_follow_from_interval_and_margin(
     direction: str, margin: float, low: float, high: float, said: str
 ) -> None:
     test = made(direction, margin)
@@ -113,13 +113,13 @@ def test_the_p_value_at_the_limit_is_the_error() -> None:
         ([LEVEL, LEVEL, NOT], 1, "open"),
     ],
 )
-def test_a_main_table_needs_two_regimes_and_an_ablation_one(
+def test_main_claims_need_two_regimes_and_ablations_one(
     found: list[tuple[float, float]], tier: int, said: str
 ) -> None:
     assert verdict(found, tier=tier).verdict == said
 
 
-def test_one_more_regime_that_cannot_tell_does_not_undo_a_verdict() -> None:
+def test_an_additional_inconclusive_regime_keeps_the_verdict() -> None:
     for found in ([HOLDS, HOLDS], [NOT, NOT], [LEVEL, LEVEL]):
         before, after = verdict(found), verdict([*found, NEITHER])
         assert before.verdict == after.verdict
@@ -128,7 +128,7 @@ def test_one_more_regime_that_cannot_tell_does_not_undo_a_verdict() -> None:
         assert after.p_value == pytest.approx(2 * before.p_value)
 
 
-def test_the_p_value_of_some_regimes_is_simes_over_the_largest() -> None:
+def test_partial_conjunction_p_values_use_simes_method() -> None:
     assert judging.partial([0.01, 0.02], 2, 2) == 0.02
     assert judging.partial([0.01, 0.02], 3, 2) == pytest.approx(0.04)
     # All three at .02 are as good as the least favourable of them.
@@ -141,7 +141,7 @@ def why(one: ClaimResult, *, tested: int = 1) -> str:
     return routes.why(one, judging.ERROR, tested)
 
 
-def test_one_regime_of_two_says_where_it_holds_and_what_would_settle_it() -> None:
+def test_a_claim_with_one_regime_states_what_would_settle_it() -> None:
     assert why(verdict([HOLDS])) == (
         "holds in `location30`; to settle it: a second regime that leaks (an undefended attack "
         "with an AUC of 0.7)"
@@ -166,7 +166,7 @@ def test_a_regime_of_one_seed_does_not_count() -> None:
     assert "does not count with one seed; to settle it: 2 seeds of `location30`" in why(found)
 
 
-def test_a_conjunction_costs_what_its_cheapest_part_does() -> None:
+def test_a_conjunction_is_refuted_by_its_cheapest_part() -> None:
     # Far from confirmed in one part, and nearly contradicted in another.
     near_none, nearly_against = part(0.0, 0.044), part(-0.05, 0.002)
     held = judging.together([near_none, nearly_against], leaking=True)
@@ -181,7 +181,7 @@ def test_a_conjunction_costs_what_its_cheapest_part_does() -> None:
     assert routes.step_to(held, "confirmed", 0.05) is None
 
 
-def test_the_price_of_a_claim_includes_the_correction() -> None:
+def test_required_samples_include_the_multiplicity_correction() -> None:
     found = verdict([(-0.02, 0.06)], tier=2)
     alone, of_ten = (routes.cheapest(found, judging.ERROR / n) for n in (1, 10))
     assert alone is not None
@@ -189,7 +189,7 @@ def test_the_price_of_a_claim_includes_the_correction() -> None:
     assert of_ten.times > 1.5 * alone.times
 
 
-def test_the_cheapest_regimes_are_taken_and_not_all() -> None:
+def test_the_cheapest_route_uses_only_the_needed_regimes() -> None:
     found = verdict([(0.015, 0.065), (0.019, 0.061), (0.0205, 0.0205001)])
     route = routes.cheapest(found, judging.ERROR)
     assert route is not None
@@ -197,7 +197,7 @@ def test_the_cheapest_regimes_are_taken_and_not_all() -> None:
     assert len(route.steps) == 2
 
 
-def test_a_regime_below_the_scale_of_the_paper_is_no_contradiction_of_it() -> None:
+def test_a_smaller_scale_than_the_paper_does_not_contradict_it() -> None:
     against = verdict([NOT, NOT])
     assert judging.at_scale(against, data.Scale(samples=5000)) == "not found at this scale"
     assert judging.at_scale(against, data.Scale(samples=10)) == "contradicted"
@@ -209,7 +209,7 @@ def test_a_regime_below_the_scale_of_the_paper_is_no_contradiction_of_it() -> No
     assert words.endswith("the paper: 10 clients x 5,000 samples, 300 rounds")
 
 
-def test_scales_are_those_of_the_records() -> None:
+def test_scales_are_read_from_records() -> None:
     assert titles.scale_of("ami-accuracy") == data.Scale(
         clients=10, samples=1000, rounds=20, records=10_000
     )
@@ -218,13 +218,13 @@ def test_scales_are_those_of_the_records() -> None:
     assert titles.scale_of("sources-location30").samples == 385
 
 
-def test_a_claim_may_have_a_scale_of_its_own() -> None:
+def test_a_claim_may_override_the_scale_of_its_paper() -> None:
     claim = verdict([NOT, NOT]).claim.model_copy(update={"scale": data.Scale()})
     against = verdict([NOT, NOT])._replace(claim=claim)
     assert judging.at_scale(against, data.Scale(samples=5000)) == "contradicted"
 
 
-def test_further_runs_are_judged_by_their_own_limits_and_by_students_t() -> None:
+def test_further_runs_use_their_own_student_t_limits() -> None:
     one = part(*HOLDS)
     assert one.gap is not None
     known = one._replace(gap=one.gap._replace(further=(0.0, 0.12), seeds=5))
@@ -237,7 +237,7 @@ def test_further_runs_are_judged_by_their_own_limits_and_by_students_t() -> None
     assert judged.p_value == pytest.approx(2 * stats.t.sf(stats.t.ppf(0.975, 4) * widths, 4))
 
 
-def test_a_limit_that_is_the_figure_itself_makes_no_verdict_certain() -> None:
+def test_a_limit_equal_to_the_estimate_gives_a_positive_p_value() -> None:
     # All of two targets: the upper limit of the share is the share.
     gap = Figure(1.0, 0.158, 1.0, "Clopper-Pearson 95%", 1)
     test = made("near", 0.05)
@@ -248,9 +248,7 @@ def test_a_limit_that_is_the_figure_itself_makes_no_verdict_certain() -> None:
     assert 0.01 < judged.p_value < 0.05
 
 
-def test_rates_so_near_zero_that_students_limits_leave_their_range_have_none_for_further_runs() -> (
-    None
-):
+def test_student_limits_outside_the_range_of_a_rate_are_dropped() -> None:
     def values(*given: float) -> dict[int | None, dict[int | None, Value]]:
         return {seed: {None: Value.without_limits(value)} for seed, value in enumerate(given)}
 
@@ -262,7 +260,7 @@ def test_rates_so_near_zero_that_students_limits_leave_their_range_have_none_for
     assert comparing._fits("loss_gap@1", values(-0.01, 0.02, 0.01, 0.0, 0.02))
 
 
-def test_games_are_about_further_targets_only_where_each_has_its_own() -> None:
+def test_games_generalise_to_targets_only_with_separate_targets() -> None:
     test = made(figure="adv")
     regime = data.regimes()["ami-cifar10-plain"]
     own = comparing.figure_of(regime, test, Term())
@@ -277,7 +275,7 @@ def test_games_are_about_further_targets_only_where_each_has_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_no_interval_for_further_runs_is_narrower_than_the_one_for_these() -> None:
+def test_intervals_for_further_runs_are_at_least_as_wide() -> None:
     known = 0
     for claim in (claim for paper in data.papers() for claim in paper.claim):
         for name in claim.regimes:
@@ -295,7 +293,7 @@ NUMBER = re.compile(r"\d|\b(two|three|four|five|six|seven|eight|nine|ten|half|th
 
 
 @pytest.mark.parametrize("name", data.regimes())
-def test_titles_of_regimes_have_their_numbers_from_the_configuration(name: str) -> None:
+def test_regime_titles_take_numbers_from_the_configuration(name: str) -> None:
     template = data.regimes()[name].title
     assert not NUMBER.search(re.sub(r"\{[^}]*\}", "", template))
     filled = titles.title_of(name)
@@ -307,7 +305,7 @@ def test_titles_of_regimes_have_their_numbers_from_the_configuration(name: str) 
         assert f"{partition['clients']} clients" in filled
 
 
-def test_a_title_follows_its_record() -> None:
+def test_regime_titles_match_their_records() -> None:
     assert titles.title_of("tiny-cnn").endswith("24 rounds of 3 epochs")
     assert titles.title_of("cofedmid-noise").startswith("Tiny-ImageNet-32, `cnn`, 10 clients x 300")
     # Of a regime that was not run, its study's file.
@@ -316,12 +314,12 @@ def test_a_title_follows_its_record() -> None:
     )
 
 
-def test_where_nothing_leaks_nothing_is_decided() -> None:
+def test_a_regime_without_leak_decides_nothing() -> None:
     held = judging.together([part(*HOLDS)], leaking=False)
     assert (held.verdict, held.counts) == ("open", False)
 
 
-def test_one_comparison_against_is_enough_unless_chance_among_several_explains_it() -> None:
+def test_one_significant_comparison_contradicts_after_correction() -> None:
     barely = part(-0.0399, -0.0001)
     assert judging.together([barely], leaking=True).verdict == "contradicted"
     assert judging.together([barely, part(*HOLDS)], leaking=True).verdict == "open"
@@ -330,7 +328,7 @@ def test_one_comparison_against_is_enough_unless_chance_among_several_explains_i
     assert against.p_value == pytest.approx(2 * part(*NOT).p_value)
 
 
-def test_a_regime_that_lacks_a_record_decides_only_against() -> None:
+def test_a_regime_with_a_missing_record_can_only_contradict() -> None:
     missing = PartResult("location30", made(), Term(), "not run", lacking="`x` was not run")
     assert not judging.together([part(*HOLDS), missing], leaking=True).counts
     assert judging.together([part(*NOT), missing], leaking=True).verdict == "contradicted"
@@ -353,7 +351,7 @@ def test_all_tested_claims_of_a_paper_share_one_error() -> None:
 
 
 @pytest.mark.slow
-def test_wrong_decisions_at_the_margin_are_as_rare_as_promised() -> None:
+def test_the_family_wise_error_at_the_margin_is_controlled() -> None:
     share = wrong_families(300, each=2, true=4, seed=3)
     assert share <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
     assert wrong_families(300, each=2, true=4, seed=3, correct=list) > 0.2
@@ -383,7 +381,7 @@ def test_wrong_decisions_at_the_margin_are_as_rare_as_promised() -> None:
         ),
     ],
 )
-def test_an_open_comparison_says_how_much_more_would_settle_it(
+def test_an_open_comparison_states_the_required_sample_size(
     figure: str, low: float, high: float, margin: float, wanted: str
 ) -> None:
     gap = Figure((low + high) / 2, low, high, "", 3)
@@ -392,7 +390,7 @@ def test_an_open_comparison_says_how_much_more_would_settle_it(
     assert routes.more_of(judged, times) == wanted
 
 
-def test_every_claim_names_a_regime_and_every_comparison_what_it_is_of() -> None:
+def test_every_claim_has_regimes_and_complete_comparisons() -> None:
     known = data.regimes()
     for paper in data.papers():
         for claim in paper.claim:
@@ -401,7 +399,7 @@ def test_every_claim_names_a_regime_and_every_comparison_what_it_is_of() -> None
             assert claim.not_run or all(test.others for test in claim.tests), claim.id
 
 
-def test_every_study_of_a_regime_has_its_hours_once() -> None:
+def test_every_study_lists_its_hours_once() -> None:
     with_hours = [one.study for one in data.regimes().values() if one.hours is not None]
     assert sorted(with_hours) == sorted({one.study for one in data.regimes().values()})
 
@@ -420,7 +418,7 @@ ABOUT_ATTACKS = (
 """How figures begin, or end, that say what an attack finds."""
 
 
-def test_claims_about_attacks_are_judged_where_there_is_something_to_leak() -> None:
+def test_claims_about_attacks_require_a_leaking_regime() -> None:
     measured = {"ifca-noise-floor"}  # About the count of violations where nothing leaks.
     for paper in data.papers():
         for claim in paper.claim:
@@ -429,7 +427,7 @@ def test_claims_about_attacks_are_judged_where_there_is_something_to_leak() -> N
             assert claim.leaks or not about or claim.id in measured, claim.id
 
 
-def test_clients_with_a_defense_are_held_against_those_without() -> None:
+def test_defended_clients_are_compared_with_undefended_ones() -> None:
     rows = [
         UsageRow(
             seed=1,
@@ -450,7 +448,7 @@ def test_clients_with_a_defense_are_held_against_those_without() -> None:
     assert dict(figures.of_usage(rows[1:])) == {}
 
 
-def test_the_gap_of_loss_is_that_of_non_members_late_in_training() -> None:
+def test_the_loss_gap_uses_late_rounds() -> None:
     lines = [
         Trajectory.model_validate(
             {
@@ -470,7 +468,7 @@ def test_the_gap_of_loss_is_that_of_non_members_late_in_training() -> None:
     assert found == {"loss_gap@0.6": pytest.approx(12.0), "loss_gap@1": pytest.approx(20.0)}
 
 
-def test_what_sources_have_beyond_labels_keeps_the_method_of_its_limits() -> None:
+def test_the_excess_over_labels_keeps_its_interval_method() -> None:
     known = read_record(data.RECORDS / "cofedmid-mnist" / "cofedmid-mnist-cofedmid-half.json")
     run = known.sources[0]
     of_run = {
@@ -485,7 +483,7 @@ def test_what_sources_have_beyond_labels_keeps_the_method_of_its_limits() -> Non
     assert found["success"].method == figures.SHARES
 
 
-def test_the_spread_of_a_neuron_is_an_auc_of_its_bins() -> None:
+def test_the_separation_of_a_neuron_is_the_auc_of_its_histogram() -> None:
     apart = figures.apart(Spread(edges=[0, 1, 2], of_target=[0, 50], of_others=[50, 0]))
     alike = figures.apart(Spread(edges=[0, 1, 2], of_target=[50, 50], of_others=[50, 50]))
     assert apart.value == 1.0
@@ -494,7 +492,7 @@ def test_the_spread_of_a_neuron_is_an_auc_of_its_bins() -> None:
     assert alike.low < 0.5
 
 
-def test_convergence_is_by_the_last_change_of_each_groups_model() -> None:
+def test_convergence_uses_the_last_model_change_of_each_group() -> None:
     record = read_record(data.RECORDS / "ifca-mir-mnist-mlp" / "ifca-mir-mnist-mlp-ifca-mir.json")
     run = record.clusters[0]
     models = models_of_groups(run)
@@ -507,7 +505,7 @@ def test_convergence_is_by_the_last_change_of_each_groups_model() -> None:
     assert not list(figures.of_convergence(run.model_copy(update={"rounds": run.rounds[-1:]})))
 
 
-def test_the_hypervolume_is_that_of_all_strengths_and_of_no_defense(
+def test_the_hypervolume_includes_all_strengths_and_no_defense(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     auc = figures.FigureName("auc", "fedmia-2", "mixed", 0)
@@ -533,7 +531,7 @@ def test_the_hypervolume_is_that_of_all_strengths_and_of_no_defense(
     assert figures.hypervolumes("study", "nowhere", "fedmia-2", "mixed", 0) is None
 
 
-def test_variants_go_by_the_name_that_their_study_gives_them() -> None:
+def test_variants_use_the_names_of_their_study() -> None:
     regime = data.Regime(study="s", title="", base="b", called={"late": "epochs-10", "b": "c"})
     assert data.variant_of(regime, Term(variant="late")) == "epochs-10"
     assert data.variant_of(regime, Term(variant="early")) == "early"
@@ -541,7 +539,7 @@ def test_variants_go_by_the_name_that_their_study_gives_them() -> None:
     assert data.variant_of(regime, Term(variant="late", study="another")) == "late"
 
 
-def test_pairs_are_taken_of_runs_that_were_carried_out_only(tmp_path: Path) -> None:
+def test_pairs_require_scores_of_a_finished_run(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no scores\.safetensors"):
         pairs.take_pairs(tmp_path / "nothing", "fedmia-location30")
 
@@ -554,7 +552,7 @@ def test_pairs_are_taken_of_runs_that_were_carried_out_only(tmp_path: Path) -> N
         ("[[[", "is no TOML"),
     ],
 )
-def test_a_file_of_claims_that_cannot_be_read_is_refused_by_its_name(
+def test_an_unreadable_claims_file_raises_with_its_name(
     text: str, said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.toml"
@@ -563,7 +561,7 @@ def test_a_file_of_claims_that_cannot_be_read_is_refused_by_its_name(
         data.read_toml(path, data.Paper)
 
 
-def test_a_regime_whose_base_was_not_run_is_not_said_to_leak_nothing(
+def test_a_regime_without_base_run_has_an_unknown_leak(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = judging.together([part(*HOLDS)], leaking=False)
@@ -573,7 +571,7 @@ def test_a_regime_whose_base_was_not_run_is_not_said_to_leak_nothing(
     assert page._here(held).startswith("`location30` (nothing leaks)")
 
 
-def test_the_command_says_what_it_knows_where_it_is_asked_for_something_else(
+def test_an_unknown_option_prints_the_known_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = runpy.run_path(str(ROOT / "docs" / "claims.py"))["main"]
@@ -582,7 +580,7 @@ def test_the_command_says_what_it_knows_where_it_is_asked_for_something_else(
     assert "--check" in capsys.readouterr().err
 
 
-def test_a_page_that_is_another_shows_the_rows_that_are() -> None:
+def test_difference_lists_the_changed_rows() -> None:
     assert page.difference("one\ntwo\n", "one\ntwo\n") == ""
     said = page.difference("one\ntwo\n", "one\nthree\n")
     assert "- two" in said
@@ -600,7 +598,7 @@ def unit(tmp_path: Path, name: str, does: str) -> again.Unit:
 
 
 @pytest.mark.slow
-def test_records_are_made_again_past_a_failure_and_not_twice(
+def test_regeneration_continues_after_failures_and_skips_finished_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     units = [unit(tmp_path, name, "make") for name in ("one", "two")]

@@ -36,7 +36,7 @@ def each_record_is_read_once() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_the_page_of_the_ladder_and_what_reports_use_are_what_the_records_give() -> None:
+def test_the_ladder_page_and_its_data_match_the_records() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "ladder.py"))
     for path, text in script["made"]().items():
         # How a picture is written is matplotlib's; that it is there is ours.
@@ -45,7 +45,7 @@ def test_the_page_of_the_ladder_and_what_reports_use_are_what_the_records_give()
 
 
 @pytest.mark.slow
-def test_the_page_of_claims_is_what_claims_and_records_give() -> None:
+def test_the_claims_page_matches_claims_and_records() -> None:
     there = page.PAGE.read_text(encoding="utf-8")
     assert there == page.page(), "run `python docs/claims.py`"
 
@@ -56,7 +56,7 @@ def all_decided() -> list[ClaimResult]:
 
 
 @pytest.mark.slow
-def test_no_verdict_about_an_attack_rests_on_a_regime_that_does_not_leak(
+def test_verdicts_about_attacks_use_leaking_regimes_only(
     all_decided: list[ClaimResult],
 ) -> None:
     for one in all_decided:
@@ -67,7 +67,7 @@ def test_no_verdict_about_an_attack_rests_on_a_regime_that_does_not_leak(
 
 
 @pytest.mark.slow
-def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
+def test_open_and_missing_claims_state_what_is_needed(
     all_decided: list[ClaimResult],
 ) -> None:
     for one in all_decided:
@@ -77,7 +77,7 @@ def test_what_is_open_says_what_would_settle_it_and_what_was_not_run_why(
 
 
 @pytest.mark.slow
-def test_no_paper_is_contradicted_by_a_regime_that_is_smaller_and_the_scale_is_said(
+def test_regimes_below_the_scale_of_a_paper_do_not_contradict_it(
     all_decided: list[ClaimResult],
 ) -> None:
     scales = {claim.id: paper.scale for paper in data.papers() for claim in paper.claim}
@@ -91,12 +91,12 @@ def test_no_paper_is_contradicted_by_a_regime_that_is_smaller_and_the_scale_is_s
 
 
 @pytest.mark.slow
-def test_at_most_a_fifth_of_the_claims_was_not_run(all_decided: list[ClaimResult]) -> None:
+def test_at_most_a_fifth_of_claims_was_not_run(all_decided: list[ClaimResult]) -> None:
     missing = [one for one in all_decided if one.verdict == "not run"]
     assert 5 * len(missing) <= len(all_decided)
 
 
-def test_claims_beyond_the_label_distributions_of_older_records_say_that_these_are_older() -> None:
+def test_claims_about_label_excess_mark_older_records() -> None:
     asked = {
         claim.id
         for paper in data.papers()
@@ -114,7 +114,7 @@ def test_claims_beyond_the_label_distributions_of_older_records_say_that_these_a
 
 
 @pytest.mark.slow
-def test_limits_of_a_group_in_a_record_are_called_delongs_only_where_they_are() -> None:
+def test_group_limits_are_labelled_delong_only_if_they_are() -> None:
     for path in sorted(data.RECORDS.glob("*/*.json")):
         for one in read.read_record(path).groups:
             if one.metric == "auc" and one.value is not None and one.low is not None:
@@ -126,7 +126,7 @@ def test_limits_of_a_group_in_a_record_are_called_delongs_only_where_they_are() 
                 assert is_exact == one.method.startswith("exact on pairs"), path.name
 
 
-def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
+def test_readme_numbers_match_the_records() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shares = []
     for variant in ("redraw", ""):
@@ -166,7 +166,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[again.Unit]:
 
 
 @pytest.mark.slow
-def test_a_row_is_made_again_by_the_commands_that_made_its_records(
+def test_a_claim_is_reproduced_by_the_commands_of_its_records(
     units: list[again.Unit], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert again.again("fedmia-redraw-tpr", data_dir="D", out=tmp_path) == 0
@@ -187,7 +187,7 @@ def test_a_row_is_made_again_by_the_commands_that_made_its_records(
 
 
 @pytest.mark.slow
-def test_all_rows_are_made_again_by_commands_with_names_of_their_own(
+def test_commands_that_reproduce_all_claims_have_unique_names(
     units: list[again.Unit], tmp_path: Path
 ) -> None:
     again.again("all", data_dir="D", out=tmp_path)
@@ -206,7 +206,7 @@ def test_all_rows_are_made_again_by_commands_with_names_of_their_own(
         ("0123456789abcdef", "not in this history"),
     ],
 )
-def test_no_record_is_kept_that_nobody_could_make_again(
+def test_records_without_a_reproducible_commit_are_rejected(
     commit: str, said: str, tmp_path: Path
 ) -> None:
     keep = runpy.run_path(str(ROOT / "results" / "keep.py"))["refuse_without_commit"]
@@ -231,7 +231,7 @@ def test_records_of_games_have_their_own_content_hash() -> None:
     assert all(record.content_hash == games_hash(record) for record in games)
 
 
-def test_a_study_says_how_many_records_nobody_could_make_again() -> None:
+def test_studies_count_records_with_unknown_commits() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "results.py"))
     made = [
         record().model_copy(update={"environment": Environment(commit=commit)})
@@ -243,12 +243,12 @@ def test_a_study_says_how_many_records_nobody_could_make_again() -> None:
     assert "1 were made with uncommitted changes" in said
 
 
-def test_every_archive_has_the_command_that_makes_it() -> None:
+def test_every_archive_has_a_command() -> None:
     made = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
     assert {path.name.removesuffix(SUFFIX) for path in HERE.glob(f"*{SUFFIX}")} == made.keys()
 
 
-def test_an_archive_has_the_same_bytes_whoever_writes_it_and_gives_its_records_back(
+def test_archives_are_deterministic_and_restore_their_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "HERE", tmp_path)

@@ -105,7 +105,7 @@ def test_a_log_takes_as_many_rounds_as_are_read_back(
     monkeypatch.setattr(recordings, "MOST_ROUNDS", 3)
     for at in (1, 2, 3):
         append_round(round_entry(at, (0,), (0,), 0), tmp_path)
-    with pytest.raises(BadInput, match="at most 100,663,296 bytes and 3 rounds are read back"):
+    with pytest.raises(BadInput, match="at most 100,663,296 bytes and 3 rounds can be read"):
         append_round(round_entry(4, (0,), (0,), 0), tmp_path)
     assert len(read_round_log(tmp_path)) == 3
 

@@ -55,7 +55,7 @@ def test_a_client_that_memorised_a_sample_is_found(rule: SourceRule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=names)
-def test_clients_that_are_alike_have_equal_chances(rule: SourceRule) -> None:
+def test_identical_clients_have_equal_posteriors(rule: SourceRule) -> None:
     values = random(clients=1).expand(-1, 5, -1).clone()
     found = rule.posterior(measured(values), sizes=sizes())
     torch.testing.assert_close(found, torch.full((5, 30), 0.2).double())
@@ -64,7 +64,7 @@ def test_clients_that_are_alike_have_equal_chances(rule: SourceRule) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=names)
 @settings(max_examples=25)
 @given(order=st.permutations(range(5)))
-def test_renaming_clients_renames_the_answer(rule: SourceRule, order: list[int]) -> None:
+def test_the_posterior_is_equivariant_to_client_order(rule: SourceRule, order: list[int]) -> None:
     values = random(samples=4)
     found = rule.posterior(measured(values), sizes=sizes())
     renamed = rule.posterior(measured(values[:, order]), sizes=sizes())
@@ -72,7 +72,7 @@ def test_renaming_clients_renames_the_answer(rule: SourceRule, order: list[int])
 
 
 @pytest.mark.parametrize("rule", RULES, ids=names)
-def test_who_was_never_measured_has_no_chance(rule: SourceRule) -> None:
+def test_an_unmeasured_client_has_posterior_zero(rule: SourceRule) -> None:
     values = random()
     values[:, 2] = NAN
     found = rule.posterior(measured(values), sizes=sizes())
@@ -81,7 +81,7 @@ def test_who_was_never_measured_has_no_chance(rule: SourceRule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES[:3], ids=names[:3])
-def test_nothing_measured_at_all_is_refused(rule: SourceRule) -> None:
+def test_posteriors_without_any_measurement_raise(rule: SourceRule) -> None:
     with pytest.raises(NotVisible, match="measure more rounds"):
         rule.posterior(measured(torch.full((2, 3, 1), NAN)), sizes=sizes())
 
@@ -104,7 +104,7 @@ def test_one_round_is_bayes_rule_worked_by_hand() -> None:
     temperature=st.floats(0.1, 10),
     prior=st.sampled_from(["equal", "size"]),
 )
-def test_the_chance_is_the_papers_sigmoid_of_the_gap_to_models_of_the_others(
+def test_the_posterior_is_the_sigmoid_of_the_paper(
     losses: list[float], temperature: float, prior: str
 ) -> None:
     count = len(losses)
@@ -132,14 +132,14 @@ def test_the_last_round_is_each_clients_own_last() -> None:
     assert found[0, 0] == pytest.approx(math.exp(-2) / (math.exp(-2) + math.exp(-1)))
 
 
-def test_mean_and_product_name_the_same_client_where_all_take_part() -> None:
+def test_mean_and_product_agree_with_full_participation() -> None:
     m = measured(random(rounds=3))
     product = SourceByProduct().posterior(m, sizes=sizes())
     mean = SourceOnAverage(temperature=1 / 3).posterior(m, sizes=sizes())
     torch.testing.assert_close(product, mean)
 
 
-def test_a_product_does_not_blame_a_client_for_early_rounds() -> None:
+def test_the_product_rule_corrects_for_early_participation() -> None:
     # Client 0 was asked when losses were high, and was the best there; client 1 only later.
     values = torch.tensor([[[-5.0], [NAN], [-9.0]], [[NAN], [-2.0], [-2.0]]])
     m = measured(values)
@@ -147,7 +147,7 @@ def test_a_product_does_not_blame_a_client_for_early_rounds() -> None:
     assert SourceOnAverage().posterior(m, sizes=sizes(3)).argmax(0).item() == 1
 
 
-def test_in_a_product_nobody_gains_by_taking_part_less() -> None:
+def test_the_product_rule_does_not_depend_on_participation_counts() -> None:
     # All losses alike: three clients in the first round, two in the second, one in the third.
     values = torch.full((3, 3, 1), -1.0)
     values[1, 2] = values[2, 1] = values[2, 2] = NAN
@@ -155,14 +155,14 @@ def test_in_a_product_nobody_gains_by_taking_part_less() -> None:
     torch.testing.assert_close(found, torch.full((3, 1), 1 / 3).double())
 
 
-def test_the_likelihood_names_the_client_with_the_largest_fedmia_score() -> None:
+def test_the_tail_rule_picks_the_largest_fedmia_score() -> None:
     m = measured(random())
     found = SourceByTail(rule=OneSidedLikelihood()).posterior(m, sizes=sizes())
     scores = torch.stack([OneSidedLikelihood()(m, target=client) for client in range(5)])
     assert found.argmax(0).tolist() == scores.argmax(0).tolist()
 
 
-def test_of_two_clients_none_can_be_judged_beside_others_and_another_attack_is_named() -> None:
+def test_the_tail_rule_raises_for_two_clients_and_suggests_another() -> None:
     with pytest.raises(NotVisible, match=r"client 0 cannot be compared .* use sia, sia-mean"):
         SourceByTail(rule=OneSidedLikelihood()).posterior(
             measured(random(clients=2)), sizes=sizes(2)
@@ -170,7 +170,7 @@ def test_of_two_clients_none_can_be_judged_beside_others_and_another_attack_is_n
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e6])
-def test_no_temperature_changes_who_is_likeliest(temperature: float) -> None:
+def test_the_temperature_does_not_change_the_most_likely_client(temperature: float) -> None:
     m = measured(random())
     named = SourceAtLast().posterior(m, sizes=sizes()).argmax(0)
     found = SourceAtLast(temperature=temperature).posterior(m, sizes=sizes())
@@ -179,11 +179,11 @@ def test_no_temperature_changes_who_is_likeliest(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, 1e-320, 1e18, math.inf, NAN])
-def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
+def test_an_invalid_temperature_raises(temperature: float) -> None:
     with pytest.raises(BadInput, match="temperature"):
         SourceAtLast(temperature=temperature)
 
 
-def test_a_prior_that_is_not_known_is_refused_with_the_nearest() -> None:
+def test_an_unknown_prior_raises_and_suggests_the_nearest() -> None:
     with pytest.raises(BadInput, match="size"):
         SourceAtLast(prior="sizes")

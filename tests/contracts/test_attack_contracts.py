@@ -143,7 +143,7 @@ def measured_rounds() -> Iterator[MeasuredRound]:
 
 
 @pytest.mark.slow
-def test_scores_are_finite_one_a_sample_and_the_same_each_time(attack: Attack) -> None:
+def test_scores_are_finite_and_deterministic(attack: Attack) -> None:
     scores = attack.scores(measured(), TARGET)
     assert scores.shape == (len(AUDITED),)
     assert scores.dtype == torch.float64
@@ -151,7 +151,7 @@ def test_scores_are_finite_one_a_sample_and_the_same_each_time(attack: Attack) -
     assert torch.equal(scores, attack.scores(measured(), TARGET))
 
 
-def test_the_order_of_samples_changes_no_score(attack: Attack) -> None:
+def test_scores_do_not_depend_on_sample_order(attack: Attack) -> None:
     order = torch.randperm(len(AUDITED), generator=seeded(0, "order"))
     shuffled = {
         name: replace(cube, values=cube.values[:, :, order]) for name, cube in measured().items()
@@ -160,7 +160,7 @@ def test_the_order_of_samples_changes_no_score(attack: Attack) -> None:
     assert torch.equal(attack.on_samples(order).scores(shuffled, TARGET), scores[order])
 
 
-def test_a_sample_is_scored_alike_whatever_else_is_audited(attack: Attack) -> None:
+def test_scores_do_not_depend_on_other_audited_samples(attack: Attack) -> None:
     alone = {
         name: replace(cube, values=cube.values[:, :, 7:8]) for name, cube in measured().items()
     }
@@ -168,13 +168,13 @@ def test_a_sample_is_scored_alike_whatever_else_is_audited(attack: Attack) -> No
     assert torch.equal(one, attack.scores(measured(), TARGET)[7:8])
 
 
-def test_names_that_keep_the_clients_order_change_no_bit(attack: Attack) -> None:
+def test_order_preserving_client_ids_give_identical_scores(attack: Attack) -> None:
     names = {client: 10 * client + 3 for client in range(CLIENTS)}
     scores = attack.scores(renamed(measured_rounds(), names), names[TARGET])
     assert torch.equal(scores, attack.scores(measured(), TARGET))
 
 
-def test_any_other_names_change_no_score_but_for_rounding(attack: Attack) -> None:
+def test_arbitrary_client_ids_give_equal_scores(attack: Attack) -> None:
     names = dict(enumerate([70, 4, 33, 1, 90]))
     scores = attack.scores(renamed(measured_rounds(), names), names[TARGET])
     torch.testing.assert_close(scores, attack.scores(measured(), TARGET), rtol=1e-9, atol=1e-9)
@@ -192,7 +192,7 @@ def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
         yield replace(round, exposed=exposed, sent={}, uploads={}, after=after)
 
 
-def test_an_attack_runs_where_all_that_it_does_not_need_is_deleted(attack: Attack) -> None:
+def test_attacks_run_with_only_the_parts_that_they_need(attack: Attack) -> None:
     rounds = trained() if Sees.ROUNDS in attack.needs else trained()[-1:]
     if Sees.UPLOADS not in attack.needs:
         rounds = tuple(seen_from(rounds, VIEWS["sum"]))
@@ -209,22 +209,20 @@ def test_an_attack_runs_where_all_that_it_does_not_need_is_deleted(attack: Attac
         if part in attack.needs
     ],
 )
-def test_an_attack_refuses_a_view_in_which_a_part_that_it_needs_is_deleted(
-    name: str, part: Sees
-) -> None:
+def test_attacks_raise_if_a_needed_part_is_hidden(name: str, part: Sees) -> None:
     with pytest.raises(NotVisible, match="hides"):
         list(measure(without(trained(), part), ATTACKS[name].signals, AUDITED))
 
 
 @pytest.mark.parametrize("name", [n for n, a in ATTACKS.items() if Sees.UPLOADS in a.needs])
-def test_an_attack_that_needs_every_upload_refuses_the_sum(name: str) -> None:
+def test_attacks_on_single_uploads_raise_for_the_sum_view(name: str) -> None:
     rounds = seen_from(trained(), VIEWS["sum"])
     cubes = stacked(measure(rounds, ATTACKS[name].signals, AUDITED))
     with pytest.raises(NotVisible, match="other clients"):
         ready(name).scores(cubes, TARGET)
 
 
-def test_a_view_that_offers_too_little_is_refused_with_what_is_missing(attack: Attack) -> None:
+def test_an_insufficient_view_raises_with_the_missing_part(attack: Attack) -> None:
     for name, weak in VIEWS.items():
         missing = attack.needs & ~weak.offers
         if missing:
@@ -236,7 +234,7 @@ def test_a_view_that_offers_too_little_is_refused_with_what_is_missing(attack: A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_at_chance_where_nobody_is_a_member(name: str) -> None:
+def test_attacks_are_at_chance_without_members(name: str) -> None:
     attack = ready(name, of_nobody=ATTACKS[name].needs_references)
     scores = attack.scores(measured(of_nobody=True), TARGET).numpy()
     called_members = np.arange(len(NOBODYS)) % 2 == 0
@@ -244,14 +242,14 @@ def test_an_attack_is_at_chance_where_nobody_is_a_member(name: str) -> None:
     assert auc.low <= 0.5 <= auc.high
 
 
-def test_an_attack_finds_what_the_target_has_learned_by_heart(attack: Attack) -> None:
+def test_attacks_detect_memorised_samples(attack: Attack) -> None:
     scores = attack.scores(measured(), TARGET).numpy()
     held = np.arange(len(AUDITED)) < len(HELD)
     auc = auc_interval(scores, held, confidence=0.99)
     assert auc.low > 0.5
 
 
-def test_an_attack_says_what_it_does_and_where_it_is_from(attack: Attack) -> None:
+def test_attacks_state_description_source_and_rules(attack: Attack) -> None:
     assert attack.source
     assert attack.about.endswith(".")
     assert attack.rule.over_clients
@@ -261,7 +259,7 @@ def test_an_attack_says_what_it_does_and_where_it_is_from(attack: Attack) -> Non
 @pytest.mark.parametrize(
     "name", [name for name, attack in ATTACKS.items() if attack.needs_side_information]
 )
-def test_an_attack_that_knows_the_defense_scores_nothing_before_it_is_told(name: str) -> None:
+def test_adaptive_attacks_raise_without_defense_information(name: str) -> None:
     with pytest.raises(BadInput, match="needs to know which samples"):
         ATTACKS[name].scores(measured(), TARGET)
 
@@ -269,7 +267,7 @@ def test_an_attack_that_knows_the_defense_scores_nothing_before_it_is_told(name:
 @pytest.mark.parametrize(
     "name", [name for name, attack in ATTACKS.items() if attack.needs_references]
 )
-def test_an_attack_that_compares_with_reference_models_scores_nothing_without(name: str) -> None:
+def test_reference_attacks_raise_without_reference_models(name: str) -> None:
     with pytest.raises(BadInput, match="has none"):
         ATTACKS[name].scores(measured(), TARGET)
     assert Sees.REFERENCE_MODELS in ATTACKS[name].needs
@@ -279,19 +277,19 @@ LEARNING = [name for name, attack in ATTACKS.items() if attack.learns]
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_an_attack_that_learns_scores_nothing_before_it_has_learned(name: str) -> None:
+def test_learned_attacks_raise_before_fitting(name: str) -> None:
     with pytest.raises(BadInput, match="is not fitted"):
         ATTACKS[name].scores(measured(), TARGET)
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_an_attack_that_learns_needs_data_of_its_own(name: str) -> None:
+def test_learned_attacks_need_auxiliary_data(name: str) -> None:
     assert Sees.AUXILIARY_DATA in ATTACKS[name].needs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNING)
-def test_an_attack_learns_the_same_bits_from_the_same_seed(name: str) -> None:
+def test_fitting_depends_only_on_the_seed(name: str) -> None:
     scores, threads = [], torch.get_num_threads()
     for seed in (5, 5, 6):
         cubes = {n: replace(m, values=m.values[:, :, :60]) for n, m in measured().items()}
@@ -305,12 +303,12 @@ def test_an_attack_learns_the_same_bits_from_the_same_seed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_an_attack_does_not_learn_from_members_alone(name: str) -> None:
+def test_fitting_on_members_only_raises(name: str) -> None:
     with pytest.raises(BadInput, match=f"{len(AUDITED)} members of {len(AUDITED)}"):
         ATTACKS[name].fitted(measured(), torch.ones(len(AUDITED), dtype=torch.bool), TARGET, 5)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_record_tells_attacks_on_sources_by_their_rule_over_clients(name: str) -> None:
+def test_source_attacks_are_marked_by_their_rule_over_clients(name: str) -> None:
     attack = ATTACKS[name]
     assert attack.rule.over_clients.endswith(SOURCE_RULE_SUFFIX) == attack.infers_source

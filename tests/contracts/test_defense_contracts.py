@@ -231,12 +231,12 @@ def alike(ours: list[Round], theirs: list[Round], *, facts: bool = True) -> None
             assert not facts or same(one.facts[client], other.facts[client])
 
 
-def test_every_defense_has_a_neutral_setting_here_and_active_ones_but_for_none() -> None:
+def test_every_defense_has_neutral_and_active_test_settings() -> None:
     assert NEUTRAL.keys() == DEFENSES.keys()
     assert ACTIVE.keys() == DEFENSES.keys() - {"none"}
 
 
-def test_every_setting_but_switches_has_a_wrong_value_here() -> None:
+def test_every_setting_except_booleans_has_an_invalid_test_value() -> None:
     for name, make in DEFENSES.items():
         known = signature(make).parameters
         own = {each for each in known if not isinstance(known[each].default, bool)}
@@ -252,12 +252,12 @@ def test_invalid_settings_raise_before_training(
 
 
 @every_defense
-def test_the_neutral_setting_gives_the_undefended_run_to_the_bit(name: str) -> None:
+def test_neutral_settings_equal_the_undefended_run_bit_for_bit(name: str) -> None:
     alike(run(neutral(name)), bare_run(), facts=False)
 
 
 @every_active
-def test_before_anything_is_trained_nothing_is_refused_that_would_run(name: str) -> None:
+def test_checks_before_training_accept_valid_defenses(name: str) -> None:
     plan = Plan(architecture=FEDAVG.architecture, shape=(1, 2, 2), classes=3, rounds=2)
     for defense in (*active(name).values(), *neutral(name).values()):
         defense.refuse_misfit(plan)
@@ -265,7 +265,7 @@ def test_before_anything_is_trained_nothing_is_refused_that_would_run(name: str)
 
 
 @every_active
-def test_the_same_seed_gives_the_same_run_and_leaves_the_defenses_given_as_they_were(
+def test_runs_are_deterministic_and_do_not_change_given_defenses(
     name: str,
 ) -> None:
     given, before = active(name), torch.get_rng_state()
@@ -289,7 +289,7 @@ def test_two_workers_give_identical_results(name: str, crew: Engine) -> None:
 
 @pytest.mark.slow
 @every_active
-def test_on_a_gpu_the_same_seed_gives_the_run_of_the_cpu(name: str) -> None:
+def test_a_simulated_gpu_gives_the_results_of_the_cpu(name: str) -> None:
     here = active_run(name)
     with simulated_gpu():
         there = run(active(name), how={"device": device_named("cuda")})
@@ -305,14 +305,14 @@ def test_only_the_defended_clients_first_uploads_change(name: str) -> None:
 
 
 @every_active
-def test_two_clients_with_the_same_defense_draw_for_themselves(name: str) -> None:
+def test_clients_with_equal_defenses_draw_independently(name: str) -> None:
     data = dict.fromkeys(DATA, DATA[0])
     first = run(active(name), data)[0]
     assert not same(first.uploads[0].values, first.uploads[2].values)
 
 
 @every_active
-def test_what_the_adversary_measures_is_the_defended_upload(name: str) -> None:
+def test_the_adversary_measures_defended_uploads(name: str) -> None:
     audited = Samples.joined(*DATA.values())
     for round in active_run(name):
         losses = Loss()(Seen(round, audited))
@@ -327,7 +327,7 @@ def test_what_the_adversary_measures_is_the_defended_upload(name: str) -> None:
 
 
 @every_active
-def test_the_model_whose_accuracy_is_counted_is_made_of_defended_uploads(name: str) -> None:
+def test_the_global_model_averages_defended_uploads(name: str) -> None:
     for round in active_run(name):
         uploads = [round.uploads[client].values for client in DATA]
         mean = weighted_sum(uploads, [round.weights[client] for client in DATA])
@@ -338,7 +338,7 @@ def test_the_model_whose_accuracy_is_counted_is_made_of_defended_uploads(name: s
 
 @pytest.mark.parametrize("kind", [Update, Gradient, Logits])
 @every_active
-def test_an_upload_of_zeros_is_survived_and_but_for_its_values_stays_as_it_was(
+def test_an_upload_of_zeros_stays_finite_with_the_same_shapes(
     name: str, kind: type[Upload]
 ) -> None:
     defense = active(name)[0]
@@ -358,7 +358,7 @@ def test_an_upload_of_zeros_is_survived_and_but_for_its_values_stays_as_it_was(
 
 
 @every_active
-def test_an_upload_is_left_as_it_was_given(name: str) -> None:
+def test_defenses_do_not_modify_the_given_upload(name: str) -> None:
     model = Model(FEDAVG.architecture, {"w": torch.ones(3)})
     given = Update({"w": torch.ones(3)})
     active(name)[0].upload(given, client_context().at(model))
@@ -366,7 +366,7 @@ def test_an_upload_is_left_as_it_was_given(name: str) -> None:
 
 
 @every_active
-def test_a_state_given_to_a_new_instance_goes_on_where_the_old_one_was(name: str) -> None:
+def test_a_restored_state_continues_the_defense(name: str) -> None:
     old, new = active(name)[0], active(name)[0]
     data = old.prepare(DATA[0], client_context(0))
     assert torch.equal(new.prepare(DATA[0], client_context(0)).ids, data.ids)
@@ -401,7 +401,7 @@ def test_an_interrupted_run_resumes_with_identical_results(name: str, tmp_path: 
 
 
 @every_active
-def test_a_chain_of_one_defense_is_that_defense_to_the_bit(name: str) -> None:
+def test_a_chain_of_one_equals_the_defense_bit_for_bit(name: str) -> None:
     chains = {client: Chain((defense,)) for client, defense in active(name).items()}
     alike(run(chains), active_run(name))
 
@@ -424,7 +424,7 @@ def refusal(first: str, second: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), list(permutations(ACTIVE, 2)))
-def test_two_defenses_make_a_chain_that_runs_or_is_refused_by_name(first: str, second: str) -> None:
+def test_any_two_defenses_run_in_a_chain_or_raise(first: str, second: str) -> None:
     said = refusal(first, second)
     known = {name: {name, type(active(name)[0]).__name__} for name in (first, second)}
     assert not said or any(word in said for words in known.values() for word in words), said

@@ -66,26 +66,24 @@ class TestFairDraw:
             Dirichlet(beta=2.0, minimum=1, samples_per_client=250),
         ],
     )
-    def test_the_owners_stated_are_the_clients_that_hold_the_samples(
-        self, partition: Partition
-    ) -> None:
+    def test_owners_are_the_clients_that_hold_the_samples(self, partition: Partition) -> None:
         check_truth(fair(partition, extra_other=50, extra_unseen=70))
 
-    def test_a_third_is_member_a_third_other_clients_and_a_third_unseen(self) -> None:
+    def test_origins_are_equally_likely(self) -> None:
         counts = sum(
             np.bincount(fair(seed=seed).audit.origin(0), minlength=3) for seed in range(30)
         )
         # 18,000 draws in all.
         assert stats.chisquare(counts).pvalue > 1e-3
 
-    def test_members_and_unseen_have_the_same_classes_up_to_chance(self) -> None:
+    def test_members_and_held_out_samples_have_equal_label_distributions(self) -> None:
         table = np.zeros((3, DATA.classes))
         for seed in range(30):
             audit = fair(seed=seed, extra_other=100, extra_unseen=100).audit
             np.add.at(table, (audit.origin(0), audit.samples.labels.numpy()), 1)
         assert stats.chi2_contingency(table).pvalue > 1e-3
 
-    def test_members_and_unseen_cannot_be_told_apart_by_id_or_by_position(self) -> None:
+    def test_ids_and_positions_do_not_reveal_membership(self) -> None:
         audit = fair(seed=3, n_fair=1500).audit
         ids, origin = audit.samples.ids.numpy(), audit.origin(0)
         positions = np.arange(len(audit))
@@ -93,14 +91,14 @@ class TestFairDraw:
             result = stats.mannwhitneyu(values[origin == MEMBER], values[origin == UNSEEN])
             assert result.pvalue > 1e-3
 
-    def test_the_other_clients_share_their_part_evenly(self) -> None:
+    def test_samples_of_other_clients_are_divided_evenly(self) -> None:
         counts = sum(
             np.bincount(audit.owner[audit.owner > 0], minlength=5)[1:]
             for audit in (fair(seed=seed, extra_other=100).audit for seed in range(30))
         )
         assert stats.chisquare(counts).pvalue > 1e-3
 
-    def test_audited_samples_have_the_class_mix_of_their_target(self) -> None:
+    def test_audited_samples_follow_the_targets_label_distribution(self) -> None:
         partition = Shards(per_client=1, samples_per_client=250)
         deal = draw(DATA, clients=5, partition=partition, n_fair=300, seed=0, targets=(2,))
         # One shard in five sorted classes of 600: one or two classes.
@@ -112,11 +110,11 @@ class TestFairDraw:
         assert np.bincount(audit.origin(0)[extra], minlength=3).tolist() == [0, 40, 60]
         assert audit.fair.sum() == 300
 
-    def test_sizes_come_out_close_to_what_the_partition_says(self) -> None:
+    def test_client_sizes_are_close_to_the_partition(self) -> None:
         sizes = fair(IID(samples_per_client=250), n_fair=300).sizes
         assert all(abs(size - 250) < 50 for size in sizes.values())
 
-    def test_a_target_whose_members_come_from_the_audit_alone_needs_no_background(self) -> None:
+    def test_a_target_may_train_on_audited_samples_only(self) -> None:
         deal = fair(IID(samples_per_client=250), n_fair=750)
         assert deal.sizes[0] == deal.audited[0]
         assert (
@@ -124,7 +122,7 @@ class TestFairDraw:
             == 7 + fair(IID(samples_per_client=250), n_fair=300, background=0).sizes[0]
         )
 
-    def test_the_background_does_not_depend_on_how_the_draw_fell(
+    def test_the_background_does_not_depend_on_the_coins(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def background(deal: Deal) -> list[set[int]]:
@@ -139,19 +137,19 @@ class TestFairDraw:
         assert first.sizes != second.sizes
         assert background(first) == background(second)
 
-    def test_everything_but_the_unseen_is_dealt_where_the_partition_deals_everything(self) -> None:
+    def test_a_full_partition_distributes_all_but_held_out_samples(self) -> None:
         deal = fair(IID(), n_fair=600)
         unseen = int((deal.audit.owner == NOBODY).sum())
         assert sum(deal.sizes.values()) == pytest.approx(3000 - unseen, abs=60)
 
-    def test_order_within_a_client_does_not_tell_audited_samples_apart(self) -> None:
+    def test_order_within_a_client_does_not_reveal_audited_samples(self) -> None:
         deal = fair(n_fair=300)
         audited = np.isin(deal.clients[0].ids.numpy(), deal.audit.samples.ids.numpy())
         positions = np.arange(len(audited))
         result = stats.mannwhitneyu(positions[audited], positions[~audited])
         assert result.pvalue > 1e-3
 
-    def test_the_same_seed_draws_alike_and_another_does_not(self) -> None:
+    def test_a_draw_depends_only_on_its_seed(self) -> None:
         one, again, other = (fair(seed=seed) for seed in (1, 1, 2))
         assert torch.equal(one.audit.samples.ids, again.audit.samples.ids)
         assert torch.equal(one.clients[3].ids, again.clients[3].ids)
@@ -200,13 +198,13 @@ class TestFairDraw:
 
 
 class TestPublishedDraws:
-    def test_the_paper_of_fedmia_audits_a_tenth_of_test_and_other_clients(self) -> None:
+    def test_fedmia_paper_draw_audits_a_tenth_of_nonmembers(self) -> None:
         deal = fedmia_paper(DATA, clients=5, partition=IID(), seed=0)
         check_truth(deal)
         assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 60, 50]
         assert not deal.audit.fair.any()
 
-    def test_the_code_of_fedmia_audits_a_thousand_of_test_and_a_fifth_of_others(self) -> None:
+    def test_fedmia_code_draw_audits_1000_test_samples_and_a_fifth_of_others(self) -> None:
         data = by_id(3000, 1200)
         deal = fedmia_code(data, clients=5, partition=IID(), seed=0)
         assert np.bincount(deal.audit.origin(0)).tolist() == [600, 4 * 120, 1000]
@@ -235,7 +233,7 @@ class TestPublishedDraws:
             ("sia", {"per_client": 0}, "per_client is 0; give at least 1"),
         ],
     )
-    def test_what_no_published_draw_can_have_is_refused_with_what_is_missing(
+    def test_impossible_published_draws_raise_with_the_shortage(
         self, name: str, settings: dict[str, object], said: str
     ) -> None:
         with pytest.raises(BadInput, match=said):
@@ -243,19 +241,19 @@ class TestPublishedDraws:
 
 
 class TestSourceDraw:
-    def test_every_client_has_as_many_samples_audited(self) -> None:
+    def test_sia_draw_audits_equally_many_samples_per_client(self) -> None:
         deal = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, n_unseen=40)
         check_truth(deal)
         assert np.bincount(deal.audit.owner + 1).tolist() == [40, 100, 100, 100, 100, 100]
         assert sum(deal.sizes.values()) == len(DATA.train)
 
-    def test_the_smallest_client_says_how_many_there_are(self) -> None:
+    def test_sia_draw_is_limited_by_the_smallest_client(self) -> None:
         deal = sia(DATA, clients=5, partition=Dirichlet(beta=1.0), seed=0, per_client=10_000)
         least, most = min(deal.sizes.values()), max(deal.sizes.values())
         assert least < most
         assert deal.audited == dict.fromkeys(range(5), least)
 
-    def test_several_clients_may_be_under_audit(self) -> None:
+    def test_sia_draw_accepts_several_targets(self) -> None:
         deal = sia(DATA, clients=5, partition=IID(), seed=0, targets=(0, 3), per_client=7)
         assert [(deal.audit.origin(c) == MEMBER).sum() for c in (0, 3)] == [7, 7]
 
@@ -267,13 +265,13 @@ def test_class_counts_add_up_to_the_clients_sizes() -> None:
 
 
 class TestAuditSet:
-    def test_origin_is_seen_from_the_target(self) -> None:
+    def test_origin_depends_on_the_target(self) -> None:
         samples = DATA.samples(torch.tensor([4, 5, 6]))
         audit = AuditSet(samples, np.array([0, 2, NOBODY]), np.full(3, NOBODY))
         assert audit.origin(0).tolist() == [MEMBER, OTHER, UNSEEN]
         assert audit.origin(2).tolist() == [OTHER, MEMBER, UNSEEN]
 
-    def test_what_is_stored_says_who_has_which_sample_and_nothing_of_its_features(self) -> None:
+    def test_the_stored_audit_contains_owners_but_no_features(self) -> None:
         audit = fair().audit
         stored = audit.tensors()
         assert stored.keys() == {"ids", "labels", "owner", "panel", "group"}
@@ -288,7 +286,7 @@ class TestCanaries:
         given = {"clients": 5, "partition": IID(samples_per_client=250), "seed": 0} | settings
         return DRAWS["canaries"](DATA, **given)
 
-    def test_each_goes_to_the_target_or_to_nobody_by_a_fair_coin(self) -> None:
+    def test_each_canary_is_a_member_by_a_fair_coin(self) -> None:
         deal = self.drawn(count=400)
         assert set(np.unique(deal.audit.owner)) == {NOBODY, 0}
         assert stats.binomtest(int((deal.audit.owner == 0).sum()), 400).pvalue > 0.01
@@ -299,7 +297,7 @@ class TestCanaries:
         assert deal.sizes[0] == 250 + len(members)
         assert not any(audited & set(deal.clients[c].ids.tolist()) for c in range(1, 5))
 
-    def test_each_has_a_wrong_label_which_its_client_trains_on(self) -> None:
+    def test_canaries_have_wrong_labels_that_clients_train_on(self) -> None:
         deal = self.drawn(count=400)
         audit, own = deal.audit.samples, deal.clients[0]
         assert (audit.labels != DATA.train.labels[audit.ids]).all()
@@ -308,7 +306,7 @@ class TestCanaries:
         for number, label in zip(own.ids.tolist(), own.labels.tolist(), strict=True):
             assert label == told.get(number, int(DATA.train.labels[number]))
 
-    def test_coins_change_nothing_but_who_trains_on_a_canary(self) -> None:
+    def test_coins_change_only_the_membership_of_canaries(self) -> None:
         nobodys = fair(IID(samples_per_client=250), n_fair=0, extra_unseen=60)
         deal = self.drawn(count=60)
         assert deal.audit.samples.ids.tolist() == nobodys.audit.samples.ids.tolist()
@@ -317,12 +315,12 @@ class TestCanaries:
             own = data.ids[~torch.isin(data.ids, audited)].tolist()
             assert sorted(own) == sorted(nobodys.clients[client].ids.tolist())
 
-    def test_several_targets_have_as_many_coins_each(self) -> None:
+    def test_every_target_has_equally_many_canaries(self) -> None:
         deal = self.drawn(count=100, targets=(0, 3))
         assert np.bincount(deal.audit.panel).tolist() == [100, 0, 0, 100]
         assert ((deal.audit.owner == deal.audit.panel) | (deal.audit.owner == NOBODY)).all()
 
-    def test_noise_is_about_zero_and_as_large_as_features_are(self) -> None:
+    def test_noise_canaries_have_the_scale_of_features(self) -> None:
         deal = self.drawn(count=500, kind="noise")
         values, size = deal.audit.samples.features, DATA.train.features.square().mean().sqrt()
         assert abs(float(values.mean() / size)) < 0.2
@@ -330,7 +328,7 @@ class TestCanaries:
         kept = deal.clients[0].features[torch.isin(deal.clients[0].ids, deal.audit.samples.ids)]
         assert set(kept.flatten().tolist()) <= set(values.flatten().tolist())
 
-    def test_another_kind_and_a_task_without_classes_are_refused(self) -> None:
+    def test_unknown_canary_kinds_and_counts_raise(self) -> None:
         with pytest.raises(BadInput, match="'blank'; give 'mislabelled' or 'noise'"):
             self.drawn(kind="blank")
         with pytest.raises(BadInput, match=r"at least 2 \(audit\.options\.count\)"):

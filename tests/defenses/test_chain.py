@@ -139,7 +139,7 @@ def test_each_hook_is_called_on_every_part_in_order() -> None:
     assert calls == [f"{hook} {name}" for hook in hooks for name in "ab"]
 
 
-def test_order_matters_and_is_kept() -> None:
+def test_defenses_apply_in_the_given_order() -> None:
     given = Update({"w": torch.tensor([4.0, 1.0, 0.0])})
     clipped, sparse = ClientDP(clip=1.0, noise_multiplier=0.0), GradientSparsification(0.6)
     one = Chain((sparse, clipped)).upload(given, context()).values["w"]
@@ -148,7 +148,7 @@ def test_order_matters_and_is_kept() -> None:
     assert other.tolist() == pytest.approx([4 / 17**0.5, 0.0, 0.0])
 
 
-def test_two_parts_of_a_kind_draw_noise_independently() -> None:
+def test_two_noise_defenses_draw_independently() -> None:
     given = Update({"w": torch.zeros(10_000)})
     sent = Chain((GradientNoise(3.0), GradientNoise(4.0))).upload(given, context()).values["w"]
     assert float(sent.std()) == pytest.approx(5.0, rel=0.03)
@@ -163,7 +163,7 @@ def test_parts_that_replace_different_things_work_together() -> None:
 
 
 @pytest.mark.parametrize("part", [Doubled(), Reversed(), DataSampling(0.5)])
-def test_two_parts_that_replace_the_same_are_refused_by_name(part: Defense) -> None:
+def test_two_defenses_that_replace_the_same_hook_raise(part: Defense) -> None:
     name, kept = type(part).__name__, GradientNoise(0.1)
     with pytest.raises(Unsupported, match=f"{name} and {name} both replace the .*; put at most"):
         Chain((part, kept, part))
@@ -171,7 +171,7 @@ def test_two_parts_that_replace_the_same_are_refused_by_name(part: Defense) -> N
         Chain((part, Chain((kept, part))))
 
 
-def test_a_part_that_is_set_to_do_nothing_replaces_nothing() -> None:
+def test_neutral_defenses_replace_no_hook() -> None:
     chain = Chain((DataSampling(1.0), DataSampling(0.5), UNDEFENDED))
     assert chain.acts_in("batches")
     assert not Chain((DataSampling(1.0), GradientNoise(0.0))).acts_in("batches")
@@ -189,14 +189,14 @@ def test_a_part_that_is_set_to_do_nothing_replaces_nothing() -> None:
         Chain((GradientNoise(0.1), RelaxLoss(1.0))),
     ],
 )
-def test_what_mixes_labels_and_what_asks_for_classes_are_refused_by_name(asking: Defense) -> None:
+def test_mixup_with_a_defense_that_needs_classes_raises(asking: Defense) -> None:
     name = type(asking).__name__
     for parts in ((MixUp(1.0), asking), (asking, MixUp(1.0))):
         with pytest.raises(Unsupported, match=f"MixUp mixes labels, but {name} needs the class"):
             Chain(parts)
 
 
-def test_noise_that_cancels_is_refused_where_an_upload_is_changed_after_it() -> None:
+def test_cancelling_noise_before_another_upload_change_raises() -> None:
     cancelling, sparse = NeutralNoise(members=(0, 1)), GradientSparsification(0.5)
     said = "GradientSparsification follows in the chain and changes it; put .* before it"
     with pytest.raises(Unsupported, match=said):
@@ -207,7 +207,7 @@ def test_noise_that_cancels_is_refused_where_an_upload_is_changed_after_it() -> 
     assert not Chain((NeutralNoise(members=(0, 1), sigma=0.0), sparse)).cancels
 
 
-def test_labels_may_be_mixed_where_nobody_asks_for_classes() -> None:
+def test_mixup_is_allowed_if_no_defense_needs_classes() -> None:
     quiet = CoFedMID(members=(0, 1), regularise=False)
     for part in (Hamp(0.0, 0.0, divide_by_classes=False), RelaxLoss(0.0), quiet):
         assert Chain((MixUp(1.0), part)).mixes_labels
@@ -225,14 +225,14 @@ def test_a_chain_accepts_what_all_its_parts_accept() -> None:
     assert Chain((GradientNoise(0.1), dp)).accepts == (Update, Gradient)
 
 
-def test_states_stand_under_their_places_and_find_back() -> None:
+def test_states_are_stored_and_restored_by_position() -> None:
     chain = Chain((UNDEFENDED, Counting(), Chain((Counting(), GradientNoise(0.1)))))
     state = {"1/seen": torch.tensor(3.0), "2/0/seen": torch.tensor(5.0)}
     chain.restore(state)
     assert chain.state() == state
 
 
-def test_a_chain_that_learns_goes_on_after_it_was_killed(tmp_path: Path) -> None:
+def test_a_stateful_chain_resumes_after_interruption(tmp_path: Path) -> None:
     chain = Chain((Counting(1.0), GradientNoise(0.1), Counting(10.0)))
     whole = uploads(run(chain, rounds=3))
     path = tmp_path / "checkpoint.safetensors"
@@ -245,7 +245,7 @@ def test_a_chain_that_learns_goes_on_after_it_was_killed(tmp_path: Path) -> None
     assert float(whole[2].mean()) == pytest.approx(33, abs=1)
 
 
-def test_a_checkpoint_is_not_taken_up_by_a_chain_with_other_settings(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_chain_raises(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     list(run(Chain((Plain(1.0), GradientNoise(0.1))), path=path))
     for other in ((Plain(2.0), GradientNoise(0.1)), (GradientNoise(0.1), Plain(1.0))):
@@ -260,14 +260,14 @@ def guarantee(*parts: Defense) -> Guarantee | None:
     return Chain(parts).guarantee(WORK, delta=1e-5)
 
 
-def test_an_upload_that_was_protected_may_be_treated_further() -> None:
+def test_a_client_level_guarantee_survives_post_processing() -> None:
     dp = ClientDP(clip=1.0, noise_multiplier=2.0)
     alone = dp.guarantee(WORK, delta=1e-5)
     assert guarantee(DataSampling(0.5), Doubled(), dp, GradientSparsification(0.5)) == alone
     assert guarantee(GradientNoise(1.0), GradientSparsification(0.5)) is None
 
 
-def test_a_guarantee_on_samples_holds_only_where_nobody_else_touches_them() -> None:
+def test_a_sample_level_guarantee_requires_unchanged_samples() -> None:
     dp = DPSGD(clip=1.0, noise_multiplier=2.0)
     alone = dp.guarantee(WORK, delta=1e-5)
     assert guarantee(dp, GradientQuantization(4), DataSampling(1.0)) == alone
@@ -275,7 +275,7 @@ def test_a_guarantee_on_samples_holds_only_where_nobody_else_touches_them() -> N
     assert guarantee(Doubled(), dp) is None
 
 
-def test_a_chain_leaves_the_client_the_classes_that_every_part_leaves_it() -> None:
+def test_a_chain_keeps_the_intersection_of_allowed_classes() -> None:
     here = ClientContext(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
     one = ClassGuided(members=(0, 1), m_max=4, m_min=4)
     alone = ClassGuided(members=(0, 2), m_max=4, m_min=4)

@@ -69,7 +69,7 @@ def test_an_epoch_has_as_many_steps_as_with_shuffled_batches(count: int, batch_s
         assert [len(batch) for batch in drawn] == [count]
 
 
-def test_where_another_defense_leaves_no_samples_no_step_is_taken() -> None:
+def test_without_samples_no_training_step_is_taken() -> None:
     data, at = samples(5), context()
     nothing = data.take(torch.zeros(5, dtype=torch.bool))
     defense = DPSGD(clip=1.0, noise_multiplier=1.0)
@@ -90,7 +90,7 @@ def test_without_noise_and_clip_a_step_is_that_of_sgd_on_the_same_batch() -> Non
 
 
 @pytest.mark.parametrize(("optimizer", "batch_size"), [("sgd", 12), ("sgd", 100), ("adam", 12)])
-def test_where_every_step_draws_everybody_training_is_plain_training(
+def test_with_sampling_rate_one_training_equals_plain_training(
     optimizer: str, batch_size: int
 ) -> None:
     data, at = samples(12), context()
@@ -108,7 +108,7 @@ def test_where_every_step_draws_everybody_training_is_plain_training(
         torch.testing.assert_close(ours.params[name], value)
 
 
-def test_one_sample_moves_a_step_by_clip_over_batch_size_at_most() -> None:
+def test_sensitivity_of_a_step_is_clip_over_batch_size() -> None:
     data, at = samples(20), context()
     goal = objective(at.received.module().double().train())
     for clip in (0.01, 0.5):
@@ -124,7 +124,7 @@ def test_one_sample_moves_a_step_by_clip_over_batch_size_at_most() -> None:
 
 
 @pytest.mark.parametrize("drawn", [0, 5])
-def test_noise_spreads_by_clip_times_multiplier_over_the_expected_size(drawn: int) -> None:
+def test_noise_std_is_clip_times_multiplier_over_the_batch_size(drawn: int) -> None:
     wide = Architecture("wide", partial(nn.Linear, 200, 100))
     at = context(net=wide)
     defense = DPSGD(clip=0.5, noise_multiplier=3.0)
@@ -142,7 +142,7 @@ def test_noise_spreads_by_clip_times_multiplier_over_the_expected_size(drawn: in
     assert not torch.equal(noise, again)
 
 
-def test_an_empty_step_is_noise_alone_and_without_noise_nothing() -> None:
+def test_the_gradient_of_an_empty_batch_is_noise_only() -> None:
     data, at = samples(3), context()
     tiny = next(batch for batch in DPSGD(1.0, 0.0).batches(data, 1, at) if len(batch) < 3)
     none = Batch(tiny.x[:0], tiny.y[:0], tiny.ids[:0])
@@ -153,7 +153,7 @@ def test_an_empty_step_is_noise_alone_and_without_noise_nothing() -> None:
         assert bool(found.any()) == (noise > 0)
 
 
-def test_the_same_turn_draws_the_same_and_another_another() -> None:
+def test_draws_depend_on_round_and_seed() -> None:
     def epoch(at: TrainingContext) -> torch.Tensor:
         return torch.stack([flat(p) for p in stepped(DPSGD(1.0, 1.0), samples(9), 3, at)])
 
@@ -174,14 +174,14 @@ def test_a_network_with_group_norm_trains_and_one_with_batch_norm_is_refused() -
                 train(at.received, data, how, defense, at)
 
 
-def test_a_gradient_without_batches_of_its_own_is_refused() -> None:
+def test_a_gradient_without_poisson_batches_raises() -> None:
     at, data = context(), samples(3)
     batch = Batch(data.features, data.labels, data.ids)
     with pytest.raises(Unsupported, match="must draw the batches itself"):
         DPSGD(1.0, 1.0).gradient(objective(at.received.module()), batch, at)
 
 
-def test_every_copy_is_a_window_of_its_image_or_of_its_mirror_image() -> None:
+def test_every_augmented_copy_is_a_crop_or_flipped_crop() -> None:
     images = torch.arange(2 * 36, dtype=torch.float32).view(2, 1, 6, 6)
     padded = nn.functional.pad(images, (2, 2, 2, 2), mode="reflect")
     seen = windows(
@@ -205,14 +205,14 @@ def test_every_copy_is_a_window_of_its_image_or_of_its_mirror_image() -> None:
     assert len(found) > 30  # of 50
 
 
-def test_no_padding_and_no_flip_leave_the_image() -> None:
+def test_without_padding_and_flip_augmentation_is_the_identity() -> None:
     images = torch.randn(3, 2, 5, 4, generator=seeded(0, "images"))
     assert torch.equal(windows(images, seeded(0), padding=0, horizontal_flip=0.0), images)
     mirrored = windows(images, seeded(0), padding=0, horizontal_flip=1.0)
     assert torch.equal(mirrored, images.flip(3))
 
 
-def test_copies_that_are_all_alike_change_nothing() -> None:
+def test_identical_copies_do_not_change_the_step() -> None:
     net = Architecture(
         "conv", lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3))
     )
@@ -229,7 +229,7 @@ CASES = [(1.0, 0.01, 1000), (0.7, 0.064, 800), (2.0, 0.2, 50), (0.5, 0.1, 10)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("noise", "rate", "steps"), CASES)
-def test_epsilon_is_that_of_opacus_and_never_below_the_tighter_account(
+def test_epsilon_matches_opacus_and_is_at_least_the_prv_epsilon(
     noise: float, rate: float, steps: int
 ) -> None:
     with warnings.catch_warnings():
@@ -243,13 +243,13 @@ def test_epsilon_is_that_of_opacus_and_never_below_the_tighter_account(
         assert ours >= tight.get_epsilon(1e-5)
 
 
-def test_a_published_figure_is_met() -> None:
+def test_epsilon_reproduces_a_published_value() -> None:
     # Abadi et al. 2016, section 3.2: q = 0.01, sigma = 4, 10,000 steps, delta 1e-5 give 1.26.
     assert sample_epsilon(4.0, 0.01, 10_000, delta=1e-5) < 1.26
     assert sample_epsilon(4.0, 0.01, 10_000, delta=1e-5) == pytest.approx(1.26, rel=0.25)
 
 
-def test_epsilon_without_sampling_is_that_of_whole_releases() -> None:
+def test_epsilon_at_rate_one_equals_the_gaussian_epsilon() -> None:
     assert sample_epsilon(3.0, 1.0, 20, delta=1e-5) == client_epsilon(3.0, 20, delta=1e-5)
 
 
@@ -261,7 +261,7 @@ def test_epsilon_grows_with_rate_and_steps_and_is_infinite_without_noise() -> No
     assert sample_epsilon(0.0, 0.1, 100, delta=1e-5) == INFINITE
 
 
-def test_orders_that_do_not_converge_are_left_out_in_silence_and_the_bound_holds(
+def test_renyi_orders_that_do_not_converge_are_skipped(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     accounting = pytest.importorskip("dp_accounting")
@@ -276,7 +276,7 @@ def test_orders_that_do_not_converge_are_left_out_in_silence_and_the_bound_holds
     assert ours == pytest.approx(whole_orders.get_epsilon(1e-5), rel=0.05)
 
 
-def test_whatever_else_the_accountant_has_to_say_is_heard(
+def test_other_warnings_of_the_accountant_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rdp = pytest.importorskip("dp_accounting.rdp")
@@ -293,7 +293,7 @@ def test_whatever_else_the_accountant_has_to_say_is_heard(
     assert sample_epsilon(1.0, 1.0, 10, delta=1e-5) == whole
 
 
-def test_an_epsilon_of_nothing_is_not_believed_of_sampled_releases(
+def test_an_accountant_result_of_zero_is_replaced_by_the_unsampled_epsilon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rdp = pytest.importorskip("dp_accounting.rdp")
@@ -304,12 +304,12 @@ def test_an_epsilon_of_nothing_is_not_believed_of_sampled_releases(
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.1])
-def test_a_rate_that_is_no_probability_is_refused(rate: float) -> None:
+def test_an_invalid_sampling_rate_raises(rate: float) -> None:
     with pytest.raises(BadInput, match="sampling rate"):
         sample_epsilon(1.0, rate, 1, delta=1e-5)
 
 
-def test_a_run_is_accounted_for_by_all_its_steps() -> None:
+def test_the_guarantee_composes_all_training_steps() -> None:
     work = Workload(rounds=5, epochs=2, batch_size=30, samples=100)
     given = DPSGD(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
     assert given.epsilon == sample_epsilon(1.5, 0.3, 5 * 2 * 4, delta=1e-5)
@@ -319,13 +319,13 @@ def test_a_run_is_accounted_for_by_all_its_steps() -> None:
     assert UNDEFENDED.guarantee(work, delta=1e-5) is None
 
 
-def test_a_batch_larger_than_the_data_draws_everybody() -> None:
+def test_a_batch_larger_than_the_data_has_sampling_rate_one() -> None:
     assert sampling_rate(100, 30) == 1.0
     assert sampling_rate(30, 100) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("shape", [(4,), (1, 4, 4)])
-def test_copies_are_refused_of_what_is_no_image_larger_than_the_padding(
+def test_augmented_copies_require_images_larger_than_the_padding(
     shape: tuple[int, ...],
 ) -> None:
     defense, at = DPSGD(1.0, 1.0, multiplicity=2), context()

@@ -72,7 +72,7 @@ def arrays() -> dict[str, np.ndarray]:
         ),
     ],
 )
-def test_a_sound_filter_is_not_blamed(filter: object, more: dict[str, object]) -> None:
+def test_sound_filters_pass(filter: object, more: dict[str, object]) -> None:
     if more.get("kind") == "listed":
         filter, more = listed, {"shape_from": more["shape_from"]}
     audit = checked(filter, **more)
@@ -84,7 +84,7 @@ def listed(update: list[torch.Tensor]) -> list[torch.Tensor]:
     return list(cases.plain(named).values())
 
 
-def test_opacus_is_not_blamed() -> None:
+def test_an_opacus_step_passes() -> None:
     pytest.importorskip("opacus", reason="Opacus is not installed")
     audit = checked(
         steps.opacus, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32
@@ -117,7 +117,7 @@ def test_opacus_is_not_blamed() -> None:
         (GradientNoise(sigma=SIGMA), MOVE),
     ],
 )
-def test_a_fault_is_found(filter: object, found: str) -> None:
+def test_faulty_filters_fail(filter: object, found: str) -> None:
     audit = checked(filter)
     assert audit.verdict is FilterVerdict.BROKEN
     assert found in names(audit, Result.FAILED), str(audit)
@@ -132,43 +132,43 @@ def test_a_fault_is_found(filter: object, found: str) -> None:
         (steps.clips_the_batch, MOVE),
     ],
 )
-def test_a_fault_of_a_step_is_found(step: steps.Step, found: str) -> None:
+def test_faulty_steps_fail(step: steps.Step, found: str) -> None:
     audit = checked(step, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32)
     assert audit.verdict is FilterVerdict.BROKEN
     assert found in names(audit, Result.FAILED), str(audit)
 
 
-def test_arrays_that_are_not_clipped_are_named() -> None:
+def test_unclipped_arrays_are_listed() -> None:
     audit = checked(cases.one_layer_unclipped)
     (check,) = (check for check in audit.checks if check.name == MOVE)
-    assert "that is large in 'first.bias' or 'second.bias' alone moves" in check.why
+    assert "that is large in 'first.bias' or 'second.bias' alone changes" in check.why
     assert names(audit, Result.FAILED) == {MOVE}
 
 
-def test_a_filter_is_held_to_the_adjacency_that_is_declared() -> None:
+def test_the_sensitivity_is_checked_for_the_declared_adjacency() -> None:
     audit = checked(cases.plain, adjacency="replace")
     assert names(audit, Result.FAILED) == {MOVE}
     (check,) = audit.of(Result.FAILED)
     assert check.measured.startswith("2")
 
 
-def test_counters_of_a_network_are_outputs_too() -> None:
+def test_counters_of_a_network_count_as_outputs() -> None:
     audit = checked(cases.counted, shape_from=cases.network)
     assert names(audit, Result.FAILED) == {MOVE, BARE}
     assert "num_batches_tracked" in str(audit)
 
 
-def test_a_memory_that_is_declared_is_noted_and_not_blamed() -> None:
+def test_a_declared_state_is_noted_without_failure() -> None:
     audit = checked(cases.StateBetweenRounds, stateful=True)
     assert audit.verdict is FilterVerdict.SOUND
     assert STATE in names(audit, Result.NOTED)
 
 
-def test_what_is_made_private_elsewhere_is_not_blamed() -> None:
+def test_arrays_protected_elsewhere_are_excluded() -> None:
     assert checked(cases.with_the_length, elsewhere=["norm"]).verdict is FilterVerdict.SOUND
 
 
-def test_clipping_alone_is_held_to_its_length_alone() -> None:
+def test_without_noise_only_the_sensitivity_is_checked() -> None:
     assert checked(cases.clipped, sigma=0.0).verdict is FilterVerdict.SOUND
     audit = checked(cases.late, sigma=0.0)
     assert names(audit, Result.FAILED) == {MOVE}
@@ -182,7 +182,7 @@ def test_noise_that_later_steps_hide_cannot_be_checked(filter: object) -> None:
     assert names(audit, Result.UNTESTED) == {HIDDEN}
 
 
-def test_a_generator_that_nobody_can_seed_leaves_moves_within_their_error() -> None:
+def test_an_unseedable_generator_leaves_the_sensitivity_unchecked() -> None:
     audit = checked(cases.without_a_seed)
     assert audit.verdict is FilterVerdict.UNCHECKED
     (check,) = audit.of(Result.UNTESTED)
@@ -242,7 +242,7 @@ def test_a_filter_that_rounds_coarsely_after_its_noise_is_not_called_sound() -> 
     assert checked(coarse).verdict is not FilterVerdict.SOUND
 
 
-def test_arrays_that_are_now_and_then_left_out_are_compared_with_nothing() -> None:
+def test_randomly_missing_arrays_are_not_compared() -> None:
     def leaving_out(update: cases.Update) -> cases.Update:
         names = [name for name in update if torch.rand(()) < 0.5 or name == "first.weight"]
         return {name: value for name, value in cases.plain(update).items() if name in names}
@@ -262,7 +262,7 @@ def test_a_verdict_is_the_same_every_time() -> None:
     assert checked(cases.by_entropy) == checked(cases.by_entropy)
 
 
-def test_nothing_outside_is_changed_by_a_check() -> None:
+def test_a_check_does_not_change_global_state() -> None:
     def states() -> tuple[object, ...]:
         legacy = np.random.get_state()  # noqa: NPY002
         return (
@@ -279,13 +279,13 @@ def test_nothing_outside_is_changed_by_a_check() -> None:
     assert states() == before
 
 
-def test_a_filter_that_was_given_as_an_object_is_not_used_up() -> None:
+def test_a_check_does_not_change_the_given_filter() -> None:
     filter = cases.StateBetweenRounds()
     checked(filter, calls=16)
     assert filter.left == {}
 
 
-def test_what_a_filter_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_filter_is_suppressed(capsys: pytest.CaptureFixture[str]) -> None:
     def talking(update: cases.Update) -> cases.Update:
         print("clipping now")
         return cases.plain(update)
@@ -322,14 +322,14 @@ def test_what_a_filter_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -
         ("tests.filters.cases:plane", {}, "did you mean 'plain'"),
     ],
 )
-def test_what_cannot_be_checked_is_refused_with_what_to_do(
+def test_uncheckable_filters_raise_with_advice(
     filter: object, more: dict[str, object], said: str
 ) -> None:
     with pytest.raises(BadInput, match=said):
         checked(filter, **more)
 
 
-def test_a_filter_that_cannot_be_copied_is_asked_for_a_factory() -> None:
+def test_an_uncopyable_filter_raises_with_advice() -> None:
     class Locked:
         def __deepcopy__(self, memo: object) -> "Locked":
             raise TypeError("it is locked")
@@ -342,12 +342,12 @@ def test_a_filter_that_cannot_be_copied_is_asked_for_a_factory() -> None:
     assert checked(Locked).verdict is FilterVerdict.SOUND
 
 
-def test_a_defense_of_training_is_sent_to_a_step() -> None:
+def test_a_training_defense_raises_with_advice_to_check_a_step() -> None:
     with pytest.raises(Unsupported, match=r"DPSGD acts in batches, .*gradient.* give a step"):
         checked(DPSGD(clip=1.0, noise_multiplier=1.0))
 
 
-def test_the_front_door_is_the_same_check() -> None:
+def test_check_dp_is_exported() -> None:
     assert fedaudit.check_dp is check_dp
 
 
@@ -355,7 +355,7 @@ ANY: list[Callable[..., object]] = [cases.plain, cases.one_layer_unclipped, case
 
 
 @pytest.mark.parametrize("filter", [*ANY, cases.noise_before_clipping, cases.counted])
-def test_a_verdict_fits_a_screen_and_comes_first(filter: object) -> None:
+def test_the_printed_audit_starts_with_the_verdict(filter: object) -> None:
     shape = cases.network if filter is cases.counted else None
     audit = checked(filter, shape_from=shape)
     lines = str(audit).split("\n")

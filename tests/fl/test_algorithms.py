@@ -85,7 +85,7 @@ def close(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.2])
-def test_the_model_that_fedsgd_exposes_is_the_clients_own_step(decay: float) -> None:
+def test_fedsgd_exposes_one_gradient_step_per_client(decay: float) -> None:
     algorithm = FedSGD(tiny(), LocalTraining(lr=0.3, weight_decay=decay))
     for round in simulate(algorithm, DATA, rounds=2, seed=3):
         for client, data in DATA.items():
@@ -95,7 +95,7 @@ def test_the_model_that_fedsgd_exposes_is_the_clients_own_step(decay: float) -> 
             close(local(round, client).params, expected)
 
 
-def test_fedsgd_of_one_client_is_training_in_one_batch() -> None:
+def test_fedsgd_with_one_client_equals_full_batch_fedavg() -> None:
     one = {0: DATA[0]}
     whole = LocalTraining(lr=0.3, batch_size=100)
     (sgd,) = simulate(FedSGD(tiny(), LocalTraining(lr=0.3)), one, rounds=1, seed=3)
@@ -104,7 +104,7 @@ def test_fedsgd_of_one_client_is_training_in_one_batch() -> None:
 
 
 @pytest.mark.parametrize("together", ["mean", "sum"])
-def test_fedsgds_server_steps_along_the_mean_or_the_sum(together: str) -> None:
+def test_fedsgd_steps_along_the_mean_or_the_sum(together: str) -> None:
     algorithm = FedSGD(tiny(), LocalTraining(lr=0.3), together)  # type: ignore[arg-type]
     (round,) = simulate(algorithm, DATA, rounds=1, seed=3)
     shares = {c: round.weights[c] if together == "mean" else 1.0 for c in DATA}
@@ -117,13 +117,13 @@ def test_fedsgds_server_steps_along_the_mean_or_the_sum(together: str) -> None:
     close(round.after["global"].params, expected)
 
 
-def test_a_gradient_over_more_samples_than_fit_a_chunk_is_that_of_all() -> None:
+def test_chunked_gradients_equal_full_gradients() -> None:
     data = {0: samples(1200, "many")}
     (round,) = simulate(FedSGD(tiny(), LocalTraining(lr=0.3)), data, rounds=1, seed=3)
     close(round.uploads[0].values, gradient(base(round, 0), data[0]))
 
 
-def test_batch_normalisation_sees_all_samples_of_a_gradient_at_once() -> None:
+def test_fedsgd_batch_norm_uses_all_samples_at_once() -> None:
     data = {0: samples(1200, "many")}
     architecture = Architecture("normalised", normalised)
     (round,) = simulate(FedSGD(architecture, LocalTraining(lr=0.3)), data, rounds=1, seed=3)
@@ -134,7 +134,7 @@ def test_batch_normalisation_sees_all_samples_of_a_gradient_at_once() -> None:
     torch.testing.assert_close(mean, 0.1 * hidden.mean(0), rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_of_the_defenses_own_is_in_fedsgds_gradient() -> None:
+def test_fedsgd_gradients_include_the_loss_of_a_defense() -> None:
     (plain,) = simulate(FedSGD(tiny(), LocalTraining(lr=0.3)), DATA, rounds=1, seed=3)
     defended = FedSGD(tiny(), LocalTraining(lr=0.3))
     (other,) = simulate(defended, DATA, rounds=1, seed=3, defenses={0: Hamp(0.9, 0.5)})
@@ -142,7 +142,7 @@ def test_a_loss_of_the_defenses_own_is_in_fedsgds_gradient() -> None:
     assert torch.equal(flat(plain.uploads[1].values), flat(other.uploads[1].values))
 
 
-def test_dp_sgd_without_clip_and_noise_is_fedsgds_gradient() -> None:
+def test_dp_sgd_without_clip_and_noise_equals_fedsgd() -> None:
     algorithm = FedSGD(tiny(), LocalTraining(lr=0.3))
     free = DPSGD(clip=float("inf"), noise_multiplier=0.0)
     (plain,) = simulate(algorithm, DATA, rounds=1, seed=3)
@@ -164,7 +164,7 @@ def test_fedsgd_refuses_what_only_local_training_has(how: LocalTraining) -> None
         FedSGD(tiny(), how)
 
 
-def test_fedprox_without_a_pull_is_fedavg_bit_for_bit() -> None:
+def test_fedprox_with_mu_zero_equals_fedavg_bit_for_bit() -> None:
     one = list(simulate(FedProx(tiny(), SGD, mu=0.0), DATA, rounds=2, seed=3))
     other = list(simulate(FedAvg(tiny(), SGD), DATA, rounds=2, seed=3))
     for ours, theirs in zip(one, other, strict=True):
@@ -174,7 +174,7 @@ def test_fedprox_without_a_pull_is_fedavg_bit_for_bit() -> None:
             )
 
 
-def test_fedprox_descends_its_own_loss() -> None:
+def test_fedprox_descends_the_proximal_loss() -> None:
     how = LocalTraining(lr=0.1, batch_size=100, epochs=3)
     (round,) = simulate(FedProx(tiny(), how, mu=0.7), {0: DATA[0]}, rounds=1, seed=3)
     start = base(round, 0)
@@ -191,7 +191,7 @@ def test_fedprox_descends_its_own_loss() -> None:
     close(local(round, 0).params, dict(module.named_parameters()))
 
 
-def test_fedadams_server_moves_by_the_papers_rule() -> None:
+def test_fedadam_server_step_matches_the_paper() -> None:
     algorithm = FedAdam(tiny(), SGD, server_lr=0.05, beta1=0.8, beta2=0.9, adaptivity=0.01)
     rounds = list(simulate(algorithm, DATA, rounds=2, seed=3))
     mean = square = None
@@ -210,12 +210,12 @@ def test_fedadams_server_moves_by_the_papers_rule() -> None:
         torch.testing.assert_close(flat(before).double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_fedadam_sends_the_model_alone() -> None:
+def test_fedadam_sends_only_the_model() -> None:
     (round,) = simulate(FedAdam(tiny(), SGD), DATA, rounds=1, seed=3)
     assert list(round.sent[0].model.params) == list(tiny().initial(0).params)
 
 
-def test_an_embedding_is_averaged_over_the_clients_that_have_its_concept() -> None:
+def test_fedembedding_averages_rows_over_clients_that_changed_them() -> None:
     architecture = Architecture("table", partial(nn.Embedding, 3, 2))
     start = architecture.initial(3)
     moves = torch.tensor(
@@ -230,14 +230,14 @@ def test_an_embedding_is_averaged_over_the_clients_that_have_its_concept() -> No
     torch.testing.assert_close(after - start.params["weight"], expected)
 
 
-def test_where_every_client_moves_every_row_fedembedding_is_fedavg() -> None:
+def test_fedembedding_equals_fedavg_if_all_rows_change() -> None:
     (one,), (other,) = (
         list(simulate(kind(tiny(), SGD), DATA, rounds=1, seed=3)) for kind in (FedEmbedding, FedAvg)
     )
     close(one.after["global"].params, other.after["global"].params)
 
 
-def test_fedmds_clients_keep_nets_of_their_own() -> None:
+def test_fedmd_clients_keep_their_own_networks() -> None:
     first, second = simulate(FEDMD, DATA, rounds=2, seed=3)
     assert first.after == second.after == {}
     assert [list(round.uploads[0].values) for round in (first, second)] == [["outputs"]] * 2
@@ -248,7 +248,7 @@ def test_fedmds_clients_keep_nets_of_their_own() -> None:
     torch.testing.assert_close(second.sent[0].extra["outputs"], outputs.mean(0))
 
 
-def test_fedmds_clients_digest_what_all_say_and_not_the_labels() -> None:
+def test_fedmd_clients_train_on_mean_outputs_instead_of_labels() -> None:
     still = replace(ADAM, lr=1e-12)
     learning = replace(
         FEDMD, nets=(tiny(40),), digest=replace(ADAM, epochs=60, lr=0.03), revisit=still
@@ -266,7 +266,7 @@ def test_fedmds_clients_digest_what_all_say_and_not_the_labels() -> None:
     assert (outputs - said).abs().mean() < 0.2 * said.abs().mean()
 
 
-def test_each_clients_student_learns_what_that_client_said() -> None:
+def test_students_imitate_the_outputs_of_their_client() -> None:
     learning = replace(FEDMD, student=tiny(40), distillation=Distillation(300, 12, 0.02))
     said = {c: torch.randn(12, CLASSES, generator=seeded(c, "said")) for c in DATA}
     students = Students(learning, {c: Logits({"outputs": out}) for c, out in said.items()}, 3)
@@ -279,7 +279,7 @@ def test_each_clients_student_learns_what_that_client_said() -> None:
         assert errors[client] < 0.3
 
 
-def test_clients_that_say_the_same_have_the_same_student_in_every_round() -> None:
+def test_equal_outputs_give_equal_students() -> None:
     said = torch.randn(12, CLASSES, generator=seeded(1, "said"))
     alike = {client: Logits({"outputs": said}) for client in DATA}
     found = [
@@ -293,7 +293,7 @@ def test_clients_that_say_the_same_have_the_same_student_in_every_round() -> Non
         assert torch.equal(flat(student.params), flat(found[0].params))
 
 
-def test_students_are_trained_when_looked_at_and_once() -> None:
+def test_students_are_trained_lazily_and_once() -> None:
     (round,) = simulate(FEDMD, DATA, rounds=1, seed=3)
     students = Students(FEDMD, round.uploads, 3)
     assert "_all" not in vars(students)
@@ -301,14 +301,14 @@ def test_students_are_trained_when_looked_at_and_once() -> None:
     assert "_all" in vars(students)
 
 
-def test_of_a_fedmd_client_nothing_but_a_student_is_exposed() -> None:
+def test_fedmd_exposes_only_students() -> None:
     (round,) = simulate(FEDMD, DATA, rounds=1, seed=3)
     assert round.exposed[1].base is None
     assert round.exposed[1].update is None
 
 
 @pytest.mark.slow
-def test_a_student_learns_the_outputs_that_it_is_shown() -> None:
+def test_a_student_fits_its_teacher() -> None:
     public = samples(200, "public")
     teacher = tiny(8).initial(1)
     with torch.no_grad():
@@ -323,7 +323,7 @@ def test_a_student_learns_the_outputs_that_it_is_shown() -> None:
 
 
 @pytest.mark.parametrize("architecture", [tiny(), Architecture("normalised", normalised)])
-def test_students_trained_side_by_side_are_those_trained_by_torch(
+def test_jointly_trained_students_match_torch(
     architecture: Architecture,
 ) -> None:
     public, start = samples(12, "public"), architecture.initial(2)
@@ -351,13 +351,13 @@ def test_a_student_with_dropout_is_refused() -> None:
         distilled(student, torch.zeros(2, FEATURES), {}, Distillation(), rng=seeded(1, "order"))
 
 
-def test_public_samples_that_are_not_numbered_are_refused() -> None:
+def test_public_samples_without_row_numbers_raise() -> None:
     public = samples(4, "public")
     with pytest.raises(BadInput, match="must be their row numbers"):
         replace(FEDMD, public=replace(public, ids=public.ids + 1))
 
 
 @pytest.mark.parametrize(("epochs", "size", "lr"), [(0, 1, 0.1), (1, 0, 0.1), (1, 1, 0.0)])
-def test_distillation_that_would_do_nothing_is_refused(epochs: int, size: int, lr: float) -> None:
+def test_distillation_without_steps_raises(epochs: int, size: int, lr: float) -> None:
     with pytest.raises(BadInput, match="of Distillation takes"):
         Distillation(epochs, size, lr)

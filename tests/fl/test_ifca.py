@@ -68,7 +68,7 @@ def choices(round: Round) -> list[str]:
     return [round.chosen[client] for client in sorted(round.chosen)]
 
 
-def test_with_one_model_it_is_federated_averaging_to_the_bit() -> None:
+def test_one_model_equals_fedavg_bit_for_bit() -> None:
     ours = run(Ifca(TINY, HOW, 1))
     theirs = list(simulate(FedAvg(TINY, HOW), TWO_KINDS, rounds=6, seed=5))
     assert torch.equal(bits(ours), bits(theirs))
@@ -84,7 +84,7 @@ def test_planted_clusters_are_recovered() -> None:
     assert right > 0.9
 
 
-def test_each_client_trains_the_model_of_least_loss_on_its_data() -> None:
+def test_clients_train_the_model_with_the_smallest_loss() -> None:
     for round in run(Ifca(TINY, HOW, 3)):
         for client, data in TWO_KINDS.items():
             models = round.sent[client].models
@@ -99,7 +99,7 @@ def test_each_client_trains_the_model_of_least_loss_on_its_data() -> None:
             assert torch.equal(flat(base.params), flat(models[upload.choice].params))
 
 
-def test_a_model_is_the_mean_of_its_clients_by_size_and_stays_without_any() -> None:
+def test_a_model_is_the_weighted_mean_of_its_clients() -> None:
     clients = {0: samples(0, count=10), 1: samples(1, count=30), 2: samples(2, flipped=True)}
     algorithm = Ifca(TINY, HOW, 3)
     for round in simulate(algorithm, clients, rounds=4, seed=5):
@@ -116,7 +116,7 @@ def test_a_model_is_the_mean_of_its_clients_by_size_and_stays_without_any() -> N
             torch.testing.assert_close(flat(model.params), flat(mean))
 
 
-def test_where_only_the_loss_counts_risk_changes_nothing_to_the_bit() -> None:
+def test_a_risk_weight_of_zero_equals_ifca_bit_for_bit() -> None:
     plain = run(Ifca(TINY, HOW, 2))
     mir = IfcaMir(
         TINY, HOW, 2, risk=Told((0.9, 0.5)), every=1, preference=Preference("fixed", alpha=1.0)
@@ -124,7 +124,7 @@ def test_where_only_the_loss_counts_risk_changes_nothing_to_the_bit() -> None:
     assert torch.equal(bits(plain), bits(run(mir)))
 
 
-def test_clients_that_explore_choose_at_random_and_then_by_loss() -> None:
+def test_exploring_clients_choose_at_random() -> None:
     many = {client: samples(client) for client in range(60)}
     first, second = simulate(Ifca(TINY, HOW, 2, explore=1), many, rounds=2, seed=5)
     assert 15 <= choices(first).count("model-0") <= 45
@@ -139,7 +139,7 @@ def client_context(client: int) -> ClientContext:
     )
 
 
-def test_who_minds_the_risk_leaves_the_risky_model() -> None:
+def test_risk_averse_clients_leave_the_risky_model() -> None:
     mir = IfcaMir(
         TINY, HOW, 2, risk=Told((0.9, 0.5)), every=2, preference=Preference("fixed", alpha=0.0)
     )
@@ -150,7 +150,7 @@ def test_who_minds_the_risk_leaves_the_risky_model() -> None:
     assert rounds[2].sent[0].extra["risk"].tolist() == [0.9, GUESS]
 
 
-def test_a_model_that_nobody_trained_keeps_the_risk_it_was_last_found_to_have() -> None:
+def test_an_untrained_model_keeps_its_last_risk() -> None:
     mir = IfcaMir(
         TINY, HOW, 2, risk=Told((0.9, 0.2)), every=1, preference=Preference("fixed", alpha=0.0)
     )
@@ -160,7 +160,7 @@ def test_a_model_that_nobody_trained_keeps_the_risk_it_was_last_found_to_have() 
     assert told == [[0.5, 0.5], [0.9, 0.5], [0.9, 0.2]]
 
 
-def test_a_bonus_brings_clients_to_a_model_that_nobody_trains() -> None:
+def test_the_bonus_moves_clients_to_an_unused_model() -> None:
     plain = IfcaMir(TINY, HOW, 2, preference=Preference("fixed", alpha=0.0))
     assert [set(choices(round)) for round in run(plain, rounds=2)] == [{"model-0"}] * 2
     offered = run(replace(plain, bonus=0.1), rounds=2)
@@ -170,7 +170,7 @@ def test_a_bonus_brings_clients_to_a_model_that_nobody_trains() -> None:
 @pytest.mark.parametrize(
     ("share", "expected"), [([0.5, 0.5], [0, 0]), ([1.0, 0.0], [0, 1]), ([0.75, 0.25], [0, 0.5])]
 )
-def test_the_shortage_of_a_model_by_hand(share: list[float], expected: list[float]) -> None:
+def test_shortage_matches_hand_calculation(share: list[float], expected: list[float]) -> None:
     assert shortage(torch.tensor(share)).tolist() == expected
 
 
@@ -189,14 +189,14 @@ def test_the_shortage_of_a_model_by_hand(share: list[float], expected: list[floa
         (Preference("hard"), 0.4, 2),
     ],
 )
-def test_what_a_client_chooses_by_hand(
+def test_choices_match_hand_calculation(
     preference: Preference, threshold: float, chosen: int
 ) -> None:
     loss, risk = torch.tensor([0.6, 0.7, 1.2]), torch.tensor([0.9, 0.6, 0.5])
     assert preference.choose(loss, risk, threshold, torch.zeros(3)) == chosen
 
 
-def test_a_risk_that_is_just_what_a_client_accepts_is_accepted() -> None:
+def test_a_risk_equal_to_the_threshold_is_accepted() -> None:
     loss, risk = torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.25])
     assert Preference("hard").choose(loss, risk, 0.5, torch.zeros(2)) == 0
 
@@ -207,7 +207,7 @@ def test_a_risk_that_is_just_what_a_client_accepts_is_accepted() -> None:
     st.sampled_from(["threshold", "fixed", "hard"]),
     st.floats(0.51, 0.8),
 )
-def test_with_equal_risks_every_preference_takes_the_least_loss(
+def test_with_equal_risks_the_smallest_loss_is_chosen(
     found: list[float], risk: float, way: str, threshold: float
 ) -> None:
     loss = torch.tensor(found, dtype=torch.float64)
@@ -217,7 +217,7 @@ def test_with_equal_risks_every_preference_takes_the_least_loss(
         assert float(loss[chosen]) == pytest.approx(float(loss.min()), abs=1e-9)
 
 
-def test_thresholds_are_each_clients_own_and_lie_where_they_should() -> None:
+def test_thresholds_are_uniform_and_fixed_per_client() -> None:
     preference = Preference(accepted=(0.5, 0.8))
     drawn = [preference.threshold(1, client) for client in range(2000)]
     assert drawn[:9] == [preference.threshold(1, client) for client in range(9)]
@@ -226,7 +226,7 @@ def test_thresholds_are_each_clients_own_and_lie_where_they_should() -> None:
     assert sum(drawn) / len(drawn) == pytest.approx(0.65, abs=0.005)
 
 
-def test_mean_losses_are_those_of_all_the_clients_data() -> None:
+def test_mean_losses_use_all_client_data() -> None:
     models = tuple(TINY.initial(seed) for seed in (1, 2))
     found = losses(Sent(models), TWO_KINDS[0], client_context(0))
     for model, loss in zip(models, found, strict=True):
@@ -235,7 +235,7 @@ def test_mean_losses_are_those_of_all_the_clients_data() -> None:
         assert float(loss) == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_noise_that_cancels_between_clients_is_refused_where_models_are_averaged_apart() -> None:
+def test_cancelling_noise_raises_for_clustered_averaging() -> None:
     noisy = NeutralNoise(members=(0, 1))
     for defense in (noisy, Chain((noisy,))):
         with pytest.raises(Unsupported, match="averages the clients of each model separately"):
@@ -244,18 +244,18 @@ def test_noise_that_cancels_between_clients_is_refused_where_models_are_averaged
     assert run(Ifca(TINY, HOW), rounds=1, defenses={0: silent})
 
 
-def test_an_upload_of_a_model_that_there_is_not_is_refused() -> None:
+def test_an_upload_for_an_unknown_model_raises() -> None:
     algorithm = Ifca(TINY, HOW, 2)
     with pytest.raises(BadInput, match="trained model 2, but there are 2"):
         algorithm.fold(algorithm.start(1), {0: Update({}, choice=2)}, {0: 1.0})
 
 
-def test_thresholds_are_drawn_between_two_that_differ() -> None:
+def test_an_empty_threshold_range_raises() -> None:
     with pytest.raises(BadInput):
         Preference(accepted=(0.8, 0.8))
 
 
-def test_models_begin_differently_and_the_first_as_fedavgs() -> None:
+def test_initial_models_differ_and_the_first_equals_fedavg() -> None:
     state = Ifca(TINY, HOW, 3).start(9)
     models = list(Ifca(TINY, HOW, 3).models(state).values())
     assert torch.equal(flat(models[0].params), flat(TINY.initial(9).params))
@@ -278,7 +278,7 @@ def of_clients(**how: object) -> IfcaMirOfClients:
     return IfcaMirOfClients(TINY, HOW, 2, own_risk=Halfway(), share=0.3, **how)  # type: ignore[arg-type]
 
 
-def test_clients_that_find_risks_out_themselves_train_on_none_of_what_they_hold_out() -> None:
+def test_clients_never_train_on_their_held_out_samples() -> None:
     algorithm = of_clients()
     for round in run(algorithm, rounds=3):
         for client, data in TWO_KINDS.items():
@@ -288,7 +288,7 @@ def test_clients_that_find_risks_out_themselves_train_on_none_of_what_they_hold_
             assert used == set(data.ids.tolist()) - set(apart.tolist())
 
 
-def test_a_clients_own_risks_are_those_of_its_line_in_the_models_it_is_sent() -> None:
+def test_own_risks_use_the_clients_loss_threshold() -> None:
     algorithm = of_clients(preference=Preference("fixed", alpha=0.0))
     first, second = run(algorithm, rounds=2)
     for client, data in TWO_KINDS.items():
@@ -302,7 +302,7 @@ def test_a_clients_own_risks_are_those_of_its_line_in_the_models_it_is_sent() ->
         assert upload.choice == risks.index(min(risks))
 
 
-def test_a_clients_losses_are_those_of_what_it_trains_on() -> None:
+def test_client_losses_exclude_held_out_samples() -> None:
     algorithm = of_clients(preference=Preference("fixed", alpha=1.0))
     last = run(algorithm, rounds=6)[-1]
     sent = Sent(tuple(last.after.values()))
@@ -342,9 +342,7 @@ def _sides(model: Model, data: Samples, apart: Tensor) -> tuple[Tensor, Tensor]:
         ("server/server/round", torch.tensor(5), "of round 5"),
     ],
 )
-def test_what_no_run_can_have_come_to_is_refused(
-    name: str, value: Tensor, says: str, tmp_path: Path
-) -> None:
+def test_impossible_checkpoints_raise(name: str, value: Tensor, says: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
     mir = IfcaMir(TINY, HOW, 2, risk=Told((0.9, 0.5)), preference=Preference("fixed", alpha=0.3))
 
@@ -366,6 +364,6 @@ def test_what_no_run_can_have_come_to_is_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_who_has_nothing_to_hold_out_is_told_so() -> None:
+def test_a_client_without_held_out_samples_raises() -> None:
     with pytest.raises(BadInput, match="holds out 0"):
         list(simulate(of_clients(), {0: samples(0, count=1)}, rounds=1, seed=5))

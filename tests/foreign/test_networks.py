@@ -107,9 +107,7 @@ def products_by_hand(net: nn.Module, update: Params, x: Tensor, y: Tensor) -> tu
 
 @pytest.mark.slow
 @every_network
-def test_what_is_recorded_of_a_loop_of_ones_own_is_what_autograd_says(
-    name: str, tmp_path: Path
-) -> None:
+def test_recorded_signals_of_custom_loops_match_autograd(name: str, tmp_path: Path) -> None:
     case = MEASURED[name]
     split, train = data_for(case)
     audited = split.audit.samples
@@ -143,7 +141,7 @@ def test_what_is_recorded_of_a_loop_of_ones_own_is_what_autograd_says(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["the tutorial's", "lstm", "one logit"])
-def test_such_a_recording_is_attacked_like_any_other(name: str, tmp_path: Path) -> None:
+def test_recordings_of_third_party_networks_can_be_attacked(name: str, tmp_path: Path) -> None:
     case = MEASURED[name]
     split, train = data_for(case)
     net = made(case)
@@ -172,7 +170,7 @@ MIXING = ("batch norm and dropout", "residual, in place")
 
 
 @pytest.mark.parametrize("name", [name for name in SIMULATED if name not in DROPPING])
-def test_a_simulated_step_is_the_step_of_torch(name: str) -> None:
+def test_a_simulated_step_matches_torch(name: str) -> None:
     case = MEASURED[name]
     architecture = Architecture(f"foreign {name}", case.make)
     algorithm = FedAvg(architecture, LocalTraining(lr=0.05, batch_size=100))
@@ -190,7 +188,7 @@ def test_a_simulated_step_is_the_step_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SIMULATED if name not in MIXING])
-def test_clipped_gradients_are_those_of_one_sample_after_another(name: str) -> None:
+def test_clipped_gradients_match_a_loop_over_samples(name: str) -> None:
     case = MEASURED[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
@@ -218,7 +216,7 @@ def test_clipped_gradients_are_those_of_one_sample_after_another(name: str) -> N
         torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-6)
 
 
-def test_networks_that_mix_samples_in_training_are_refused_clipping() -> None:
+def test_clipping_raises_for_networks_that_mix_samples() -> None:
     for name in MIXING:
         module = MEASURED[name].make().train()
         x, y = data_for(MEASURED[name]).train[0]
@@ -228,9 +226,7 @@ def test_networks_that_mix_samples_in_training_are_refused_clipping() -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_audited_is_refused_in_one_sentence_before_anything_is_trained(
-    name: str, tmp_path: Path
-) -> None:
+def test_unsupported_networks_raise_in_one_sentence(name: str, tmp_path: Path) -> None:
     case, says = REFUSED[name]
     audit = data_for(case).split.audit
     with pytest.raises(BadInput, match=says) as refusal:
@@ -239,7 +235,7 @@ def test_what_cannot_be_audited_is_refused_in_one_sentence_before_anything_is_tr
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name != "a softmax"])
-def test_what_cannot_be_audited_is_refused_by_a_simulation_before_it_trains(name: str) -> None:
+def test_simulations_refuse_unsupported_networks_before_training(name: str) -> None:
     # What follows a softmax is known where we train: cross-entropy of whatever comes out.
     case, _ = REFUSED[name]
     algorithm = FedAvg(Architecture(f"refused {name}", case.make), LocalTraining())
@@ -248,7 +244,7 @@ def test_what_cannot_be_audited_is_refused_by_a_simulation_before_it_trains(name
     assert "\n" not in str(refusal.value)
 
 
-def test_a_loss_that_was_written_for_one_logit_is_given_one(tmp_path: Path) -> None:
+def test_a_custom_loss_receives_a_single_logit(tmp_path: Path) -> None:
     case = Case(OneLogit, (12,), classes=2)
     audit = data_for(case).split.audit
 
@@ -272,7 +268,7 @@ def test_a_loss_that_was_written_for_one_logit_is_given_one(tmp_path: Path) -> N
         (lambda outputs, labels: functional.mse_loss(outputs, labels), "loss cannot be computed"),
     ],
 )
-def test_a_loss_that_gives_no_number_a_sample_is_refused(
+def test_a_loss_without_one_value_per_sample_raises(
     loss: nn.Module, says: str, tmp_path: Path
 ) -> None:
     audit = data_for(Case(Dense, (12,))).split.audit
@@ -280,13 +276,13 @@ def test_a_loss_that_gives_no_number_a_sample_is_refused(
         fedaudit.record(tmp_path, Dense, audit, loss=loss)
 
 
-def test_a_view_behind_convolutions_runs_in_the_order_it_was_written_for() -> None:
+def test_flattened_convolutions_keep_their_memory_order() -> None:
     model = Architecture("tutorial", Tutorial).initial(0)
     outputs = outputs_of(model, torch.ones(3, 3, 20, 20))
     torch.testing.assert_close(outputs, model.module()(torch.ones(3, 3, 20, 20)))
 
 
-def test_a_view_behind_convolutions_is_still_taken_apart_layer_by_layer(
+def test_flattened_convolutions_use_the_fast_kernels(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = Architecture("tutorial network", Tutorial).initial(0)
@@ -295,7 +291,7 @@ def test_a_view_behind_convolutions_is_still_taken_apart_layer_by_layer(
     assert not caplog.records
 
 
-def test_a_slower_way_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_slow_path_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     case = MEASURED["lstm"]
     model = Architecture("an lstm that nobody has named so", case.make).initial(0)
     x, y = data_for(case).train[0]
@@ -306,7 +302,7 @@ def test_a_slower_way_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert len({one.getMessage() for one in caplog.records}) == len(caplog.records)
 
 
-def test_samples_are_left_as_they_were_by_networks_that_overwrite_them() -> None:
+def test_in_place_networks_do_not_change_samples() -> None:
     class Scaling(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -337,7 +333,7 @@ class Adapted(nn.Module):
 
 @pytest.mark.parametrize("kind", ["models", "updates"])
 @pytest.mark.parametrize("listed", [False, True])
-def test_uploads_of_the_trained_part_are_measured_over_what_is_trained(
+def test_uploads_of_trainable_parameters_are_measured(
     kind: Kind, listed: bool, tmp_path: Path
 ) -> None:
     audit, net = data_for(Case(Adapted, (12,))).split.audit, Adapted()
@@ -354,7 +350,7 @@ def test_uploads_of_the_trained_part_are_measured_over_what_is_trained(
     assert found == pytest.approx(-cosine, abs=2e-5)
 
 
-def test_uploads_of_a_part_of_the_names_leave_the_rest_as_it_was_sent(tmp_path: Path) -> None:
+def test_missing_parameters_of_an_upload_count_as_unchanged(tmp_path: Path) -> None:
     audit, net = data_for(Case(Dense, (12,))).split.audit, Dense()
     name, value = list(net.named_parameters())[-1]
     change = {name: 0.1 * torch.randn_like(value)}
@@ -379,7 +375,7 @@ def test_uploads_of_a_part_of_the_names_leave_the_rest_as_it_was_sent(tmp_path: 
     assert found == pytest.approx(-cosine, abs=2e-5)
 
 
-def test_a_linear_model_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: Path) -> None:
+def test_scikit_learn_models_are_recorded_as_linear_layers(tmp_path: Path) -> None:
     split, train = data((12,), CLASSES, False)
     models = {c: LogisticRegression().fit(x.numpy(), y.numpy()) for c, (x, y) in train.items()}
     with pytest.raises(BadInput, match=r"returns a LogisticRegression; .*coef_, intercept_"):
@@ -408,7 +404,7 @@ def test_a_linear_model_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: 
         (["a text", "another"], [0, 1]),
     ],
 )
-def test_samples_that_are_none_are_refused_with_what_to_give(features: Any, labels: Any) -> None:
+def test_invalid_samples_raise_with_advice(features: Any, labels: Any) -> None:
     data = {0: (features, labels)}
     with pytest.raises(BadInput, match=r"of client 0 .*(give|remove)") as refusal:
         # Without the checks of types that tests have, as other people call it.
@@ -416,7 +412,7 @@ def test_samples_that_are_none_are_refused_with_what_to_give(features: Any, labe
     assert "\n" not in str(refusal.value)
 
 
-def test_a_class_that_wants_arguments_is_refused_with_what_to_give(tmp_path: Path) -> None:
+def test_a_network_class_with_arguments_raises_with_advice(tmp_path: Path) -> None:
     audit = data((12,), CLASSES, False).split.audit
     with pytest.raises(BadInput, match=r"model is Linear, which returns no network .* arguments"):
         fedaudit.record(tmp_path, nn.Linear, audit)  # type: ignore[arg-type]
@@ -427,7 +423,7 @@ def names(prefix: str, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_names_that_wrappers_put_before_all_others_are_known(prefix: str, tmp_path: Path) -> None:
+def test_name_prefixes_of_wrappers_are_removed(prefix: str, tmp_path: Path) -> None:
     net, audit = Tutorial(), data_for(MEASURED["the tutorial's"]).split.audit
     with fedaudit.record(tmp_path, Tutorial, audit, attacks=FEW[:1], strict=True) as recorder:
         sent = dict(names(prefix, net))
@@ -436,7 +432,7 @@ def test_names_that_wrappers_put_before_all_others_are_known(prefix: str, tmp_pa
     assert len(read_measured(tmp_path)) == 1
 
 
-def test_what_a_traced_network_gives_is_measured_one_sample_after_another(tmp_path: Path) -> None:
+def test_traced_networks_are_measured_sample_by_sample(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(Tutorial().eval(), torch.zeros(2, 3, 20, 20))  # type: ignore[no-untyped-call]

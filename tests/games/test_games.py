@@ -82,7 +82,7 @@ def out(played: Played, tmp_path: Path) -> Path:
     return Path(copytree(played.folder, tmp_path / "out"))
 
 
-def test_a_study_plays_itself_its_variants_and_its_grid(played: Played) -> None:
+def test_a_study_plays_its_base_variants_and_grid(played: Played) -> None:
     record = played.record
     labels = [point.label for point in record.games]
     assert labels == [
@@ -115,7 +115,7 @@ def test_a_study_plays_itself_its_variants_and_its_grid(played: Played) -> None:
     assert read_record(played.folder / RECORD_FILE) == record
 
 
-def test_what_was_played_is_not_played_again_and_gives_the_same_record(
+def test_finished_points_are_reused_in_the_same_record(
     file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
     said: list[str] = []
@@ -127,9 +127,7 @@ def test_what_was_played_is_not_played_again_and_gives_the_same_record(
     assert run(file, tmp_path / "other").content_hash == played.record.content_hash
 
 
-def test_a_record_that_another_process_has_written_meanwhile_is_kept(
-    file: Path, tmp_path: Path
-) -> None:
+def test_a_record_written_by_another_process_is_kept(file: Path, tmp_path: Path) -> None:
     run_games(read_points(file, {"game.games": 44})[:1], tmp_path / "theirs")
     theirs = (tmp_path / "theirs" / RECORD_FILE).read_text()
 
@@ -141,7 +139,7 @@ def test_a_record_that_another_process_has_written_meanwhile_is_kept(
     assert (tmp_path / "ours" / RECORD_FILE).read_text() == theirs
 
 
-def test_another_setting_is_another_game(
+def test_changed_settings_do_not_reuse_games(
     file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
     said: list[str] = []
@@ -164,7 +162,7 @@ def not_finite(samples: Tensor) -> Tensor:
     return samples.flatten(1) / 0
 
 
-def test_features_may_be_of_an_extractor_of_ones_own(file: Path, tmp_path: Path) -> None:
+def test_a_custom_feature_extractor_can_be_used(file: Path, tmp_path: Path) -> None:
     record = run(file, tmp_path, records__features="tests.games.test_games:own_features")
     assert "7 features" in record.games[0].records
 
@@ -221,7 +219,7 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"game.colour": 1}, "no setting"),
     ],
 )
-def test_what_makes_no_game_is_refused_in_a_sentence(
+def test_invalid_game_settings_raise_in_one_sentence(
     changes: dict[str, object], says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "one.toml"
@@ -239,7 +237,7 @@ def test_what_makes_no_game_is_refused_in_a_sentence(
         ('\n"data.name" = ["digits", "nothing"]', "nothing: "),
     ],
 )
-def test_a_point_that_cannot_be_is_refused_before_any_is_played(
+def test_an_invalid_point_raises_before_any_game(
     grid: str, point: str, file: Path, tmp_path: Path
 ) -> None:
     file.write_text(f"{STUDY.split('[[grid]]')[0]}[[grid]]{grid}")
@@ -249,8 +247,8 @@ def test_a_point_that_cannot_be_is_refused_before_any_is_played(
     assert not said
 
 
-def test_what_tells_points_apart_cannot_be_overridden(file: Path) -> None:
-    with pytest.raises(BadInput, match=r"distinguishes the points of"):
+def test_settings_that_distinguish_points_cannot_be_overridden(file: Path) -> None:
+    with pytest.raises(BadInput, match=r"tells points of .* apart"):
         read_points(file, {"mechanism.options.nominal_epsilon": 5.0})
 
 
@@ -275,7 +273,7 @@ def wrong_mean(point: str) -> str:
     return json.dumps({**document, "estimates": [wrong, *others]})
 
 
-def test_points_that_lie_under_each_others_names_are_refused(file: Path, out: Path) -> None:
+def test_swapped_point_files_are_refused(file: Path, out: Path) -> None:
     kept = sorted((out / "points").iterdir())
     points = [path.read_text() for path in kept]
     by_mechanism = {(p["mechanism"], p["shared_mask"]): p for p in map(json.loads, points)}
@@ -331,7 +329,7 @@ def test_the_command_plays_and_prints(
     assert "game" in capsys.readouterr().err
 
 
-def test_a_lost_sign_is_lost_to_clients_and_server_alike() -> None:
+def test_sign_lost_applies_to_clients_and_server() -> None:
     section = MechanismSection(
         name="bitrand", options={"nominal_epsilon": 1.0, "sign_lost": True, "shared_mask": True}
     )
@@ -341,7 +339,7 @@ def test_a_lost_sign_is_lost_to_clients_and_server_alike() -> None:
         assert float(found.max()) > 0
 
 
-def test_how_training_went_is_in_the_record(file: Path, tmp_path: Path, played: Played) -> None:
+def test_the_record_describes_neuron_training(file: Path, tmp_path: Path, played: Played) -> None:
     one = run(file, tmp_path / "out", neuron__check=1).games[0]
     assert 0.9 < (one.figure(HELD_OUT) or 0.0) <= (one.figure(FIT) or 0.0) <= 1
     epochs = one.estimate(EPOCHS)
@@ -354,9 +352,7 @@ def test_how_training_went_is_in_the_record(file: Path, tmp_path: Path, played: 
     assert (fixed.training, fixed.estimate(EPOCHS)) == (None, None)
 
 
-def test_limits_for_other_records_are_wider_where_a_batch_shares_its_noise(
-    file: Path, tmp_path: Path
-) -> None:
+def test_shared_noise_widens_the_limits_for_other_records(file: Path, tmp_path: Path) -> None:
     *_, apart, together = run(file, tmp_path / "out", neuron__epochs=3).games
     for one, least in ((apart, 1.0), (together, 1.2)):
         found = one.by_others
@@ -374,7 +370,7 @@ def test_an_extractor_that_fails_is_named(file: Path, tmp_path: Path) -> None:
         run(file, tmp_path / "out", records__features=name)
 
 
-def test_other_data_of_the_same_name_are_played_anew(file: Path, tmp_path: Path) -> None:
+def test_changed_data_with_the_same_name_are_replayed(file: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     text = STUDY.replace('"digits"', '"mine"').replace("[game]", "[records]\nclients = 100\n[game]")
     file.write_text(text)

@@ -75,7 +75,7 @@ def adv(found: PlayedInRounds) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, dp_sgd(0.0), {"neurons": 3, "louder": 50.0}])
-def test_without_noise_the_score_says_what_the_sign_says(settings: dict[str, object]) -> None:
+def test_without_noise_score_and_sign_decide_alike(settings: dict[str, object]) -> None:
     found = played(6, 20, **settings)
     plain = CONTEST.play_some(dict.fromkeys(range(6), 20))
     assert torch.equal(found.was_in, plain.was_in)
@@ -86,7 +86,7 @@ def test_without_noise_the_score_says_what_the_sign_says(settings: dict[str, obj
 
 
 @pytest.mark.slow
-def test_only_where_another_record_fires_can_score_and_sign_differ() -> None:
+def test_score_and_sign_differ_only_if_another_record_fires() -> None:
     crowded = Contest(Pools(*(part[:, :8] for part in POOLS)), RULES, seed=1)
     one = RoundGames(crowded, LABELS, RoundsSection(play="rounds"))
     parts = [one.play(number, crowded.neurons([number]), 15) for number in range(4)]
@@ -96,7 +96,7 @@ def test_only_where_another_record_fires_can_score_and_sign_differ() -> None:
     assert (found.by_others[differ] > 0).all()
 
 
-def test_games_that_are_clients_of_one_federation_are_those_of_federations_of_their_own() -> None:
+def test_games_in_one_federation_equal_separate_federations() -> None:
     one = games(clients=2)
     models = one.models(0, neurons(0))
     looked_for = reading(models.asked, one.target(0))
@@ -118,7 +118,7 @@ def test_games_that_are_clients_of_one_federation_are_those_of_federations_of_th
         ("client-dp", {"clip": 0.5, "noise_multiplier": 3.0}, 0.5 * 3.0),
     ],
 )
-def test_noise_drawn_for_scores_is_that_of_simulated_rounds(
+def test_drawn_score_noise_matches_simulated_rounds(
     defense: str, options: dict[str, float], spread: float
 ) -> None:
     given = {"defense": defense, "options": options, "averaged": 3, "neurons": 2}
@@ -139,7 +139,7 @@ def test_noise_drawn_for_scores_is_that_of_simulated_rounds(
 
 
 @pytest.mark.slow
-def test_a_loud_neuron_comes_as_far_as_noise_lets_it_and_copies_do_not_help() -> None:
+def test_a_scaled_neuron_reaches_the_gaussian_bound() -> None:
     expected = gaussian_success(1.0)  # sqrt(4) rounds over a noise of 2 clips
     for neurons in (1, 4):
         found = played(4, 100, **dp_sgd(2.0, averaged=4, neurons=neurons, louder=1e4))
@@ -160,14 +160,14 @@ def test_every_round_can_be_simulated() -> None:
 
 
 @pytest.mark.slow
-def test_a_sum_with_dead_neurons_is_the_upload_of_the_client_that_is_asked() -> None:
+def test_with_dead_neurons_the_sum_equals_the_targets_upload() -> None:
     alone, summed_up = (played(3, 20, **given) for given in ({}, {"clients": 4, "others": "dead"}))
     assert torch.equal(alone.said_in, summed_up.said_in)
     assert torch.equal(alone.by_others, summed_up.by_others)
 
 
 @pytest.mark.slow
-def test_where_everybody_is_sent_the_plant_records_of_all_can_make_it_fire() -> None:
+def test_with_a_planted_neuron_at_all_clients_any_record_can_fire() -> None:
     found = played(3, 20, clients=4, others="planted")
     assert torch.equal(found.by_signs, found.by_target | (found.by_others > 0))
     assert adv(found) > 0.9
@@ -184,7 +184,7 @@ def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering
     return one, data, Tampering(dict.fromkeys(lied_to, lambda honest: model))
 
 
-def test_the_sum_of_one_model_is_what_the_sum_view_shows_and_that_of_several_it_refuses() -> None:
+def test_the_sum_view_requires_one_model_for_all_clients() -> None:
     one, data, server = federation(0, 1, 2)
     net = one.models(0, neurons(0)).others.architecture
     algorithm = FedSGD(net, LocalTraining(lr=0.5))
@@ -233,7 +233,7 @@ own_games = 10
 
 
 @pytest.mark.slow
-def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -> None:
+def test_a_study_combines_points_in_rounds_and_by_sign(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(STUDY)
     points = read_points(tmp_path / "tiny.toml")
     record = run_games(points, tmp_path / "out")
@@ -268,7 +268,7 @@ def test_a_study_plays_points_in_rounds_beside_points_by_signs(tmp_path: Path) -
         ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
     ],
 )
-def test_what_makes_no_round_is_refused_in_a_sentence(
+def test_invalid_round_settings_raise_in_one_sentence(
     changes: dict[str, object], says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "one.toml"
@@ -278,7 +278,7 @@ def test_what_makes_no_round_is_refused_in_a_sentence(
     assert "\n" not in str(refused.value)
 
 
-def test_a_record_in_rounds_has_what_it_needs_and_nothing_impossible(tmp_path: Path) -> None:
+def test_records_of_rounds_are_validated(tmp_path: Path) -> None:
     path = tmp_path / "one.toml"
     path.write_text(STUDY.split("[variants")[0])
     (point,) = run_games(read_points(path), tmp_path / "out").games

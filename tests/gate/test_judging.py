@@ -36,17 +36,17 @@ def asking(membership: str, rest: str = "") -> str:
     return f'name = "tests"\n[membership]\ncontrasts = ["unseen"]\n{membership}\n{rest}'
 
 
-def test_an_upper_limit_at_the_ceiling_passes_and_one_above_it_does_not() -> None:
+def test_an_upper_limit_passes_up_to_the_ceiling() -> None:
     assert outcome(found(auc(0.55, 0.6))) is Outcome.PASS
     assert outcome(found(auc(0.55, 0.601))) is Outcome.INCONCLUSIVE
 
 
-def test_a_lower_limit_above_the_ceiling_fails_and_one_at_it_does_not() -> None:
+def test_a_lower_limit_fails_only_above_the_ceiling() -> None:
     assert outcome(found(auc(0.601, 0.65))) is Outcome.FAIL
     assert outcome(found(auc(0.6, 0.65))) is Outcome.INCONCLUSIVE
 
 
-def test_the_worst_of_attacks_targets_and_seeds_decides_and_not_their_average() -> None:
+def test_the_worst_attack_target_and_seed_decides() -> None:
     good = auc(0.48, 0.52)
     for worse in ({"attack": "fedmia-1"}, {"target": 3}, {"seed": 2}):
         bad = auc(0.7, 0.75, **worse)
@@ -60,7 +60,7 @@ def test_the_worst_of_attacks_targets_and_seeds_decides_and_not_their_average() 
         assert worst_of(only(said)).low == 0.7
 
 
-def test_contrasts_are_judged_each_by_itself_and_only_where_asked() -> None:
+def test_only_requested_contrasts_are_judged_separately() -> None:
     both = found(auc(0.48, 0.52), auc(0.7, 0.75, contrast="other_client"))
     assert outcome(both) is Outcome.PASS
     text = 'name = "x"\n[membership]\nauc = 0.6\ncontrasts = ["unseen", "other_client"]'
@@ -79,13 +79,13 @@ def test_contrasts_are_judged_each_by_itself_and_only_where_asked() -> None:
     ],
     ids=["refused", "absent", "without an interval", "of no stated level", "of a lower level"],
 )
-def test_a_figure_that_is_not_there_or_not_sure_enough_never_passes(gone: Estimate) -> None:
+def test_missing_and_unreliable_estimates_never_pass(gone: Estimate) -> None:
     said = verdict(found(gone))
     assert said.outcome is Outcome.INCONCLUSIVE
     assert only(said).outcome is Outcome.INCONCLUSIVE
 
 
-def test_an_attack_client_or_seed_that_lacks_a_figure_leaves_the_gate_open() -> None:
+def test_a_missing_estimate_of_an_attack_client_or_seed_is_inconclusive() -> None:
     fine = auc(0.48, 0.52)
     uneven = found(fine, auc(0.48, 0.52, attack="fedmia-1"), auc(0.48, 0.52, seed=2))
     for one, asked in (
@@ -98,7 +98,7 @@ def test_an_attack_client_or_seed_that_lacks_a_figure_leaves_the_gate_open() -> 
         assert outcome(one, asking(f"auc = 0.6\n{asked}")) is Outcome.INCONCLUSIVE
 
 
-def test_of_two_figures_of_one_run_neither_hides_the_other() -> None:
+def test_all_estimates_of_a_run_are_judged() -> None:
     assert outcome(found(auc(0.7, 0.8), auc(0.48, 0.52))) is Outcome.FAIL
     assert outcome(found(auc(0.48, 0.52), auc(0.7, 0.8))) is Outcome.FAIL
 
@@ -110,21 +110,21 @@ def over(runs: int, low: float, high: float, further: Interval | None = None) ->
     return [mean, *(auc(0.48, 0.62, seed=seed) for seed in range(1, runs + 1))]
 
 
-def test_means_over_these_runs_are_judged_only_where_asked() -> None:
+def test_means_over_these_runs_are_judged_only_on_request() -> None:
     few = Interval(method="an interval over further runs needs 5 seeds, got 2")
     record = found(*over(2, 0.5, 0.58, few), seeds=[1, 2])
     assert outcome(record) is Outcome.INCONCLUSIVE
     assert outcome(record, asking('auc = 0.6\nseeds = "these runs"')) is Outcome.PASS
 
 
-def test_one_run_is_these_runs() -> None:
+def test_a_single_run_counts_as_these_runs() -> None:
     text = asking('auc = 0.6\nseeds = "these runs"')
     assert outcome(found(auc(0.48, 0.58)), text) is Outcome.PASS
     assert outcome(found(auc(0.48, 0.62)), text) is Outcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("word", ["further runs", "mean"])
-def test_further_runs_are_judged_from_five_seeds_on_and_refused_by_name_below(word: str) -> None:
+def test_further_runs_need_five_seeds(word: str) -> None:
     text = asking(f'auc = 0.6\nseeds = "{word}"')
     few = Interval(method="an interval over further runs needs 5 seeds, got 2")
     for few_runs in (found(*over(2, 0.5, 0.52, few), seeds=[1, 2]), found(auc(0.48, 0.52))):
@@ -138,7 +138,7 @@ def test_further_runs_are_judged_from_five_seeds_on_and_refused_by_name_below(wo
         assert outcome(five, text) is expected
 
 
-def test_seeds_that_would_settle_what_further_runs_give_are_counted() -> None:
+def test_the_gate_reports_how_many_seeds_would_decide() -> None:
     text = asking('auc = 0.6\nseeds = "further runs"')
     further = Interval(low=0.46, high=0.62, method="Student t over 5 seeds 95%")
     five = found(*over(5, 0.5, 0.58, further), seeds=list(range(1, 6)))
@@ -146,14 +146,14 @@ def test_seeds_that_would_settle_what_further_runs_give_are_counted() -> None:
     assert (more.what, more.then) == ("seeds", Outcome.PASS)
 
 
-def test_a_rate_that_a_sample_is_too_small_for_says_how_many_are_missing() -> None:
+def test_the_gate_reports_how_many_nonmembers_are_missing() -> None:
     small = tpr(3, n_nonmembers=60, value=None, low=None, high=None, note="inconclusive")
     more = needed_by(only(verdict(found(small), asking('tpr = {"0.01" = 0.05}'))))
     # At 1% one false positive in 100 non-members is allowed.
     assert (more.count, more.what, more.then) == (40, "non-members", None)
 
 
-def test_the_samples_that_would_settle_a_rate_do_settle_it() -> None:
+def test_the_reported_sample_size_decides_a_tpr() -> None:
     text = asking('tpr = {"0.01" = 0.05}')
     more = needed_by(only(verdict(found(tpr(20)), text)))
     assert more.then is Outcome.PASS
@@ -166,7 +166,7 @@ def test_the_samples_that_would_settle_a_rate_do_settle_it() -> None:
         assert outcome(found(tpr(hits, 25 * hits)), text) is then
 
 
-def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_can_pass_and_never_fails() -> None:
+def test_a_tpr_without_lower_limit_can_pass_but_not_fail() -> None:
     few = tpr(60, nonmembers=300)
     assert few.low is None
     assert outcome(found(few), asking('tpr = {"0.01" = 0.3}')) is Outcome.PASS
@@ -176,7 +176,7 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_can_pass_and_never_fai
 
 
 @pytest.mark.parametrize("ceiling", [0.001, 0.9])
-def test_limits_at_the_threshold_used_neither_pass_nor_fail_a_gate(ceiling: float) -> None:
+def test_limits_at_the_used_threshold_are_inconclusive(ceiling: float) -> None:
     limits = Interval(low=0.025, high=0.061)
     older = tpr(20, method=f"Clopper-Pearson 95% {AT_THRESHOLD}", low=None, high=None)
     record = found(older.model_copy(update={"at_threshold": limits}), auc(0.48, 0.52))
@@ -189,7 +189,7 @@ def test_limits_at_the_threshold_used_neither_pass_nor_fail_a_gate(ceiling: floa
     )
 
 
-def test_a_lower_bound_fails_or_says_nothing_and_alone_makes_no_pass() -> None:
+def test_an_epsilon_lower_bound_can_fail_but_not_pass() -> None:
     text = asking("epsilon = 2.0")
     assert outcome(found(bound(2.1)), text) is Outcome.FAIL
     said = verdict(found(bound(2.0)), text)
@@ -201,12 +201,12 @@ def test_a_lower_bound_fails_or_says_nothing_and_alone_makes_no_pass() -> None:
     assert outcome(found(auc(0.48, 0.52)), both) is Outcome.INCONCLUSIVE
 
 
-def test_a_bound_that_no_attack_could_have_reached_says_so() -> None:
+def test_a_ceiling_below_the_epsilon_limit_is_explained() -> None:
     worst = worst_of(only(verdict(found(bound(0.1)), asking("epsilon = 3.4"))))
     assert worst.reason == "even a perfect attack could not have shown more than 3.4"
 
 
-def test_a_proven_epsilon_passes_or_fails_and_without_one_nothing_passes() -> None:
+def test_a_formal_epsilon_is_required_to_pass_its_ceiling() -> None:
     text = asking("formal_epsilon = 8.0")
 
     def proven(value: float | None) -> Record:
@@ -224,7 +224,7 @@ def group(low: float, high: float, samples: int = 50) -> Estimate:
     return auc(low, high, n_members=samples, n_nonmembers=400, **where)
 
 
-def test_the_worst_group_is_judged_and_one_that_is_too_small_is_not() -> None:
+def test_the_worst_sufficiently_large_group_is_judged() -> None:
     text, fine = asking("auc = 0.6\ngroup_auc = 0.7"), auc(0.48, 0.52)
     assert outcome(found(fine, groups=[group(0.5, 0.7)]), text) is Outcome.PASS
     assert outcome(found(fine, groups=[group(0.5, 0.7), group(0.71, 0.9)]), text) is Outcome.FAIL
@@ -235,7 +235,7 @@ def test_the_worst_group_is_judged_and_one_that_is_too_small_is_not() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_or_failed_control_leaves_the_gate_open_or_fails_it_by_the_policy(
+def test_missing_or_failed_controls_follow_the_policy(
     kind: str,
 ) -> None:
     strict = asking("auc = 0.6", '[controls]\notherwise = "fail"')
@@ -246,14 +246,14 @@ def test_a_missing_or_failed_control_leaves_the_gate_open_or_fails_it_by_the_pol
         assert outcome(leaking, strict) is Outcome.FAIL
 
 
-def test_a_control_that_failed_counts_though_the_policy_does_not_require_it() -> None:
+def test_failed_optional_controls_are_inconclusive() -> None:
     text = asking("auc = 0.6", "[controls]\nrequired = []")
     assert outcome(found(auc(0.48, 0.52), controls=[]), text) is Outcome.PASS
     failed = found(auc(0.48, 0.52), controls=[control("blind classifier", False)])
     assert outcome(failed, text) is Outcome.INCONCLUSIVE
 
 
-def test_a_figure_whose_control_failed_is_no_failure_but_another_attacks_still_is() -> None:
+def test_a_failed_control_affects_only_its_attack() -> None:
     rows = [*map(control, KINDS), control("untrained model", False, attack="fedmia-2")]
     high = auc(0.7, 0.8)
     said = verdict(found(high, controls=rows))
@@ -263,7 +263,7 @@ def test_a_figure_whose_control_failed_is_no_failure_but_another_attacks_still_i
     assert outcome(found(high, other, controls=rows)) is Outcome.FAIL
 
 
-def test_a_control_speaks_for_its_own_client_and_run_and_for_means_over_them() -> None:
+def test_a_failed_control_affects_its_client_and_run_and_their_means() -> None:
     rows = [*map(control, KINDS), control("untrained model", False, target=0, seed=2)]
     for place, failing in (({"seed": 1}, True), ({"seed": 2}, False), ({"target": 3}, True)):
         high = auc(0.7, 0.8, **place)
@@ -275,18 +275,18 @@ def test_a_control_speaks_for_its_own_client_and_run_and_for_means_over_them() -
     assert said is Outcome.INCONCLUSIVE
 
 
-def test_a_record_that_would_make_a_gate_judge_for_days_is_refused() -> None:
+def test_a_record_with_too_many_estimates_is_refused() -> None:
     many = [auc(0.4, 0.5, attack=f"a{i}", target=i, seed=i) for i in range(60)]
     with pytest.raises(BadInput, match="would make 216,000 figures of each kind"):
         verdict(found(*many))
 
 
-def test_a_failed_planted_leak_does_not_excuse_a_figure_above_its_ceiling() -> None:
+def test_a_failed_planted_leak_does_not_prevent_a_failure() -> None:
     rows = [*map(control, KINDS[:3]), control("planted leak", False)]
     assert outcome(found(auc(0.7, 0.8), controls=rows)) is Outcome.FAIL
 
 
-def test_a_figure_that_the_corrected_test_leaves_open_is_no_failure() -> None:
+def test_an_insignificant_estimate_above_chance_does_not_fail() -> None:
     said = verdict(found(auc(0.51, 0.6, significant=False)), asking("auc = 0.505"))
     assert said.outcome is Outcome.INCONCLUSIVE
     assert "corrected over the study" in said.reason
@@ -294,13 +294,13 @@ def test_a_figure_that_the_corrected_test_leaves_open_is_no_failure() -> None:
     assert outcome(found(auc(0.41, 0.5, significant=False)), asking("auc = 0.4")) is Outcome.FAIL
 
 
-def test_evaluations_that_show_leaks_where_there_are_none_decide_nothing() -> None:
+def test_null_and_flawed_evaluations_are_inconclusive() -> None:
     for change in ({"evaluation": "redraw"}, {"nobody_is_a_member": True}):
         for figure in (auc(0.48, 0.52), auc(0.9, 0.95)):
             assert outcome(found(figure, **change)) is Outcome.INCONCLUSIVE
 
 
-def test_attacks_that_could_not_be_carried_out_leave_the_gate_open() -> None:
+def test_failed_attacks_are_inconclusive() -> None:
     for row in (ran("seqmia", "failed", "no shadow"), ran("fedmia-2", "run", "seed 2: overflow")):
         said = verdict(found(auc(0.48, 0.52), attacks=[row]))
         assert said.outcome is Outcome.INCONCLUSIVE
@@ -309,7 +309,7 @@ def test_attacks_that_could_not_be_carried_out_leave_the_gate_open() -> None:
     assert outcome(refused) is Outcome.PASS
 
 
-def test_too_few_seeds_or_too_weak_an_adversary_leave_the_gate_open() -> None:
+def test_missing_seeds_or_views_are_inconclusive() -> None:
     for demanded, met in (
         ("[evidence]\nleast_seeds = 2", False),
         ("[evidence]\nleast_seeds = 1", True),
@@ -331,7 +331,7 @@ def test_a_policy_without_a_ceiling_for_the_record_is_refused() -> None:
         verdict(found(auc(0.48, 0.52)), 'name = "x"\n[games]\nsuccess = 0.6')
 
 
-def test_a_policy_that_asks_for_nothing_passes_nothing() -> None:
+def test_an_empty_policy_is_inconclusive() -> None:
     assert outcome(found(auc(0.48, 0.52)), asking("")) is Outcome.INCONCLUSIVE
 
 
@@ -356,7 +356,7 @@ def test_raising_a_ceiling_never_makes_the_gate_stricter(
     assert not (tight is Outcome.PASS and loose is Outcome.FAIL)
 
 
-def test_a_drawn_record_passes_fails_or_is_left_open_by_its_ceilings() -> None:
+def test_generated_records_pass_fail_or_are_inconclusive() -> None:
     drawn = record(details=False, defenses=(("none", 1.0),), strengths=(0.0,), seeds=(1, 2))
     drawn = drawn.model_copy(update={"controls": [control(kind) for kind in KINDS]})
     assert outcome(drawn, asking("auc = 0.6")) is Outcome.PASS
@@ -366,7 +366,7 @@ def test_a_drawn_record_passes_fails_or_is_left_open_by_its_ceilings() -> None:
     assert outcome(leaking, asking("auc = 0.6")) is Outcome.FAIL
 
 
-def test_a_verdict_searches_for_so_many_figures_and_says_so_of_the_others(
+def test_sample_size_searches_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fedaudit.gate.sample_size.MOST_SEARCHES", 3)
@@ -391,7 +391,7 @@ def named(told: Verdict) -> str:
     return " ".join(one.what for check in told.checks for one in check.open)
 
 
-def test_an_attack_that_was_run_and_has_no_figures_is_missed_by_name() -> None:
+def test_a_run_attack_without_estimates_is_listed() -> None:
     weak = auc(0.48, 0.52, attack="blackbox-loss")
     assert outcome(found(weak)) is Outcome.PASS
     left = found(weak, attacks=[ran("blackbox-loss"), ran("fedmia-2"), ran("avg-cosine")])
@@ -408,7 +408,7 @@ def test_an_attack_that_was_run_and_has_no_figures_is_missed_by_name() -> None:
 
 
 @pytest.mark.parametrize("section", ["audit", "recording"])
-def test_an_audited_client_that_has_no_figures_is_missed_by_name(section: str) -> None:
+def test_an_audited_client_without_estimates_is_listed(section: str) -> None:
     one = found(auc(0.48, 0.52), config={section: {"targets": [0]}})
     assert outcome(one) is Outcome.PASS
     two = found(auc(0.48, 0.52), config={section: {"targets": [0, 7, "x", None, True]}})
@@ -417,7 +417,7 @@ def test_an_audited_client_that_has_no_figures_is_missed_by_name(section: str) -
     assert "fedmia-2 on client 7 in seed 1" in named(told)
 
 
-def test_a_client_whose_groups_are_gone_is_missed_by_name() -> None:
+def test_a_client_without_group_estimates_is_listed() -> None:
     figures = [auc(0.48, 0.52, target=target) for target in (0, 1)]
     both = [group(0.45, 0.55), group(0.45, 0.55).model_copy(update={"target": 1})]
     assert outcome(found(*figures, groups=both), EACH) is Outcome.PASS
@@ -426,7 +426,7 @@ def test_a_client_whose_groups_are_gone_is_missed_by_name() -> None:
     assert "fedmia-2 on client 1 in seed 1" in named(told)
 
 
-def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> None:
+def test_a_source_attack_without_results_is_listed() -> None:
     asked = 'name = "s"\n[sources]\nabove_label_distributions = 1.0\n'
     row = ran("sia-mean").model_copy(update={"over_clients": "arg max"})
     given = with_sources(source("sia"))
@@ -446,7 +446,7 @@ def test_a_source_attack_that_was_run_and_has_no_result_is_missed_by_name() -> N
     assert outcome(members) is Outcome.PASS
 
 
-def test_a_task_without_accuracy_has_learned_where_something_leaks() -> None:
+def test_without_accuracy_a_leak_shows_that_the_model_learned() -> None:
     rows = {"topic": "utility", "seed": 1}
     loss = [
         estimate({**rows, "metric": f"{part} squared error", "value": 1.0})
@@ -464,7 +464,7 @@ def test_a_task_without_accuracy_has_learned_where_something_leaks() -> None:
     assert outcome(found(quiet, estimates=[quiet, *loss]), lax) is Outcome.PASS
 
 
-def test_a_control_that_a_task_cannot_have_says_why() -> None:
+def test_an_impossible_control_states_its_reason() -> None:
     rows = [
         *map(control, KINDS[:3]),
         control("planted leak", None, note="this task has no classes"),
@@ -475,7 +475,7 @@ def test_a_control_that_a_task_cannot_have_says_why() -> None:
 
 
 @pytest.mark.parametrize("metric", ["client_epsilon", "secure_sum_epsilon"])
-def test_bounds_on_one_clients_update_are_held_against_the_ceiling_too(metric: str) -> None:
+def test_client_level_bounds_are_compared_with_the_ceiling(metric: str) -> None:
     def judged(value: float) -> Check:
         one = bound(0.5).model_copy(
             update={"attack": "", "metric": metric, "seed": None, "value": value, "low": None}
@@ -487,7 +487,7 @@ def test_bounds_on_one_clients_update_are_held_against_the_ceiling_too(metric: s
     assert judged(2.9).outcome is not Outcome.FAIL
 
 
-def test_an_undecided_figure_that_a_control_takes_back_is_stated_to_be_so() -> None:
+def test_an_inconclusive_estimate_mentions_its_failed_control() -> None:
     figure = estimate(metric="auc", value=0.6, low=0.4, high=0.8, method="DeLong 95%")
     doubt = "the control blind classifier failed, so that it may not be leakage"
     believed = by_interval(Judged("AUC", figure), 0.5, 0.95)

@@ -129,7 +129,7 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_any_strategy_is_recorded_as_its_messages_say(name: str, tmp_path: Path) -> None:
+def test_every_strategy_is_recorded_like_its_messages(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     inner = Remembering(STRATEGIES[name]())
     grid = StubGrid(client_app([identity_mod]), seed=5)
@@ -141,7 +141,7 @@ def test_any_strategy_is_recorded_as_its_messages_say(name: str, tmp_path: Path)
     ] * ROUNDS
 
 
-def test_the_training_is_the_same_with_and_without_a_recorder(
+def test_recording_does_not_change_flower_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Flower draws nodes from the global generator, and so do the type checks of these tests.
@@ -155,7 +155,7 @@ def test_the_training_is_the_same_with_and_without_a_recorder(
     assert final(RecordingStrategy(FedAvg(), recorder(tmp_path))) == plain
 
 
-def test_the_order_of_replies_and_the_numbers_of_nodes_change_nothing(tmp_path: Path) -> None:
+def test_reply_order_and_node_ids_do_not_change_signals(tmp_path: Path) -> None:
     found = []
     for seed in (1, 2):
         folder = tmp_path / str(seed)
@@ -165,7 +165,7 @@ def test_the_order_of_replies_and_the_numbers_of_nodes_change_nothing(tmp_path: 
     same(found[0], found[1])
 
 
-def test_a_recording_of_flower_is_attacked_like_any(tmp_path: Path) -> None:
+def test_a_flower_recording_can_be_attacked(tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path))
     strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=2)
     found = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
@@ -173,7 +173,7 @@ def test_a_recording_of_flower_is_attacked_like_any(tmp_path: Path) -> None:
     assert not any("answer" in text for text in found.untested)
 
 
-def test_lost_clients_are_in_the_record_by_the_message_that_they_were_sent(tmp_path: Path) -> None:
+def test_lost_clients_are_identified_by_their_messages(tmp_path: Path) -> None:
     grid = StubGrid(
         client_app([identity_mod]), fails=lambda client, index: (client, index) == (1, 2)
     )
@@ -185,14 +185,14 @@ def test_lost_clients_are_in_the_record_by_the_message_that_they_were_sent(tmp_p
     assert any("did not answer, in round 2." in text for text in found.untested)
 
 
-def test_a_client_that_never_answered_makes_the_record_incomplete_too(tmp_path: Path) -> None:
+def test_a_client_that_never_replies_makes_the_record_incomplete(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == 1)
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
     (one,) = read_round_log(tmp_path)
     assert (one.asked, one.answered, one.unnamed, one.complete) == ((0, 2), (0, 2), 1, False)
 
 
-def test_a_round_in_which_everybody_failed_is_told_of(tmp_path: Path) -> None:
+def test_a_round_without_replies_warns(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: index == 1)
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
     with (
@@ -206,7 +206,7 @@ def test_a_round_in_which_everybody_failed_is_told_of(tmp_path: Path) -> None:
     ]
 
 
-def test_replies_that_say_not_who_they_are_from_do_not_end_the_training(tmp_path: Path) -> None:
+def test_replies_without_client_id_warn_unless_strict(tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path / "a", strict=False))
     with pytest.warns(RuntimeWarning, match="3 of 3 replies do not say .* add identity_mod"):
         found = strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
@@ -216,7 +216,7 @@ def test_replies_that_say_not_who_they_are_from_do_not_end_the_training(tmp_path
         strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
 
 
-def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
+def test_a_second_run_into_the_same_folder_warns(tmp_path: Path) -> None:
     def run(strict: bool) -> None:
         strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=strict))
         strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=1)
@@ -229,9 +229,7 @@ def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [10**16, -1, True])
-def test_a_client_with_an_impossible_number_does_not_end_the_training(
-    said: int, tmp_path: Path
-) -> None:
+def test_an_invalid_client_number_warns(said: int, tmp_path: Path) -> None:
     def lying(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
         if context.node_config["partition-id"] == 1:
@@ -258,7 +256,7 @@ def claiming(says: Callable[[int, int], int]) -> Mod:
     return mod
 
 
-def test_a_node_that_changes_its_client_is_left_out_of_those_rounds(tmp_path: Path) -> None:
+def test_a_node_that_changes_its_client_id_is_excluded(tmp_path: Path) -> None:
     app = client_app([claiming(lambda place, index: 5 if (place, index) == (1, 2) else place)])
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
     said = r"round 2 .* without client 1: .* client 5, and in round 1 it said client 1; leave a"
@@ -271,21 +269,21 @@ def test_a_node_that_changes_its_client_is_left_out_of_those_rounds(tmp_path: Pa
     assert (third.answered, third.complete) == ((0, 1, 2), True)
 
 
-def test_a_strict_recording_ends_with_a_node_that_changes_its_client(tmp_path: Path) -> None:
+def test_a_strict_recorder_raises_if_a_node_changes_its_client_id(tmp_path: Path) -> None:
     app = client_app([claiming(lambda place, index: place + index)])
     with pytest.raises(BadInput, match="round 1 it said client"):
         RecordingStrategy(FedAvg(), recorder(tmp_path)).start(StubGrid(app), initial(), 2)
     assert [one.measured for one in read_round_log(tmp_path)] == [True]
 
 
-def test_where_no_uploads_are_seen_it_does_not_matter_who_a_node_is(tmp_path: Path) -> None:
+def test_the_globals_view_ignores_client_ids(tmp_path: Path) -> None:
     app = client_app([claiming(lambda place, index: place + index)])
     made = recorder(tmp_path, view="globals", attacks=("blackbox-loss",))
     RecordingStrategy(FedAvg(), made).start(StubGrid(app), initial(), num_rounds=2)
     assert [one.measured for one in read_round_log(tmp_path)] == [True, True]
 
 
-def test_a_node_takes_the_place_of_one_that_is_gone_but_two_are_not_one_by_turns() -> None:
+def test_a_node_may_replace_a_lost_one_but_not_alternate_with_it() -> None:
     claims = Claims[int]()
     assert claims.hear(11, 3, 1) == claims.hear(12, 4, 1) == claims.hear(11, 3, 2) == ""
     assert claims.hear(13, 3, 3) == "", "started anew, under another number"
@@ -295,7 +293,7 @@ def test_a_node_takes_the_place_of_one_that_is_gone_but_two_are_not_one_by_turns
     assert claims.clients == {11: 3, 12: 4, 13: 3}
 
 
-def test_a_nodes_words_steer_no_terminal(tmp_path: Path) -> None:
+def test_terminal_escapes_from_nodes_are_removed(tmp_path: Path) -> None:
     def shouting(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
         if message.metadata.message_type == "train":
@@ -331,7 +329,7 @@ NONSENSE = [
         ),
     ],
 )
-def test_a_client_that_sends_nonsense_is_left_out_and_does_not_end_the_training(
+def test_an_unreadable_reply_is_excluded_with_a_warning(
     sent: Array, said: str, tmp_path: Path
 ) -> None:
     def nonsense(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -355,7 +353,7 @@ def test_a_client_that_sends_nonsense_is_left_out_and_does_not_end_the_training(
     assert (entry.measured, [*entry.excluded]) == (True, [1])
 
 
-def test_two_nodes_of_one_client_are_refused(tmp_path: Path) -> None:
+def test_two_nodes_with_one_client_id_raise(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]))
     for context in list(grid.contexts.values())[1:]:
         context.node_config["partition-id"] = 1
@@ -363,7 +361,7 @@ def test_two_nodes_of_one_client_are_refused(tmp_path: Path) -> None:
         RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
 
 
-def test_nodes_that_are_late_are_waited_for(tmp_path: Path) -> None:
+def test_recording_waits_for_late_nodes(tmp_path: Path) -> None:
     few = FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     plain = StubGrid(client_app([identity_mod]), late=2)
     few.start(plain, initial(), num_rounds=1)
@@ -373,7 +371,7 @@ def test_nodes_that_are_late_are_waited_for(tmp_path: Path) -> None:
     assert read_round_log(tmp_path)[0].asked == (0, 1, 2)
 
 
-def test_too_few_nodes_are_warned_of_once_and_a_strict_recording_stops(tmp_path: Path) -> None:
+def test_too_few_nodes_warn_once_and_raise_if_strict(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]))
     lax = recorder(tmp_path / "a", strict=False)
     with pytest.warns(RuntimeWarning, match="3 of 5 nodes are there") as warned:
@@ -386,7 +384,7 @@ def test_too_few_nodes_are_warned_of_once_and_a_strict_recording_stops(tmp_path:
         RecordingStrategy(FedAvg(), recorder(tmp_path / "c"), nodes=2)
 
 
-def test_a_strategy_with_a_start_of_its_own_keeps_it(tmp_path: Path) -> None:
+def test_a_custom_start_method_of_a_strategy_is_called(tmp_path: Path) -> None:
     class Own(FedAvg):
         def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: object) -> Result:  # type: ignore[override]
             self.begun = True
@@ -407,9 +405,7 @@ def test_a_strategy_with_a_start_of_its_own_keeps_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", ["sum", "globals"])
-def test_other_views_record_of_flower_what_they_record_of_any_loop(
-    view: str, tmp_path: Path
-) -> None:
+def test_other_views_record_flower_like_a_custom_loop(view: str, tmp_path: Path) -> None:
     names = ("blackbox-loss", "avg-cosine")
     inner = Remembering(FedAvg())
     grid = StubGrid(client_app([identity_mod]))
@@ -436,7 +432,7 @@ def loop(grid: Grid, rounds: int = 2) -> None:
         )
 
 
-def test_a_loop_of_ones_own_is_recorded_through_its_grid(tmp_path: Path) -> None:
+def test_a_custom_flower_loop_is_recorded_through_its_grid(tmp_path: Path) -> None:
     stub = StubGrid(client_app([identity_mod]))
     with RecordingGrid(stub, recorder(tmp_path / "flower")) as grid:
         loop(grid)
@@ -459,7 +455,7 @@ def test_a_loop_of_ones_own_is_recorded_through_its_grid(tmp_path: Path) -> None
     assert {index for index, _ in found} == {1, 2}
 
 
-def test_strategies_are_recorded_through_the_grid_as_well(tmp_path: Path) -> None:
+def test_strategies_can_be_recorded_through_the_grid(tmp_path: Path) -> None:
     inner = Remembering(FedAvg())
     stub = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == index)
     with RecordingGrid(stub, recorder(tmp_path / "flower")) as grid:
@@ -472,7 +468,7 @@ def test_strategies_are_recorded_through_the_grid_as_well(tmp_path: Path) -> Non
     ]
 
 
-def test_clients_that_are_sent_different_models_are_recorded_each_with_its_own(
+def test_each_client_is_recorded_with_the_model_it_received(
     tmp_path: Path,
 ) -> None:
     stub = StubGrid(client_app([identity_mod]))

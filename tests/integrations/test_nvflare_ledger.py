@@ -63,26 +63,26 @@ def same(one: Path, other: Path, *, within: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum", "globals"])
-def test_whole_models_are_recorded_as_by_hand(view: str, tmp_path: Path) -> None:
+def test_nvflare_models_are_recorded_like_a_custom_loop(view: str, tmp_path: Path) -> None:
     watched(tmp_path / "ledger", view=view, attacks=())
     by_hand(tmp_path / "hand", view=view, attacks=())
     same(tmp_path / "ledger", tmp_path / "hand")
     assert len(read_round_log(tmp_path / "ledger")) == len(list(rounds()))
 
 
-def test_differences_are_added_to_what_was_sent(tmp_path: Path) -> None:
+def test_nvflare_differences_are_added_to_the_sent_model(tmp_path: Path) -> None:
     watched(tmp_path / "ledger", difference=True)
     by_hand(tmp_path / "hand")
     same(tmp_path / "ledger", tmp_path / "hand", within=1e-4)
 
 
-def test_arrays_that_are_changed_in_place_later_are_recorded_as_they_came(tmp_path: Path) -> None:
+def test_later_in_place_changes_do_not_affect_recorded_arrays(tmp_path: Path) -> None:
     watched(tmp_path / "spoilt", spoilt=True)
     watched(tmp_path / "left")
     same(tmp_path / "spoilt", tmp_path / "left")
 
 
-def test_a_recording_is_attacked_like_any(tmp_path: Path) -> None:
+def test_an_nvflare_recording_can_be_attacked(tmp_path: Path) -> None:
     watched(tmp_path / "ledger")
     out = tmp_path / "out"
     found = attack_recording(tmp_path / "ledger", ("avg-cosine",), out, figures=SMALL["figures"])
@@ -110,7 +110,7 @@ def told(folder: Path) -> RoundEntry:
     return one
 
 
-def test_a_site_that_does_not_answer_is_in_the_record(tmp_path: Path) -> None:
+def test_sites_that_do_not_reply_are_recorded(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0", "site-1", "site-2")
     ledger.hear("site-0", upload())
     ledger.lose("site-2", "EXECUTION_EXCEPTION")
@@ -120,7 +120,7 @@ def test_a_site_that_does_not_answer_is_in_the_record(tmp_path: Path) -> None:
     assert not told(tmp_path).complete
 
 
-def test_a_site_that_answers_after_an_error_was_not_lost(tmp_path: Path) -> None:
+def test_a_site_that_replies_after_an_error_is_not_lost(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0")
     ledger.lose("site-0", "TIMEOUT")
     ledger.hear("site-0", upload())
@@ -128,7 +128,7 @@ def test_a_site_that_answers_after_an_error_was_not_lost(tmp_path: Path) -> None
     assert told(tmp_path).complete
 
 
-def test_a_round_without_an_answer_is_told_of_with_an_error(tmp_path: Path) -> None:
+def test_a_round_without_replies_warns_with_the_error(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0", "site-1")
     ledger.lose("site-1", "EXECUTION_EXCEPTION")
     with pytest.warns(RuntimeWarning, match="no site answered .1 errors, such as 'EXECUTION_EX"):
@@ -137,7 +137,7 @@ def test_a_round_without_an_answer_is_told_of_with_an_error(tmp_path: Path) -> N
     assert told(tmp_path).asked == (0, 1)
 
 
-def test_results_of_rounds_that_are_over_and_second_results_are_passed_over(tmp_path: Path) -> None:
+def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0", "site-1")
     ledger.hear("site-0", upload())
     ledger.hear("site-0", Upload({}))
@@ -168,7 +168,7 @@ def test_results_of_rounds_that_are_over_and_second_results_are_passed_over(tmp_
         (upload(new=np.zeros(3)), "has 'new', which the model"),
     ],
 )
-def test_a_site_that_sends_nonsense_is_named_with_the_reason(
+def test_an_unreadable_result_warns_with_the_site_and_reason(
     back: Upload, says: str, tmp_path: Path
 ) -> None:
     ledger = asked(tmp_path, "site-0", "site-1")
@@ -179,7 +179,7 @@ def test_a_site_that_sends_nonsense_is_named_with_the_reason(
     assert told(tmp_path).answered == (0, 1)
 
 
-def test_what_is_not_in_a_difference_has_not_changed(tmp_path: Path) -> None:
+def test_parameters_missing_in_a_difference_are_unchanged(tmp_path: Path) -> None:
     base, after = sent(), upload().arrays
     ledger = asked(tmp_path / "part", "site-0")
     part = {"1.bias": np.asarray(after["1.bias"]) - base["1.bias"]}
@@ -190,7 +190,7 @@ def test_what_is_not_in_a_difference_has_not_changed(tmp_path: Path) -> None:
     same(tmp_path / "part", tmp_path / "hand", within=1e-4)
 
 
-def test_sites_that_are_sent_different_models_are_recorded_each_with_its_own(
+def test_each_site_is_recorded_with_the_model_it_received(
     tmp_path: Path,
 ) -> None:
     first, second, *_ = rounds()
@@ -205,7 +205,7 @@ def test_sites_that_are_sent_different_models_are_recorded_each_with_its_own(
     same(tmp_path / "ledger", tmp_path / "hand")
 
 
-def test_weights_are_those_that_sites_name(tmp_path: Path) -> None:
+def test_weights_are_those_that_sites_report(tmp_path: Path) -> None:
     ledger = asked(tmp_path / "ledger", "site-0", "site-1", view="sum", attacks=())
     live = next(iter(rounds()))
     ledger.hear("site-0", Upload(arrays(live.uploads[0]), weight=3.0))
@@ -217,7 +217,7 @@ def test_weights_are_those_that_sites_name(tmp_path: Path) -> None:
     same(tmp_path / "ledger", tmp_path / "hand")
 
 
-def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
+def test_a_second_run_into_the_same_folder_warns(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0")
     ledger.hear("site-0", upload())
     ledger.end()
@@ -227,7 +227,7 @@ def test_a_second_run_into_the_same_folder_is_told_of(tmp_path: Path) -> None:
         NvflareLedger(recorder(tmp_path)).ask(1, "site-0", "site-0", sent())
 
 
-def test_what_sites_were_sent_and_cannot_be_read_is_told_of(tmp_path: Path) -> None:
+def test_unreadable_task_data_warns(tmp_path: Path) -> None:
     ledger = NvflareLedger(recorder(tmp_path, strict=False))
     ledger.ask(1, "task", "site-0", None, fault="sites are sent data of the kind METRICS")
     ledger.hear("task", upload())
@@ -236,7 +236,7 @@ def test_what_sites_were_sent_and_cannot_be_read_is_told_of(tmp_path: Path) -> N
     assert told(tmp_path).answered == (0,)
 
 
-def test_a_site_is_the_client_whose_number_it_has() -> None:
+def test_site_names_end_with_the_client_number() -> None:
     assert client_of("site-12", None) == 12
     assert client_of("7", None) == 7
     assert client_of("north", {"north": 3}) == 3
@@ -247,7 +247,7 @@ def test_a_site_is_the_client_whose_number_it_has() -> None:
         client_of("site-1", {"north": 3})
 
 
-def test_two_sites_of_one_number_leave_out_that_client_alone(tmp_path: Path) -> None:
+def test_two_sites_with_one_number_exclude_only_that_client(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "north-1", "south-1", "site-0")
     for site in ("north-1", "south-1", "site-0"):
         ledger.hear(site, upload())
@@ -257,7 +257,7 @@ def test_two_sites_of_one_number_leave_out_that_client_alone(tmp_path: Path) -> 
     assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1), [1])
 
 
-def test_a_site_of_no_client_is_noted_and_the_others_are_measured(tmp_path: Path) -> None:
+def test_a_site_without_client_is_noted_and_others_are_measured(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-1", "south")
     for site in ("site-1", "south"):
         ledger.hear(site, upload())
@@ -283,7 +283,7 @@ def test_a_site_of_no_client_is_noted_and_the_others_are_measured(tmp_path: Path
         None,
     ],
 )
-def test_a_faulty_site_is_left_out_and_the_others_are_measured_to_the_digit(
+def test_a_faulty_site_does_not_change_signals_of_other_sites(
     back: Upload | None, tmp_path: Path
 ) -> None:
     for folder, spoilt in (("sound", False), ("faulty", True)):
@@ -302,7 +302,7 @@ def test_a_faulty_site_is_left_out_and_the_others_are_measured_to_the_digit(
     assert torch.equal(faulty, sound[[0, 2]])
 
 
-def test_a_site_whose_task_cannot_be_read_is_left_out_alone(tmp_path: Path) -> None:
+def test_an_unreadable_task_excludes_only_its_site(tmp_path: Path) -> None:
     ledger = asked(tmp_path, "site-0")
     ledger.ask(1, "other", "site-1", None, fault="what site-1 was sent cannot be read: a diff")
     ledger.ask(1, "third", "site-2", {"1.bias": "text"})  # type: ignore[dict-item]
@@ -315,7 +315,7 @@ def test_a_site_whose_task_cannot_be_read_is_left_out_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("reads_metrics", [True, False])
-def test_a_site_that_reports_a_far_better_accuracy_fails_the_control_by_name(
+def test_a_much_better_reported_accuracy_fails_the_control(
     reads_metrics: bool, tmp_path: Path
 ) -> None:
     made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
@@ -332,7 +332,7 @@ def test_a_site_that_reports_a_far_better_accuracy_fails_the_control_by_name(
     assert {one.target: one.passed for one in controls} == expected
 
 
-def test_sites_are_the_clients_of_their_names_where_names_are_audited(tmp_path: Path) -> None:
+def test_named_clients_are_matched_to_sites_by_name(tmp_path: Path) -> None:
     audit = data().split.audit
     parts = {place: np.flatnonzero(audit.panel == place) for place in range(2)}
     x, y = audit.samples.features, audit.samples.labels
@@ -349,7 +349,7 @@ def test_sites_are_the_clients_of_their_names_where_names_are_audited(tmp_path: 
     assert told(tmp_path).answered == tuple(sorted(numbers))
 
 
-def test_a_site_may_be_the_client_of_another_name(tmp_path: Path) -> None:
+def test_site_names_can_be_mapped_to_client_names(tmp_path: Path) -> None:
     assert client_of("north", {"north": "charite"}) == "charite"
 
 
@@ -369,13 +369,13 @@ def nothing(folder: Path) -> None:
     pass
 
 
-def test_a_function_is_made_a_name_and_found_again(tmp_path: Path) -> None:
+def test_a_function_is_stored_and_resolved_by_name(tmp_path: Path) -> None:
     assert name_of(whole) == f"{HERE}:whole" == name_of(f"{HERE}:whole")
     assert made(name_of(whole), tmp_path).recording.attacks == ("avg-cosine",)
 
 
 @pytest.mark.parametrize("makes", [lambda folder: None, "whole", "a b:c", "__main__:whole", "os:"])
-def test_what_no_other_process_finds_is_refused(makes: object) -> None:
+def test_a_function_that_other_processes_cannot_import_raises(makes: object) -> None:
     with pytest.raises(BadInput, match="in the server's process, which cannot find"):
         name_of(makes)  # type: ignore[arg-type]
 

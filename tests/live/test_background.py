@@ -63,7 +63,7 @@ def same(one: Path, other: Path) -> bool:
         ("globals", "models"),
     ],
 )
-def test_figures_are_the_same_to_the_bit_whenever_they_are_measured(
+def test_measuring_time_does_not_change_signals(
     when: str, view: str, kind: str, tmp_path: Path
 ) -> None:
     keep = "full" if view == "uploads" else "signals"
@@ -86,7 +86,7 @@ def test_figures_are_the_same_to_the_bit_whenever_they_are_measured(
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum", "globals"])
-def test_a_round_that_waited_is_the_one_that_was_handed_over(view: str, tmp_path: Path) -> None:
+def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
     one = trained()[0]
     given = Round(
         index=one.index,
@@ -131,7 +131,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(Measuring, "_measured", slower)
 
 
-def test_training_waits_only_where_too_many_rounds_do_and_is_told(
+def test_training_waits_only_if_the_queue_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow(monkeypatch, 0.3)
@@ -146,7 +146,7 @@ def test_training_waits_only_where_too_many_rounds_do_and_is_told(
     assert told.startswith("round 3 waits until one of 2 earlier ones is measured"), "too early"
 
 
-def test_a_round_that_cannot_be_taken_away_is_measured_once(
+def test_a_round_file_that_cannot_be_deleted_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "_PATIENCE", 1.0)
@@ -166,15 +166,20 @@ def test_a_round_that_cannot_be_taken_away_is_measured_once(
     assert [entry.round for entry in read_round_log(tmp_path)] == [1, 2, 3, 4]
 
 
+<<<<<<< HEAD:tests/live/test_background.py
 def test_a_program_that_waits_for_all_its_children_does_not_wait_for_ours(tmp_path: Path) -> None:
     with recorder(tmp_path, measure="background") as one:
+=======
+def test_the_measuring_process_is_not_a_child(tmp_path: Path) -> None:
+    with recorder(tmp_path, measure="beside") as one:
+>>>>>>> w-read3:tests/live/test_beside.py
         watch(one)
         assert one._measuring._process is not None
         with pytest.raises(ChildProcessError):
             os.waitpid(one._measuring._process._pid, os.WNOHANG)
 
 
-def test_where_no_copy_can_be_made_rounds_are_measured_at_the_end(
+def test_if_fork_fails_rounds_are_measured_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full() -> int:
@@ -189,7 +194,7 @@ def test_where_no_copy_can_be_made_rounds_are_measured_at_the_end(
 
 
 @pytest.mark.slow
-def test_what_became_of_one_round_is_no_fault_of_the_next(
+def test_an_error_of_one_round_does_not_affect_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own: Measure = Measuring._measured
@@ -210,7 +215,7 @@ def test_what_became_of_one_round_is_no_fault_of_the_next(
     assert all(entry.measured for index, entry in log.items() if index > 1)
 
 
-def test_a_recording_that_is_closed_takes_no_more(tmp_path: Path) -> None:
+def test_a_closed_recording_accepts_no_rounds(tmp_path: Path) -> None:
     one = recorder(tmp_path, measure="after", strict=False)
     one.close()
     first = next(rounds())
@@ -219,7 +224,7 @@ def test_a_recording_that_is_closed_takes_no_more(tmp_path: Path) -> None:
     assert not waiting(tmp_path)
 
 
-def test_another_recording_is_not_kept_by_the_process_of_one(tmp_path: Path) -> None:
+def test_a_measuring_process_holds_only_its_own_lock(tmp_path: Path) -> None:
     with recorder(tmp_path / "other", measure="after") as other:
         one = recorder(tmp_path / "one", measure="background")
         watch(one)
@@ -230,7 +235,7 @@ def test_another_recording_is_not_kept_by_the_process_of_one(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 5])
-def test_a_measuring_process_that_is_killed_loses_nothing(
+def test_a_killed_measuring_process_loses_no_rounds(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with recorder(tmp_path / "now") as one:
@@ -248,7 +253,7 @@ def test_a_measuring_process_that_is_killed_loses_nothing(
     assert [entry.round for entry in read_round_log(tmp_path / "killed")] == [1, 2, 3, 4]
 
 
-def test_a_measuring_process_that_hangs_stops_no_training(
+def test_a_hanging_measuring_process_does_not_block_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "_PATIENCE", 0.2)
@@ -282,9 +287,7 @@ for one in rounds():
 
 @pytest.mark.parametrize("when", ["background", "after"])
 @pytest.mark.slow
-def test_a_training_that_is_killed_loses_nothing_and_is_gone_on_with(
-    when: str, tmp_path: Path
-) -> None:
+def test_a_killed_training_can_be_resumed_without_loss(when: str, tmp_path: Path) -> None:
     with recorder(tmp_path / "now") as one:
         watch(one)
     folder = tmp_path / "killed"
@@ -313,7 +316,7 @@ def test_a_training_that_is_killed_loses_nothing_and_is_gone_on_with(
     assert same(tmp_path / "now", folder)
 
 
-def test_a_loop_that_was_stopped_leaves_what_waits_and_says_so(tmp_path: Path) -> None:
+def test_an_interrupted_loop_reports_unmeasured_rounds(tmp_path: Path) -> None:
     said: list[str] = []
     one = recorder(tmp_path, measure="after", log=said.append)
     watch(one)
@@ -325,8 +328,13 @@ def test_a_loop_that_was_stopped_leaves_what_waits_and_says_so(tmp_path: Path) -
     assert len(read_round_log(tmp_path)) == ROUNDS
 
 
+<<<<<<< HEAD:tests/live/test_background.py
 @pytest.mark.parametrize("when", ["background", "after"])
 def test_a_round_that_cannot_be_measured_is_told_of(
+=======
+@pytest.mark.parametrize("when", ["beside", "after"])
+def test_a_round_that_cannot_be_measured_is_reported(
+>>>>>>> w-read3:tests/live/test_beside.py
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Measuring, *given: object) -> dict[int, str]:
@@ -348,7 +356,7 @@ def test_a_round_that_cannot_be_measured_is_told_of(
         watch(one)
 
 
-def test_a_waiting_round_that_is_damaged_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_damaged_queued_round_does_not_affect_others(tmp_path: Path) -> None:
     one = recorder(tmp_path, measure="after", strict=False)
     watch(one)
     waiting(tmp_path)[1][1].write_bytes(b"\x08" + bytes(40))
@@ -361,7 +369,7 @@ def test_a_waiting_round_that_is_damaged_takes_no_other_with_it(tmp_path: Path) 
     assert not waiting(tmp_path)
 
 
-def test_a_recording_with_a_misspelt_time_of_measuring_is_never_begun(tmp_path: Path) -> None:
+def test_a_misspelt_measure_setting_raises_and_creates_no_folder(tmp_path: Path) -> None:
     # The function itself: in tests its arguments' types are looked at before it is called.
     unchecked: Callable[..., Recorder] = inspect.unwrap(record)
     with pytest.raises(
@@ -371,7 +379,7 @@ def test_a_recording_with_a_misspelt_time_of_measuring_is_never_begun(tmp_path: 
     assert not (tmp_path / "recording").exists()
 
 
-def test_a_system_without_fork_is_told_what_to_take(
+def test_background_measurement_without_fork_raises_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "fork")
@@ -379,7 +387,7 @@ def test_a_system_without_fork_is_told_what_to_take(
         recorder(tmp_path, measure="background")
 
 
-def test_the_cost_says_where_it_is_paid(tmp_path: Path) -> None:
+def test_the_printed_cost_depends_on_the_measuring_time(tmp_path: Path) -> None:
     said: list[str] = []
     for when in ("background", "after"):
         recorder(tmp_path / when, measure=when, log=said.append).close()

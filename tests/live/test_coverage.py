@@ -78,7 +78,7 @@ def check(attack: Path | Record, policy: str = POLICY) -> Check:
     return next(one for one in verdict.checks if one.name.startswith("complete coverage"))
 
 
-def test_a_whole_recording_has_whole_coverage_and_an_identity(tmp_path: Path) -> None:
+def test_a_complete_recording_has_complete_coverage(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1, 2, 3)
     record_of_it = attacked(tmp_path)
@@ -113,9 +113,7 @@ def test_a_faulty_upload_that_may_be_in_the_model_makes_the_gate_inconclusive(
 
 
 @pytest.mark.parametrize("how", ["kept_out", "after"])
-def test_a_faulty_upload_that_the_server_kept_out_is_named_and_misses_nothing(
-    how: str, tmp_path: Path
-) -> None:
+def test_a_faulty_upload_that_the_server_rejected_is_not_missing(how: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {"kept_out": [1]} if how == "kept_out" else {"after": LIST[1].after}
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
@@ -129,7 +127,7 @@ def test_a_faulty_upload_that_the_server_kept_out_is_named_and_misses_nothing(
     assert check(record_of_it).outcome is Outcome.PASS
 
 
-def test_a_server_that_used_another_faulty_upload_is_not_believed_for_a_finite_model(
+def test_a_finite_model_does_not_show_that_a_faulty_upload_was_rejected(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as recorder:
@@ -152,7 +150,7 @@ def test_a_client_that_was_not_sampled_is_not_missing(tmp_path: Path) -> None:
     )
 
 
-def test_a_round_in_which_nobody_answered_is_not_missing(tmp_path: Path) -> None:
+def test_a_round_without_replies_is_not_missing(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
         tell(recorder, 2, without=[0, 1, 2])
@@ -162,9 +160,7 @@ def test_a_round_in_which_nobody_answered_is_not_missing(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["failed", "unknown", "gap", "lost", "unlogged", "model"])
-def test_a_round_that_ran_and_was_not_measured_is_missing_by_number_and_reason(
-    what: str, tmp_path: Path
-) -> None:
+def test_an_unmeasured_round_is_missing_with_number_and_reason(what: str, tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
         if what == "failed":
@@ -201,7 +197,7 @@ def test_a_round_that_ran_and_was_not_measured_is_missing_by_number_and_reason(
     assert reason in judged.reason
 
 
-def test_rounds_that_still_wait_are_missing(tmp_path: Path) -> None:
+def test_queued_rounds_are_missing(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
     recorder = opened(tmp_path, measure="after")
@@ -220,7 +216,7 @@ def test_an_upload_of_an_unknown_client_may_be_of_an_audited_one(tmp_path: Path)
     assert coverage(tmp_path).n_missing_uploads == 1
 
 
-def test_a_round_that_failed_can_be_told_again(tmp_path: Path) -> None:
+def test_a_failed_round_can_be_recorded_again(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
         recorder.missed(2, "no memory", answered=[0, 1, 2])
@@ -248,7 +244,7 @@ def test_sampled_rounds_are_judged_by_the_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_participant_that_sees_no_uploads_covers_rounds(tmp_path: Path) -> None:
+def test_the_globals_view_has_coverage_of_rounds(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, view="globals", log=lambda text: None) as recorder:
         for one in LIST[:3]:
             recorder.round(one.number, sent=one.sent, after=one.after)
@@ -259,7 +255,7 @@ def test_a_participant_that_sees_no_uploads_covers_rounds(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_two_runs_have_two_identities_and_one_run_has_one(tmp_path: Path) -> None:
+def test_coverage_identity_is_unique_per_run(tmp_path: Path) -> None:
     identities = []
     for name, numbers in (("a", (1, 2)), ("b", (1, 2)), ("c", (1, 3))):
         with opened(tmp_path / name) as recorder:
@@ -268,7 +264,7 @@ def test_two_runs_have_two_identities_and_one_run_has_one(tmp_path: Path) -> Non
     assert identities[0] == identities[1] != identities[2]
 
 
-def test_a_run_that_tells_another_one_counts_its_own_rounds(tmp_path: Path) -> None:
+def test_another_run_in_the_same_folder_counts_separately(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1, 2)
     recorder = opened(tmp_path)
@@ -288,7 +284,7 @@ def warned(caught: pytest.WarningsRecorder) -> str:
 
 
 @pytest.mark.slow
-def test_another_run_is_named_at_its_first_round_and_adds_no_rounds(tmp_path: Path) -> None:
+def test_another_run_is_reported_at_its_first_round(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1, 2, 3)
     with opened(tmp_path) as recorder:
@@ -305,7 +301,7 @@ def test_another_run_is_named_at_its_first_round_and_adds_no_rounds(tmp_path: Pa
 
 @pytest.mark.filterwarnings("always:fedaudit")
 @pytest.mark.parametrize("what", ["models sent", "uploads"])
-def test_a_round_that_comes_twice_in_a_run_is_no_other_run(
+def test_a_repeated_round_is_not_another_run(
     what: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     with opened(tmp_path) as recorder:
@@ -328,7 +324,7 @@ def test_a_round_that_comes_twice_in_a_run_is_no_other_run(
     assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
 
 
-def test_a_round_that_comes_twice_stops_a_strict_recording(tmp_path: Path) -> None:
+def test_a_repeated_round_raises_if_strict(tmp_path: Path) -> None:
     with opened(tmp_path, strict=True) as recorder:
         tell(recorder, 1)
         with pytest.raises(BadInput, match="give each round another number"):
@@ -347,7 +343,7 @@ def test_a_resumed_run_may_repeat_rounds_and_then_one_of_them_twice(tmp_path: Pa
     assert [one.reason.split(",")[0] for one in found.missing_rounds] == ["its second version"]
 
 
-def test_a_participant_may_repeat_the_round_it_is_in(tmp_path: Path) -> None:
+def test_the_globals_view_may_repeat_the_current_round(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, view="globals", log=lambda text: None) as recorder:
         for one in LIST[:3]:
             recorder.round(one.number, sent=one.sent)
@@ -360,7 +356,7 @@ def test_a_participant_may_repeat_the_round_it_is_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("always:fedaudit")
-def test_a_round_that_failed_and_came_again_does_not_count_as_failed(
+def test_a_repeated_failed_round_counts_once(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     with opened(tmp_path) as recorder:
@@ -372,7 +368,7 @@ def test_a_round_that_failed_and_came_again_does_not_count_as_failed(
 
 
 @pytest.mark.filterwarnings("always:fedaudit")
-def test_rounds_left_by_an_earlier_run_count_among_those_that_fail(
+def test_queued_rounds_of_an_earlier_run_can_count_as_failed(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     with suppress(KeyError), opened(tmp_path, measure="after") as recorder:
@@ -386,7 +382,7 @@ def test_rounds_left_by_an_earlier_run_count_among_those_that_fail(
 
 @pytest.mark.filterwarnings("always:fedaudit")
 @pytest.mark.parametrize("absent", [[], [1]])
-def test_an_upload_of_a_stranger_is_missing_only_where_an_audited_client_is(
+def test_an_unknown_upload_is_missing_only_if_an_audited_client_is_absent(
     absent: list[int], tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     with opened(tmp_path) as recorder:
@@ -394,11 +390,11 @@ def test_an_upload_of_a_stranger_is_missing_only_where_an_audited_client_is(
         uploads: dict[Any, Any] = {c: u for c, u in LIST[1].uploads.items() if c not in absent}
         recorder.round(2, sent=LIST[1].sent, uploads={**uploads, "zz": LIST[1].uploads[0]})
     how = "is not recorded in full" if absent else "is recorded without an upload"
-    assert f"round 2 {how}: client 'zz' is given by its name" in warned(recwarn)
+    assert f"round 2 {how}: client 'zz' is identified by its name" in warned(recwarn)
     assert coverage(tmp_path).is_whole is not bool(absent)
 
 
-def test_a_recording_whose_rounds_all_failed_is_refused_with_their_reason(tmp_path: Path) -> None:
+def test_attacking_a_recording_with_failed_rounds_only_raises(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1, 2, nan=[0, 1, 2])
         recorder.missed(3, "no memory")
@@ -408,14 +404,14 @@ def test_a_recording_whose_rounds_all_failed_is_refused_with_their_reason(tmp_pa
         attacked(tmp_path)
 
 
-def test_a_recording_of_too_few_rounds_is_refused_with_their_number(tmp_path: Path) -> None:
+def test_attacking_a_recording_with_too_few_rounds_raises(tmp_path: Path) -> None:
     with opened(tmp_path, every=5) as recorder:
         tell(recorder, 1, 2)
     with pytest.raises(BadInput, match="record 5 rounds or more, of which 2 are known"):
         attacked(tmp_path)
 
 
-def test_a_recording_without_a_sound_audited_upload_is_refused_with_the_reason(
+def test_attacking_a_recording_without_valid_uploads_raises(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path, targets=[1]) as recorder:
@@ -441,7 +437,7 @@ def test_logs_of_older_versions_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_recorder_that_was_not_closed_may_lack_rounds_and_passes_no_gate(tmp_path: Path) -> None:
+def test_an_unclosed_recording_is_inconclusive(tmp_path: Path) -> None:
     recorder = opened(tmp_path)
     tell(recorder, 1, 2)
     recorder.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)

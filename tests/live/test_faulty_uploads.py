@@ -204,7 +204,7 @@ def test_two_uploads_of_one_client_leave_it_out_by_number(
             uploads: dict[Any, object] = dict(one.uploads)
             if one.number == 2:
                 uploads["1"] = uploads[0]
-                with pytest.warns(RuntimeWarning, match="without client 1: two uploads are of it"):
+                with pytest.warns(RuntimeWarning, match="without client 1: it has two uploads"):
                     tell(recorder, one, uploads)
             else:
                 tell(recorder, one, uploads)

@@ -54,7 +54,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum"])
-def test_what_is_measured_is_what_a_study_measures(view: str, tmp_path: Path) -> None:
+def test_recorded_signals_equal_those_of_a_simulation(view: str, tmp_path: Path) -> None:
     names = FEW if view == "uploads" else ("blackbox-loss", "avg-cosine")
     signals = {s.name: s for n in names for s in (ATTACKS | SOURCE_ATTACKS)[n].signals}
     seen = seen_from(trained(), VIEWS[view])
@@ -70,7 +70,7 @@ def test_what_is_measured_is_what_a_study_measures(view: str, tmp_path: Path) ->
         torch.testing.assert_close(found[key], values, rtol=1e-4, atol=1e-5)
 
 
-def test_a_client_that_sees_no_uploads_records_the_global_models(tmp_path: Path) -> None:
+def test_the_globals_view_records_consecutive_global_models(tmp_path: Path) -> None:
     names = ("blackbox-loss", "avg-cosine")
     with record(tmp_path / "given", network, AUDIT, view="globals", attacks=names) as recorder:
         for one in rounds():
@@ -96,7 +96,7 @@ def in_forms(params: dict[str, Tensor]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("form", ["module", "wrapped", "arrays", "list"])
-def test_parameters_come_in_any_form(form: str, usual: Path, tmp_path: Path) -> None:
+def test_uploads_accept_every_parameter_format(form: str, usual: Path, tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
         for one in rounds():
             uploads = {c: in_forms(p)[form] for c, p in one.uploads.items()}
@@ -106,7 +106,7 @@ def test_parameters_come_in_any_form(form: str, usual: Path, tmp_path: Path) -> 
         torch.testing.assert_close(values, expected[key])
 
 
-def test_changes_and_gradients_are_models_less_what_was_sent(usual: Path, tmp_path: Path) -> None:
+def test_updates_and_gradients_give_the_signals_of_models(usual: Path, tmp_path: Path) -> None:
     for kind, sign in (("updates", 1), ("gradients", -1)):
         folder = tmp_path / kind
         with record(folder, network, AUDIT, attacks=FEW, uploads=kind, strict=True) as recorder:  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ def test_changes_and_gradients_are_models_less_what_was_sent(usual: Path, tmp_pa
             torch.testing.assert_close(values, measured(usual)[key], rtol=1e-3, atol=1e-4)
 
 
-def test_the_live_model_is_left_as_it_is(tmp_path: Path) -> None:
+def test_recording_does_not_change_the_live_model(tmp_path: Path) -> None:
     mine = network()
     mine.train()
     before = {name: value.clone() for name, value in mine.state_dict().items()}
@@ -133,7 +133,7 @@ def test_the_live_model_is_left_as_it_is(tmp_path: Path) -> None:
     assert torch.equal(torch.random.get_rng_state(), state), "nor its random numbers"
 
 
-def test_rounds_are_measured_every_so_often_and_all_are_heard_of(tmp_path: Path) -> None:
+def test_every_limits_measured_rounds_but_all_are_logged(tmp_path: Path) -> None:
     folder = recorded(tmp_path, every=2)
     assert {index for index, _ in measured(folder)} == {2, 4}
     assert [(one.round, one.measured) for one in read_round_log(folder)] == [
@@ -153,7 +153,7 @@ def test_a_recording_of_every_view_can_be_attacked(view: str, tmp_path: Path) ->
     assert attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK).findings
 
 
-def test_a_round_in_which_nobody_answered_is_told_of_and_measures_nothing(tmp_path: Path) -> None:
+def test_a_round_without_uploads_warns_and_is_not_measured(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
         first, second, *_ = rounds()
         with pytest.warns(RuntimeWarning, match="round 1 .* no client's upload came back"):
@@ -168,7 +168,7 @@ def test_a_round_in_which_nobody_answered_is_told_of_and_measures_nothing(tmp_pa
     assert {index for index, _ in measured(tmp_path)} == {2}
 
 
-def test_who_was_asked_and_did_not_answer_is_in_the_record(tmp_path: Path) -> None:
+def test_the_record_lists_clients_that_did_not_reply(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
         for one in rounds():
             some = {c: p for c, p in one.uploads.items() if (c, one.number) != (2, 3)}
@@ -178,7 +178,7 @@ def test_who_was_asked_and_did_not_answer_is_in_the_record(tmp_path: Path) -> No
     assert any("did not reply, in round 3." in text for text in found.untested)
 
 
-def test_a_round_that_cannot_be_recorded_is_warned_of_and_stops_nothing(tmp_path: Path) -> None:
+def test_an_unrecordable_round_warns_and_training_continues(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
         for one in rounds():
             uploads = one.uploads
@@ -196,7 +196,7 @@ def test_a_round_that_cannot_be_recorded_is_warned_of_and_stops_nothing(tmp_path
     assert any("was not recorded of rounds 2, 3" in text for text in untested)
 
 
-def test_a_strict_recording_stops_the_loop(tmp_path: Path) -> None:
+def test_a_strict_recorder_raises(tmp_path: Path) -> None:
     with (
         record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder,
         pytest.raises(BadInput, match=r"lacks .*, which the model given to the recorder has"),
@@ -204,7 +204,7 @@ def test_a_strict_recording_stops_the_loop(tmp_path: Path) -> None:
         recorder.round(1, sent={}, uploads={0: {}})
 
 
-def test_a_recording_that_was_stopped_is_gone_on_with(usual: Path, tmp_path: Path) -> None:
+def test_a_stopped_recording_can_be_resumed(usual: Path, tmp_path: Path) -> None:
     for last in (2, ROUNDS):
         with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
             for one in list(rounds())[:last]:
@@ -214,7 +214,7 @@ def test_a_recording_that_was_stopped_is_gone_on_with(usual: Path, tmp_path: Pat
         assert torch.equal(values, measured(usual)[key])
 
 
-def test_a_folder_that_another_process_records_to_is_refused(tmp_path: Path) -> None:
+def test_a_locked_recording_folder_raises(tmp_path: Path) -> None:
     others = Lock(tmp_path)
     assert others.taken()
     with pytest.raises(BadInput, match="another process is writing"):
@@ -225,7 +225,7 @@ def test_a_folder_that_another_process_records_to_is_refused(tmp_path: Path) -> 
     assert late.taken(), "a recorder that is closed lets the folder go"
 
 
-def test_another_audit_or_setting_is_another_recording(usual: Path) -> None:
+def test_resuming_with_another_audit_or_setting_raises(usual: Path) -> None:
     other = fedaudit.fair_split({0: (torch.rand(50, 64), torch.arange(50) % 10)}, audited=20).audit
     with pytest.raises(BadInput, match=r"another (classes|targets)"):
         record(usual, network, other, attacks=FEW)
@@ -233,7 +233,7 @@ def test_another_audit_or_setting_is_another_recording(usual: Path) -> None:
         record(usual, network, AUDIT, attacks=FEW, every=3)
 
 
-def test_all_that_the_view_allows_is_recorded_by_default(tmp_path: Path) -> None:
+def test_by_default_all_attacks_of_the_view_are_recorded(tmp_path: Path) -> None:
     said = record(tmp_path / "a", network, AUDIT).recording
     assert {"fedmia-2", "fta-l", "sia"} <= set(said.attacks)
     assert "needs a federation to learn from" in said.refused["seqmia"]
@@ -254,7 +254,7 @@ def test_all_that_the_view_allows_is_recorded_by_default(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.parametrize("view", ["uploads", "final"])
-def test_attacks_that_no_recording_allows_are_refused_with_advice_that_fits_one(
+def test_attacks_that_need_a_simulation_raise_with_advice(
     attack: str, needs: str, view: str, tmp_path: Path
 ) -> None:
     with pytest.raises(NotVisible, match=needs) as refusal:
@@ -263,7 +263,7 @@ def test_attacks_that_no_recording_allows_are_refused_with_advice_that_fits_one(
     assert "table" not in str(refusal.value)
 
 
-def test_an_attack_that_was_not_recorded_for_is_refused_with_the_reason(
+def test_an_unrecorded_attack_raises_with_its_reason(
     tmp_path: Path,
 ) -> None:
     with record(tmp_path / "r", network, AUDIT) as recorder:
@@ -281,14 +281,14 @@ def test_an_attack_that_was_not_recorded_for_is_refused_with_the_reason(
         (lambda: nn.Sequential(nn.Linear(64, 10), nn.Flatten(0)), "one row of logits"),
     ],
 )
-def test_models_that_do_not_fit_are_refused_at_once(
+def test_incompatible_models_raise_on_creation(
     model: type[nn.Module], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=says):
         record(tmp_path, model, AUDIT)
 
 
-def test_targets_need_members_and_others(tmp_path: Path) -> None:
+def test_a_target_without_members_raises(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="client 7 cannot be audited"):
         record(tmp_path, network, AUDIT, targets=[7])
 
@@ -315,7 +315,7 @@ def other(usual: Path) -> Path:
     return recorded(usual.parent / "of another name")
 
 
-def test_a_recording_is_attacked_like_a_study(
+def test_attacking_a_recording_gives_a_complete_record(
     usual: Path, attacked: Record, tmp_path: Path
 ) -> None:
     assert attacked.watched
@@ -352,7 +352,7 @@ def _differences(
     return list(differences(packed, recompute_record(packed, recording), recording, 10, counts))
 
 
-def test_a_pack_of_a_recording_is_held_by_it_and_by_another_of_the_same_run(
+def test_a_pack_matches_every_recording_of_the_same_run(
     usual: Path, other: Path, attacked: Record, tmp_path: Path
 ) -> None:
     made, _ = suppressed(attacked)
@@ -397,7 +397,7 @@ def attacked_before(attacked: Record, monkeypatch: pytest.MonkeyPatch) -> None:
         ("defense", {"name": "dpsgd"}),
     ],
 )
-def test_settings_that_the_recording_does_not_have_are_found(
+def test_settings_that_differ_from_the_recording_are_reported(
     path: str, value: object, usual: Path, attacked: Record
 ) -> None:
     made, _ = suppressed(attacked)
@@ -413,9 +413,7 @@ def test_settings_that_the_recording_does_not_have_are_found(
 
 
 @pytest.mark.usefixtures("attacked_before")
-def test_name_and_start_of_another_recording_are_named_as_not_checked(
-    usual: Path, attacked: Record
-) -> None:
+def test_name_and_start_of_a_recording_are_not_compared(usual: Path, attacked: Record) -> None:
     made, _ = suppressed(attacked)
     names = {"name": "another", "key": "ab" * 16, "started": "2026-01-01T00:00:00+00:00"}
     config = json.loads(json.dumps(made.config)) | {"name": "another"}
@@ -432,7 +430,7 @@ def test_name_and_start_of_another_recording_are_named_as_not_checked(
 
 
 @pytest.mark.slow
-def test_a_recording_is_attacked_as_often_as_one_likes_and_no_other_takes_its_place(
+def test_repeated_attacks_never_replace_other_results(
     usual: Path, other: Path, attacked: Record
 ) -> None:
     out = usual.parent / "out"
@@ -454,7 +452,7 @@ def test_a_recording_is_attacked_as_often_as_one_likes_and_no_other_takes_its_pl
 
 
 @pytest.mark.slow
-def test_without_a_fair_draw_no_epsilon_is_given(tmp_path: Path) -> None:
+def test_without_fair_coins_no_epsilon_is_computed(tmp_path: Path) -> None:
     clients = data().clients
     members = {c: (s.features[:30], s.labels[:30]) for c, s in clients.items()}
     audit = fedaudit.audit_samples(members, (torch.rand(60, 64), torch.arange(60) % 10))
@@ -467,7 +465,7 @@ def test_without_a_fair_draw_no_epsilon_is_given(tmp_path: Path) -> None:
     assert not all(c.passed for c in blind), "random pictures are told from digits by their looks"
 
 
-def test_a_recording_may_hold_no_samples(tmp_path: Path) -> None:
+def test_a_recording_without_samples_can_be_attacked(tmp_path: Path) -> None:
     folder = recorded(tmp_path, keep_samples=False)
     assert not (folder / SAMPLES_FILE).exists()
     assert not any(
@@ -490,7 +488,7 @@ def test_attacks_that_were_not_recorded_for_are_refused(usual: Path) -> None:
         ({"evaluation": "redrw"}, "figures.evaluation: it should be 'aligned' or 'redraw'"),
     ],
 )
-def test_settings_of_figures_that_no_study_has_are_refused(
+def test_unknown_settings_of_figures_raise(
     figures: dict[str, object], says: str, usual: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=says):
@@ -508,7 +506,7 @@ def test_the_command_attacks_a_recording(
 
 
 @pytest.mark.slow
-def test_a_recording_that_was_attacked_is_found_by_every_command_that_reads_records(
+def test_commands_find_the_record_inside_a_recording(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
@@ -559,7 +557,7 @@ def test_an_altered_audit_is_refused(change: dict[str, Tensor], tmp_path: Path) 
     folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
     path = folder / "audit.safetensors"
     save_file(load_file(path) | change, path)
-    with pytest.raises(Damaged, match="is no recording"):
+    with pytest.raises(Damaged, match="is not a recording"):
         attack_recording(folder, (), tmp_path / "out")
 
 
@@ -571,7 +569,7 @@ def test_rounds_of_another_recording_are_refused(usual: Path, tmp_path: Path) ->
         attack_recording(folder, (), tmp_path / "out")
 
 
-def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_a_truncated_log_line_is_ignored(tmp_path: Path) -> None:
     folder = recorded(tmp_path)
     text = (folder / LOG_FILE).read_text()
     (folder / LOG_FILE).write_text(text + '{"round": 5, "ask')
@@ -580,7 +578,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     assert read_recording(folder).targets == (0, 1, 2)
 
 
-def test_a_recording_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
+def test_a_recording_resumes_after_a_truncated_log_line(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
         for one in list(rounds())[:2]:
             recorder.round(one.number, sent=one.sent, uploads=one.uploads)
@@ -590,15 +588,13 @@ def test_a_recording_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> No
     assert [one.round for one in read_round_log(tmp_path)] == [1, 2, 3, 4]
 
 
-def test_without_its_log_a_recording_says_what_it_did_not_hear(tmp_path: Path) -> None:
+def test_a_recording_without_log_can_be_attacked(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
     (folder / LOG_FILE).unlink()
     assert attack_recording(folder, (), tmp_path / "out", figures=QUICK).watched
 
 
-def test_nothing_that_goes_wrong_ends_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorder_errors_become_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = next(rounds())
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
         numbered = {c - 5: p for c, p in one.uploads.items()}
@@ -616,7 +612,7 @@ def test_nothing_that_goes_wrong_ends_the_loop(
     assert read_round_log(tmp_path) == []
 
 
-def test_fair_splits_leave_about_half_of_the_audited_samples_to_nobody() -> None:
+def test_fair_split_holds_out_about_half_of_the_audited_samples() -> None:
     given = {c: (torch.rand(500, 3), torch.arange(500) % 2) for c in range(2)}
     train, audit = fedaudit.fair_split(given, audited=400, seed=4)
     for client in given:
@@ -631,7 +627,7 @@ def test_fair_splits_leave_about_half_of_the_audited_samples_to_nobody() -> None
                 assert tuple(row.tolist()) in theirs
 
 
-def test_parts_that_clients_split_alone_are_joined_to_the_split_of_all(tmp_path: Path) -> None:
+def test_joined_client_parts_equal_the_central_split(tmp_path: Path) -> None:
     given = {c: (torch.rand(80 + c, 3), torch.arange(80 + c) % 2) for c in (0, 2, 10)}
     whole = fair_split(given, audited=40, seed=4)
     parts = {c: fair_split({c: own}, audited=40, seed=4) for c, own in given.items()}
@@ -649,7 +645,7 @@ def test_parts_that_clients_split_alone_are_joined_to_the_split_of_all(tmp_path:
         assert torch.equal(joined.samples.labels, whole.audit.samples.labels)
 
 
-def test_a_part_holds_the_audited_samples_and_no_others() -> None:
+def test_a_part_contains_only_audited_samples() -> None:
     x = torch.arange(300.0)[:, None]
     split = fair_split({7: (x, torch.zeros(300, dtype=torch.int64))}, audited=50)
     assert {name: len(values) for name, values in split.part.items()} == dict.fromkeys(
@@ -673,7 +669,7 @@ def test_recordings_of_joined_parts_have_bounds_on_epsilon(tmp_path: Path) -> No
     assert any(figure.metric == "epsilon" for figure in found.findings)
 
 
-def test_what_a_recorder_costs_is_said_once_before_it_works(tmp_path: Path) -> None:
+def test_the_recorder_prints_its_cost_once(tmp_path: Path) -> None:
     said: list[str] = []
     for _ in range(2):
         with record(tmp_path, network, AUDIT, attacks=FEW, every=2, log=said.append) as recorder:
@@ -689,7 +685,7 @@ def test_what_a_recorder_costs_is_said_once_before_it_works(tmp_path: Path) -> N
     assert 0.5 < told / disk < 2, "what it takes is what was said"
 
 
-def test_a_long_measurement_says_how_far_it_is(
+def test_a_long_measurement_prints_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fedaudit.live.measuring._EVERY", 0.0)
@@ -709,7 +705,7 @@ def test_a_long_measurement_says_how_far_it_is(
     assert lines[4].startswith("fedaudit: round 1 is measured, in ")
 
 
-def test_blocks_of_samples_are_measured_to_the_same_bits() -> None:
+def test_block_size_does_not_change_signals() -> None:
     (seen,) = seen_from(list(trained())[:1], VIEWS["uploads"])
     signals = list({s.name: s for n in FEW for s in (ATTACKS | SOURCE_ATTACKS)[n].signals}.values())
     wide = Samples.joined(AUDIT.samples, AUDIT.samples, AUDIT.samples)
@@ -749,7 +745,7 @@ PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).pa
         ([Path("nowhere")], "nowhere is not there"),
     ],
 )
-def test_parts_that_are_none_are_refused(parts: list[Part], says: str) -> None:
+def test_invalid_parts_raise(parts: list[Part], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         join_audits(parts)
 
@@ -771,7 +767,7 @@ def test_samples_that_are_none_are_refused(x: np.ndarray, y: np.ndarray, says: s
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-loop" / "train.py"
 
 
-def test_the_example_of_an_own_loop_runs_and_has_sixty_lines_at_most(
+def test_the_custom_loop_example_runs_in_sixty_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 60
@@ -782,7 +778,7 @@ def test_the_example_of_an_own_loop_runs_and_has_sixty_lines_at_most(
     assert [one.measured for one in read_round_log(tmp_path / "runs" / "own-loop")] == [False, True]
 
 
-def test_a_recorder_says_what_it_records(tmp_path: Path) -> None:
+def test_a_recorder_exposes_its_settings(tmp_path: Path) -> None:
     recorder: Recorder = record(tmp_path / "ward", network, AUDIT, attacks=FEW)
     assert recorder.recording.name == "ward"
     assert recorder.recording.classes == 10

@@ -76,7 +76,7 @@ def class_by_class(labels: Answers, predictions: Answers, group: Answers) -> dic
     return found
 
 
-def test_gaps_of_two_classes_are_those_worked_out_by_hand() -> None:
+def test_fairness_gaps_of_two_classes_match_hand_calculation() -> None:
     labels = [1, 1, 0, 0, 1, 1, 0, 0]
     predictions = [1, 1, 1, 0, 1, 0, 0, 0]
     found = values(labels, predictions, [0] * 4 + [1] * 4)
@@ -84,7 +84,7 @@ def test_gaps_of_two_classes_are_those_worked_out_by_hand() -> None:
     assert found == pytest.approx(dict(zip(METRICS, (0.5, 0.5, 0.5), strict=True)))
 
 
-def test_equalised_odds_take_the_larger_of_two_gaps() -> None:
+def test_equalised_odds_is_the_larger_of_two_gaps() -> None:
     labels = [1, 1, 0, 0, 1, 1, 0, 0]
     predictions = [1, 1, 1, 1, 1, 0, 0, 0]
     found = values(labels, predictions, [0] * 4 + [1] * 4)
@@ -92,18 +92,18 @@ def test_equalised_odds_take_the_larger_of_two_gaps() -> None:
     assert found["equalised odds"] == pytest.approx(1.0)
 
 
-def test_groups_that_are_treated_alike_have_no_gap() -> None:
+def test_identically_treated_groups_have_no_gap() -> None:
     found = values([0, 1, 2, 0, 1, 2], [0, 1, 1, 0, 1, 1], [0, 0, 0, 7, 7, 7])
     assert found == pytest.approx(dict.fromkeys(METRICS, 0.0))
 
 
-def test_of_several_groups_the_largest_difference_counts() -> None:
+def test_the_gap_is_the_largest_difference_between_groups() -> None:
     labels, group = [1, 0] * 6, [0] * 4 + [1] * 4 + [2] * 4
     predictions = [1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]
     assert values(labels, predictions, group)["equal opportunity"] == pytest.approx(1.0)
 
 
-def test_a_class_that_a_group_lacks_is_left_out_of_rates_within_classes() -> None:
+def test_classes_missing_in_a_group_are_left_out_of_class_rates() -> None:
     labels, predictions = [0, 1, 2, 0, 1, 1], [0, 1, 2, 0, 0, 1]
     found = values(labels, predictions, [0, 0, 0, 1, 1, 1])
     # Caught: class 0 alike, class 1 in 1/1 against 1/2, class 2 in group 0 alone.
@@ -137,7 +137,7 @@ def counted(labels: Answers, predictions: Answers, group: Answers) -> np.ndarray
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None, phases=SHORT)
 @given(answers)
-def test_values_and_the_fast_formula_are_fairlearns(rows: list[tuple[int, int, int]]) -> None:
+def test_fairness_gaps_match_fairlearn(rows: list[tuple[int, int, int]]) -> None:
     labels, predictions, group = (np.array(column) for column in zip(*rows, strict=True))
     try:
         gaps = fairness_gaps(labels, predictions, group, rng=seeded_numpy(1), resamples=1)
@@ -155,7 +155,7 @@ def test_values_and_the_fast_formula_are_fairlearns(rows: list[tuple[int, int, i
     assert dict(zip(METRICS, gaps_of(tables[None])[0], strict=True)) == pytest.approx(slow)
 
 
-def test_limits_hold_most_resampled_gaps_and_are_the_same_for_the_same_seed() -> None:
+def test_bootstrap_limits_contain_the_true_gap_and_are_seeded() -> None:
     rng = seeded_numpy(3, "answers")
     labels, group = rng.integers(0, 4, 4000), np.repeat([0, 1], 2000)
     wrong = rng.random(4000) < np.where(group == 1, 0.4, 0.1)
@@ -172,7 +172,7 @@ def test_limits_hold_most_resampled_gaps_and_are_the_same_for_the_same_seed() ->
     assert gap.high - gap.low < 0.08
 
 
-def test_bootstrap_limits_are_those_of_samples_drawn_one_by_one() -> None:
+def test_fast_bootstrap_matches_resampling_one_by_one() -> None:
     rng = seeded_numpy(4, "answers")
     labels, group = rng.integers(0, 2, 400), np.repeat([0, 1], 200)
     predictions = np.where(rng.random(400) < 0.8 - 0.3 * group, labels, 1 - labels)
@@ -196,25 +196,25 @@ def test_bootstrap_limits_are_those_of_samples_drawn_one_by_one() -> None:
         ([0, 1], [0, 1], [0, 1], "more samples of each group"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
+def test_incomparable_groups_raise(
     labels: list[int], predictions: list[int], group: list[int], match: str
 ) -> None:
     with pytest.raises(BadInput, match=match):
         values(labels, predictions, group)
 
 
-def test_no_resample_makes_no_interval() -> None:
+def test_zero_resamples_raise() -> None:
     with pytest.raises(BadInput, match="500 are usual"):
         values([0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1], resamples=0)
 
 
-def test_without_fairlearn_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_fairlearn_raises_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fairlearn.metrics", None)
     with pytest.raises(Unsupported, match=r"pip install fedaudit\[fairness\]"):
         values([0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 1, 1])
 
 
-def test_nothing_is_warned_of_where_resamples_lack_a_class() -> None:
+def test_resamples_without_a_class_emit_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gaps = fairness_gaps(
@@ -226,19 +226,19 @@ def test_nothing_is_warned_of_where_resamples_lack_a_class() -> None:
     assert all(np.isfinite([gap.value, gap.low, gap.high]).all() for gap in gaps)
 
 
-def test_a_client_is_violated_where_its_models_risk_is_above_its_threshold() -> None:
+def test_a_risk_above_the_threshold_is_a_violation() -> None:
     # The paper's example: 0.65 is too much for who accepts 0.6, and not for who accepts 0.7.
     risks, thresholds = np.array([0.65, 0.65, 0.52, 0.52]), np.array([0.6, 0.7, 0.5, 0.8])
     lows = np.array([0.62, 0.62, 0.49, 0.49])
     assert violations(risks, thresholds, lows=lows) == Violations(above=2, sure=1, clients=4)
 
 
-def test_a_risk_at_the_threshold_is_accepted_and_an_unknown_one_is_no_violation() -> None:
+def test_risks_at_the_threshold_and_unknown_ones_are_no_violation() -> None:
     found = violations(np.array([0.6, np.nan]), np.array([0.6, 0.5]), lows=np.array([0.7, 0.7]))
     assert found == (0, 0, 2)
 
 
-def test_a_violation_is_not_sure_where_the_lower_limit_is_what_the_client_accepts() -> None:
+def test_a_lower_limit_at_the_threshold_is_no_sure_violation() -> None:
     found = violations(np.array([0.7]), np.array([0.6]), lows=np.array([0.6]))
     assert found == (1, 0, 1)
 
@@ -247,14 +247,14 @@ def test_without_lower_limits_no_violation_is_sure() -> None:
     assert violations(np.array([0.9]), np.array([0.6])) == (1, 0, 1)
 
 
-def test_the_noise_floor_of_violations_by_hand() -> None:
+def test_violations_by_chance_match_hand_calculation() -> None:
     # One member and one other: a risk of 0, 1/2, 1/2 or 1, each as likely.
     found = violations_by_chance([ModelRisk(1, 1, [0.5, 0.6, 1.0, 0.4])], rng=seeded_numpy(1, "x"))
     assert found == pytest.approx(0.25 + 0.25 + 0 + 0.75, abs=0.03)
     assert violations_by_chance([], rng=seeded_numpy(1, "x")) == 0
 
 
-def test_some_of_two_hundred_clients_are_in_violation_where_every_true_risk_is_one_half() -> None:
+def test_violations_by_chance_match_the_binomial_expectation() -> None:
     # 30 and 170 clients that accept between 50 and 80 %, on 5,000 members and fewer others.
     thresholds = seeded_numpy(1, "accepted").uniform(0.5, 0.8, 200)
     models = [
@@ -274,7 +274,7 @@ def test_some_of_two_hundred_clients_are_in_violation_where_every_true_risk_is_o
     assert 0.5 < found < 3
 
 
-def test_models_that_nobody_was_asked_about_have_no_noise_floor() -> None:
+def test_violations_by_chance_need_members_and_nonmembers() -> None:
     with pytest.raises(BadInput, match="got 0 and 3"):
         violations_by_chance([ModelRisk(0, 3, [0.6])], rng=seeded_numpy(1, "x"))
 
@@ -291,7 +291,7 @@ def test_a_client_without_risk_or_threshold_is_refused(
         violations(np.array(risks), np.array(thresholds), lows=limits)
 
 
-def test_a_balanced_accuracy_from_counts_is_the_mean_of_two_shares_with_their_limits() -> None:
+def test_counted_balanced_accuracy_averages_two_exact_intervals() -> None:
     found = counted_balanced_accuracy(60, 100, 45, 50)
     sides = [binomtest(60, 100), binomtest(45, 50)]
     limits = [side.proportion_ci(0.975, method="exact") for side in sides]
@@ -302,7 +302,7 @@ def test_a_balanced_accuracy_from_counts_is_the_mean_of_two_shares_with_their_li
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.booleans(), min_size=1), st.lists(st.booleans(), min_size=1))
-def test_counts_and_answers_give_the_same_balanced_accuracy(
+def test_balanced_accuracy_from_counts_matches_that_from_scores(
     members: list[bool], others: list[bool]
 ) -> None:
     called = np.array(members + others, dtype=np.float64)
@@ -314,7 +314,7 @@ def test_counts_and_answers_give_the_same_balanced_accuracy(
 
 
 @pytest.mark.parametrize(("members", "others", "tpr", "tnr"), [(30, 30, 0.6, 0.9), (8, 60, 1, 0.5)])
-def test_the_interval_holds_the_truth_at_least_as_often_as_it_says(
+def test_the_balanced_accuracy_interval_has_its_coverage(
     members: int, others: int, tpr: float, tnr: float
 ) -> None:
     rng = seeded_numpy(2, "coverage")

@@ -22,28 +22,28 @@ from fedaudit.metrics.source import (
 )
 
 
-def test_the_likeliest_client_is_named_and_the_first_of_equals() -> None:
+def test_the_most_likely_client_is_inferred() -> None:
     posterior = np.array([[0.2, 0.5, 1 / 3], [0.7, 0.5, 1 / 3], [0.1, 0.0, 1 / 3]])
     assert inferred_source(posterior).tolist() == [1, 0, 0]
 
 
-def test_nobody_is_named_where_no_chance_is_large_enough() -> None:
+def test_the_attack_abstains_below_the_probability_threshold() -> None:
     posterior = np.array([[0.9, 0.5], [0.1, 0.5]])
     assert inferred_source(posterior, least=0.6).tolist() == [0, ABSTAINED]
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
-def test_a_threshold_that_is_no_chance_is_refused(least: float) -> None:
+def test_a_threshold_outside_zero_and_one_raises(least: float) -> None:
     with pytest.raises(BadInput, match="least is a probability"):
         inferred_source(np.ones((1, 1)), least=least)
 
 
-def test_chances_that_are_no_numbers_are_refused() -> None:
+def test_posteriors_with_nan_raise() -> None:
     with pytest.raises(BadInput, match="1 of 2 samples have a probability that is not a number"):
         inferred_source(np.array([[0.5, np.nan], [0.5, 0.2]]))
 
 
-def test_success_is_the_share_of_owners_named_with_an_exact_interval() -> None:
+def test_source_accuracy_has_an_exact_interval() -> None:
     success = source_success(np.array([0, 1, 2, 0]), np.array([0, 1, 2, 2]))
     expected = binomtest(3, 4).proportion_ci(0.95, method="exact")
     assert (success.value, success.hits, success.total) == (0.75, 3, 4)
@@ -51,12 +51,12 @@ def test_success_is_the_share_of_owners_named_with_an_exact_interval() -> None:
     assert success.high == pytest.approx(expected.high)
 
 
-def test_silence_is_neither_right_nor_wrong() -> None:
+def test_abstentions_are_excluded_from_source_accuracy() -> None:
     success = source_success(np.array([0, ABSTAINED, 1]), np.array([0, 1, 0]))
     assert (success.value, success.total) == (0.5, 2)
 
 
-def test_an_attack_that_never_answers_says_nothing() -> None:
+def test_constant_abstention_gives_an_uninformative_interval() -> None:
     assert source_success(np.array([ABSTAINED]), np.array([0])) == Share(0.0, 0.0, 1.0, 0, 0)
 
 
@@ -65,19 +65,19 @@ def test_success_without_samples_is_refused() -> None:
         source_success(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
-def test_confusion_counts_owners_in_rows_and_answers_in_columns() -> None:
+def test_confusion_has_owners_in_rows_and_guesses_in_columns() -> None:
     named, owner = np.array([0, 1, 1, ABSTAINED]), np.array([0, 0, 1, 1])
     assert confusion(named, owner, 2).tolist() == [[1, 1], [0, 1]]
 
 
-def test_shuffled_owners_give_one_over_the_number_of_clients() -> None:
+def test_the_permutation_null_is_one_over_the_number_of_clients() -> None:
     owner = np.repeat(np.arange(5), 40)
     null = source_null(owner, owner, rng=seeded_numpy(1, "null"))
     assert null.mean == pytest.approx(0.2, abs=0.005)
     assert null.p_value == pytest.approx(1 / 1001)
 
 
-def test_an_attack_that_knows_only_classes_is_all_class_mix() -> None:
+def test_guesses_from_classes_equal_the_within_class_null() -> None:
     # Client k has class k alone: naming the class's client is right always, and so is any shuffle
     # of the owners within a class.
     owner = np.repeat(np.arange(4), 10)
@@ -89,7 +89,7 @@ def test_an_attack_that_knows_only_classes_is_all_class_mix() -> None:
     assert null.p_value == 1.0
 
 
-def test_an_attack_that_knows_samples_is_no_class_mix() -> None:
+def test_guesses_from_samples_exceed_the_within_class_null() -> None:
     owner = np.tile(np.arange(4), 25)
     labels = np.repeat(np.arange(5), 20)
     null = source_null(owner, owner, within=labels, rng=seeded_numpy(1, "null"))
@@ -98,7 +98,7 @@ def test_an_attack_that_knows_samples_is_no_class_mix() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30))
-def test_a_shuffle_within_classes_keeps_every_class_its_owners(
+def test_within_class_permutation_keeps_the_owners_of_each_class(
     pairs: list[tuple[int, int]],
 ) -> None:
     owner, labels = (np.array(part) for part in zip(*pairs, strict=True))
@@ -122,7 +122,7 @@ BALANCED = st.integers(2, 4).flatmap(
 
 @settings(max_examples=40)
 @given(BALANCED)
-def test_the_level_of_labels_is_that_of_each_answer_against_other_samples_of_the_class(
+def test_the_label_level_uses_other_samples_of_the_class(
     drawn: tuple[np.ndarray, list[int], list[int]],
 ) -> None:
     source, labels, answers = drawn[0], np.array(drawn[1]), np.array(drawn[2])
@@ -147,7 +147,7 @@ def test_the_level_of_labels_is_that_of_each_answer_against_other_samples_of_the
     assert found.high >= found.value - 1e-12
 
 
-def test_known_label_distributions_give_each_answer_its_chance_by_bayes_rule() -> None:
+def test_the_label_level_follows_bayes_rule_for_known_counts() -> None:
     counts = np.array([[3, 1, 0], [1, 1, 2], [10, 20, 10]])
     source, labels = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 2, 0, 1, 2])
     named = np.array([0, 2, 1, 1, 2, 0])
@@ -160,14 +160,14 @@ def test_known_label_distributions_give_each_answer_its_chance_by_bayes_rule() -
     assert found.level == pytest.approx(float(sum(chances) / 6))
 
 
-def test_samples_alone_in_their_class_show_nothing_beyond_labels() -> None:
+def test_samples_alone_in_their_class_show_no_excess() -> None:
     everyone = np.arange(4)
     found = beyond_labels(everyone, everyone, everyone)
     assert (found.level, found.value) == (1.0, 0.0)
     assert found.low < 0
 
 
-def test_silence_is_left_out_of_what_labels_explain() -> None:
+def test_abstentions_are_excluded_from_the_label_level() -> None:
     named, source, labels = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 0]), np.zeros(4, dtype=int)
     silent = np.append(named, [ABSTAINED, ABSTAINED])
     whole = beyond_labels(silent, np.append(source, [0, 1]), np.append(labels, [0, 0]))
@@ -188,7 +188,7 @@ def simulated(
     return shares, named, source, labels, level
 
 
-def test_the_level_of_labels_has_no_bias_with_few_samples_a_class() -> None:
+def test_the_label_level_is_unbiased_for_few_samples_per_class() -> None:
     rng = seeded_numpy(1, "simulated sources")
     errors = []
     for _ in range(60):
@@ -209,7 +209,7 @@ def test_the_level_of_labels_has_no_bias_with_few_samples_a_class() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("knows", [0.0, 0.3, 1.0])
-def test_limits_of_what_is_beyond_labels_hold_as_often_as_they_promise(knows: float) -> None:
+def test_intervals_of_the_excess_over_labels_have_their_coverage(knows: float) -> None:
     rng, held = seeded_numpy(2, "simulated sources"), np.zeros(2)
     for _ in range(200):
         shares, named, source, labels, level = simulated(rng, classes=10, each=10, knows=knows)
@@ -233,12 +233,12 @@ def test_the_label_distribution_baseline_is_the_client_with_the_largest_share() 
     assert by_label_distribution(counts, np.array([0, 1, 2, 1])).tolist() == [0, 1, 0, 1]
 
 
-def test_the_first_of_equal_shares_is_named_whatever_the_sizes() -> None:
+def test_ties_of_the_label_baseline_go_to_the_first_client() -> None:
     counts = np.array([[1, 48], [3, 144], [0, 7]])
     assert by_label_distribution(counts, np.array([0, 1])).tolist() == [0, 2]
 
 
-def test_a_client_without_samples_has_no_share() -> None:
+def test_the_label_baseline_raises_for_empty_clients() -> None:
     with pytest.raises(BadInput, match="client 1 has none"):
         by_label_distribution(np.array([[1, 2], [0, 0]]), np.array([0]))
 
@@ -248,7 +248,7 @@ def test_a_client_without_samples_has_no_share() -> None:
         lambda rows: all(map(any, rows))
     )
 )
-def test_no_guess_from_class_counts_is_right_more_often_than_the_baseline(
+def test_the_label_baseline_is_the_best_rule_from_class_counts(
     rows: list[list[int]],
 ) -> None:
     # As many of each client are asked, spread over its classes as its data are: of every rule
@@ -263,7 +263,7 @@ def test_no_guess_from_class_counts_is_right_more_often_than_the_baseline(
     assert sum(shares[client][label] for label, client in enumerate(named)) == best
 
 
-def test_two_ways_are_compared_by_the_samples_on_which_they_differ() -> None:
+def test_paired_comparison_uses_discordant_samples() -> None:
     one = np.array([True] * 9 + [False] * 3)
     other = np.array([True] * 2 + [False] * 10)
     result = paired(one, other)
@@ -271,12 +271,14 @@ def test_two_ways_are_compared_by_the_samples_on_which_they_differ() -> None:
     assert result.p_value == pytest.approx(2 / 2**7)
 
 
-def test_two_equal_ways_do_not_differ() -> None:
+def test_paired_comparison_of_equal_guesses_gives_p_value_one() -> None:
     assert paired(np.array([True]), np.array([True])) == (0.0, 1.0)
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(0, 3), min_size=4, max_size=40))
-def test_renaming_clients_changes_no_success(order: list[int], owners: list[int]) -> None:
+def test_source_accuracy_does_not_depend_on_client_names(
+    order: list[int], owners: list[int]
+) -> None:
     owner = np.array(owners)
     named = (owner + (np.arange(len(owner)) % 3 == 0)) % 4
     renamed = np.array(order)

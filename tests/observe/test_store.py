@@ -72,7 +72,7 @@ def measured_round(index: int) -> MeasuredRound:
     )
 
 
-def test_measured_rounds_come_back_to_the_bit_and_in_order(tmp_path: Path) -> None:
+def test_measured_rounds_are_restored_exactly_in_order(tmp_path: Path) -> None:
     for index in (200, 1_000_000 - 1, 30):
         write_measured(tmp_path, measured_round(index), {"test_correct/global": str(index)})
     stored = read_measured(tmp_path)
@@ -92,7 +92,7 @@ def test_a_folder_without_measured_rounds_has_none(tmp_path: Path) -> None:
     assert stored_in(tmp_path) == []
 
 
-def test_a_wrong_folder_is_refused_with_a_right_one_within(tmp_path: Path) -> None:
+def test_a_wrong_folder_raises_and_suggests_a_subfolder(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="contains no measured round; give the folder of a run"):
         read_measured(tmp_path)
     with pytest.raises(BadInput, match="is not a folder"):
@@ -102,7 +102,7 @@ def test_a_wrong_folder_is_refused_with_a_right_one_within(tmp_path: Path) -> No
         read_measured(tmp_path)
 
 
-def test_files_with_other_names_are_passed_over(tmp_path: Path) -> None:
+def test_files_with_other_names_are_ignored(tmp_path: Path) -> None:
     write_measured(tmp_path, measured_round(3), {})
     for name in ("round-000004.safetensors.partial", "notes.txt", "round-4.safetensors"):
         (tmp_path / "measured" / name).write_bytes(b"?")
@@ -110,7 +110,7 @@ def test_files_with_other_names_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"PK\x03\x04", b"cut"])
-def test_a_damaged_measured_round_is_refused_and_the_others_stay(
+def test_a_damaged_measured_round_raises_and_others_are_kept(
     tmp_path: Path, content: bytes
 ) -> None:
     write_measured(tmp_path, measured_round(1), {})
@@ -147,7 +147,7 @@ def test_a_damaged_measured_round_is_refused_and_the_others_stay(
     ],
     ids=str,
 )
-def test_a_file_that_is_whole_but_no_measured_round_is_refused(
+def test_a_valid_file_that_is_no_measured_round_raises(
     tmp_path: Path, change: dict[str, torch.Tensor | None]
 ) -> None:
     write_measured(tmp_path, measured_round(1), {})
@@ -158,7 +158,7 @@ def test_a_file_that_is_whole_but_no_measured_round_is_refused(
         read_measured(tmp_path)
 
 
-def test_measured_rounds_of_two_runs_do_not_mix(tmp_path: Path) -> None:
+def test_mixed_measured_rounds_of_two_runs_raise(tmp_path: Path) -> None:
     write_measured(tmp_path, measured_round(1), {})
     other = MeasuredRound(2, (0,), torch.tensor([0]), {"loss": torch.zeros(1, 4)})
     write_measured(tmp_path, other, {})
@@ -167,7 +167,7 @@ def test_measured_rounds_of_two_runs_do_not_mix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
-def test_a_kept_round_comes_back_with_updates_in_sixteen_bits(tmp_path: Path, size: float) -> None:
+def test_a_kept_round_stores_updates_in_sixteen_bits(tmp_path: Path, size: float) -> None:
     round = made_round(size=size)
     write_round(tmp_path, round, "full")
     (found,) = read_rounds(tmp_path, NET)
@@ -201,7 +201,7 @@ def test_an_update_of_zeros_is_kept(tmp_path: Path) -> None:
     assert all(float(flat(e.update or {}).abs().sum()) == 0 for e in found.exposed.values())
 
 
-def test_a_model_that_several_clients_were_sent_is_kept_once(tmp_path: Path) -> None:
+def test_a_model_sent_to_several_clients_is_stored_once(tmp_path: Path) -> None:
     base = NET.initial(0)
     shown = {client: exposed(base, client, 1.0) for client in range(3)}
     clients = tuple(shown)
@@ -211,7 +211,7 @@ def test_a_model_that_several_clients_were_sent_is_kept_once(tmp_path: Path) -> 
     assert {name.split("/")[1] for name in read_tensors(server)[0] if "/" in name} == {"0"}
 
 
-def test_what_was_merged_is_still_known_after_reading(tmp_path: Path) -> None:
+def test_merged_clients_are_restored(tmp_path: Path) -> None:
     base = NET.initial(0)
     shown = {client: exposed(base, client, 1.0) for client in range(4)}
     clients, weights = tuple(shown), dict.fromkeys(range(4), 0.25)
@@ -222,7 +222,7 @@ def test_what_was_merged_is_still_known_after_reading(tmp_path: Path) -> None:
     assert found.weights == {0: 0.25, 1: 0.5, 3: 0.25}
 
 
-def test_what_stands_for_everybody_can_be_kept(tmp_path: Path) -> None:
+def test_the_sum_of_all_clients_can_be_kept(tmp_path: Path) -> None:
     (round,) = between_globals([made_round()])
     write_round(tmp_path, round, "full")
     (found,) = read_rounds(tmp_path, NET)
@@ -234,14 +234,14 @@ def test_keeping_signals_only_writes_no_models(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_snapshots_keep_the_server_and_say_that_clients_cannot_be_attacked(tmp_path: Path) -> None:
+def test_snapshots_store_only_the_server_model(tmp_path: Path) -> None:
     write_round(tmp_path, made_round(), "snapshots")
     assert [path.name for path in tmp_path.rglob("*.safetensors")] == ["server.safetensors"]
     with pytest.raises(BadInput, match="no updates"):
         list(read_rounds(tmp_path, NET))
 
 
-def test_what_a_view_hides_cannot_be_kept(tmp_path: Path) -> None:
+def test_hidden_updates_cannot_be_kept(tmp_path: Path) -> None:
     local = Exposed(local=NET.initial(0))
     round = Round(1, {0: local}, {}, {}, {0: 1.0}, (0,), (0,))
     with pytest.raises(NotVisible, match='keep "signals"'):
@@ -264,9 +264,7 @@ def test_a_damaged_kept_round_is_refused(tmp_path: Path, name: str, damage: str)
 
 
 @pytest.mark.parametrize("name", ["server.safetensors", "client-000004.safetensors"])
-def test_tensors_of_another_shape_than_the_models_are_refused_and_never_stretched(
-    tmp_path: Path, name: str
-) -> None:
+def test_tensors_with_wrong_shapes_raise_without_broadcasting(tmp_path: Path, name: str) -> None:
     write_round(tmp_path, made_round(), "full")
     (path,) = tmp_path.rglob(name)
     tensors, notes = read_tensors(path)
@@ -281,9 +279,7 @@ def test_tensors_of_another_shape_than_the_models_are_refused_and_never_stretche
 
 
 @pytest.mark.parametrize("note", [{"peak": "nan"}, {"weight": "-1"}, {"gradient_scale": "0"}])
-def test_an_update_with_a_size_that_cannot_be_is_refused(
-    tmp_path: Path, note: dict[str, str]
-) -> None:
+def test_an_invalid_update_size_raises(tmp_path: Path, note: dict[str, str]) -> None:
     write_round(tmp_path, made_round(), "full")
     (path,) = tmp_path.rglob("client-000004.safetensors")
     tensors, notes = read_tensors(path)
@@ -292,7 +288,7 @@ def test_an_update_with_a_size_that_cannot_be_is_refused(
         list(read_rounds(tmp_path, NET))
 
 
-def test_a_kept_round_without_its_server_or_with_a_nameless_client_is_refused(
+def test_missing_server_files_and_invalid_client_names_raise(
     tmp_path: Path,
 ) -> None:
     write_round(tmp_path, made_round(), "full")
@@ -318,7 +314,7 @@ def test_a_kept_round_without_its_server_or_with_a_nameless_client_is_refused(
     ],
     ids=str,
 )
-def test_a_kept_round_of_clients_that_cannot_be_is_refused(
+def test_invalid_clients_of_a_kept_round_raise(
     tmp_path: Path, change: dict[str, torch.Tensor]
 ) -> None:
     write_round(tmp_path, made_round(), "full")
@@ -330,7 +326,7 @@ def test_a_kept_round_of_clients_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("keep", ["signals", "snapshots", "full"])
-def test_the_estimate_is_about_what_is_written(tmp_path: Path, keep: Keep) -> None:
+def test_the_estimated_disk_usage_matches_written_files(tmp_path: Path, keep: Keep) -> None:
     round = made_round()
     signals = {name: torch.zeros(2, 500, dtype=torch.float64) for name in ("loss", "cosine")}
     write_measured(tmp_path, MeasuredRound(10, (2, 4), torch.tensor([0, 0]), signals), {})

@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "some.safetensors"
 
 
-def test_tensors_come_back_in_their_order_with_their_notes(path: Path) -> None:
+def test_tensors_are_restored_in_order_with_notes(path: Path) -> None:
     write_tensors(SOME, path, {"round": "3"})
     found, notes = read_tensors(path)
     assert list(found) == ["b", "a", "c"]
@@ -36,12 +36,12 @@ def test_tensors_come_back_in_their_order_with_their_notes(path: Path) -> None:
     assert notes == {"round": "3"}
 
 
-def test_nothing_but_the_file_is_left_in_the_folder(path: Path) -> None:
+def test_writing_leaves_no_temporary_files(path: Path) -> None:
     write_tensors(SOME, path)
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_tensors_that_share_memory_or_lie_across_it_are_written(path: Path) -> None:
+def test_shared_and_strided_tensors_are_written(path: Path) -> None:
     whole = torch.arange(6.0).reshape(2, 3)
     views = {"whole": whole, "same": whole, "across": whole.t(), "part": whole[1]}
     write_tensors(views, path)
@@ -54,12 +54,12 @@ def test_tensors_with_gradients_are_written(path: Path) -> None:
     assert read_tensors(path)[0]["w"].tolist() == [2.0, 2.0]
 
 
-def test_no_tensors_at_all_are_a_file_too(path: Path) -> None:
+def test_an_empty_set_of_tensors_can_be_written(path: Path) -> None:
     write_tensors({}, path, {"round": "0"})
     assert read_tensors(path) == ({}, {"round": "0"})
 
 
-def test_a_file_of_others_is_read_in_whatever_order_it_has(path: Path) -> None:
+def test_a_safetensors_file_without_order_is_read(path: Path) -> None:
     save_file(SOME, path)
     found, notes = read_tensors(path)
     assert set(found) == set(SOME)
@@ -97,18 +97,18 @@ def test_a_full_disk_and_a_writer_that_is_killed_keep_what_was_there(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_writing_to_a_missing_folder_raises(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="could not be written"):
         write_tensors(SOME, tmp_path / "nowhere" / "x.safetensors")
 
 
-def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
+def test_reading_a_missing_file_raises(path: Path) -> None:
     with pytest.raises(BadInput, match="is not there; check the path"):
         read_tensors(path)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 7, 8, 40, -1])
-def test_a_file_that_was_cut_off_is_refused_and_left_alone(path: Path, kept: int) -> None:
+def test_a_truncated_file_raises_and_is_not_changed(path: Path, kept: int) -> None:
     write_tensors(SOME, path)
     cut = path.read_bytes()[:kept]
     path.write_bytes(cut)
@@ -119,7 +119,7 @@ def test_a_file_that_was_cut_off_is_refused_and_left_alone(path: Path, kept: int
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_whatever_bytes_a_file_holds_it_is_read_or_refused(
+def test_arbitrary_bytes_are_read_or_raise_damaged(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("bytes") / "some.safetensors"
@@ -138,7 +138,7 @@ def test_whatever_bytes_a_file_holds_it_is_read_or_refused(
 @pytest.mark.parametrize(
     "order", ["not json", "3", '["a"]', '["a", "a"]', '["a", "b", "c"]', "[" * 100_000]
 )
-def test_an_order_that_does_not_fit_the_tensors_is_refused(path: Path, order: str) -> None:
+def test_a_wrong_tensor_order_raises(path: Path, order: str) -> None:
     save_file({"a": torch.ones(1), "b": torch.ones(1)}, path, {"fedaudit.order": order})
     with pytest.raises(Damaged):
         read_tensors(path)
@@ -147,9 +147,7 @@ def test_an_order_that_does_not_fit_the_tensors_is_refused(path: Path, order: st
 @pytest.mark.parametrize(
     "shape", [[0, 2**62, 2**62], [0, 2**64 - 1], [2**33, 0, 2**33], [2**25, 0]]
 )
-def test_a_tensor_of_more_nothing_than_can_be_counted_is_refused(
-    path: Path, shape: list[int]
-) -> None:
+def test_an_empty_tensor_with_an_overflowing_shape_raises(path: Path, shape: list[int]) -> None:
     header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(Damaged, match="a tensor without values has the shape") as refused:
@@ -157,14 +155,14 @@ def test_a_tensor_of_more_nothing_than_can_be_counted_is_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_a_tensor_without_values_is_read(path: Path) -> None:
+def test_an_empty_tensor_is_read(path: Path) -> None:
     write_tensors({"a": torch.zeros(0, 3, 224, 224), "b": torch.zeros(1000, 0)}, path)
     found, _ = read_tensors(path)
     assert [tuple(value.shape) for value in found.values()] == [(0, 3, 224, 224), (1000, 0)]
 
 
 @pytest.mark.parametrize("axes", [64, 65])
-def test_a_tensor_has_the_axes_that_torch_can_count_or_is_refused(path: Path, axes: int) -> None:
+def test_a_tensor_with_more_than_64_axes_raises(path: Path, axes: int) -> None:
     shape = [2**63] * (axes - 1) + [0] if axes > 64 else [1] * axes
     write_header(path, {"a": {"dtype": "U8", "shape": shape, "data_offsets": [0, int(axes < 65)]}})
     if axes > 64:
@@ -174,13 +172,13 @@ def test_a_tensor_has_the_axes_that_torch_can_count_or_is_refused(path: Path, ax
         assert read_tensors(path)[0]["a"].ndim == 64
 
 
-def test_notes_may_list_thousands_and_quote_what_they_want(path: Path) -> None:
+def test_notes_may_be_long_and_contain_quotes(path: Path) -> None:
     notes = {"list": str(list(range(9000))), "quoted": '"[\\"' * 400, "open": "[" * 2000}
     write_tensors(SOME, path, notes)
     assert read_tensors(path)[1] == notes
 
 
-def test_a_header_of_quotation_marks_is_looked_through_once() -> None:
+def test_headers_of_quotation_marks_are_scanned_in_linear_time() -> None:
     start = time.process_time()
     for text in (b'"' + b'\\"' * 2_000_000, b'"' * 2_000_000, b"[" * 2_000_000, b'"\\'):
         refuse_heavy(len(text), text)
@@ -193,21 +191,19 @@ def write_header(path: Path, header: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("read", [read_tensors, read_notes, carries_hash])
-def test_no_reader_waits_for_a_pipe(read: Callable[[Path], object], path: Path) -> None:
+def test_reading_a_pipe_raises_at_once(read: Callable[[Path], object], path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises((BadInput, Damaged, OSError), match="not a regular file"):
         read(path)
 
 
-def test_a_pickle_is_refused_unread(path: Path) -> None:
+def test_a_pickle_raises_without_being_loaded(path: Path) -> None:
     torch.save(SOME, path)
     with pytest.raises(Damaged):
         read_tensors(path)
 
 
-def test_files_and_names_without_end_are_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_files_raise(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tensors(SOME, path)
     monkeypatch.setattr(pretrained, "MAX_TENSORS", 2)
     with pytest.raises(Damaged, match="lists 3 tensors"):
@@ -217,7 +213,7 @@ def test_files_and_names_without_end_are_refused(
         read_tensors(path)
 
 
-def test_a_link_of_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+def test_a_symlink_at_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.write_text("precious")
     (tmp_path / "a.safetensors.partial").symlink_to(foreign)
@@ -260,7 +256,7 @@ def shuffle_readers(patch: pytest.MonkeyPatch, seed: int) -> None:
 @pytest.mark.parametrize("ours", [True, False])
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(st.text("abc/1", min_size=1, max_size=4), min_size=2, unique=True))
-def test_tensors_and_notes_come_in_one_order_in_every_process(
+def test_tensor_order_is_the_same_in_every_process(
     path: Path, ours: bool, names: list[str]
 ) -> None:
     given = {name: torch.ones(1) for name in names}

@@ -110,7 +110,7 @@ def test_a_control_that_was_added_is_no_forgery(run: Path) -> None:
     assert compare_choices(added, run, None).problems == []
 
 
-def test_an_attack_that_was_added_is_named(run: Path) -> None:
+def test_an_added_attack_is_reported(run: Path) -> None:
     record = read_record(run / "record.json")
     config: Json = json.loads(json.dumps(record.config))
     config["attacks"]["fedmia-1"] = {}
@@ -127,7 +127,7 @@ def test_an_attack_that_was_added_is_named(run: Path) -> None:
         ("auc = 0.6", 'auc = 0.6\ncontrasts = ["mixed"]', "membership.contrasts"),
     ],
 )
-def test_a_policy_of_the_same_name_with_other_settings_is_found(
+def test_a_changed_policy_with_the_same_name_is_reported(
     old: str, new: str, said: str, run: Path, tmp_path: Path
 ) -> None:
     pack = packed(run / "record.json", tmp_path)
@@ -173,7 +173,7 @@ def scaled(values: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [exchanged, constant, one_sample, scaled])
-def test_signals_that_the_kept_updates_contradict_are_found(
+def test_signals_that_contradict_kept_updates_are_reported(
     change: Callable[[torch.Tensor], torch.Tensor], run: Path, tmp_path: Path
 ) -> None:
     false = tmp_path / "false"
@@ -191,7 +191,7 @@ def test_signals_that_the_kept_updates_contradict_are_found(
     assert said in wrong(compare_with_run(verify(pack), false))
 
 
-def test_signals_without_kept_updates_are_named_as_not_checked(tmp_path: Path) -> None:
+def test_signals_without_kept_updates_are_listed_as_unchecked(tmp_path: Path) -> None:
     run_study(quick_study(), tmp_path / "run")
     found = compare_with_run(
         verify(packed(tmp_path / "run" / "record.json", tmp_path)), tmp_path / "run"
@@ -217,7 +217,7 @@ def test_a_policy_with_look_alike_letters_is_refused(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["loss-serles", "mine:attack"])
-def test_an_attack_that_is_not_of_the_catalogue_is_named(name: str, run: Path) -> None:
+def test_custom_attacks_are_listed_as_unchecked(name: str, run: Path) -> None:
     other = renamed(read_record(run / "record.json"), name)
     (said,) = foreign_names(other, policy_from(POLICY)).unchecked
     assert name in said
@@ -264,7 +264,7 @@ def no_figures_of_an_attack(record: Json) -> None:
         no_figures_of_an_attack,
     ],
 )
-def test_whatever_else_is_left_out_of_a_record_is_found_by_its_run(
+def test_parts_missing_in_a_record_are_detected_from_its_run(
     change: Callable[[Json], None], run: Path, tmp_path: Path
 ) -> None:
     record = json.loads((run / "record.json").read_text())
@@ -285,9 +285,7 @@ def covered(record: Record) -> Record:
     return record.model_copy(update={"coverage": coverage})
 
 
-def test_a_pack_holds_the_coverage_and_verifying_names_what_is_missing(
-    run: Path, tmp_path: Path
-) -> None:
+def test_verify_reports_missing_coverage(run: Path, tmp_path: Path) -> None:
     record = covered(read_record(run / "record.json"))
     write_record(record, tmp_path / "record.json")
     pack = packed(tmp_path / "record.json", tmp_path)
@@ -307,7 +305,7 @@ def test_a_pack_holds_the_coverage_and_verifying_names_what_is_missing(
 
 
 @pytest.mark.slow
-def test_choices_behind_the_record_of_a_live_recording_are_named(tmp_path: Path) -> None:
+def test_choices_of_a_live_recording_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "recording"
     with recorder(folder) as live:
         for one in rounds():

@@ -36,7 +36,7 @@ def expected(of: Record) -> float:
     return ladder().uploads.at(gap)
 
 
-def test_a_report_names_the_rung_what_is_expected_there_and_what_was_found() -> None:
+def test_advice_states_the_expected_and_the_measured_auc() -> None:
     usual = federation()
     there = federation(auc=expected(usual))
     found = must(advice(there))
@@ -47,7 +47,7 @@ def test_a_report_names_the_rung_what_is_expected_there_and_what_was_found() -> 
     assert "On the leak ladder" in text
 
 
-def test_what_lies_off_the_rule_is_said_to() -> None:
+def test_advice_mentions_deviation_from_the_expected_auc() -> None:
     usual = expected(federation())
     spread = ladder().uploads.spread
     above, below = (
@@ -59,7 +59,7 @@ def test_what_lies_off_the_rule_is_said_to() -> None:
     assert "less than expected, with cofedmid" in with_one.place
 
 
-def test_what_lowered_it_has_figures_and_names_no_defense_where_one_is_in_force() -> None:
+def test_advice_suggests_no_second_defense() -> None:
     undefended, defended = (must(advice(federation(0.9, name))) for name in ("none", "cofedmid"))
     kinds = [point.partition(":")[0] for point in undefended.lowered]
     assert "Fewer local epochs" in kinds
@@ -70,7 +70,7 @@ def test_what_lowered_it_has_figures_and_names_no_defense_where_one_is_in_force(
     }
 
 
-def test_nothing_is_named_that_cannot_be_done_or_did_not_end_lower() -> None:
+def test_advice_lists_only_possible_and_effective_changes() -> None:
     once = must(advice(federation(0.9, config={"training": {"epochs": 1, "rounds": 1}})))
     assert not any(point.startswith("Fewer") for point in once.lowered)
     least = must(advice(federation(auc=0.52)))
@@ -86,27 +86,27 @@ def test_nothing_is_named_that_cannot_be_done_or_did_not_end_lower() -> None:
         {"view": changed(record().view, name="sum")},
     ],
 )
-def test_a_record_without_what_it_takes_gets_none(parts: dict[str, object]) -> None:
+def test_a_record_without_required_parts_gets_no_advice(parts: dict[str, object]) -> None:
     without = changed(federation(), **parts)
     assert advice(without) is None
     assert "On the leak ladder" not in report_html(without)
 
 
-def test_only_loss_or_only_cosine_is_not_the_strongest_of_four() -> None:
+def test_advice_requires_all_four_ladder_attacks() -> None:
     made = federation()
     assert strongest(made) is not None
     fewer = [one for one in made.findings if one.attack in ("loss-series", "fedmia-1")]
     assert advice(replace_estimates(made, fewer)) is None
 
 
-def test_who_has_the_final_model_is_held_against_the_generalisation_gap() -> None:
+def test_the_final_view_is_compared_with_the_generalisation_gap() -> None:
     view = changed(record().view, name="final")
     found = must(advice(federation(view=view, auc=0.6)))
     assert "The final model is 11.0% better" in found.place
     assert f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} at this gap" in found.place
 
 
-def test_what_to_do_next_begins_with_what_lowered_such_a_leak_at_little_cost() -> None:
+def test_next_steps_start_with_the_cheapest_effective_change() -> None:
     leaking = federation(auc=0.95)
     found = must(advice(leaking))
     helped = [one for one in ladder().changes if one.auc[0] - one.auc[1] >= 0.03]
@@ -123,7 +123,7 @@ def test_what_to_do_next_begins_with_what_lowered_such_a_leak_at_little_cost() -
 
 
 @pytest.mark.parametrize("name", ["people-synthetic", "canaries-mnist", "attacker-location30"])
-def test_people_canary_records_and_a_malicious_client_have_no_place_on_the_ladder(
+def test_people_canaries_and_malicious_clients_get_no_advice(
     name: str,
 ) -> None:
     kept = unpacked() / name

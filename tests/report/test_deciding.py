@@ -463,7 +463,7 @@ def test_the_gate_does_not_dismiss_figures_if_an_attack_succeeds() -> None:
     assert "barely learned its training data leaks little" in words(report_html(quiet))
 
 
-def test_the_gate_does_not_dismiss_figures_if_sources_are_named_above_guessing() -> None:
+def test_the_gate_does_not_dismiss_estimates_if_source_inference_succeeds() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     success = estimate(
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
@@ -620,7 +620,7 @@ def test_a_failed_control_of_a_client_marks_its_figures_and_the_pooled_ones() ->
     assert doubted == {None, *clients}
 
 
-def test_sources_named_less_often_than_by_guessing_are_inconclusive() -> None:
+def test_source_inference_below_chance_is_inconclusive() -> None:
     audit = with_sources(source(right=1, clients=10, each=100))
     assert verdict(audit).status == "inconclusive"
     policy = Policy.model_validate(

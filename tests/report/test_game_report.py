@@ -190,7 +190,7 @@ def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_time
     assert several not in game_verdict(each).limits[-1]
 
 
-def test_the_terminal_says_contradictions_first_on_one_screen() -> None:
+def test_the_printed_games_start_with_contradictions() -> None:
     lines = printed(ALL).splitlines()
     assert lines[0].startswith("CLAIM CONTRADICTED: Success contradicts the claimed epsilon")
     assert any(line.startswith("! ") for line in lines)
@@ -200,7 +200,7 @@ def test_the_terminal_says_contradictions_first_on_one_screen() -> None:
     assert len(lines) < 40
 
 
-def test_the_table_has_success_epsilons_and_rates_of_every_point() -> None:
+def test_the_points_table_lists_success_epsilons_and_rates() -> None:
     grid = must(points_table(ALL))
     assert sum(heading.span for heading in grid.headings) == len(grid.columns)
     document = words(report_html(ALL))
@@ -216,7 +216,7 @@ def test_the_table_has_success_epsilons_and_rates_of_every_point() -> None:
         assert all(" ".join(cell.text.split()) in document for cell in row)
 
 
-def test_alarms_of_the_table_are_those_of_the_record() -> None:
+def test_table_alarms_match_the_record() -> None:
     grid = points_table(ALL)
     assert [tone == "alarm" for tone in tones(grid, "Lower bound")] == [
         p.refuted for p in ALL.games
@@ -225,7 +225,7 @@ def test_alarms_of_the_table_are_those_of_the_record() -> None:
     assert [tone == "alarm" for tone in tones(grid, "Actual ε")] == [False, *[True] * 4, False]
 
 
-def test_the_first_picture_names_the_epsilon_of_every_row() -> None:
+def test_the_first_chart_labels_every_row_with_its_epsilon() -> None:
     (forest,) = games_picture(ALL)
     assert [line.label for line in forest.lines] == [
         "no mechanism",
@@ -240,7 +240,7 @@ def test_the_first_picture_names_the_epsilon_of_every_row() -> None:
     ] == ["ome, ε 1"]
 
 
-def test_rows_have_the_most_that_claimed_and_actual_epsilon_allow_any_server() -> None:
+def test_rows_show_the_maximum_success_for_claimed_and_actual_epsilon() -> None:
     (forest,) = games_picture(ALL)
     by_label = {line.label: line.cells[0].marks for line in forest.lines}
     success, claimed, actual = by_label["bitwise-rr, ε 7"]
@@ -253,7 +253,7 @@ def test_rows_have_the_most_that_claimed_and_actual_epsilon_allow_any_server() -
     assert "contradicts its ε or noise bound" in [key.name for key in forest.keys]
 
 
-def test_the_first_picture_of_many_points_has_the_ends_of_each_mechanism() -> None:
+def test_the_first_chart_of_many_points_shows_extremes_per_mechanism() -> None:
     points = [point(name, 1.0 + at) for name in ("bitrand", "ome") for at in range(MOST_LINES)]
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [
@@ -266,7 +266,7 @@ def test_the_first_picture_of_many_points_has_the_ends_of_each_mechanism() -> No
     assert "smallest and the largest of each mechanism" in forest.caption
 
 
-def test_the_first_picture_of_many_mechanisms_has_the_best_point_of_each() -> None:
+def test_the_first_chart_of_many_mechanisms_shows_the_best_points() -> None:
     names = [f"m{at}" for at in range(MOST_LINES)]
     points = [point(name, 1.0 + at, right=50 + at) for name in names for at in range(3)]
     (forest,) = games_picture(played(*points))
@@ -274,7 +274,7 @@ def test_the_first_picture_of_many_mechanisms_has_the_best_point_of_each() -> No
     assert "where the server does best" in forest.caption
 
 
-def test_no_claim_is_said_to_be_contradicted_where_none_is() -> None:
+def test_no_contradiction_is_reported_without_one() -> None:
     calm = played(NONE, HONEST)
     assert not [tile for tile in game_tiles(calm) if "contradicted" in tile.label]
     first = game_verdict(calm).first
@@ -340,7 +340,7 @@ epochs = 5
 """
 
 
-def test_the_study_in_the_report_plays_the_same_games(tmp_path: Path) -> None:
+def test_the_study_file_of_a_report_reproduces_its_games(tmp_path: Path) -> None:
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text(STUDY)
     record = run_games(read_points(first), tmp_path / "one")
@@ -350,7 +350,7 @@ def test_the_study_in_the_report_plays_the_same_games(tmp_path: Path) -> None:
     assert run_games(read_points(second), tmp_path / "two").content_hash == record.content_hash
 
 
-def test_a_record_of_games_is_rendered_again_from_its_folder_or_its_file(tmp_path: Path) -> None:
+def test_report_accepts_the_folder_or_file_of_a_games_record(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(ALL.model_dump_json())
     page = tmp_path / "report.html"
@@ -361,7 +361,7 @@ def test_a_record_of_games_is_rendered_again_from_its_folder_or_its_file(tmp_pat
     assert not page.exists()
 
 
-def test_nothing_but_html_is_written_over(
+def test_report_overwrites_only_html_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, study = tmp_path / "record.json", tmp_path / "study.toml"
@@ -377,7 +377,7 @@ def test_nothing_but_html_is_written_over(
     assert json.loads(path.read_text())["name"] == ALL.name
 
 
-def test_games_are_no_row_of_a_comparison(
+def test_games_records_cannot_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "record.json"
@@ -401,7 +401,7 @@ def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
+def test_untrained_neurons_give_a_warning() -> None:
     warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
     assert any("protection at ome, ε 3: neurons do not separate even" in text for text in warned)
     text = printed(played(point("ome", figures={FIT: 0.55})))
@@ -410,7 +410,7 @@ def test_a_neuron_that_learnt_nothing_is_warned_of() -> None:
     assert not any("do not separate even" in text for text in fine)
 
 
-def test_a_fit_that_is_memorised_is_warned_of() -> None:
+def test_memorised_neurons_give_a_warning() -> None:
     heart, fine = (
         point(name, figures={FIT: 1.0, HELD_OUT: held_out})
         for name, held_out in (("ome", 0.62), ("bitrand", 0.9))
@@ -423,7 +423,7 @@ def test_a_fit_that_is_memorised_is_warned_of() -> None:
     assert not any("memorised" in text for text in game_verdict(played(unfit)).limits)
 
 
-def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
+def test_point_labels_include_the_threshold_and_a_lost_sign() -> None:
     as_trained = {"game.validation": "0", "game.validation_copies": "0"}
     lost = {"mechanism.options.sign_lost": "True"}
     usual = point()
@@ -440,9 +440,7 @@ def test_points_are_named_by_where_their_zero_lies_and_by_a_lost_sign() -> None:
 
 
 @pytest.mark.parametrize(("claimed", "rate"), [(3.0, "60.0%"), (2.0, "60.0%"), (1.0, "55.0%")])
-def test_mechanisms_are_compared_at_one_epsilon_or_each_where_it_protects_least(
-    claimed: float, rate: str
-) -> None:
+def test_mechanisms_are_compared_at_equal_or_weakest_epsilon(claimed: float, rate: str) -> None:
     others = [point("rr", 4.0, right=60), point("rr", 1.0, right=55)]
     (least,) = [
         tile

@@ -41,7 +41,7 @@ def said_of(*figures: Estimate) -> PlainVerdict:
     return verdict(only(*figures))
 
 
-def test_a_strong_leak_has_the_rate_at_few_false_alarms_with_its_limits() -> None:
+def test_a_strong_leak_is_reported_with_its_tpr_and_limits() -> None:
     said = verdict(record(details=False))
     assert said.status == "strong leak"
     tile = next(tile for tile in tiles(record(details=False)) if "TPR" in tile.label)
@@ -53,7 +53,7 @@ def test_a_strong_leak_has_the_rate_at_few_false_alarms_with_its_limits() -> Non
     assert any("ami was refused" in point for point in said.open)
 
 
-def test_each_defense_is_told_apart_and_one_that_holds_is_named() -> None:
+def test_the_verdict_lists_effective_defenses() -> None:
     said = verdict(record(defenses=(("none", 1.0), ("dp-sgd", 0.0)), details=False))
     assert "Found with no defense, not found with dp-sgd." in said.meaning
 
@@ -65,7 +65,7 @@ def test_no_leak_shown_is_never_called_a_proof() -> None:
     assert "No leak was planted" in said.meaning
 
 
-def test_a_planted_leak_that_was_found_says_that_the_attacks_work() -> None:
+def test_a_detected_planted_leak_is_evidence_that_attacks_work() -> None:
     assert "so they work" in verdict(none_found(controls=(control("planted leak"),))).meaning
 
 
@@ -81,7 +81,7 @@ def test_a_record_without_figures_is_inconclusive() -> None:
     assert said_of().status == "inconclusive"
 
 
-def test_a_failed_control_stands_above_any_figure() -> None:
+def test_a_failed_control_takes_precedence_in_the_verdict() -> None:
     failed = changed(CONTROLS[2], value=0.71, passed=False)
     for strengths in (NOTHING, (2.6, 1.0)):
         said = verdict(record(strengths=strengths, controls=(failed,), details=False))
@@ -89,13 +89,13 @@ def test_a_failed_control_stands_above_any_figure() -> None:
         assert "do not rely on the figures that it is about" in said.headline
 
 
-def test_the_flawed_redraw_gives_no_figure_in_the_verdict() -> None:
+def test_a_redraw_evaluation_has_a_void_verdict() -> None:
     said = verdict(record(evaluation="redraw", details=False))
     assert said.status == "void"
     assert "nothing here describes the model" in said.meaning
 
 
-def test_an_auc_below_one_half_is_reported_and_not_turned_round() -> None:
+def test_an_auc_below_one_half_is_not_mirrored() -> None:
     said = said_of(auc(0.3, 0.25, 0.35), rate(0.0, 0.0, 0.02))
     assert said.status == "inconclusive", "a score with the wrong sign hides a leak"
     assert "wrong sign" in said.headline
@@ -114,7 +114,7 @@ def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
     assert point.startswith("In 6 figures members rank below non-members.")
 
 
-def test_over_many_clients_the_strongest_is_told_with_its_client() -> None:
+def test_the_strongest_estimate_is_reported_with_its_client() -> None:
     said = said_of(
         *(auc(0.6 + at / 100, 0.55, 0.75, attack="fedmia-1", target=at) for at in range(10))
     )
@@ -140,7 +140,7 @@ def test_the_lower_limit_of_the_strongest_figure_names_the_leak(low: float, stat
     assert "strong leak" in said.meaning or status == "strong leak"
 
 
-def test_a_rate_with_an_upper_limit_alone_is_told_with_it_and_is_a_trace() -> None:
+def test_a_significant_tpr_without_lower_limit_is_a_trace() -> None:
     said = said_of(
         auc(0.55, 0.5, 0.6, significant=False),
         rate(0.3, None, 0.5, significant=True, metric="tpr@0.001", method="exact 95%"),
@@ -149,7 +149,7 @@ def test_a_rate_with_an_upper_limit_alone_is_told_with_it_and_is_a_trace() -> No
     assert "size between trace and strong; best estimate 30.0%" in said.headline
 
 
-def test_limits_at_the_threshold_used_show_neither_a_size_nor_that_there_is_no_leak() -> None:
+def test_limits_at_the_used_threshold_are_not_relied_on() -> None:
     used = {"low_at_threshold": 0.25, "high_at_threshold": 0.35}
     chance = auc(0.5, 0.48, 0.52, significant=False)
     leak = said_of(chance, rate(0.3, None, None, significant=True, **used))
@@ -162,20 +162,20 @@ def test_limits_at_the_threshold_used_show_neither_a_size_nor_that_there_is_no_l
     assert said_of(chance, only_used).status == "inconclusive"
 
 
-def test_an_interval_that_holds_guessing_takes_the_mark_away_but_not_the_doubt() -> None:
+def test_an_interval_that_includes_chance_makes_the_verdict_inconclusive() -> None:
     said = said_of(auc(0.55, 0.49, 0.59, significant=True), rate(0.01, 0.005, 0.02))
     assert said.status == "inconclusive"
     assert any("1 figure marked △" in point for point in said.open)
 
 
-def test_no_leak_is_shown_only_where_few_members_can_be_hidden() -> None:
+def test_no_leak_shown_requires_low_upper_limits() -> None:
     chance = auc(0.5, 0.48, 0.52, significant=False)
     assert said_of(chance, rate(0.01, 0.005, 0.02, significant=False)).status == "no leak shown"
     assert said_of(chance, rate(0.03, 0.005, 0.05, significant=False)).status == "inconclusive"
     assert said_of(chance).status == "inconclusive"
 
 
-def test_no_leak_shown_says_what_may_still_be_hidden() -> None:
+def test_no_leak_shown_states_the_upper_limits() -> None:
     chance = auc(0.5, 0.48, 0.52, significant=False)
     said = said_of(chance, rate(0.01, 0.005, 0.02, significant=False))
     assert (
@@ -184,7 +184,7 @@ def test_no_leak_shown_says_what_may_still_be_hidden() -> None:
     assert "This audit did not measure TPR below 1% FPR." in said.meaning
 
 
-def test_a_mean_without_an_interval_is_held_down_by_its_runs() -> None:
+def test_a_mean_without_interval_uses_the_limits_of_its_runs() -> None:
     runs = [rate(0.0, 0.0, 0.004, seed=seed, significant=False) for seed in (1, 2)]
     mean = changed(runs[0], seed=None, low=None, high=None)
     chance = auc(0.5, 0.48, 0.52, seed=None, significant=False)
@@ -192,7 +192,7 @@ def test_a_mean_without_an_interval_is_held_down_by_its_runs() -> None:
     assert said_of(chance, mean).status == "inconclusive"
 
 
-def test_refused_figures_of_one_metric_make_one_point_that_names_the_contrasts() -> None:
+def test_refused_estimates_of_one_metric_are_summarised() -> None:
     def refused(contrast: str, more: int) -> Estimate:
         note = f"inconclusive: needs {more:,} more non-members"
         return estimate(attack="a", contrast=contrast, metric="tpr@0.001", value=None, note=note)
@@ -204,7 +204,7 @@ def test_refused_figures_of_one_metric_make_one_point_that_names_the_contrasts()
     assert all(f"needs {more} more" in page for more in ("852", "1,701", "849"))
 
 
-def test_what_means_of_seeds_lack_is_one_point_with_its_range() -> None:
+def test_refused_means_are_summarised_with_a_range() -> None:
     def refused(target: int, more: int) -> Estimate:
         note = "0 of 2 seeds gave this figure: inconclusive: needs "
         where = {"attack": "a", "contrast": "unseen", "metric": "tpr@0.001", "target": target}
@@ -230,14 +230,14 @@ def hardly_learned(given: Record, train: float) -> Record:
 
 
 @pytest.mark.parametrize(("train", "warned"), [(0.056, True), (0.185, True), (0.195, False)])
-def test_a_training_accuracy_near_guessing_is_warned_of(train: float, warned: bool) -> None:
+def test_a_training_accuracy_near_chance_warns(train: float, warned: bool) -> None:
     """Ten classes of one size: a tenth of what guessing leaves has been learned at 19%."""
     given = hardly_learned(none_found(), train)
     assert bool(verdict(given).warning) is warned
     assert ("Training accuracy near guessing" in report_html(given)) is warned
 
 
-def test_no_leak_in_a_model_that_hardly_learned_is_inconclusive() -> None:
+def test_no_leak_in_a_barely_trained_model_is_inconclusive() -> None:
     assert verdict(none_found()).status == "no leak shown"
     said = verdict(hardly_learned(none_found(), 0.1))
     assert said.status == "inconclusive"
@@ -245,26 +245,26 @@ def test_no_leak_in_a_model_that_hardly_learned_is_inconclusive() -> None:
     assert "intervals are too wide" not in said.meaning
 
 
-def test_a_leak_in_a_model_that_hardly_learned_stays_one() -> None:
+def test_a_leak_in_a_barely_trained_model_is_reported() -> None:
     said = verdict(hardly_learned(record(details=False), 0.1))
     assert (said.status, said.warning) == ("strong leak", "")
     page = words(report_html(hardly_learned(record(details=False), 0.1)))
     assert "barely learned" not in page
 
 
-def test_tile_badge_and_sentence_name_one_figure_and_the_largest_word_stands_first() -> None:
+def test_tile_badge_and_text_agree_on_the_largest_leak() -> None:
     few = only(auc(0.58, 0.52, 0.64, significant=True), rate(0.106, 0.062, 0.166, significant=True))
     said, first = verdict(few), tiles(few)[0]
     assert (said.status, first.value, first.tone) == ("clear leak", "10.6%", "clear")
 
 
-def test_that_no_control_was_run_is_no_failure_and_no_tick() -> None:
+def test_missing_controls_are_neither_passed_nor_failed() -> None:
     bare = none_found(controls=())
     first = first_screen(bare, verdict(bare))
     assert (first.sign, first.controls) == ("?", "No control was run")
 
 
-def test_an_interval_above_guessing_that_the_correction_takes_back_says_so() -> None:
+def test_an_estimate_insignificant_after_correction_is_labelled() -> None:
     details = [
         tiles_of(only(figure))["membership"][0].detail
         for figure in (
@@ -286,7 +286,7 @@ def test_missing_rounds_are_the_reason_of_an_inconclusive_verdict() -> None:
     assert first_screen(missing, said).next[0].startswith("Measure the rounds and uploads")
 
 
-def test_attacks_are_called_by_name_and_code_and_unnamed_refusals_share_a_line() -> None:
+def test_attacks_are_listed_by_name_and_identifier() -> None:
     rows = [changed(row, status="refused", note="needs REFERENCE_MODELS") for row in ATTACK_ROWS]
     page = words(report_html(changed(record(details=False), attacks=rows)))
     assert "FedMIA, gradients (fedmia-2)" in page

@@ -137,7 +137,7 @@ def section(of: Record, title: str, policy: Section | None = None) -> Section:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_each_kind_of_record_says_what_was_asked_and_found(name: str) -> None:
+def test_summaries_of_each_record_kind_have_expected_contents(name: str) -> None:
     made = kept(name)
     document = plain(summary_markdown(made))
     for text in KINDS[name]:
@@ -147,7 +147,7 @@ def test_each_kind_of_record_says_what_was_asked_and_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_both_forms_have_the_same_texts(name: str) -> None:
+def test_html_and_markdown_summaries_have_the_same_text(name: str) -> None:
     made = kept(name)
     page = " ".join(clean(visible(summary_html(made))).split())
     page = page.replace("&#39;", "'").replace("&#34;", '"').replace("&lt;", "<")
@@ -159,7 +159,7 @@ def test_both_forms_have_the_same_texts(name: str) -> None:
             assert " ".join(text.split()) in page
 
 
-def test_the_strongest_figure_is_the_records_own_in_the_usual_format() -> None:
+def test_the_summary_shows_the_strongest_estimate() -> None:
     made = found(auc(0.70, 0.80), auc(0.55, 0.65, attack="loss-series"))
     row = section(made, "The answer").table
     assert row is not None
@@ -167,7 +167,7 @@ def test_the_strongest_figure_is_the_records_own_in_the_usual_format() -> None:
     assert "0.700–0.800 · FedMIA, gradients (fedmia-2)" in row.rows[0][2]
 
 
-def test_a_failed_control_takes_figures_residual_risk_and_kept_rules_back() -> None:
+def test_a_failed_control_withdraws_estimates_and_policy_results() -> None:
     failed = [control("permuted members", passed=False), control("untrained model")]
     made = found(auc(0.48, 0.52), controls=failed)
     answer = section(made, "The answer")
@@ -182,7 +182,7 @@ def test_a_failed_control_takes_figures_residual_risk_and_kept_rules_back() -> N
     assert "| ✗ failed | 0 of 1 |" in document
 
 
-def test_a_control_of_one_attack_takes_back_that_attack_alone() -> None:
+def test_a_failed_control_of_one_attack_withdraws_only_its_estimates() -> None:
     failed = [
         control("permuted members", passed=False, attack="fedmia-2"),
         control("untrained model"),
@@ -242,7 +242,7 @@ def test_rules_are_counted_and_those_without_a_figure_are_called_not_judged() ->
     )
 
 
-def test_rates_that_a_policy_has_no_rule_for_are_listed_as_not_judged() -> None:
+def test_rates_without_policy_rule_are_listed_as_not_judged() -> None:
     made = found(auc(0.48, 0.52), tpr(20))
     said = section(made, "What the policy says", outcome(made)).items
     assert "Not judged: TPR at few false alarms (no tpr in [membership])." in said
@@ -261,13 +261,13 @@ def test_a_policy_is_shown_with_its_owner_file_and_digest(owner: str) -> None:
     assert (facts == dict(outcome(made).facts)) is (not owner), "owner and digest"
 
 
-def test_rounds_and_controls_that_were_left_out_are_not_tested() -> None:
+def test_unmeasured_rounds_and_missing_controls_are_listed_as_untested() -> None:
     items = section(kept("cofedmid-location30/cofedmid-location30-cofedmid-half"), TITLES[5]).items
     assert "What clients sent in 20 of 30 rounds, which were not measured." in items
     assert "Controls that were not run: blind classifier and planted leak." in items
 
 
-def test_without_a_policy_the_page_says_so() -> None:
+def test_a_summary_without_policy_is_labelled() -> None:
     said = section(found(auc(0.48, 0.52)), "What the policy says")
     assert said.lead == "No policy was applied."
     assert not said.badge
@@ -280,7 +280,7 @@ def test_attacks_that_were_refused_and_parts_not_measured_are_listed() -> None:
     assert any("(seqmia) was refused" in one for one in untested.remarks)
 
 
-def test_a_recording_says_what_is_not_known(tmp_path: Path) -> None:
+def test_a_summary_of_a_recording_lists_unknown_settings(tmp_path: Path) -> None:
     with recorder(tmp_path / "live") as live:
         for one in rounds():
             live.round(one.number, sent=one.sent, uploads=one.uploads)
@@ -291,7 +291,7 @@ def test_a_recording_says_what_is_not_known(tmp_path: Path) -> None:
     assert "fedaudit run" not in document
 
 
-def test_the_date_until_which_it_is_valid_is_printed_or_refused() -> None:
+def test_the_validity_date_is_printed_or_raises() -> None:
     made = found(auc(0.48, 0.52))
     assert summary_of(made).valid_until.endswith("No date was set.")
     assert summary_of(made, valid_until="2027-06-30").valid_until.startswith("2027-06-30, or the")
@@ -301,7 +301,7 @@ def test_the_date_until_which_it_is_valid_is_printed_or_refused() -> None:
         summary_of(made, valid_until="2020-01-01")
 
 
-def test_there_are_lines_for_signatures_and_for_the_released_model() -> None:
+def test_the_summary_has_signature_lines() -> None:
     for document in (summary_markdown(played()), summary_html(played())):
         for text in ("Prepared by", "privacy officer", "Approved by", "Released model"):
             assert text in document
@@ -343,7 +343,7 @@ def rows_of(document: str) -> list[str]:
     [hostile, hostile_clusters, hostile_games, lambda: named(HOSTILE_NAME)],
     ids=["study", "clusters", "games", "markup"],
 )
-def test_hostile_names_are_text_in_both_forms(make: Callable[[], Record]) -> None:
+def test_hostile_names_are_escaped_in_both_forms(make: Callable[[], Record]) -> None:
     made = make()
     page, document = summary_html(made), summary_markdown(made)
     assert "<script" not in page
@@ -383,7 +383,7 @@ def test_escaping_leaves_ordinary_text_as_it_is() -> None:
     assert escaped("one\ntwo") == "one two"
 
 
-def test_the_page_loads_and_runs_nothing() -> None:
+def test_the_html_summary_loads_no_resources_or_scripts() -> None:
     page = summary_html(record(details=False))
     assert "default-src 'none'" in page
     assert "<script" not in page
@@ -424,7 +424,7 @@ def test_the_command_writes_html_beside_the_record_and_markdown_to_the_terminal(
         (("--format", "pdf"), "Choose from"),
     ],
 )
-def test_what_cannot_be_written_is_refused_in_a_sentence(
+def test_unwritable_summaries_raise_in_one_sentence(
     options: tuple[str, ...],
     hint: str,
     tmp_path: Path,
@@ -438,12 +438,14 @@ def test_what_cannot_be_written_is_refused_in_a_sentence(
     assert Path("notes.md").read_text() == "mine"
 
 
-def test_what_is_no_record_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_summary_of_another_file_raises(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code("summary", stored(tmp_path) / "policy.toml") == 2
     assert "is a policy and not the record of a run" in capsys.readouterr().err
 
 
-def test_a_pack_has_the_page_with_its_policy_and_is_sound(
+def test_a_pack_contains_the_summary_with_policy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = stored(tmp_path)
@@ -460,7 +462,7 @@ def test_a_pack_has_the_page_with_its_policy_and_is_sound(
     assert exit_code("verify", pack) == 1
 
 
-def test_a_run_gives_the_page_in_python(tmp_path: Path) -> None:
+def test_run_methods_return_and_save_the_summary(tmp_path: Path) -> None:
     run = Run(stored(tmp_path))
     assert run.summary() == summary_markdown(run.record)
     assert run.save_summary().read_text() == summary_html(run.record)

@@ -46,7 +46,7 @@ def moved() -> Model:
     return Model(KIND, plus(START.params, step, 0.1))
 
 
-def test_the_loss_attack_scores_as_one_sample_at_a_time_does() -> None:
+def test_loss_evidence_matches_a_loop_over_samples() -> None:
     model, module = moved(), moved().module()
     found = ByAttack(ATTACKS["blackbox-loss"]).evidence(model, DATA, start=START)
     slow = []
@@ -56,13 +56,13 @@ def test_the_loss_attack_scores_as_one_sample_at_a_time_does() -> None:
     torch.testing.assert_close(found[:, 0], torch.tensor(slow).double(), rtol=1e-5, atol=1e-6)
 
 
-def test_the_gradients_that_count_are_those_in_the_model_itself_where_no_update_is_seen() -> None:
+def test_without_an_update_gradients_are_taken_in_the_model() -> None:
     found = ByAttack(ATTACKS["grad-norm"]).evidence(moved(), DATA, start=START)
     slow = torch.stack([-g.square().sum() for g in gradients(moved())])
     torch.testing.assert_close(found[:, 0], slow, rtol=1e-4, atol=1e-6)
 
 
-def test_an_update_goes_from_where_training_started() -> None:
+def test_updates_are_relative_to_the_start_model() -> None:
     model = moved()
     found = ByAttack(ATTACKS["grad-cosine"]).evidence(model, DATA, start=START)
     update = torch.cat([(model.params[n] - START.params[n]).flatten() for n in model.params])
@@ -70,7 +70,7 @@ def test_an_update_goes_from_where_training_started() -> None:
     torch.testing.assert_close(found[:, 0], torch.stack(slow), rtol=1e-4, atol=1e-5)
 
 
-def test_an_attack_on_updates_is_told_where_training_started_or_refuses() -> None:
+def test_attacks_on_updates_need_the_start_model() -> None:
     measure = ByAttack(ATTACKS["grad-cosine"])
     decide = Decision(measure, AtLeast(0.0), start=START)
     with pytest.raises(NotVisible, match="needs a model that has changed"):
@@ -81,7 +81,7 @@ def test_an_attack_on_updates_is_told_where_training_started_or_refuses() -> Non
     )
 
 
-def test_the_line_is_the_best_of_all() -> None:
+def test_the_fitted_threshold_is_optimal() -> None:
     for seed in range(20):
         rng = seeded(seed, "scores")
         inside, outside = torch.randint(6, (2, 7, 1), generator=rng).double()
@@ -95,14 +95,14 @@ def test_the_line_is_the_best_of_all() -> None:
         assert right(line, inside, outside) == best
 
 
-def test_scores_that_say_nothing_make_nobody_a_member() -> None:
+def test_constant_scores_classify_no_members() -> None:
     same = torch.ones(5, 1, dtype=torch.float64)
     line = ByAttack(ATTACKS["blackbox-loss"]).fitted(same, same)
     assert not bool(line(same).any())
 
 
 @pytest.mark.parametrize("name", sorted(MEASURES))
-def test_every_measure_looks_at_a_model_and_fits(name: str) -> None:
+def test_every_measure_gives_evidence_and_can_be_fitted(name: str) -> None:
     measure = MEASURES[name]
     assert isinstance(measure, Measure)
     evidence = measure.evidence(moved(), DATA, start=START)
@@ -112,7 +112,7 @@ def test_every_measure_looks_at_a_model_and_fits(name: str) -> None:
     assert verdict(evidence).shape == (9,)
 
 
-def test_the_catalogue_has_every_attack_that_looks_at_one_model_and_no_other() -> None:
+def test_the_catalogue_lists_all_single_model_attacks() -> None:
     expected = {"train-mia", "blackbox-loss", "grad-cosine", "grad-norm", "grad-diff", "projres"}
     assert set(MEASURES) == expected
     assert measure_named("train-mia") is MEASURES["train-mia"]
@@ -128,19 +128,17 @@ def test_the_catalogue_has_every_attack_that_looks_at_one_model_and_no_other() -
         ("sia", "source of a sample"),
     ],
 )
-def test_an_attack_that_cannot_measure_is_refused_by_name_with_the_reason(
-    name: str, why: str
-) -> None:
+def test_an_unsuitable_attack_name_raises_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(Unsupported, match=f"'{name}' cannot measure .*{why}"):
         measure_named(name)
 
 
 @pytest.mark.parametrize("attack", [a for a in (ATTACKS | SOURCE_ATTACKS).values() if why_unfit(a)])
-def test_an_unfit_attack_cannot_be_made_a_measure(attack: Attack) -> None:
+def test_wrapping_an_unsuitable_attack_raises(attack: Attack) -> None:
     with pytest.raises(Unsupported, match="cannot measure the risk"):
         ByAttack(attack)
 
 
-def test_a_misspelt_measure_gets_the_nearest() -> None:
+def test_a_misspelt_measure_raises_and_suggests_the_nearest() -> None:
     with pytest.raises(BadInput, match="did you mean 'train-mia'"):
         measure_named("train-mai")

@@ -56,7 +56,7 @@ def predicted(seen: tuple[torch.Tensor, torch.Tensor], tried: torch.Tensor) -> n
 
 
 @pytest.mark.parametrize("measure", [TrainMia(), LOSS])
-def test_a_cluster_of_memorisers_has_the_higher_risk(measure: Measure) -> None:
+def test_a_memorising_cluster_has_a_higher_risk(measure: Measure) -> None:
     model = MLP.initial(1)
     few, many = risk(measure, epochs=8).estimate(
         [Cluster(model, 20), Cluster(model, 10_000)], seed=3
@@ -68,7 +68,7 @@ def test_a_cluster_of_memorisers_has_the_higher_risk(measure: Measure) -> None:
 
 
 @pytest.mark.slow
-def test_shadows_that_repeat_the_training_tell_the_risk_of_a_model_that_learned_by_heart() -> None:
+def test_shadows_that_repeat_training_estimate_the_risk_of_memorisation() -> None:
     # Four clients with 15 samples, twenty rounds of five epochs.
     how, data = LocalTraining(epochs=5, batch_size=10, lr=0.1), noisy(1400)
     parts = {client: data.take(slice(15 * client, 15 * client + 15)) for client in range(4)}
@@ -90,7 +90,7 @@ def test_shadows_that_repeat_the_training_tell_the_risk_of_a_model_that_learned_
 
 
 @pytest.mark.parametrize("measure", [TrainMia(), LOSS])
-def test_shadows_that_learn_nothing_give_nothing_away(measure: Measure) -> None:
+def test_untrained_shadows_give_chance_level(measure: Measure) -> None:
     idle = risk(measure, epochs=1, lr=1e-9)
     for seed in range(3):
         (found,) = idle.estimate([Cluster(MLP.initial(1), 200)], seed=seed)
@@ -99,7 +99,7 @@ def test_shadows_that_learn_nothing_give_nothing_away(measure: Measure) -> None:
         assert abs(found.value - 0.5) < 0.06
 
 
-def test_the_estimate_is_the_share_that_is_right_on_shadows_never_learned_from() -> None:
+def test_the_risk_is_the_accuracy_on_unseen_shadows() -> None:
     server = risk(TrainMia(), epochs=5)
     cluster = Cluster(MLP.initial(1), 50)
     (shadows,) = shadow_models([cluster], server.samples, server.shadows, seed=3)
@@ -157,7 +157,7 @@ def test_the_decision_is_fitted_on_all_shadows() -> None:
     assert 0 < int(expected.sum()) < 90
 
 
-def test_one_shadow_is_tried_half_by_half() -> None:
+def test_a_single_shadow_is_evaluated_by_halves() -> None:
     server = risk(LOSS, count=1)
     (found,) = server.estimate([Cluster(MLP.initial(1), 21)], seed=3)
     assert found is not None
@@ -166,20 +166,20 @@ def test_one_shadow_is_tried_half_by_half() -> None:
     assert (found.value * 42) == pytest.approx(round(found.value * 42))
 
 
-def test_a_cluster_of_one_sample_can_be_judged() -> None:
+def test_the_risk_of_a_one_sample_cluster_is_estimated() -> None:
     for count in (1, 3):
         (found,) = risk(TrainMia(), count=count, epochs=2)([Cluster(MLP.initial(1), 1)], seed=3)
         assert 0 <= found <= 1
 
 
-def test_what_nobody_trains_has_the_risk_of_a_guess() -> None:
+def test_an_untrained_cluster_has_a_risk_at_chance_level() -> None:
     server, model = risk(LOSS, epochs=1), MLP.initial(1)
     empty, _ = server.estimate([Cluster(model, 0), Cluster(model, 30)], seed=3)
     assert empty is None
     assert server([Cluster(model, 0)], seed=3) == [0.5]
 
 
-def test_an_estimate_depends_neither_on_other_clusters_nor_on_the_number_of_cores(
+def test_estimates_do_not_depend_on_other_clusters_or_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server, found = risk(TrainMia(), epochs=3), []
@@ -190,19 +190,19 @@ def test_an_estimate_depends_neither_on_other_clusters_nor_on_the_number_of_core
     assert found[0] == found[1] == found[2]
 
 
-def test_a_model_with_dropout_can_be_judged() -> None:
+def test_the_risk_of_a_model_with_dropout_is_deterministic() -> None:
     drops = architecture("mlp", shape=(20,), classes=4, hidden="16", dropout=0.3)
     server = risk(TrainMia(), epochs=3)
     first, second = (server([Cluster(drops.initial(1), 30)], seed=3) for _ in range(2))
     assert first == second
 
 
-def test_a_server_without_samples_of_its_own_is_refused_at_once() -> None:
+def test_a_server_with_too_few_samples_raises() -> None:
     with pytest.raises(BadInput, match="at least 10 samples"):
         ServerRisk(noisy(400).take(slice(9)), ShadowTraining(TRAINING))
 
 
-def test_it_travels_and_tells_runs_apart() -> None:
+def test_server_risk_can_be_pickled_and_fingerprinted() -> None:
     server = risk(LOSS, epochs=2)
     clusters = [Cluster(MLP.initial(1), 30)]
     copy = pickle.loads(pickle.dumps(server))

@@ -52,7 +52,7 @@ def figures(record: Record) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_new_row_of_the_catalogue_moves_no_figure_of_a_study_that_names_no_attack(
+def test_new_attacks_do_not_change_default_studies(
     small: Carried, longer: None, tmp_path: Path
 ) -> None:
     again = run_study(small_study(), tmp_path)
@@ -61,18 +61,18 @@ def test_a_new_row_of_the_catalogue_moves_no_figure_of_a_study_that_names_no_att
     assert again.content_hash == small.record.content_hash
 
 
-def test_a_new_row_of_the_catalogue_is_run_where_it_is_named(longer: None, tmp_path: Path) -> None:
+def test_new_attacks_run_on_request(longer: None, tmp_path: Path) -> None:
     record = run_study(quick_study(attacks={"avg-confidence": {}}), tmp_path)
     assert {figure.attack for figure in record.findings if figure.attack} == {"avg-confidence"}
 
 
 @pytest.mark.usefixtures("longer")
-def test_a_new_row_of_the_catalogue_is_not_recorded_by_default_in_a_live_federation() -> None:
+def test_new_attacks_are_not_recorded_by_default() -> None:
     possible, refused = attacks_in(VIEWS["uploads"], (), CLASSIFICATION)
     assert {*possible, *refused} == set(ATTACK_SETS[DEFAULT_SET])
 
 
-def test_an_attack_on_the_global_model_is_left_out_by_name_where_clients_choose_models() -> None:
+def test_global_model_attacks_are_refused_for_clustered_models() -> None:
     run = setup(quick_study(attacks={}, algorithm={"name": "ifca"}), 1, None)
     for name in ("fta-c-global", "fta-l-global"):
         assert "NEXT_MODEL" in run.refused[name]
@@ -83,7 +83,7 @@ def test_an_attack_on_the_global_model_is_left_out_by_name_where_clients_choose_
         setup(named, 1, None)
 
 
-def test_a_recording_and_every_view_of_rounds_allow_attacks_on_the_global_model() -> None:
+def test_global_model_attacks_run_in_every_view_of_rounds() -> None:
     for view in ("uploads", "sum", "globals"):
         possible, _ = attacks_in(VIEWS[view], (), CLASSIFICATION)
         assert {"fta-c-global", "fta-l-global"} <= possible.keys()
@@ -91,7 +91,7 @@ def test_a_recording_and_every_view_of_rounds_allow_attacks_on_the_global_model(
     assert "ROUNDS" in refused["fta-c-global"]
 
 
-def test_a_set_never_changes() -> None:
+def test_published_attack_sets_are_fixed() -> None:
     membership = (
         "blackbox-loss grad-cosine grad-norm grad-diff loss-series avg-cosine fedmia-1 fedmia-2 "
         "fta-c fta-l seqmia loss-series-aware fedmia-2-aware"
@@ -103,7 +103,7 @@ def test_a_set_never_changes() -> None:
     assert ATTACK_SETS["2026-3"] == (*ATTACK_SETS["2026-2"], "fta-c-global", "fta-l-global")
 
 
-def test_a_set_keeps_the_settings_of_its_attacks() -> None:
+def test_attack_sets_fix_the_settings_of_attacks() -> None:
     for name in ("rmia", "rmia-series"):
         assert attack_set("2026-2")[name].settings()["offline"] == 0.3
         assert attack_set(DEFAULT_SET)[name].settings()["offline"] == -1
@@ -112,7 +112,7 @@ def test_a_set_keeps_the_settings_of_its_attacks() -> None:
     assert DEFAULT_SET not in SET_SETTINGS
 
 
-def test_a_study_grows_by_naming_attacks_only_with_the_settings_that_its_set_has() -> None:
+def test_a_study_can_add_attacks_only_with_the_settings_of_its_set() -> None:
     before = quick_study(attacks={}, attack_set="2026-2")
     every = {name: SET_SETTINGS["2026-2"].get(name, {}) for name in ATTACK_SETS["2026-2"]}
     same = quick_study(attacks={**every, "stacked": {}})
@@ -124,31 +124,31 @@ def test_a_study_grows_by_naming_attacks_only_with_the_settings_that_its_set_has
 
 
 @pytest.mark.parametrize("name", ATTACK_SETS)
-def test_a_set_names_attacks_of_the_catalogue_each_once(name: str) -> None:
+def test_attack_sets_list_catalogued_attacks_once(name: str) -> None:
     names = ATTACK_SETS[name]
     assert len(set(names)) == len(names)
     assert set(names) <= set(ATTACKS | SOURCE_ATTACKS)
 
 
-def test_the_record_of_a_study_without_attacks_names_the_set(small: Carried) -> None:
+def test_the_record_contains_the_default_attack_set(small: Carried) -> None:
     assert small.record.config["attack_set"] == DEFAULT_SET
     assert quick_study().attack_set == ""
 
 
-def test_a_study_may_name_another_set(later: None, tmp_path: Path) -> None:
+def test_a_study_can_select_another_attack_set(later: None, tmp_path: Path) -> None:
     record = run_study(quick_study(attacks={}, attack_set="2030-1"), tmp_path)
     assert {row.name for row in record.attacks} == set(ATTACK_SETS["2030-1"])
     assert small_study().attack_set == "2030-1"
 
 
-def test_a_set_with_single_attacks_and_an_unknown_set_are_refused(tmp_path: Path) -> None:
+def test_an_unknown_set_or_a_set_with_single_attacks_raises(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"attack_set is '2026-1', and \[attacks\] names"):
         quick_study(attack_set="2026-1")
     with pytest.raises(BadInput, match="no set of attacks named '2026-01'; did you mean '2026-1'"):
         run_study(quick_study(attacks={}, attack_set="2026-01"), tmp_path)
 
 
-def test_identities_of_older_studies_without_sets_are_kept() -> None:
+def test_older_studies_without_sets_keep_their_identity() -> None:
     assert "attack_set" not in settings_of(small_study(attack_set="2026-1"))
     assert settings_of(small_study())["attack_set"] == DEFAULT_SET
     assert "attack_set" not in settings_of(quick_study())
@@ -156,9 +156,7 @@ def test_identities_of_older_studies_without_sets_are_kept() -> None:
 
 
 @pytest.mark.slow
-def test_an_older_recording_is_attacked_again_with_the_set_of_its_time(
-    later: None, tmp_path: Path
-) -> None:
+def test_older_recordings_are_reattacked_with_their_attack_set(later: None, tmp_path: Path) -> None:
     recording = tmp_path / "run"
     before = run_study(small_study(attack_set="2026-1"), recording)
     said = json.loads((recording / "study.json").read_text())
@@ -169,15 +167,13 @@ def test_an_older_recording_is_attacked_again_with_the_set_of_its_time(
     assert again.content_hash == before.content_hash
 
 
-def test_the_study_file_of_an_older_record_names_the_set_of_its_time(
-    small: Carried, later: None
-) -> None:
+def test_study_files_of_older_records_name_their_attack_set(small: Carried, later: None) -> None:
     older = {name: value for name, value in small.record.config.items() if name != "attack_set"}
     record = small.record.model_copy(update={"config": older})
     assert 'attack_set = "2026-1"' in reproducing(record).study
 
 
-def test_another_set_makes_no_other_setting_of_a_comparison(small: Carried) -> None:
+def test_the_attack_set_is_no_setting_of_a_comparison(small: Carried) -> None:
     other = {**small.record.config, "attack_set": "2030-1"}
     rows = rows_of([small.record, small.record.model_copy(update={"config": other})])
     assert [row.settings for row in rows] == [{}, {}]

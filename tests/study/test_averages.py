@@ -120,14 +120,14 @@ def test_a_mirrored_figure_has_its_limits_turned_round() -> None:
     assert made.attacks == {0: ("b, mirrored",)}
 
 
-def test_pushing_an_inverted_attack_further_below_chance_is_no_protection() -> None:
+def test_an_auc_further_below_chance_counts_as_a_larger_leak() -> None:
     further = defended({"finds": FOUND, "misses": MISSED, "inverted": 0.2})
     assert entry(further, 0).value == pytest.approx((0.8 + 0.7) / 2)
     assert entry(further, 1).value == pytest.approx((0.8 + 0.8) / 2)
     assert entry(further, 1).attacks == ["finds", "inverted, mirrored"]
 
 
-def test_an_attack_that_finds_nothing_undefended_moves_no_mean() -> None:
+def test_attacks_without_an_undefended_leak_are_excluded_from_the_mean() -> None:
     low, high = (
         entry(defended({"finds": 0.6, "misses": missed, "inverted": 0.4}), 1).value
         for missed in (0.1, 0.9)
@@ -135,7 +135,7 @@ def test_an_attack_that_finds_nothing_undefended_moves_no_mean() -> None:
     assert low == high == pytest.approx(0.6)
 
 
-def test_where_no_attack_counts_there_is_no_mean_and_the_comparison_says_so() -> None:
+def test_without_counted_attacks_there_is_no_mean() -> None:
     values = {"a": {1: {0: 0.52}}, "b": {1: {0: 0.5}}}
     quiet = compared(
         [given("plain", values, {1: 0.9}), given("x", values, {1: 0.9}, defense=noise(0.1))]
@@ -145,13 +145,13 @@ def test_where_no_attack_counts_there_is_no_mean_and_the_comparison_says_so() ->
     assert entry(quiet, 1).change is None
 
 
-def test_without_an_undefended_row_there_is_no_mean_and_the_comparison_says_so() -> None:
+def test_without_an_undefended_row_there_is_no_mean() -> None:
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8}}}
     rows = [given(f"{s}", values, {1: 0.9}, defense=noise(s)) for s in (0.1, 0.2)]
     assert entry(compared(rows), 1).note == NO_UNDEFENDED_ROW
 
 
-def test_an_undefended_row_of_other_settings_decides_no_mean() -> None:
+def test_an_undefended_row_with_other_settings_selects_no_attacks() -> None:
     """The first row is the base of a row without an undefended one, and of its single attacks."""
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8}}}
     rows = [
@@ -169,7 +169,7 @@ def test_an_undefended_row_of_other_settings_decides_no_mean() -> None:
     assert entry(compared([*rows, quiet]), 1).note == NOTHING_COUNTS
 
 
-def test_an_inverted_attack_of_other_settings_mirrors_no_strongest_attack() -> None:
+def test_mirroring_is_decided_only_by_the_same_settings() -> None:
     rows = [
         given("short", {"a": {1: {0: 0.1}}}, {1: 0.9}),
         given("long-noise", {"a": {1: {0: 0.4}}}, {1: 0.9}, rounds=30, defense=noise(0.1)),
@@ -180,7 +180,7 @@ def test_an_inverted_attack_of_other_settings_mirrors_no_strongest_attack() -> N
     assert entry(found, 1, STRONGEST_ATTACK).value == pytest.approx(0.4)
 
 
-def test_a_mean_names_the_clients_on_which_an_attack_counts_and_no_others() -> None:
+def test_a_mean_lists_the_clients_on_which_attacks_count() -> None:
     aucs = ({0: 0.8, 4: 0.5}, {0: 0.9, 4: 0.52}), ({0: 0.7, 4: 0.9}, {0: 0.6, 4: 0.9})
     plain, less = ({"a": {1: a}, "b": {1: b}} for a, b in aucs)
     found = compared(
@@ -199,7 +199,7 @@ def test_a_mean_names_the_clients_on_which_an_attack_counts_and_no_others() -> N
     assert change.value == pytest.approx(0.65 - 0.85)
 
 
-def test_a_change_over_fewer_clients_than_its_figure_says_so() -> None:
+def test_a_change_over_fewer_clients_is_noted() -> None:
     plain = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8, 4: 0.8}}}
     less = {"a": {1: {0: 0.7, 4: 0.9}}, "b": {1: {0: 0.6, 4: 0.6}}}
     found = compared(
@@ -212,7 +212,7 @@ def test_a_change_over_fewer_clients_than_its_figure_says_so() -> None:
     assert entry(found, 1, "b").note == ""
 
 
-def test_a_mean_over_fewer_runs_than_its_row_has_says_so() -> None:
+def test_a_mean_over_fewer_runs_is_noted() -> None:
     runs = {seed: {0: 0.8} for seed in (1, 2, 3)}
     less = {"a": runs, "b": {1: {0: 0.6}}}
     accuracy = dict.fromkeys(runs, 0.9)
@@ -230,7 +230,7 @@ def test_a_mean_over_fewer_runs_than_its_row_has_says_so() -> None:
         assert full.note == ""
 
 
-def test_a_mean_of_attacks_without_a_common_run_is_missing_and_says_so() -> None:
+def test_a_mean_of_attacks_without_common_runs_is_missing() -> None:
     runs = {seed: {0: 0.8} for seed in (1, 2)}
     less = {"a": {1: {0: 0.6}}, "b": {2: {0: 0.6}}}
     found = compared(
@@ -243,7 +243,7 @@ def test_a_mean_of_attacks_without_a_common_run_is_missing_and_says_so() -> None
     assert (one.value, one.attacks, one.note) == (None, [], NO_SHARED_RUN)
 
 
-def test_a_mean_has_no_seed_without_a_value_and_no_limits_of_other_runs() -> None:
+def test_a_mean_omits_seeds_without_value_and_foreign_limits() -> None:
     value = Value(0.6, 0.5, 0.7, "DeLong 95%", True)
     at: dict[int | None, Value] = {0: value}
     first: Values = {1: at, None: at}
@@ -261,7 +261,7 @@ def test_a_mean_has_no_seed_without_a_value_and_no_limits_of_other_runs() -> Non
     assert list(average_figures([{None: at}, {None: at}])) == [None]
 
 
-def test_claims_have_no_average_of_attacks_without_a_common_run(
+def test_claims_do_not_average_attacks_without_common_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     value = Value(0.6, 0.5, 0.7, "DeLong 95%", True)
@@ -279,7 +279,7 @@ def test_claims_have_no_average_of_attacks_without_a_common_run(
     assert (found.value, found.seeds) == (0.6, 1)
 
 
-def test_an_attack_with_one_lucky_run_is_not_the_strongest_and_costs_no_run() -> None:
+def test_an_attack_with_one_extreme_run_is_not_the_strongest() -> None:
     def runs(*values: float) -> Values:
         return {
             seed: {0: Value.without_limits(value, cancels=True)}
@@ -309,7 +309,7 @@ def test_an_attack_with_one_lucky_run_is_not_the_strongest_and_costs_no_run() ->
     assert strongest(over, {}).attacks == {0: ("b",)}
 
 
-def test_figures_of_several_attacks_have_no_test() -> None:
+def test_means_over_attacks_have_no_significance_test() -> None:
     for row in (0, 1):
         found = defended({"finds": FOUND, "misses": MISSED, "inverted": INVERTED})
         assert entry(found, row, EVERY_ATTACK).by_test is None
@@ -318,7 +318,7 @@ def test_figures_of_several_attacks_have_no_test() -> None:
     assert entry(found, 0, STRONGEST_ATTACK).above is True
 
 
-def test_a_figure_that_a_failed_control_takes_back_counts_in_no_mean() -> None:
+def test_estimates_with_a_failed_control_are_excluded_from_means() -> None:
     failed = ControlResult(
         control="untrained model", attack="finds", expected="it", value=0.7, passed=False
     )
@@ -340,7 +340,7 @@ def test_each_client_has_a_mean_over_its_own_attacks() -> None:
     assert found.change.value == pytest.approx((0.7 + 0.6) / 2 - (0.8 + 0.9) / 2)
 
 
-def test_means_of_two_regimes_have_no_difference_and_single_attacks_have_one() -> None:
+def test_means_over_different_attacks_have_no_difference() -> None:
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.5}}}
     other = {"a": {1: {0: 0.5}}, "b": {1: {0: 0.8}}}
     rows = compared([given("short", values, {1: 0.9}), given("long", other, {1: 0.9}, rounds=30)])
@@ -349,14 +349,14 @@ def test_means_of_two_regimes_have_no_difference_and_single_attacks_have_one() -
     assert entry(rows, 1, "a").change is not None
 
 
-def test_runs_that_contradict_each_other_do_not_count() -> None:
+def test_attacks_with_contradicting_runs_do_not_count() -> None:
     figures = [auc("a", 0.8, seed=1), auc("a", 0.2, seed=2)]
     assert directions_of(figures)[AttackKey("a", "mixed", "auc")][0] == 0
     over = directions_of([*figures, auc("a", 0.8, seed=None)])
     assert over[AttackKey("a", "mixed", "auc")][0] == 1
 
 
-def test_rates_count_by_their_own_test_and_are_never_mirrored() -> None:
+def test_rates_count_by_their_test_and_are_not_mirrored() -> None:
     rates = [
         estimate(attack=name, metric="tpr@0.01", target=0, value=v, high=0.005, significant=found)
         for name, v, found in (("a", 0.001, True), ("b", 0.0, False))
@@ -365,7 +365,7 @@ def test_rates_count_by_their_own_test_and_are_never_mirrored() -> None:
     assert [by[0] for by in known.values()] == [1, 0]
 
 
-def test_the_strongest_attack_is_chosen_once_for_all_runs_with_the_largest_limit_of_any() -> None:
+def test_the_strongest_attack_is_chosen_once_for_all_runs() -> None:
     figures: dict[str, Values] = {
         "a": {1: {0: Value(0.9, 0.85, 0.92, "")}, 2: {0: Value(0.6, 0.5, 0.7, "")}},
         "b": {1: {0: Value(0.5, 0.1, 0.95, "")}, 2: {0: Value(0.8, 0.7, 0.9, "")}},
@@ -377,7 +377,7 @@ def test_the_strongest_attack_is_chosen_once_for_all_runs_with_the_largest_limit
     assert [made.values[seed][0].low for seed in (1, 2)] == [0.85, 0.5]
 
 
-def test_an_attack_that_works_on_the_defense_alone_may_be_the_strongest() -> None:
+def test_the_strongest_attack_may_succeed_only_under_the_defense() -> None:
     found = defended({"finds": 0.6, "misses": 0.75, "inverted": 0.5})
     assert entry(found, 0, STRONGEST_ATTACK).attacks == ["finds"]
     assert entry(found, 1, STRONGEST_ATTACK).attacks == ["misses"]
@@ -386,7 +386,7 @@ def test_an_attack_that_works_on_the_defense_alone_may_be_the_strongest() -> Non
     assert entry(mirrored, 1, STRONGEST_ATTACK).value == pytest.approx(0.9)
 
 
-def test_claims_average_the_attacks_that_count_in_the_regimes_undefended_record() -> None:
+def test_claims_average_attacks_that_leak_undefended() -> None:
     attacks = ["loss-series", "avg-cosine", "fedmia-1", "fedmia-2", "fta-c", "fta-l", "seqmia"]
     term = Term(variant="cofedmid-pair", attacks=attacks)
     test = ClaimTest(one=term, others=[])

@@ -36,7 +36,7 @@ def front(family: str, attack: str, of: Comparison = THREE) -> Front:
     return found
 
 
-def test_a_row_names_defended_clients_and_is_compared_with_the_undefended_row() -> None:
+def test_rows_list_the_coalition_and_their_undefended_base() -> None:
     assert [row.defense for row in THREE.rows] == [
         "none",
         "gradient-noise (sigma 0.01)",
@@ -47,7 +47,7 @@ def test_a_row_names_defended_clients_and_is_compared_with_the_undefended_row() 
     assert THREE.rows[1].settings == {}
 
 
-def test_each_setting_has_an_undefended_row_of_its_own() -> None:
+def test_each_setting_has_its_own_undefended_row() -> None:
     values = {"a": {1: {0: 0.7}}}
     records = [
         given("short", values, {1: 0.9}),
@@ -63,7 +63,7 @@ def test_each_setting_has_an_undefended_row_of_its_own() -> None:
     assert rows[2].coalition is None
 
 
-def test_groups_and_chains_are_all_in_the_words_and_the_coalition() -> None:
+def test_row_labels_include_chains_and_groups() -> None:
     defense = {
         **noise(0.1, 0),
         "chain": [{"name": "mixup", "options": {"alpha": 0.5}}],
@@ -74,7 +74,7 @@ def test_groups_and_chains_are_all_in_the_words_and_the_coalition() -> None:
     assert row.coalition == [0, 3]
 
 
-def test_a_row_names_models_of_the_adversary_that_train_without_the_defense() -> None:
+def test_row_labels_mention_undefended_reference_models() -> None:
     values = {"a": {1: {0: 0.7}}}
     names = []
     for kind in ("same", "none"):
@@ -100,7 +100,7 @@ def test_differences_are_paired_over_seeds() -> None:
     assert change.further.method == "an interval over further runs needs 5 seeds, got 2"
 
 
-def test_from_five_seeds_on_a_change_says_what_further_runs_would_give_as_well() -> None:
+def test_changes_over_five_seeds_have_an_interval_for_further_runs() -> None:
     gaps = (-0.3, 0.1, -0.2, 0.0, -0.1)
     ours: Values = {s: {0: Value(0.7 + gap, 0.6, 0.8, "a", True)} for s, gap in enumerate(gaps)}
     base: Values = {s: {0: Value(0.7, 0.6, 0.8, "a", True)} for s in range(5)}
@@ -113,7 +113,7 @@ def test_from_five_seeds_on_a_change_says_what_further_runs_would_give_as_well()
     assert change.further.method == "Student t over 5 seeds 95%"
 
 
-def test_accuracies_on_one_test_set_and_rates_at_a_threshold_do_not_narrow_with_seeds() -> None:
+def test_correlated_errors_do_not_narrow_with_seeds() -> None:
     """Their errors are the same in every run, or all to one side."""
     for cancels, reach in ((True, 0.1 * math.sqrt(2) / 2), (False, 0.1 * math.sqrt(2))):
         one: Values = {s: {0: Value(0.7, 0.6, 0.8, "a", cancels)} for s in range(4)}
@@ -122,7 +122,7 @@ def test_accuracies_on_one_test_set_and_rates_at_a_threshold_do_not_narrow_with_
         assert (change.low, change.high) == pytest.approx((-reach, reach))
 
 
-def test_a_change_that_is_the_same_in_every_seed_has_no_interval_to_show() -> None:
+def test_a_constant_change_has_no_interval() -> None:
     one: Values = {1: {0: Value.without_limits(0.5)}, 2: {0: Value.without_limits(0.75)}}
     other: Values = {1: {0: Value.without_limits(0.25)}, 2: {0: Value.without_limits(0.5)}}
     change = difference(one, other)
@@ -130,7 +130,7 @@ def test_a_change_that_is_the_same_in_every_seed_has_no_interval_to_show() -> No
     assert (change.value, change.low) == (0.25, None)
 
 
-def test_one_seed_combines_the_limits_of_both() -> None:
+def test_a_single_seed_combines_both_intervals() -> None:
     change = difference({1: {0: Value(0.7, 0.6, 0.75, "")}}, {1: {0: Value(0.5, 0.4, 0.53, "")}})
     assert change is not None
     assert change.value == pytest.approx(0.2)
@@ -172,7 +172,7 @@ def test_clients_inside_and_outside_the_coalition_are_separate() -> None:
     assert others.change.value == pytest.approx(0.09)
 
 
-def test_the_undefended_row_is_also_given_on_the_clients_of_others() -> None:
+def test_the_undefended_row_is_repeated_for_each_coalition() -> None:
     found = [e for e in THREE.entries if (e.row, e.part, e.attack) == (0, "reference", "a")]
     assert {tuple(e.targets): e.value for e in found} == {
         (0,): pytest.approx(0.82),
@@ -180,7 +180,7 @@ def test_the_undefended_row_is_also_given_on_the_clients_of_others() -> None:
     }
 
 
-def test_the_mean_is_over_attacks_that_count_undefended_and_that_every_row_has() -> None:
+def test_the_mean_covers_attacks_that_leak_undefended_in_every_row() -> None:
     # Attack b is not significant undefended.
     assert entry(2, EVERY_ATTACK).value == pytest.approx(0.55)
     assert entry(0, EVERY_ATTACK).value == pytest.approx((0.82 + 0.71) / 2)
@@ -196,7 +196,7 @@ def test_a_refused_figure_keeps_its_reason() -> None:
     assert (refused.value, refused.note) == (None, "inconclusive: needs 9")
 
 
-def test_above_chance_needs_test_and_interval_as_in_reports() -> None:
+def test_above_chance_requires_test_and_interval() -> None:
     wide = given("wide", {"a": {1: {0: 0.7}}}, {1: 0.9}, defense=noise(0.1), reach=0.25)
     compare = compared([PLAIN, wide])
     for row, attack, both, by_test in ((0, "a", True, True), (0, "b", False, False)):
@@ -232,7 +232,7 @@ def test_accuracy_changes_by_seed() -> None:
     assert THREE.on("utility")[0].change is None
 
 
-def test_a_front_holds_all_strengths_and_no_defense_on_the_same_clients() -> None:
+def test_a_front_contains_all_strengths_and_no_defense() -> None:
     found = front("gradient-noise", "a")
     assert [point.row for point in found.points] == [0, 1, 2]
     # Twice the distance of client 0's AUC from a half, means over seeds.
@@ -245,7 +245,7 @@ def test_a_front_holds_all_strengths_and_no_defense_on_the_same_clients() -> Non
     assert front("none", "a").gain is None
 
 
-def test_a_front_without_an_undefended_row_of_its_settings_has_no_gain_and_no_share_lost() -> None:
+def test_a_front_without_undefended_row_has_no_relative_values() -> None:
     values = {"a": {1: {0: 0.7}}}
     records = [
         given("short", values, {1: 0.5}),
@@ -263,7 +263,7 @@ def test_a_front_without_an_undefended_row_of_its_settings_has_no_gain_and_no_sh
     assert held.points[1].lost == pytest.approx(0.05 / 0.95)
 
 
-def test_the_strongest_attack_is_one_in_all_runs() -> None:
+def test_the_strongest_attack_is_the_same_in_all_runs() -> None:
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     record = given("x", values, {1: 0.9, 2: 0.9}, defense=noise(0.1))
     strongest = front("gradient-noise", STRONGEST_ATTACK, compared([PLAIN, record]))
@@ -271,7 +271,7 @@ def test_the_strongest_attack_is_one_in_all_runs() -> None:
     assert strongest.points[1].leakage == pytest.approx((0.8 + 0.2) / 2)
 
 
-def test_a_point_of_a_front_has_limits_and_the_share_of_what_was_learned_that_it_lost() -> None:
+def test_a_front_point_has_limits_and_the_share_of_lost_accuracy() -> None:
     point = front("gradient-noise", "a").points[2]
     assert point.leakage_limits is not None
     assert point.error_limits is not None
@@ -295,7 +295,7 @@ def test_a_point_of_a_front_has_limits_and_the_share_of_what_was_learned_that_it
         (0.95, 0.9, 0.1, None),
     ],
 )
-def test_what_is_lost_is_a_share_of_what_was_learned_above_guessing(
+def test_lost_share_is_relative_to_accuracy_above_chance(
     undefended: float, error: float, guess: float | None, lost: float | None
 ) -> None:
     assert lost_share(undefended, error, guess) == (None if lost is None else pytest.approx(lost))
@@ -340,14 +340,14 @@ def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
         ("[", "not a complete JSON document"),
     ],
 )
-def test_what_is_no_comparison_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+def test_an_invalid_comparison_file_raises(text: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "comparison.json"
     path.write_text(text)
     with pytest.raises((BadInput, Damaged), match=sentence):
         read_comparison(path)
 
 
-def test_records_with_fair_comparisons_are_compared_by_these_alone() -> None:
+def test_fair_contrasts_take_precedence_in_comparisons() -> None:
     def with_unfair(record: Record) -> Record:
         unfair = [changed(one, contrast="other_client", fair=False) for one in record.findings]
         return changed(record, estimates=[*record.estimates, *unfair])
@@ -360,7 +360,7 @@ def test_records_with_fair_comparisons_are_compared_by_these_alone() -> None:
     assert {one.contrast for one in compared(records).entries} == {"unseen"}
 
 
-def test_a_figure_that_a_failed_control_takes_back_is_not_above_chance_in_a_comparison() -> None:
+def test_estimates_with_a_failed_control_are_not_above_chance() -> None:
     failed = ControlResult(
         control="untrained model", attack="a", expected="it", value=0.7, passed=False
     )

@@ -84,7 +84,7 @@ NOISE = {"name": "gradient-noise", "options": {"sigma": 0.01}}
 KNOWN = {"mode": "known-split", "known": 60}
 
 
-def test_a_shadow_is_the_same_federation_with_the_same_defense_on_other_data() -> None:
+def test_a_shadow_federation_has_the_same_defense_and_other_data() -> None:
     run = setup(learning_study(defense=NOISE), 1, None)
     shadow = shadow_of(run)
     assert not ids_of(run) & ids_of(shadow)
@@ -111,7 +111,7 @@ def test_the_shadow_depends_on_seed_training_and_defense() -> None:
 
 
 @pytest.mark.slow
-def test_an_undefended_shadow_is_that_of_the_undefended_study_and_is_named(tmp_path: Path) -> None:
+def test_an_undefended_shadow_equals_that_of_the_undefended_study(tmp_path: Path) -> None:
     undefended = {"defense": "none"}
     run = setup(learning_study(defense=NOISE, shadow=undefended), 1, None)
     shadow, plain = shadow_of(run), shadow_of(setup(learning_study(), 1, None))
@@ -128,7 +128,7 @@ def test_an_undefended_shadow_is_that_of_the_undefended_study_and_is_named(tmp_p
     assert any("adapts to the defense in other ways" in line for line in adaptive.untested)
 
 
-def test_each_audited_client_learns_from_one_with_its_own_defense() -> None:
+def test_attacks_learn_from_a_shadow_client_with_the_same_defense() -> None:
     defense = {**NOISE, "clients": [0, 2]}
     audit = {"targets": [0, 1, 2], "fair": 30}
     run = setup(learning_study(defense=defense, audit=audit), 1, None)
@@ -144,7 +144,7 @@ def test_each_audited_client_learns_from_one_with_its_own_defense() -> None:
     assert plain.runs[0].study.audit.targets == (0,)
 
 
-def test_what_is_learned_at_one_client_does_not_score_another() -> None:
+def test_attacks_learned_for_one_client_do_not_score_another() -> None:
     def noisy(is_member: Tensor, sign: float, seed: int) -> Tensor:
         drawn = torch.randn(2, len(is_member), generator=torch.Generator().manual_seed(seed))
         return sign * 3 * is_member + drawn
@@ -176,7 +176,7 @@ def no_federation(run: Setup, what: str, begun: object) -> list[Stored]:
 
 
 @pytest.mark.slow
-def test_a_coalition_trains_together_in_the_shadow_too(tmp_path: Path) -> None:
+def test_the_shadow_federation_has_the_same_coalition(tmp_path: Path) -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 5, "start": 2}}
     study = learning_study(defense=defense, audit={"targets": [0, 3], "fair": 30})
     run = setup(study, 1, None)
@@ -190,7 +190,7 @@ def test_a_coalition_trains_together_in_the_shadow_too(tmp_path: Path) -> None:
     assert not held[0] & held[1]
 
 
-def test_a_known_client_is_one_with_the_audited_clients_defense() -> None:
+def test_the_known_client_has_the_defense_of_the_audited_client() -> None:
     defense = {**NOISE, "clients": [0, 1]}
     run = setup(learning_study(shadow=KNOWN, defense=defense), 1, None)
     assert known_of(run).client == 1
@@ -217,7 +217,7 @@ def test_studies_of_older_versions_keep_their_undefended_shadows() -> None:
     assert "defense" not in cast(dict[str, object], settings_of(plain)["shadow"])
 
 
-def test_attacks_that_learn_run_where_named_or_where_there_is_a_shadow_table() -> None:
+def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
     unnamed = small_study(partition={"samples_per_client": 120})
     run = setup(unnamed, 1, None)
     assert run.extension(LearnedFrom) is None
@@ -229,7 +229,7 @@ def test_attacks_that_learn_run_where_named_or_where_there_is_a_shadow_table() -
     assert Sees.AUXILIARY_DATA in given.view.offers
 
 
-def test_a_shadow_table_without_an_attack_that_learns_trains_nothing() -> None:
+def test_a_shadow_table_without_learned_attack_trains_nothing() -> None:
     run = setup(learning_study(attacks={"loss-series": {}}, shadow={}), 1, None)
     assert run.extension(LearnedFrom) is None
 
@@ -256,7 +256,7 @@ def test_scores_of_learned_attacks_are_reproduced(learned: Carried, tmp_path: Pa
     assert areas(later, "seqmia") == areas(learned.record, "seqmia") != []
 
 
-def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_path: Path) -> None:
+def test_learned_attacks_raise_for_recordings_without_shadow(tmp_path: Path) -> None:
     kept = small_study(
         partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
     )
@@ -265,7 +265,7 @@ def test_a_recording_without_a_shadow_is_not_attacked_by_what_must_learn(tmp_pat
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 
-def test_variants_with_one_pool_train_one_undefended_shadow(tmp_path: Path) -> None:
+def test_variants_share_an_undefended_shadow_from_the_pool(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(learning_study(), tmp_path / "plain", pool=pool, log=said.append)
     assert not any("measured before" in line for line in said)
@@ -278,9 +278,7 @@ def test_variants_with_one_pool_train_one_undefended_shadow(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_another_setting_trains_another_shadow_and_one_of_another_run_is_refused(
-    learned: Carried, tmp_path: Path
-) -> None:
+def test_a_pool_rejects_shadows_of_other_settings(learned: Carried, tmp_path: Path) -> None:
     changed, said = learning_study(training={"lr": 0.05}), list[str]()
     alone = run_study(changed, tmp_path / "alone")
     pool = tmp_path / "pool"
@@ -335,7 +333,7 @@ def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
     assert areas(record, "seqmia") == areas(again, "seqmia") != []
 
 
-def test_what_a_defense_holds_out_is_not_known_as_trained_on() -> None:
+def test_samples_held_out_by_a_defense_are_not_known_members() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
     run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
     known = known_of(run)
@@ -345,7 +343,7 @@ def test_what_a_defense_holds_out_is_not_known_as_trained_on() -> None:
     assert set(trained.tolist()) <= set(left.tolist())
 
 
-def test_a_known_split_is_part_of_what_a_run_is() -> None:
+def test_the_known_split_is_part_of_the_run_key() -> None:
     keys = [
         run_key(learning_study(shadow=given), 1) for given in (None, KNOWN, {**KNOWN, "known": 40})
     ]
@@ -358,7 +356,7 @@ def test_a_known_split_of_an_audited_client_is_refused() -> None:
 
 
 @pytest.mark.parametrize("view", ["sum", "globals", "final"])
-def test_under_weaker_views_learning_works_or_is_refused(view: str, tmp_path: Path) -> None:
+def test_learned_attacks_run_or_raise_under_weaker_views(view: str, tmp_path: Path) -> None:
     study = learning_study(audit={"view": view}, attacks={"seqmia": {"epochs": 2}})
     if view == "final":
         with pytest.raises(NotVisible, match="needs ROUNDS"):
@@ -407,7 +405,7 @@ def test_a_merged_coalition_is_measured_by_its_weighted_mean(merged: Carried) ->
     assert tensors["stands_for"].tolist() == [[0, 0], [2, 0]]
 
 
-def test_a_shadow_is_attacked_as_the_coalition_is(tmp_path: Path) -> None:
+def test_the_shadow_is_attacked_with_the_same_merged_clients(tmp_path: Path) -> None:
     study = learning_study(audit=MERGED)
     shadow = shadow_of(setup(study, 1, None))
     members = shadow.deal.audit.owner[origin_of(shadow, 0) == Origin.MEMBER]
@@ -430,7 +428,7 @@ def test_invalid_merges_are_refused(audit: dict[str, object], sentence: str) -> 
         setup(small_study(audit=audit), 1, None)
 
 
-def test_the_record_says_what_a_study_that_learned_has_tested(learned: Carried) -> None:
+def test_the_record_describes_learned_attacks(learned: Carried) -> None:
     record = learned.record
     assert not any("learn from a federation" in line for line in record.untested)
     assert "auxiliary_data" in record.view.sees

@@ -164,7 +164,7 @@ def test_workers_a_stop_and_a_second_start_change_no_bit(final: Carried, tmp_pat
 
 
 @pytest.mark.slow
-def test_variants_with_one_pool_train_undefended_references_once(tmp_path: Path) -> None:
+def test_variants_share_undefended_references_from_the_pool(tmp_path: Path) -> None:
     pool, said = tmp_path / "pool", list[str]()
     run_study(final_study(), tmp_path / "plain", pool=pool, log=said.append)
     assert any("reference federations: 2 per run" in line for line in said)
@@ -180,9 +180,7 @@ def test_variants_with_one_pool_train_undefended_references_once(tmp_path: Path)
     assert len(list(pool.iterdir())) == 4
 
 
-def test_a_recording_is_attacked_again_where_it_has_references(
-    final: Carried, tmp_path: Path
-) -> None:
+def test_a_recording_with_references_can_be_reattacked(final: Carried, tmp_path: Path) -> None:
     again = reattack(final.folder, ["rmia"], tmp_path / "again")
     assert aucs(again, "rmia") == aucs(final.record, "rmia") != []
     bare = final_study(attacks={"blackbox-loss": {}}, audit={"view": "final", "keep": "signals"})
@@ -209,7 +207,7 @@ def test_missing_references_are_reported_and_damaged_ones_refused(
 
 
 @pytest.mark.slow
-def test_an_attack_that_one_of_several_runs_has_lost_the_means_of_is_run_on_none(
+def test_an_attack_with_references_missing_in_one_run_is_skipped(
     tmp_path: Path,
 ) -> None:
     study = final_study(seeds=(1, 2), attacks={"rmia": {}, "blackbox-loss": {}})
@@ -223,7 +221,7 @@ def test_an_attack_that_one_of_several_runs_has_lost_the_means_of_is_run_on_none
     assert "which does not exist" in row.note
 
 
-def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of_another() -> None:
+def test_too_little_data_for_references_raises_or_skips_attacks() -> None:
     large = {"samples_per_client": 300}
     with pytest.raises(BadInput, match=r"no reference federation .*partition\.samples_per_client"):
         setup(final_study(partition=large), 1, None)
@@ -235,12 +233,12 @@ def test_too_little_data_refuses_a_study_that_asks_and_leaves_the_attacks_out_of
 
 
 @pytest.mark.parametrize("given", [{"count": 2, "online": True}, {"count": 5, "online": True}])
-def test_halves_need_an_even_number(given: dict[str, object]) -> None:
+def test_reference_halves_need_an_even_count(given: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="an even number of at least 4"):
         final_study(references=given)
 
 
-def test_each_audited_client_is_compared_with_one_that_has_its_own_defense() -> None:
+def test_reference_clients_have_the_defense_of_the_audited_client() -> None:
     defense = {**NOISE, "clients": [0, 2]}
     audit = {"view": "uploads", "targets": [0, 1, 2], "fair": 30}
     study = final_study(audit=audit, defense=defense, attacks={"rmia": {}}, references={"count": 1})
@@ -267,7 +265,7 @@ def test_each_audited_client_is_compared_with_one_that_has_its_own_defense() -> 
     assert scores == pytest.approx([1.0, 5.0, 1.0])
 
 
-def test_no_reference_is_said_to_be_trained_on_what_its_defense_holds_out() -> None:
+def test_reference_members_exclude_samples_held_out_by_the_defense() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.3, "start": 2}}
     audit = {"view": "final", "fair": 60}
     study = final_study(references={**HALVES, "count": 6}, defense=defense, audit=audit)
@@ -280,7 +278,7 @@ def test_no_reference_is_said_to_be_trained_on_what_its_defense_holds_out() -> N
         assert 0 < inside.sum() < 30
 
 
-def test_too_few_references_for_an_attack_are_refused_before_anything_is_trained() -> None:
+def test_too_few_references_raise_before_training() -> None:
     few = {"references": {"count": 1}}
     with pytest.raises(BadInput, match=r"'lira': a likelihood ratio .*needs 2 reference models"):
         setup(final_study(**few, attacks={"lira": {"variance": "each"}}), 1, None)

@@ -33,9 +33,7 @@ ATTACKED = sum(
 """Attacks that a study makes without a table of attacks, a shadow, references or a defense."""
 
 
-def test_a_study_run_twice_has_the_same_hash_and_another_seed_another(
-    quick: Carried, tmp_path: Path
-) -> None:
+def test_the_content_hash_depends_only_on_the_seed(quick: Carried, tmp_path: Path) -> None:
     again = run_study(quick_study(), tmp_path / "b")
     other = run_study(quick_study(seeds=[2]), tmp_path / "c")
     assert quick.record.content_hash == again.content_hash != other.content_hash

@@ -80,7 +80,7 @@ def begun(run: Setup, folder: Path) -> Setup:
     return _start_unlearning(run, beside(run)[0], folder)
 
 
-def test_only_the_targets_audited_members_are_forgotten() -> None:
+def test_only_audited_members_of_the_target_are_unlearned() -> None:
     run = setup(unlearning_study(), 1, None)
     members = run.deal.audit.owner == 0
     for one in beside(run):
@@ -91,7 +91,7 @@ def test_only_the_targets_audited_members_are_forgotten() -> None:
         assert np.array_equal(one.deal.audit.owner[~members], run.deal.audit.owner[~members])
 
 
-def test_a_client_that_gives_up_all_that_it_has_leaves_the_federation() -> None:
+def test_a_client_that_unlearns_all_samples_leaves_the_federation() -> None:
     noise = {"name": "gradient-noise", "options": {"sigma": 0.1}}
     alone = unlearning_study(audit=FINAL | {"background": 0}, defense=noise)
     run = setup(alone, 1, None)
@@ -100,7 +100,7 @@ def test_a_client_that_gives_up_all_that_it_has_leaves_the_federation() -> None:
         assert set(one.defenses) == set(one.deal.clients)
 
 
-def test_training_on_begins_with_the_released_model(continued: Carried) -> None:
+def test_continued_training_starts_from_the_released_model(continued: Carried) -> None:
     run = setup(unlearning_study(), 1, None)
     after = begun(run, continued.folder / "seed-1")
     clients, seed = after.all_clients.data, seed_for(after.seed, "federation")
@@ -128,7 +128,7 @@ def normalised_study(batch: int, method: str) -> Study:
     )
 
 
-def test_forgotten_samples_that_leave_a_batch_of_one_are_refused_before_training(
+def test_unlearning_that_leaves_a_batch_of_one_raises_before_training(
     tmp_path: Path,
 ) -> None:
     run = setup(unlearning_study(unlearning={"method": "ascent"}), 1, None)
@@ -148,7 +148,7 @@ def test_forgotten_samples_that_leave_a_batch_of_one_are_refused_before_training
     check_run(setup(normalised_study(batch, "continue"), 1, None))
 
 
-def test_a_refusal_of_a_retrained_federation_names_it_by_the_seed_of_its_run() -> None:
+def test_errors_of_retrained_federations_name_the_seed() -> None:
     run = setup(unlearning_study(), 1, None)
     after = run.extension(Unlearning)
     assert after is not None
@@ -159,7 +159,7 @@ def test_a_refusal_of_a_retrained_federation_names_it_by_the_seed_of_its_run() -
         check_run(setup(normalised_study(batch, "continue"), 1, None))
 
 
-def test_federations_beside_a_run_are_named_for_people_and_the_run_by_its_seed() -> None:
+def test_display_names_of_runs_and_additional_federations() -> None:
     run = setup(quick_study(attacks={"seqmia": {"epochs": 1}}), 1, None)
     assert run.display_name == "seed 1"
     (shadow,) = run.own_federations
@@ -184,7 +184,7 @@ def test_ascent_raises_the_loss_of_forgotten_samples_within_its_radius(continued
     assert losses[1] > 2 * losses[0]
 
 
-def test_figures_are_of_the_models_before_after_and_retrained(continued: Carried) -> None:
+def test_estimates_cover_the_models_before_after_and_retrained(continued: Carried) -> None:
     (row,) = unlearning_rows(continued.record)
     own = [f for f in continued.record.findings if f.metric == "auc" and f.contrast == "unseen"]
     assert row.before.value == next(one.value for one in own if one.seed == 1)
@@ -200,14 +200,16 @@ def test_figures_are_of_the_models_before_after_and_retrained(continued: Carried
     assert row.after.value == pytest.approx((pairs + 1) / 2)
 
 
-def test_nothing_leaves_every_figure_as_it_was(tmp_path: Path) -> None:
+def test_the_method_nothing_changes_no_estimate(tmp_path: Path) -> None:
     record = run_study(unlearning_study(unlearning={"method": "nothing"}), tmp_path)
     (row,) = unlearning_rows(record)
     assert row.after.value == row.before.value
     assert row.both.value == 0.5
 
 
-def test_attacking_a_recording_gives_the_same_figures(continued: Carried, tmp_path: Path) -> None:
+def test_reattacking_gives_the_same_unlearning_estimates(
+    continued: Carried, tmp_path: Path
+) -> None:
     again = reattack(continued.folder, [], out=tmp_path / "again", data_dir=None)
     assert unlearning_rows(again) == unlearning_rows(continued.record)
 
@@ -227,13 +229,13 @@ def test_methods_share_the_audited_run_and_the_retrained_federation() -> None:
     assert beside(one)[0].seed != beside(other)[0].seed
 
 
-def test_what_is_trained_on_depends_on_how_long_the_released_model_was_trained() -> None:
+def test_continued_training_depends_on_the_released_model() -> None:
     short = setup(unlearning_study(), 1, None)
     longer = setup(unlearning_study(training={"rounds": 6}), 1, None)
     assert beside(short)[0].seed != beside(longer)[0].seed
 
 
-def test_a_retrained_federation_that_reveals_forgotten_samples_fails_its_control() -> None:
+def test_a_leak_of_the_retrained_model_fails_its_control() -> None:
     run = setup(unlearning_study(), 1, None)
 
     def checked(p_value: float) -> bool | None:
@@ -273,7 +275,7 @@ def test_memorised_samples_are_not_forgotten_without_unlearning(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("low", "said"), [(0.2, "not forgotten"), (-0.1, "cannot be told")])
-def test_an_auc_too_extreme_for_a_test_is_judged_by_limits_apart(low: float, said: str) -> None:
+def test_an_extreme_auc_is_judged_by_separate_intervals(low: float, said: str) -> None:
     # Without a p-value that says anything: of two AUCs apart it is 1.
     excess = estimate.Estimate(
         topic="unlearning",
@@ -293,7 +295,7 @@ def test_an_auc_too_extreme_for_a_test_is_judged_by_limits_apart(low: float, sai
     assert judged.note.startswith(said)
 
 
-def test_unlearning_of_people_speaks_of_people_and_counts_them(tmp_path: Path) -> None:
+def test_person_level_unlearning_counts_people(tmp_path: Path) -> None:
     study = unlearning_study(
         data={
             "name": "synthetic",
@@ -313,7 +315,7 @@ def test_unlearning_of_people_speaks_of_people_and_counts_them(tmp_path: Path) -
     assert "unseen people" in section.tables[0].caption
 
 
-def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> None:
+def test_packs_suppress_estimates_on_few_unlearned_samples(continued: Carried) -> None:
     record = continued.record
     gone = suppressed(record, 1000).record
     assert all(
@@ -327,7 +329,7 @@ def test_figures_on_few_forgotten_samples_leave_no_pack(continued: Carried) -> N
     assert suppressed(gone, 1000).record == gone
 
 
-def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: Carried) -> None:
+def test_the_report_shows_residual_leak_and_accuracy(continued: Carried) -> None:
     section = unlearning_section(continued.record)
     assert section is not None
     assert "Test accuracy" in [row[0].text for row in section.tables[0].rows]
@@ -340,7 +342,7 @@ def test_a_report_says_what_is_left_and_what_the_models_are_good_for(continued: 
     assert "After minus retrained" in page
 
 
-def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Carried) -> None:
+def test_a_model_destroyed_by_unlearning_has_no_forgotten_verdict(continued: Carried) -> None:
     def at(accuracy: float, note: str) -> Record:
         return continued.record.model_copy(
             update={
@@ -368,7 +370,7 @@ def test_a_model_that_unlearning_destroyed_is_not_called_forgetful(continued: Ca
     assert (tile.value, tile.tone) == ("model destroyed", "alarm")
 
 
-def test_several_targets_forget_at_once_and_have_figures_each(tmp_path: Path) -> None:
+def test_several_targets_unlearn_with_separate_estimates(tmp_path: Path) -> None:
     study = unlearning_study(audit=FINAL | {"targets": [0, 1], "fair": 40})
     record = run_study(study, tmp_path)
     assert [row.after.target for row in unlearning_rows(record)] == [0, 1]
@@ -383,23 +385,19 @@ def test_several_targets_forget_at_once_and_have_figures_each(tmp_path: Path) ->
         ({"figures": {"nobody_is_a_member": True}}, "nobody_is_a_member"),
     ],
 )
-def test_what_unlearning_cannot_be_judged_by_is_refused(
-    changes: dict[str, object], said: str
-) -> None:
+def test_invalid_unlearning_settings_raise(changes: dict[str, object], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         setup(unlearning_study(**changes), 1, None)
 
 
-def test_only_a_server_that_keeps_nothing_but_a_model_can_train_on() -> None:
+def test_continued_training_requires_a_stateless_server() -> None:
     with pytest.raises(Unsupported, match="FedAdam"):
         setup(unlearning_study(algorithm={"name": "fedadam"}), 1, None)
     again = unlearning_study(algorithm={"name": "fedadam"}, unlearning={"method": "retrain"})
     assert beside(setup(again, 1, None))
 
 
-def test_a_released_model_that_is_gone_or_another_is_not_gone_on_from(
-    continued: Carried, tmp_path: Path
-) -> None:
+def test_a_missing_or_changed_released_model_raises(continued: Carried, tmp_path: Path) -> None:
     run = setup(unlearning_study(), 1, None)
     with pytest.raises(BadInput, match="checkpoint"):
         begun(run, tmp_path)

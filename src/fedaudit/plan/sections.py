@@ -13,7 +13,6 @@ from pydantic import (
     AliasChoices,
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
@@ -251,11 +250,9 @@ class AuditSection(Section):
     keep: Literal["signals", "snapshots", "full"] = "signals"
 
     @model_serializer(mode="wrap")
-    def _serialize_samples_as_fair(
-        self, serialize: SerializerFunctionWrapHandler
-    ) -> dict[str, object]:
+    def _serialize_samples_as_fair() -> dict[str, object]:
         # Records and the keys of studies and runs have had "fair" since the first version.
-        values: dict[str, object] = serialize(self)
+        values = serialize(self)
         return {"fair" if name == "samples" else name: value for name, value in values.items()}
 
     @model_validator(mode="before")

@@ -45,14 +45,14 @@ def played(
     return Played.joined(contest(given, rules, randomiser).play(targets=targets, games=games))
 
 
-def test_without_a_randomiser_every_target_is_caught_and_games_are_won() -> None:
+def test_without_a_randomiser_all_games_are_won() -> None:
     one = played()
     assert bool(one.by_target[one.was_in].all())
     assert bool(one.said_in[one.was_in].all())
     assert float((one.said_in == one.was_in).float().mean()) > 0.95
 
 
-def test_how_neurons_were_made_is_told() -> None:
+def test_the_contest_reports_neuron_training() -> None:
     made = contest().made(range(3))
     assert made.fit.tolist() == [1, 1, 1]
     assert made.epochs.tolist() == [60, 60, 60]
@@ -65,7 +65,7 @@ def test_how_neurons_were_made_is_told() -> None:
     assert contest(rules=replace(RULES, training=wild)).made([0]).fit.tolist() == [0.5]
 
 
-def test_what_is_learned_by_heart_does_not_hold_for_what_was_held_out() -> None:
+def test_memorised_neurons_fail_on_held_out_copies() -> None:
     def hide(records: Tensor, rng: torch.Generator) -> Tensor:
         return torch.randn(records.shape, generator=rng)
 
@@ -76,7 +76,7 @@ def test_what_is_learned_by_heart_does_not_hold_for_what_was_held_out() -> None:
     assert hidden.held_out.mean().item() == pytest.approx(0.5, abs=0.06)
 
 
-def test_without_records_to_validate_by_a_zero_stays_as_trained() -> None:
+def test_without_validation_records_the_trained_threshold_is_kept() -> None:
     trained = contest(rules=replace(RULES, validation=0, validation_copies=0)).made([0])
     placed = contest().made([0])
     assert torch.equal(trained.neurons.first, placed.neurons.first)
@@ -84,19 +84,19 @@ def test_without_records_to_validate_by_a_zero_stays_as_trained() -> None:
     assert torch.equal(trained.held_out, placed.held_out)
 
 
-def test_stopping_early_needs_records_to_look_at() -> None:
+def test_early_stopping_needs_validation_records() -> None:
     how = replace(RULES.training, check=1)
     with pytest.raises(BadInput, match=r"set neuron\.check to 0"):
         replace(RULES, training=how, validation=0, validation_copies=0)
 
 
-def test_without_a_randomiser_all_games_are_won_where_records_differ_enough() -> None:
+def test_without_a_randomiser_distinct_records_are_always_identified() -> None:
     one = played(pools(features=300), targets=50, games=500)
     assert torch.equal(one.said_in, one.was_in)
     assert int(one.by_others.sum()) == 0
 
 
-def test_noise_that_hides_everything_leaves_guessing() -> None:
+def test_full_noise_gives_chance_level() -> None:
     def hide(records: Tensor, rng: torch.Generator) -> Tensor:
         return torch.randn(records.shape, generator=rng)
 
@@ -106,20 +106,20 @@ def test_noise_that_hides_everything_leaves_guessing() -> None:
     assert (tpr + tnr) / 2 == pytest.approx(0.5, abs=0.08)
 
 
-def test_a_targets_games_do_not_depend_on_how_many_targets_there_are() -> None:
+def test_games_of_a_target_do_not_depend_on_the_number_of_targets() -> None:
     few, many = played(targets=3, games=30), played(targets=20, games=200)
     for name in ("was_in", "by_target", "by_others"):
         assert torch.equal(getattr(few, name), getattr(many, name)[:30])
     assert many.target.tolist() == [n for n in range(20) for _ in range(10)]
 
 
-def test_targets_are_in_half_of_the_games_and_are_drawn_anew() -> None:
+def test_targets_are_members_in_half_of_the_games() -> None:
     one = played(targets=50, games=500, rules=replace(RULES, training=NeuronTraining(5, 1)))
     assert 0.4 < float(one.was_in.float().mean()) < 0.6
     assert len({contest().target(number) for number in range(50)}) > 40
 
 
-def test_the_client_sees_every_record_randomised_once_and_the_target_only_where_it_is_in() -> None:
+def test_the_client_randomises_every_record_of_a_batch_once() -> None:
     given, seen = pools(clients=12), []
 
     def mark(records: Tensor, rng: torch.Generator) -> Tensor:
@@ -142,7 +142,7 @@ def test_the_client_sees_every_record_randomised_once_and_the_target_only_where_
     assert not {tuple(r) for r in train[1:].tolist()} & {tuple(r) for r in check[1:].tolist()}
 
 
-def test_a_shared_mask_may_act_on_a_whole_batch() -> None:
+def test_a_shared_mask_is_applied_to_a_whole_batch() -> None:
     sizes = []
 
     def shared(records: Tensor, rng: torch.Generator) -> Tensor:
@@ -153,7 +153,7 @@ def test_a_shared_mask_may_act_on_a_whole_batch() -> None:
     assert sizes.count(RULES.batch) == 5
 
 
-def test_the_server_may_train_for_other_noise_than_clients_have() -> None:
+def test_server_and_clients_may_use_different_randomisers() -> None:
     seen: dict[str, set[int]] = {"client": set(), "server": set()}
 
     def noting(who: str) -> Randomiser:
@@ -175,18 +175,18 @@ def test_the_server_may_train_for_other_noise_than_clients_have() -> None:
         ({"given": pools(servers=229)}, "there are 300 and 229"),
     ],
 )
-def test_games_that_cannot_be_played_are_refused(how: dict[str, object], says: str) -> None:
+def test_impossible_games_raise(how: dict[str, object], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         played(**how)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"validation": 0}, {"validation_copies": 0}])
-def test_validation_on_one_side_alone_is_refused(wrong: dict[str, int]) -> None:
+def test_validation_needs_members_and_nonmembers(wrong: dict[str, int]) -> None:
     with pytest.raises(BadInput, match="at least"):
         replace(RULES, **wrong)  # type: ignore[arg-type]
 
 
-def test_training_that_runs_away_is_refused() -> None:
+def test_diverging_neuron_training_raises() -> None:
     wild = NeuronTraining(hidden=50, epochs=300, lr=1e30, momentum=0.99)
     with pytest.raises(BadInput, match=r"lower neuron\.lr"):
         played(rules=replace(RULES, training=wild), targets=1, games=1)

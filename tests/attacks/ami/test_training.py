@@ -83,13 +83,13 @@ def test_training_is_descent_as_torch_does_it(
     torch.testing.assert_close(ours, by_autograd(data, how), rtol=1e-3, atol=1e-4)
 
 
-def test_a_neuron_fires_for_its_target_and_for_nothing_else_it_has_seen() -> None:
+def test_a_neuron_fires_only_for_its_target() -> None:
     data = rows(neurons=3, count=20, features=50)
     fires = trained(data, NeuronTraining(hidden=100, epochs=200)).fires(data)
     assert torch.equal(fires, first_two(data))
 
 
-def test_each_neuron_is_trained_on_rows_of_its_own() -> None:
+def test_joint_training_equals_separate_training_of_each_neuron() -> None:
     data = rows(neurons=3)
     standard = Standard.of(data.flatten(0, 1))
     rng = seeded(2, "w")
@@ -109,9 +109,7 @@ def test_each_neuron_is_trained_on_rows_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("count", "apart"), [(12, 1.0), (70, 2.0)], ids=["by coefficients", "by weights"]
 )
-def test_training_ends_at_the_first_check_that_tells_watched_rows_apart(
-    count: int, apart: float
-) -> None:
+def test_training_stops_once_validation_rows_are_separated(count: int, apart: float) -> None:
     data = rows(neurons=3, count=count)
     data[:, :2] += apart
     standard = Standard.of(data.flatten(0, 1))
@@ -141,7 +139,7 @@ def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_processor")
-def test_rows_that_cannot_be_told_apart_take_all_epochs() -> None:
+def test_inseparable_rows_use_all_epochs() -> None:
     data = rows()
     standard = Standard.of(data.flatten(0, 1))
     given_, how = Labelled(data, first_two(data)), NeuronTraining(20, 30, check=10)
@@ -162,7 +160,7 @@ def test_rows_that_cannot_be_told_apart_take_all_epochs() -> None:
     [([0, 4, 4], [True, True, False]), ([0, 4, 0], [True, False, False])],
     ids=["of the target", "of the others"],
 )
-def test_a_single_watched_row_that_cannot_be_told_apart_keeps_training_on(
+def test_one_inseparable_validation_row_prevents_early_stopping(
     which: list[int], is_target: list[bool], count: int
 ) -> None:
     data = rows(count=count)
@@ -179,7 +177,7 @@ def test_a_single_watched_row_that_cannot_be_told_apart_keeps_training_on(
 
 
 @pytest.mark.usefixtures("_processor")
-def test_equal_records_have_equal_values_wherever_they_stand() -> None:
+def test_equal_records_have_equal_values_at_any_position() -> None:
     neuron = trained(rows(neurons=1))
     records = rows(neurons=1, count=9)[:, [0, 1, 1, 2, 1, 0, 0, 3, 3]]
     found = neuron.values_alike(records)
@@ -203,7 +201,7 @@ def test_values_by_hand() -> None:
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 50), st.integers(0, 10**6))
-def test_no_other_zero_wins_more_of_the_games_it_was_placed_by(
+def test_best_shift_maximises_the_won_games(
     copies: int, records: int, batch: int, seed: int
 ) -> None:
     rng = seeded(seed, "values")
@@ -218,7 +216,7 @@ def test_no_other_zero_wins_more_of_the_games_it_was_placed_by(
     assert won(-shift) >= max(map(won, between)) - 1e-6
 
 
-def test_a_zero_between_target_and_others_lies_in_the_middle() -> None:
+def test_best_shift_is_the_midpoint_of_separable_values() -> None:
     shift = best_shift(torch.tensor([[5.0, 6.0]]), torch.tensor([[1.0, -3.0]]), batch=10)
     assert shift.tolist() == [-3.0]
 

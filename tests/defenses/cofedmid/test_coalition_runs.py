@@ -67,7 +67,7 @@ def context(round: int = 1, client: int = 0) -> TrainingContext:
     return turns.context(round, client, 3, weights={0: 0.5, 1: 0.5}, net=NET)
 
 
-def test_clients_train_on_classes_of_their_own_and_the_pair_covers_all() -> None:
+def test_members_train_on_their_classes_and_cover_all() -> None:
     guided = {c: ClassGuided(members=PAIR, m_max=3, m_min=3) for c in PAIR}
     sets = []
     for round in run(guided):
@@ -79,7 +79,7 @@ def test_clients_train_on_classes_of_their_own_and_the_pair_covers_all() -> None
     assert len(set(sets)) > 1
 
 
-def test_every_sample_of_the_own_classes_is_used_in_every_epoch() -> None:
+def test_all_samples_of_assigned_classes_are_used_in_every_epoch() -> None:
     (first,) = run({c: ClassGuided(members=PAIR, m_max=2, m_min=2) for c in PAIR}, rounds=1)
     times = Counter(first.facts[0]["used"].tolist())
     assert len(times) == 2 * EACH // CLASSES
@@ -87,7 +87,7 @@ def test_every_sample_of_the_own_classes_is_used_in_every_epoch() -> None:
     assert len(classes_used(first, 0)) == 2
 
 
-def test_classes_that_cannot_all_be_covered_take_turns() -> None:
+def test_classes_rotate_if_one_round_cannot_cover_all() -> None:
     guided = ClassGuided(members=PAIR, m_max=1, m_min=1)
     covered = [
         set(np.flatnonzero(guided.assigned(CLASSES, 2, context(t)).sets.any(0)).tolist())
@@ -98,14 +98,14 @@ def test_classes_that_cannot_all_be_covered_take_turns() -> None:
     assert covered[3] | covered[4] | covered[5] == set(range(CLASSES))
 
 
-def test_only_the_members_present_share_the_classes_out() -> None:
+def test_participating_members_cover_all_classes() -> None:
     guided = ClassGuided(members=(0, 1, 3), m_max=3, m_min=3)
     own = {c: guided.has_class(DATA[c], context(client=c)) for c in PAIR}
     labels = [set(DATA[c].labels[own[c]].tolist()) for c in PAIR]
     assert labels[0] | labels[1] == set(range(CLASSES))
 
 
-def test_the_classes_are_told_from_an_output_where_the_model_does_not_name_them() -> None:
+def test_the_number_of_classes_is_inferred_from_the_output() -> None:
     unnamed = Architecture("net", partial(nn.Linear, 4, CLASSES)).initial(0)
     at = ClientContext(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(
         unnamed
@@ -115,7 +115,7 @@ def test_the_classes_are_told_from_an_output_where_the_model_does_not_name_them(
     )
 
 
-def test_a_size_beyond_the_classes_a_stranger_and_a_coalition_of_nobody_are_refused() -> None:
+def test_invalid_coalitions_and_class_counts_raise() -> None:
     with pytest.raises(BadInput, match=r"needs members, clients by number, such as \[0, 1\]"):
         CoFedMID()  # type: ignore[call-arg]
     with pytest.raises(BadInput, match="from 1 to 6"):
@@ -124,7 +124,7 @@ def test_a_size_beyond_the_classes_a_stranger_and_a_coalition_of_nobody_are_refu
         ClassGuided(members=(1, 2)).select(DATA[0], context())
 
 
-def test_samples_come_back_from_the_first_compensated_round_on_within_their_limit() -> None:
+def test_samples_return_from_the_start_round_up_to_the_limit() -> None:
     for round in run(pair()):
         for client in PAIR:
             facts = round.facts[client]
@@ -135,7 +135,7 @@ def test_samples_come_back_from_the_first_compensated_round_on_within_their_limi
 
 
 @pytest.mark.parametrize("recycling", ["exp3", "random", "sequential"])
-def test_what_comes_back_is_not_of_the_own_classes_and_within_the_limit(recycling: str) -> None:
+def test_returned_samples_are_of_other_classes_and_limited(recycling: str) -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)  # type: ignore[arg-type]
     for index in range(1, 8):
         at = context(index)
@@ -151,7 +151,7 @@ def test_what_comes_back_is_not_of_the_own_classes_and_within_the_limit(recyclin
             assert len(back) == 6
 
 
-def test_intervals_stay_as_they_were_made_in_the_first_compensated_round() -> None:
+def test_loss_intervals_are_fixed_in_the_start_round() -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=3)
     edges = []
     for index in range(1, 7):
@@ -165,7 +165,7 @@ def test_intervals_stay_as_they_were_made_in_the_first_compensated_round() -> No
     assert torch.equal(ours.state()["edges"], edges[2])
 
 
-def test_sequential_goes_through_the_samples_from_small_losses_to_large() -> None:
+def test_sequential_returns_samples_by_increasing_loss() -> None:
     ours = Compensation(
         members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
     )
@@ -180,7 +180,7 @@ def test_sequential_goes_through_the_samples_from_small_losses_to_large() -> Non
     assert torch.equal(ours.memory.back, ranked[6:12])
 
 
-def test_confidence_on_samples_that_came_back_by_hand() -> None:
+def test_confidence_penalty_matches_hand_calculation() -> None:
     outputs = torch.tensor([[2.0, 0.0, -1.0]])
     p = outputs.softmax(1)[0]
     rest = (1 - p[0]) / 2
@@ -191,7 +191,7 @@ def test_confidence_on_samples_that_came_back_by_hand() -> None:
     torch.testing.assert_close(found[0], expected)
 
 
-def test_confidence_is_drawn_to_a_label_that_does_not_move_with_it() -> None:
+def test_no_gradient_flows_through_the_soft_label() -> None:
     outputs = torch.tensor([[2.0, 0.0, -1.0]], requires_grad=True)
     (slope,) = torch.autograd.grad(
         confidence_penalty(outputs, torch.tensor([0]), mu=0.0).sum(), outputs
@@ -203,7 +203,7 @@ def test_confidence_is_drawn_to_a_label_that_does_not_move_with_it() -> None:
     torch.testing.assert_close(slope[0], expected)
 
 
-def test_the_loss_adds_lack_of_confidence_for_samples_that_came_back_only() -> None:
+def test_only_returned_samples_have_a_confidence_penalty() -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
     at = context()
     outputs = torch.randn(3, CLASSES, generator=seeded(0, "outputs"))
@@ -235,12 +235,12 @@ def test_validation_samples_are_never_in_a_batch() -> None:
     assert seen[2] == set(DATA[2].ids.tolist())
 
 
-def test_the_weights_are_those_of_all_data_held_out_or_not() -> None:
+def test_client_weights_count_held_out_samples() -> None:
     (first,) = run(pair(start=1), rounds=1)
     assert first.weights == dict.fromkeys(DATA, 0.25)
 
 
-def test_nothing_is_held_out_where_nothing_would_ever_come_back() -> None:
+def test_without_returned_samples_none_are_held_out() -> None:
     for changes in ({"recycle": 0.0}, {"start": ROUNDS + 1}):
         seen = set()
         for round in run(pair(m_max=6, **changes)):
@@ -248,7 +248,7 @@ def test_nothing_is_held_out_where_nothing_would_ever_come_back() -> None:
         assert len(seen) == EACH
 
 
-def test_all_data_held_out_is_refused() -> None:
+def test_holding_out_all_samples_raises() -> None:
     ours = Compensation(members=PAIR, start=1, validation=0.999)
     client_context = ClientContext(round=0, rounds=5, client=0, cohort=PAIR, weights={}, seed=0)
     with pytest.raises(BadInput, match="all would be held out"):
@@ -278,7 +278,7 @@ def _worse() -> Model:
     return Model(model.architecture, {n: v * -9 for n, v in model.params.items()}, {})
 
 
-def test_the_noise_leaves_the_average_as_it_was() -> None:
+def test_neutral_noise_cancels_in_the_average() -> None:
     (quiet,) = run(pair(sigma=0.0), rounds=1)
     (loud,) = run(pair(sigma=1.0, ratio=0.5), rounds=1)
     assert float((flat(quiet.uploads[0].values) - flat(loud.uploads[0].values)).abs().max()) > 0.1
@@ -294,7 +294,7 @@ def test_bytes_are_counted_as_the_paper_counts_them() -> None:
         assert "extra_bytes" not in round.facts[2]
 
 
-def test_several_coalitions_defend_side_by_side() -> None:
+def test_coalitions_are_independent() -> None:
     two = {c: CoFedMID(members=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
     both = {**pair(), **two}
     rounds = list(run(both))
@@ -303,7 +303,7 @@ def test_several_coalitions_defend_side_by_side() -> None:
     assert torch.equal(flat(rounds[0].uploads[0].values), flat(alone[0].uploads[0].values))
 
 
-def test_clients_that_are_not_asked_every_time_are_no_obstacle() -> None:
+def test_coalitions_work_with_partial_participation() -> None:
     everybody = tuple(DATA)
     ours = {c: CoFedMID(members=everybody, **SETTINGS) for c in DATA}  # type: ignore[arg-type]
     for round in run(ours, rounds=8, participation=0.5):
@@ -312,7 +312,7 @@ def test_clients_that_are_not_asked_every_time_are_no_obstacle() -> None:
             assert covered == set(range(CLASSES))
 
 
-def test_the_whole_has_the_settings_of_its_modules_at_their_defaults() -> None:
+def test_cofedmid_has_the_settings_and_defaults_of_its_modules() -> None:
     whole = signature(CoFedMID).parameters
     parts = [signature(module).parameters for module in (Compensation, NeutralNoise)]
     assert {name: whole[name].default for name in whole} == {

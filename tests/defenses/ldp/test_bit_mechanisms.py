@@ -45,9 +45,7 @@ def correlation(mechanism: Mechanism) -> float:
 @pytest.mark.parametrize(
     ("nominal", "true"), [(1.0, 2_207), (3.0, 5_350), (5.0, 9_239), (10.0, 20_038)]
 )
-def test_what_is_published_as_1_to_10_is_thousands_for_512_features(
-    nominal: float, true: int
-) -> None:
+def test_actual_epsilons_of_published_mechanisms(nominal: float, true: int) -> None:
     assert round(BitRandPublished(nominal).actual_epsilon(512)) == true
     assert round(OmePublished(nominal).actual_epsilon(512)) == 35_342
 
@@ -55,23 +53,23 @@ def test_what_is_published_as_1_to_10_is_thousands_for_512_features(
 @pytest.mark.parametrize(
     ("nominal", "expected"), [(1.0, 0.01), (3.0, 0.05), (5.0, 0.17), (10.0, 0.77)]
 )
-def test_what_is_left_of_features_under_bitrand(nominal: float, expected: float) -> None:
+def test_correlation_of_features_after_bitrand(nominal: float, expected: float) -> None:
     assert correlation(BitRandPublished(nominal)) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize("nominal", [1.0, 10.0])
-def test_what_is_left_of_features_under_ome_does_not_depend_on_its_epsilon(nominal: float) -> None:
+def test_correlation_of_features_after_ome_does_not_depend_on_epsilon(nominal: float) -> None:
     assert correlation(OmePublished(nominal)) == pytest.approx(0.23, abs=0.01)
 
 
-def test_bitrand_turns_the_sign_least_and_the_last_bit_most() -> None:
+def test_bitrand_flips_the_sign_least_and_the_last_bit_most() -> None:
     for nominal, sign, last in ((1.0, 0.294, 0.506), (3.0, 0.092, 0.601), (5.0, 0.019, 0.640)):
         chances = BitRandPublished(nominal).flips(512).drops[0]
         assert bool((chances.diff() > 0).all())
         assert chances[[0, -1]].tolist() == pytest.approx([sign, last], abs=6e-4)
 
 
-def test_bitrands_temperature_by_hand() -> None:
+def test_bitrand_alpha_matches_hand_calculation() -> None:
     # One feature of two bits at epsilon 2: (2 + 2) / (2 (1 + e^2)), and its root.
     alpha = (4 / (2 * (1 + np.exp(2)))) ** 0.5
     expected = [alpha / (1 + alpha), alpha * np.e / (1 + alpha * np.e)]
@@ -79,20 +77,20 @@ def test_bitrands_temperature_by_hand() -> None:
     assert found.tolist() == pytest.approx(expected)
 
 
-def test_omes_probabilities_by_hand() -> None:
+def test_ome_probabilities_match_hand_calculation() -> None:
     flips = OmePublished(4.0, alpha=2.0, bits=2, integer_bits=1).flips(2)
     assert (1 - flips.drops).flatten().tolist() == pytest.approx([2 / 3, 1 / 9] * 2)
     assert flips.sets.flatten().tolist() == pytest.approx([1 / (1 + 2 * np.e)] * 4)
 
 
-def test_omes_places_are_counted_through_the_whole_record() -> None:
+def test_ome_positions_are_counted_over_the_whole_record() -> None:
     flips = OmePublished(1.0, bits=3, integer_bits=1).flips(2)
     kept = 1 - flips.drops
     assert (kept > 0.5).tolist() == [[True, False, True], [False, True, False]]
 
 
 @every
-def test_bits_of_decoded_features_are_turned_as_often_as_stated(mechanism: BitMechanism) -> None:
+def test_decoded_features_have_the_stated_flip_rates(mechanism: BitMechanism) -> None:
     # 21.3125 is 0101010101 and -10.625 is 1010101010: each place has a one and a zero.
     x = torch.tensor([21.3125, -10.625]).expand(40_000, 2)
     point = FixedPoint()
@@ -116,7 +114,7 @@ def test_bits_of_decoded_features_are_turned_as_often_as_stated(mechanism: BitMe
     bits=st.integers(2, 16),
     split=st.sampled_from(["even", "linear"]),
 )
-def test_bitwise_response_gives_what_it_says_and_never_more(
+def test_bitwise_rr_never_exceeds_its_epsilon(
     epsilon: float, features: int, bits: int, split: str
 ) -> None:
     mechanism = BitwiseRR(epsilon, split=split, bits=bits, integer_bits=1)  # type: ignore[arg-type]
@@ -129,13 +127,13 @@ def test_bitwise_response_gives_what_it_says_and_never_more(
         assert true == pytest.approx(epsilon, rel=1e-3)
 
 
-def test_a_linear_split_gives_the_sign_the_largest_budget_by_hand() -> None:
+def test_a_linear_split_gives_the_sign_the_largest_budget() -> None:
     budgets = BitwiseRR(12.0, split="linear", bits=3, integer_bits=1).budgets(2)
     assert budgets.tolist() == [[3.0, 2.0, 1.0]] * 2
 
 
 @every
-def test_the_same_seed_gives_the_same_features_and_another_one_others(
+def test_perturbation_depends_on_the_seed(
     mechanism: BitMechanism,
 ) -> None:
     x = skewed(40)
@@ -144,7 +142,7 @@ def test_the_same_seed_gives_the_same_features_and_another_one_others(
 
 
 @every
-def test_records_that_come_later_leave_whole_parts_before_them_as_they_were(
+def test_additional_records_do_not_change_earlier_chunks(
     mechanism: BitMechanism,
 ) -> None:
     rows = NUMBERS_AT_ONCE // 512
@@ -153,7 +151,7 @@ def test_records_that_come_later_leave_whole_parts_before_them_as_they_were(
 
 
 @every
-def test_shape_and_precision_are_kept_and_what_is_given_is_left_alone(
+def test_perturbation_keeps_shape_dtype_and_input(
     mechanism: BitMechanism,
 ) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
@@ -166,7 +164,7 @@ def test_shape_and_precision_are_kept_and_what_is_given_is_left_alone(
 
 
 @every
-def test_a_shared_mask_serves_all_records_and_proves_nothing(mechanism: BitMechanism) -> None:
+def test_a_shared_mask_has_infinite_actual_epsilon(mechanism: BitMechanism) -> None:
     shared = replace(mechanism, shared_mask=True)
     x = skewed(1).expand(30, -1)
     assert different(drawn(shared, x)) == 1
@@ -174,7 +172,7 @@ def test_a_shared_mask_serves_all_records_and_proves_nothing(mechanism: BitMecha
     assert shared.actual_epsilon(512) == float("inf") > mechanism.actual_epsilon(512)
 
 
-def test_a_lost_sign_turns_a_number_below_zero_into_the_one_above() -> None:
+def test_sign_lost_decodes_absolute_values() -> None:
     x = torch.tensor([[-3.5, 3.5, 0.0, -10.625]])
     kept = BitwiseRR(1e6)
     assert drawn(kept, x).tolist() == x.tolist()
@@ -189,7 +187,7 @@ def test_a_lost_sign_turns_a_number_below_zero_into_the_one_above() -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("shared", [False, True])
-def test_with_a_lost_sign_nothing_comes_out_below_zero_and_all_else_is_the_same(
+def test_sign_lost_gives_absolute_values_of_the_same_draw(
     mechanism: BitMechanism, share: float, shared: bool
 ) -> None:
     mechanism, x = replace(mechanism, shared_mask=shared), skewed(200)
@@ -200,7 +198,7 @@ def test_with_a_lost_sign_nothing_comes_out_below_zero_and_all_else_is_the_same(
     assert torch.equal(lost, found.abs())
 
 
-def test_a_lost_sign_is_no_part_of_the_actual_epsilon_by_hand() -> None:
+def test_sign_lost_excludes_the_sign_from_the_actual_epsilon() -> None:
     # A linear split of 12 over two features of three bits: 3, 2 and 1 each.
     kept = BitwiseRR(12.0, split="linear", bits=3, integer_bits=1)
     assert kept.actual_epsilon(2) == pytest.approx(12)
@@ -217,7 +215,7 @@ def test_features_that_are_not_finite_are_refused(mechanism: BitMechanism, bad: 
 
 
 @every
-def test_features_that_lie_across_memory_are_perturbed_like_any(mechanism: BitMechanism) -> None:
+def test_non_contiguous_features_are_perturbed_alike(mechanism: BitMechanism) -> None:
     x = skewed(300)
     across = x.T.contiguous().T
     assert not across.is_contiguous()
