@@ -192,6 +192,7 @@ def test_refused_figures_say_why() -> None:
         "Utility",
         "Clients",
         "What was not tested",
+        "Words on this page",
         "Reproduce",
     ],
 )
