@@ -20,7 +20,7 @@ from fedaudit.defenses.cofedmid import CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Sent
 
@@ -63,16 +63,16 @@ def local_round(
     algorithm = FedAvg(setting.case.architecture, LocalTraining(batch_size=32, lr=0.01))
     sent = Sent((setting.case.architecture.initial(0),))
 
-    def visit(round: int) -> Visit:
+    def client_context(round: int) -> ClientContext:
         weights = dict.fromkeys(range(10), 0.1)
-        return Visit(
+        return ClientContext(
             round=round, rounds=ROUNDS, client=0, cohort=tuple(weights), weights=weights, seed=0
         )
 
-    left = defense.prepare(data, visit(0))
+    left = defense.prepare(data, client_context(0))
 
     def run() -> None:
-        algorithm.local(sent, left, {}, defense, visit(index))
+        algorithm.local(sent, left, {}, defense, client_context(index))
 
     return run
 

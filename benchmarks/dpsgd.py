@@ -25,7 +25,7 @@ from benchmarks.training import CASES, HOW, Case, medians
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
 from fedaudit.defenses.dpsgd import DPSGD
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Objective, TrainingContext
 from fedaudit.fl.training.local import train
 
 CLIP, NOISE = 1.0, 1.0
@@ -37,7 +37,7 @@ ALEXNET = Case("AlexNet, 32x32", "alexnet", (3, 32, 32), 100, 1, 256, 4)
 class WholeGradients(DPSGD):
     """DP-SGD that writes every sample's gradient out."""
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         module = objective.module
         params = {name: value.detach() for name, value in objective.params.items()}
 
@@ -49,7 +49,7 @@ class WholeGradients(DPSGD):
         )
         lengths = sum(value.flatten(1).square().sum(1) for value in found.values()).sqrt()
         factors = (self.clip / lengths).clamp(max=1.0)
-        rng = turn.rng("per-sample noise")
+        rng = context.rng("per-sample noise")
         spread = self.noise_multiplier * self.clip
         return {
             name: torch.tensordot(factors, value, 1)
@@ -61,10 +61,12 @@ class WholeGradients(DPSGD):
 
 def epoch(case: Case, data: Samples, defense: Defense) -> Callable[[], None]:
     model = case.architecture.initial(0)
-    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
+    client_context = ClientContext(
+        round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0
+    )
 
     def run() -> None:
-        train(model, data, HOW, defense, visit.at(model))
+        train(model, data, HOW, defense, client_context.at(model))
 
     return run
 

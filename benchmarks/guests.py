@@ -65,7 +65,7 @@ def projects(plain: Path, audited: Path, folder: Path) -> dict[str, Path]:
     for path in found[WAYS[2]].rglob("*.py"):
         text = path.read_text()
         call = r"(fedaudit\.record\(.*)\)  # fedaudit"
-        text, count = re.subn(call, r'\1, measure="beside")  # fedaudit', text)
+        text, count = re.subn(call, r'\1, measure="background")  # fedaudit', text)
         path.write_text(text)
         changed += count
     if changed != 1:
@@ -176,7 +176,7 @@ def took(said: list[Line], begins: str, ends: str, rounds: int) -> Took:
     return Took(said[-1].at, (ended[-1] - begun[1]) / (rounds - 1))
 
 
-def turn(guest: str, app: Path, recording: Path | None, given: argparse.Namespace) -> Took:
+def context(guest: str, app: Path, recording: Path | None, given: argparse.Namespace) -> Took:
     """One run, of which every round was measured where there is an audit."""
     meter, busy = Meter(), busy_seconds()
     meter.start()
@@ -292,7 +292,7 @@ def main() -> None:
                     # Not in the project, which Flower packs whole for its nodes.
                     place = folder / f"{app.name}-recording-{number}"
                     recording = None if way == WAYS[0] else place
-                    found[way].append(turn(guest, app, recording, given))
+                    found[way].append(context(guest, app, recording, given))
                     if given.each:
                         print(way, *(f"{part:.2f}" for part in found[way][-1]), file=sys.stderr)
         for way in WAYS:

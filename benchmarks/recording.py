@@ -115,7 +115,7 @@ def where(turns: int, smaller: int, picture: Path | None) -> None:
     audited = AUDITED // smaller
     members = {c: (x[: audited // 30], y[: audited // 30]) for c, (x, y) in data.items()}
     audit = audit_samples(members, pictures(audited - CLIENTS * (audited // 30), "unseen"))
-    loops: dict[str, list[list[Span]]] = {"none": [], "now": [], "beside": [], "after": []}
+    loops: dict[str, list[list[Span]]] = {"none": [], "now": [], "background": [], "after": []}
     for _ in range(turns):
         for when, found in loops.items():
             found.append(_loop(when, data, audit))
@@ -185,7 +185,7 @@ def draw(loops: Mapping[str, list[Span]], path: Path) -> None:
     names = {
         "none": "no recorder",
         "now": "measured in the loop",
-        "beside": "measured beside it",
+        "background": "measured in the background",
         "after": "measured afterwards",
     }
     with mpl.rc_context({"svg.hashsalt": "fedaudit", "font.size": 9}):

@@ -32,7 +32,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Params, Samples, chunks
 from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.base import Cluster
-from fedaudit.fl.hooks import UNDEFENDED, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.manual_backprop import cross_entropy_slope, written_out
 from fedaudit.fl.training.parallel import run_in_parallel
@@ -79,13 +79,13 @@ CASES = (
 )
 
 
-def visit(model: int) -> Visit:
-    return Visit(round=1, rounds=1, client=model, cohort=(model,), weights={}, seed=1)
+def client_context(model: int) -> ClientContext:
+    return ClientContext(round=1, rounds=1, client=model, cohort=(model,), weights={}, seed=1)
 
 
 def ours(start: Model, given: tuple[int, Samples]) -> Model:
     model, data = given
-    return train(start, data, HOW, UNDEFENDED, visit(model).at(start))
+    return train(start, data, HOW, UNDEFENDED, client_context(model).at(start))
 
 
 def one_after_another(start: Model, data: Sequence[Samples]) -> list[Params]:
@@ -100,7 +100,7 @@ def on_all_cores(start: Model, data: Sequence[Samples]) -> list[Params]:
 def shuffled(data: Sequence[Samples]) -> list[Samples]:
     """As :func:`ours` shuffles them."""
     return [
-        one.take(torch.randperm(len(one), generator=visit(model).rng("batches")))
+        one.take(torch.randperm(len(one), generator=client_context(model).rng("batches")))
         for model, one in enumerate(data)
     ]
 

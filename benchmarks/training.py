@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedaudit.core.values import Architecture, Samples, Setting, chunks, weighted_sum
 from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import UNDEFENDED, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
@@ -126,10 +126,12 @@ def usual_round(case: Case, clients: Mapping[int, Samples]) -> Callable[[], None
 
 def ours(case: Case, data: Samples) -> Callable[[], None]:
     model = case.architecture.initial(0)
-    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
+    client_context = ClientContext(
+        round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0
+    )
 
     def run() -> None:
-        train(model, data, HOW, UNDEFENDED, visit.at(model))
+        train(model, data, HOW, UNDEFENDED, client_context.at(model))
 
     return run
 

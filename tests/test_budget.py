@@ -49,7 +49,7 @@ def test_the_setting_that_raises_the_budget_is_named_and_holds(
     monkeypatch.setenv("FEDAUDIT_MAX_GIB", "2")
     assert load("own", data_dir=tmp_path).classes == 2
     monkeypatch.setenv("FEDAUDIT_MAX_GIB", "0.01")
-    with pytest.raises(BadInput, match=r"at most 0\.01 are taken"):
+    with pytest.raises(BadInput, match=r"at most 0\.01 are allowed"):
         load("own", data_dir=tmp_path)
 
 

@@ -14,7 +14,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.values import ClientId, Samples, Sees
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Batch, Defense, Turn
+from fedaudit.fl.hooks import Batch, Defense, TrainingContext
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.outputs import Loss
 
@@ -77,10 +77,10 @@ class Confident(Defense):
 
     weight: float = 0.1
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         probabilities = outputs.softmax(1)
         entropy = -(probabilities * outputs.log_softmax(1)).sum(1)
-        return super().loss(outputs, batch, turn) - self.weight * entropy.mean()
+        return super().loss(outputs, batch, context) - self.weight * entropy.mean()
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class Jitter(Defense):
 
     sigma: float
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        noise = torch.randn(batch.x.shape, generator=turn.rng("jitter"))
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        noise = torch.randn(batch.x.shape, generator=context.rng("jitter"))
         return Batch(batch.x + self.sigma * noise.to(batch.x), batch.y, batch.ids)
 
 

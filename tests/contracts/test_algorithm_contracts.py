@@ -22,7 +22,7 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting, plus
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Cluster, HoldsOut, KeepsModels
-from fedaudit.fl.hooks import Defense, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
@@ -468,16 +468,16 @@ class Watching(Defense):
     def __init__(self) -> None:
         self.calls = torch.zeros(2, dtype=torch.int64)
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         self.calls = self.calls + torch.tensor([1, 0])
         return data.take(slice(0, KEPT))
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         self.calls = self.calls + torch.tensor([0, 1])
         return batch
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
-        turn.note("calls", self.calls)
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        context.note("calls", self.calls)
         zeros = {name: torch.zeros_like(value) for name, value in upload.values.items()}
         return dataclasses.replace(upload, values=zeros)
 

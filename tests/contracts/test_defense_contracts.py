@@ -28,7 +28,7 @@ from fedaudit.core.values import (
 from fedaudit.defenses import DEFENSES, create_defense
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Chain, Defense, Plan, Visit
+from fedaudit.fl.hooks import Chain, ClientContext, Defense, Plan
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
@@ -211,10 +211,12 @@ def run(
     return list(simulate(FEDAVG, data, **given))  # type: ignore[arg-type]
 
 
-def visit(round: int = 1) -> Visit:
+def client_context(round: int = 1) -> ClientContext:
     """Client 0's."""
     weights = dict.fromkeys(DATA, 1 / len(DATA))
-    return Visit(round=round, rounds=2, client=0, cohort=tuple(DATA), weights=weights, seed=0)
+    return ClientContext(
+        round=round, rounds=2, client=0, cohort=tuple(DATA), weights=weights, seed=0
+    )
 
 
 def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
@@ -346,7 +348,7 @@ def test_an_upload_of_zeros_stays_finite_with_the_same_shapes(
     zeros = kind({"w": torch.zeros(3, 2), "b": torch.zeros(3, dtype=torch.float64)})
     if isinstance(zeros, Update):
         zeros = replace(zeros, buffers={"mean": torch.ones(2)}, choice=1)
-    sent = defense.upload(zeros, visit().at(model))
+    sent = defense.upload(zeros, client_context().at(model))
     assert isinstance(sent, kind)
     assert {**vars(sent), "values": 0} == {**vars(zeros), "values": 0}
     assert {n: (v.shape, v.dtype) for n, v in sent.values.items()} == {
@@ -359,20 +361,20 @@ def test_an_upload_of_zeros_stays_finite_with_the_same_shapes(
 def test_defenses_do_not_modify_the_given_upload(name: str) -> None:
     model = Model(FEDAVG.architecture, {"w": torch.ones(3)})
     given = Update({"w": torch.ones(3)})
-    active(name)[0].upload(given, visit().at(model))
+    active(name)[0].upload(given, client_context().at(model))
     assert torch.equal(given.values["w"], torch.ones(3))
 
 
 @every_active
 def test_a_restored_state_continues_the_defense(name: str) -> None:
     old, new = active(name)[0], active(name)[0]
-    data = old.prepare(DATA[0], visit(0))
-    assert torch.equal(new.prepare(DATA[0], visit(0)).ids, data.ids)
+    data = old.prepare(DATA[0], client_context(0))
+    assert torch.equal(new.prepare(DATA[0], client_context(0)).ids, data.ids)
     sent = Sent((FEDAVG.architecture.initial(0),))
-    FEDAVG.local(sent, data, {}, old, visit(1))
+    FEDAVG.local(sent, data, {}, old, client_context(1))
     new.restore(old.state())
     assert same(new.state(), old.state())
-    ours, theirs = (FEDAVG.local(sent, data, {}, d, visit(2)).upload for d in (old, new))
+    ours, theirs = (FEDAVG.local(sent, data, {}, d, client_context(2)).upload for d in (old, new))
     assert same(ours.values, theirs.values)
 
 

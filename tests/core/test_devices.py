@@ -14,7 +14,7 @@ from fedaudit.core.modules import loaded, outputs_of
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples
 from fedaudit.engines.local import Workers
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Objective, Turn, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Objective, TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.plan.identity import run_key
@@ -105,9 +105,11 @@ def samples(count: int = 9, side: int = 6) -> Samples:
     return Samples(features, torch.arange(count) % 3, torch.arange(count))
 
 
-def turn(received: Model, device: torch.device) -> Turn:
-    visit = Visit(round=1, rounds=2, client=0, cohort=(0,), weights={0: 1.0}, seed=3, device=device)
-    return visit.at(received)
+def context(received: Model, device: torch.device) -> TrainingContext:
+    client_context = ClientContext(
+        round=1, rounds=2, client=0, cohort=(0,), weights={0: 1.0}, seed=3, device=device
+    )
+    return client_context.at(received)
 
 
 def same(left: Params, right: Params) -> bool:
@@ -171,8 +173,8 @@ def test_training_on_a_gpu_draws_alike_and_returns_the_model(
     start = model(NETS[net])
     how = LocalTraining(epochs=2, batch_size=3, momentum=0.5, optimizer=optimizer, lr=0.01)  # type: ignore[arg-type]
     data = samples()
-    there = train(start, data, how, UNDEFENDED, turn(start, gpu))
-    here = train(start, data, how, UNDEFENDED, turn(start, CPU))
+    there = train(start, data, how, UNDEFENDED, context(start, gpu))
+    here = train(start, data, how, UNDEFENDED, context(start, CPU))
     assert on_cpu(*there.tensors().values())
     for name, value in here.tensors().items():
         torch.testing.assert_close(there.tensors()[name], value, rtol=1e-3, atol=2e-3)
@@ -183,11 +185,11 @@ def test_dropout_on_a_gpu_is_repeatable_and_leaves_the_global_generator_alone(
 ) -> None:
     start, data, how = model(forgetful), samples(), LocalTraining(batch_size=4)
     before = torch.get_rng_state()
-    first = train(start, data, how, UNDEFENDED, turn(start, gpu))
+    first = train(start, data, how, UNDEFENDED, context(start, gpu))
     torch.rand(3)
-    assert same(first.params, train(start, data, how, UNDEFENDED, turn(start, gpu)).params)
+    assert same(first.params, train(start, data, how, UNDEFENDED, context(start, gpu)).params)
     torch.set_rng_state(before)
-    train(start, data, how, UNDEFENDED, turn(start, gpu))
+    train(start, data, how, UNDEFENDED, context(start, gpu))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -200,24 +202,24 @@ class Recording(Defense):
     def _note(self, hook: str, *tensors: Tensor) -> None:
         self.places.setdefault(hook, set()).update(tensor.device.type for tensor in tensors)
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        self._note("select", data.features, data.labels, data.ids, turn.evaluate(data))
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        self._note("select", data.features, data.labels, data.ids, context.evaluate(data))
         return data.take(data.ids % 2 == 0)
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         self._note("batch", batch.x, batch.y, batch.ids)
         return batch
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         self._note("loss", outputs)
-        return super().loss(outputs, batch, turn)
+        return super().loss(outputs, batch, context)
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
-        found = super().gradient(objective, batch, turn)
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
+        found = super().gradient(objective, batch, context)
         self._note("gradient", *found.values())
         return found
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         self._note("after", *start.params.values(), *end.params.values())
 
     def state(self) -> Params:
@@ -226,7 +228,7 @@ class Recording(Defense):
 
 def test_hooks_of_defenses_are_given_tensors_on_the_device(gpu: torch.device, card: Card) -> None:
     defense, start = Recording(), model(dense)
-    train(start, samples(), LocalTraining(batch_size=3), defense, turn(start, gpu))
+    train(start, samples(), LocalTraining(batch_size=3), defense, context(start, gpu))
     during = {hook: {"cuda"} for hook in ("select", "batch", "loss", "gradient")}
     assert defense.places == during | {"after": {"cpu"}}
     assert card.ran["cpu"]["addmm"] == 0, "the hook's evaluation ran on the CPU"
@@ -315,7 +317,7 @@ def test_defense_states_are_kept_on_the_cpu(gpu: torch.device, tmp_path: Path) -
 
 def test_a_run_from_a_cpu_is_not_continued_on_a_gpu(gpu: torch.device, tmp_path: Path) -> None:
     list(federation(checkpoint=tmp_path / "c.safetensors"))
-    with pytest.raises(BadInput, match="another kind of device"):
+    with pytest.raises(BadInput, match="another type of device"):
         list(federation(device=gpu, checkpoint=tmp_path / "c.safetensors"))
 
 
@@ -345,7 +347,7 @@ def test_a_study_on_a_gpu_has_the_results_of_a_cpu_without_matrix_products_on_it
     assert len(there.findings) == len(here.findings)
     for one, other in zip(there.findings, here.findings, strict=True):
         assert one.value == pytest.approx(other.value, abs=1e-3)
-    with pytest.raises(BadInput, match="another kind of device"):
+    with pytest.raises(BadInput, match="another type of device"):
         run_study(study, tmp_path / "gpu")
     # What was measured on a GPU can be attacked without one.
     again = reattack(tmp_path / "gpu", ["fedmia-1"], tmp_path / "once more")

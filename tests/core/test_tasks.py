@@ -71,7 +71,7 @@ def test_padding_counts_in_no_tokens_loss() -> None:
         ("binary", FOUR, torch.tensor([0, 1, 2, 0]), "0 or 1.*'classification'"),
         ("binary", FOUR, torch.tensor([0, 1, torch.nan, 1]), "from 0 to 1, 1 of them infinite or"),
         ("multi-label", FOUR, torch.tensor([0, 1, 0, 0]), "a row of 0 and 1"),
-        ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*no finite numbers"),
+        ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*not finite numbers"),
         ("next-token", torch.tensor([[3, 0, 0], [1, 2, 0]]), FOUR[:2, 0], "1 of 2 sequences"),
         ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to predict"),
         ("next-token", torch.tensor([[3, -4], [4, 5]]), FOUR[:2, 0], "tokens lie from 0"),

@@ -8,7 +8,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, Samples
 from fedaudit.defenses.augment import Augmentation
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 OFF = Augmentation(
     padding=0, horizontal_flip=0.0, vertical_flip=0.0, rotation=0.0, brightness=0.0, contrast=0.0
@@ -26,7 +26,7 @@ def images(channels: int = 1, samples: int = 5, dtype: torch.dtype = torch.float
 
 
 def shown(defense: Augmentation, data: Samples, seed: int = 0) -> Batch:
-    at = turn(shape=tuple(data.features.shape[1:]), seed=seed)
+    at = context(shape=tuple(data.features.shape[1:]), seed=seed)
     assert defense.prepare(data, at) is data
     return defense.batch(Batch(data.features, data.labels, data.ids), at)
 
@@ -51,7 +51,7 @@ def test_augmentation_keeps_shape_dtype_range_labels_and_ids(
 
 
 def test_each_batch_is_augmented_independently() -> None:
-    data, defense, at = images(), Augmentation(), turn(shape=(1, 6, 8))
+    data, defense, at = images(), Augmentation(), context(shape=(1, 6, 8))
     defense.prepare(data, at)
     batch = Batch(data.features, data.labels, data.ids)
     assert not torch.equal(defense.batch(batch, at).x, defense.batch(batch, at).x)
@@ -151,7 +151,7 @@ def test_an_image_without_any_contrast_stays_finite() -> None:
 def test_neutral_augmentation_accepts_any_features() -> None:
     data = Samples(torch.zeros(2, 4), torch.arange(2), torch.arange(2))
     batch = Batch(data.features, data.labels, data.ids)
-    off, at = replace(OFF), turn()
+    off, at = replace(OFF), context()
     assert off.neutral
     assert off.prepare(data, at) is data
     assert off.batch(batch, at) is batch
@@ -160,7 +160,7 @@ def test_neutral_augmentation_accepts_any_features() -> None:
 
 def test_an_empty_batch_is_not_changed() -> None:
     data = images()
-    defense, at = Augmentation(), turn(shape=(1, 6, 8))
+    defense, at = Augmentation(), context(shape=(1, 6, 8))
     defense.prepare(data, at)
     nobody = data.take(slice(0, 0))
     empty = Batch(nobody.features, nobody.labels, nobody.ids)
@@ -172,7 +172,7 @@ def test_features_that_are_no_images_raise(shape: tuple[int, ...]) -> None:
     data = Samples(torch.zeros(2, *shape), torch.arange(2), torch.arange(2))
     spelled = "x".join(map(str, shape))
     with pytest.raises(BadInput, match=f"works on images .* got samples of shape {spelled};"):
-        Augmentation().prepare(data, turn())
+        Augmentation().prepare(data, context())
 
 
 def test_the_missing_extra_raises_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,17 +26,17 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import (
     UNDEFENDED,
     Chain,
+    ClientContext,
     Defense,
     Guarantee,
     Objective,
-    Turn,
-    Visit,
+    TrainingContext,
     Workload,
 )
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 
 def samples(client: int) -> Samples:
@@ -65,23 +65,23 @@ class Written(Defense):
     name: str
     calls: list[str]
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         self.calls.append(f"prepare {self.name}")
         return data
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
         self.calls.append(f"select {self.name}")
         return data
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         self.calls.append(f"batch {self.name}")
         return batch
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         self.calls.append(f"upload {self.name}")
         return upload
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         self.calls.append(f"after {self.name}")
 
 
@@ -89,14 +89,14 @@ class Written(Defense):
 class Doubled(Defense):
     """Its own loss and its own gradient."""
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        return 2 * super().loss(outputs, batch, turn)
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+        return 2 * super().loss(outputs, batch, context)
 
 
 @dataclass(frozen=True)
 class Reversed(Defense):
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
-        return {n: -v for n, v in super().gradient(objective, batch, turn).items()}
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
+        return {n: -v for n, v in super().gradient(objective, batch, context).items()}
 
 
 @dataclass
@@ -106,10 +106,10 @@ class Counting(Defense):
     step: float = 1.0
     seen: Tensor = field(default_factory=lambda: torch.zeros(()), compare=False)
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         return type(upload)({n: v + self.step * self.seen for n, v in upload.values.items()})
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         self.seen = self.seen + 1
 
     def state(self) -> Params:
@@ -129,7 +129,7 @@ class Plain(Defense):
 def test_each_hook_is_called_on_every_part_in_order() -> None:
     calls: list[str] = []
     chain = Chain((Written("a", calls), Written("b", calls)))
-    model, at = Model(FEDAVG.architecture, {}), turn()
+    model, at = Model(FEDAVG.architecture, {}), context()
     chain.prepare(DATA[0], at)
     chain.select(DATA[0], at)
     chain.batch(Batch(DATA[0].features, DATA[0].labels, DATA[0].ids), at)
@@ -142,15 +142,15 @@ def test_each_hook_is_called_on_every_part_in_order() -> None:
 def test_defenses_apply_in_the_given_order() -> None:
     given = Update({"w": torch.tensor([4.0, 1.0, 0.0])})
     clipped, sparse = ClientDP(clip=1.0, noise_multiplier=0.0), GradientSparsification(0.6)
-    one = Chain((sparse, clipped)).upload(given, turn()).values["w"]
-    other = Chain((clipped, sparse)).upload(given, turn()).values["w"]
+    one = Chain((sparse, clipped)).upload(given, context()).values["w"]
+    other = Chain((clipped, sparse)).upload(given, context()).values["w"]
     assert one.tolist() == pytest.approx([1.0, 0.0, 0.0])
     assert other.tolist() == pytest.approx([4 / 17**0.5, 0.0, 0.0])
 
 
 def test_two_noise_defenses_draw_independently() -> None:
     given = Update({"w": torch.zeros(10_000)})
-    sent = Chain((GradientNoise(3.0), GradientNoise(4.0))).upload(given, turn()).values["w"]
+    sent = Chain((GradientNoise(3.0), GradientNoise(4.0))).upload(given, context()).values["w"]
     assert float(sent.std()) == pytest.approx(5.0, rel=0.03)
 
 
@@ -276,7 +276,7 @@ def test_a_sample_level_guarantee_requires_unchanged_samples() -> None:
 
 
 def test_a_chain_keeps_the_intersection_of_allowed_classes() -> None:
-    here = Visit(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
+    here = ClientContext(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
     one = ClassGuided(members=(0, 1), m_max=4, m_min=4)
     alone = ClassGuided(members=(0, 2), m_max=4, m_min=4)
     assert bool(GradientNoise(0.1).dealt(here, classes=6).all())

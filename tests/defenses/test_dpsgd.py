@@ -13,10 +13,10 @@ from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
 from fedaudit.defenses.clip import ClientDP, client_epsilon
 from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows
-from fedaudit.fl.hooks import UNDEFENDED, Objective, Turn, Workload
+from fedaudit.fl.hooks import UNDEFENDED, Objective, TrainingContext, Workload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 INFINITE = float("inf")
 
@@ -31,7 +31,7 @@ def objective(module: nn.Module) -> Objective:
     return Objective(module, lambda outputs, b: cross_entropy(outputs, b.y).mean(), cross_entropy)
 
 
-def stepped(defense: DPSGD, data: Samples, batch_size: int, at: Turn) -> list[Params]:
+def stepped(defense: DPSGD, data: Samples, batch_size: int, at: TrainingContext) -> list[Params]:
     """The gradient of every step of an epoch, all at the model received."""
     goal = objective(at.received.module().train())
     return [
@@ -42,7 +42,7 @@ def stepped(defense: DPSGD, data: Samples, batch_size: int, at: Turn) -> list[Pa
 
 def test_a_step_draws_every_sample_independently() -> None:
     data, rate, sizes, times = samples(50), 0.2, [], torch.zeros(50)
-    defense, at = DPSGD(clip=1.0, noise_multiplier=0.0), turn()
+    defense, at = DPSGD(clip=1.0, noise_multiplier=0.0), context()
     for _ in range(400):
         for batch in defense.batches(data, 10, at):
             sizes.append(float(len(batch)))
@@ -61,14 +61,16 @@ def test_a_step_draws_every_sample_independently() -> None:
 
 @pytest.mark.parametrize(("count", "batch_size"), [(10, 3), (9, 3), (4, 9), (1, 1)])
 def test_an_epoch_has_as_many_steps_as_with_shuffled_batches(count: int, batch_size: int) -> None:
-    drawn = list(DPSGD(clip=1.0, noise_multiplier=0.0).batches(samples(count), batch_size, turn()))
+    drawn = list(
+        DPSGD(clip=1.0, noise_multiplier=0.0).batches(samples(count), batch_size, context())
+    )
     assert len(drawn) == ceil(count / batch_size)
     if batch_size >= count:
         assert [len(batch) for batch in drawn] == [count]
 
 
 def test_without_samples_no_training_step_is_taken() -> None:
-    data, at = samples(5), turn()
+    data, at = samples(5), context()
     nothing = data.take(torch.zeros(5, dtype=torch.bool))
     defense = DPSGD(clip=1.0, noise_multiplier=1.0)
     assert list(defense.batches(nothing, 2, at)) == []
@@ -78,7 +80,7 @@ def test_without_samples_no_training_step_is_taken() -> None:
 
 
 def test_without_noise_and_clip_a_step_is_that_of_sgd_on_the_same_batch() -> None:
-    data, at = samples(40), turn()
+    data, at = samples(40), context()
     defense = DPSGD(clip=1e9, noise_multiplier=0.0)
     goal = objective(at.received.module().train())
     for batch in defense.batches(data, 8, at):
@@ -91,7 +93,7 @@ def test_without_noise_and_clip_a_step_is_that_of_sgd_on_the_same_batch() -> Non
 def test_with_sampling_rate_one_training_equals_plain_training(
     optimizer: str, batch_size: int
 ) -> None:
-    data, at = samples(12), turn()
+    data, at = samples(12), context()
     how = LocalTraining(
         epochs=5,
         batch_size=batch_size,
@@ -101,13 +103,13 @@ def test_with_sampling_rate_one_training_equals_plain_training(
         optimizer=optimizer,  # type: ignore[arg-type]
     )
     ours = train(at.received, data, how, DPSGD(clip=1e9, noise_multiplier=0.0), at)
-    plain = train(at.received, data, how, UNDEFENDED, turn())
+    plain = train(at.received, data, how, UNDEFENDED, context())
     for name, value in plain.params.items():
         torch.testing.assert_close(ours.params[name], value)
 
 
 def test_sensitivity_of_a_step_is_clip_over_batch_size() -> None:
-    data, at = samples(20), turn()
+    data, at = samples(20), context()
     goal = objective(at.received.module().double().train())
     for clip in (0.01, 0.5):
         defense = DPSGD(clip=clip, noise_multiplier=0.0)
@@ -124,7 +126,7 @@ def test_sensitivity_of_a_step_is_clip_over_batch_size() -> None:
 @pytest.mark.parametrize("drawn", [0, 5])
 def test_noise_std_is_clip_times_multiplier_over_the_batch_size(drawn: int) -> None:
     wide = Architecture("wide", partial(nn.Linear, 200, 100))
-    at = turn(net=wide)
+    at = context(net=wide)
     defense = DPSGD(clip=0.5, noise_multiplier=3.0)
     quiet = DPSGD(clip=0.5, noise_multiplier=0.0)
     data = samples(20, (200,))
@@ -141,7 +143,7 @@ def test_noise_std_is_clip_times_multiplier_over_the_batch_size(drawn: int) -> N
 
 
 def test_the_gradient_of_an_empty_batch_is_noise_only() -> None:
-    data, at = samples(3), turn()
+    data, at = samples(3), context()
     tiny = next(batch for batch in DPSGD(1.0, 0.0).batches(data, 1, at) if len(batch) < 3)
     none = Batch(tiny.x[:0], tiny.y[:0], tiny.ids[:0])
     for noise in (0.0, 1.0):
@@ -152,19 +154,19 @@ def test_the_gradient_of_an_empty_batch_is_noise_only() -> None:
 
 
 def test_draws_depend_on_round_and_seed() -> None:
-    def epoch(at: Turn) -> torch.Tensor:
+    def epoch(at: TrainingContext) -> torch.Tensor:
         return torch.stack([flat(p) for p in stepped(DPSGD(1.0, 1.0), samples(9), 3, at)])
 
-    assert torch.equal(epoch(turn()), epoch(turn()))
-    for other in (turn(round=2), turn(seed=1)):
-        assert not torch.equal(epoch(turn()), epoch(other))
+    assert torch.equal(epoch(context()), epoch(context()))
+    for other in (context(round=2), context(seed=1)):
+        assert not torch.equal(epoch(context()), epoch(other))
 
 
 def test_a_network_with_group_norm_trains_and_one_with_batch_norm_is_refused() -> None:
     data, how = samples(6, (3, 8, 8)), LocalTraining(batch_size=3)
     for norm in ("group", "batch"):
         net = architecture("resnet18", shape=(3, 8, 8), classes=3, norm=norm, width=32)
-        at, defense = turn(net=net), DPSGD(clip=1.0, noise_multiplier=0.1)
+        at, defense = context(net=net), DPSGD(clip=1.0, noise_multiplier=0.1)
         if norm == "group":
             assert isinstance(train(at.received, data, how, defense, at), Model)
         else:
@@ -173,7 +175,7 @@ def test_a_network_with_group_norm_trains_and_one_with_batch_norm_is_refused() -
 
 
 def test_a_gradient_without_poisson_batches_raises() -> None:
-    at, data = turn(), samples(3)
+    at, data = context(), samples(3)
     batch = Batch(data.features, data.labels, data.ids)
     with pytest.raises(Unsupported, match="must draw the batches itself"):
         DPSGD(1.0, 1.0).gradient(objective(at.received.module()), batch, at)
@@ -215,9 +217,9 @@ def test_identical_copies_do_not_change_the_step() -> None:
         "conv", lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3))
     )
     data = samples(8, (1, 6, 6))
-    one = stepped(DPSGD(0.2, 0.0), data, 8, turn(net=net))
+    one = stepped(DPSGD(0.2, 0.0), data, 8, context(net=net))
     alike = DPSGD(0.2, 0.0, multiplicity=3, padding=0, horizontal_flip=0.0)
-    for left, right in zip(one, stepped(alike, data, 8, turn(net=net)), strict=True):
+    for left, right in zip(one, stepped(alike, data, 8, context(net=net)), strict=True):
         for name, value in left.items():
             torch.testing.assert_close(right[name], value, rtol=1e-4, atol=1e-6)
 
@@ -326,7 +328,7 @@ def test_a_batch_larger_than_the_data_has_sampling_rate_one() -> None:
 def test_augmented_copies_require_images_larger_than_the_padding(
     shape: tuple[int, ...],
 ) -> None:
-    defense, at = DPSGD(1.0, 1.0, multiplicity=2), turn()
+    defense, at = DPSGD(1.0, 1.0, multiplicity=2), context()
     batch = next(defense.batches(samples(9, shape), 9, at))
     with pytest.raises(BadInput, match="multiplicity = 1 or a smaller padding"):
         defense.batch(batch, at)

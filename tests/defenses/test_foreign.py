@@ -7,7 +7,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, scaled
 from fedaudit.defenses.foreign import Filter, imported_filter
 from fedaudit.observe.round import Update
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 RAW = {"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}
 
@@ -28,7 +28,7 @@ def spoilt(update: Params) -> Params:
 
 
 def sent(function: Callable[[Params], object], round: int = 1) -> Params:
-    return Filter(function).upload(Update(dict(RAW)), turn(round)).values
+    return Filter(function).upload(Update(dict(RAW)), context(round)).values
 
 
 def test_filtered_uploads_keep_order_and_dtype() -> None:
@@ -41,7 +41,7 @@ def test_filtered_uploads_keep_order_and_dtype() -> None:
 
 def test_in_place_filters_change_a_copy() -> None:
     given = {name: value.clone() for name, value in RAW.items()}
-    Filter(spoilt).upload(Update(given), turn())
+    Filter(spoilt).upload(Update(given), context())
     assert all(torch.equal(given[name], RAW[name]) for name in RAW)
 
 
@@ -54,7 +54,7 @@ def test_filters_draw_from_the_run_generator() -> None:
 
 
 def test_the_cosine_of_raw_and_filtered_update_is_recorded() -> None:
-    at = turn()
+    at = context()
     Filter(swapped).upload(Update(dict(RAW)), at)
     # (3, 0, 4) and (0, 0, 8): 32 over 5 times 8.
     assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8])
@@ -63,7 +63,7 @@ def test_the_cosine_of_raw_and_filtered_update_is_recorded() -> None:
 
 
 def test_a_zero_update_records_no_cosine() -> None:
-    at = turn()
+    at = context()
     Filter(lambda update: scaled(update, 0.0)).upload(Update(dict(RAW)), at)
     assert "filter_cosine" not in at.facts
 
@@ -92,7 +92,7 @@ def test_invalid_filter_outputs_raise(function: Callable[[Params], object], said
 
 def test_a_filter_is_imported_by_path() -> None:
     filter = imported_filter(path=f"{__name__}:swapped")
-    assert filter.upload(Update(dict(RAW)), turn()).values["b"].tolist() == [8.0]
+    assert filter.upload(Update(dict(RAW)), context()).values["b"].tolist() == [8.0]
 
 
 @pytest.mark.parametrize(

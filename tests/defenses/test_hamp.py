@@ -5,7 +5,7 @@ from torch import Tensor
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch
 from fedaudit.defenses.hamp import Hamp
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 
 def example(classes: int, samples: int = 6) -> tuple[Tensor, Batch]:
@@ -37,7 +37,7 @@ def test_loss_and_gradient_are_the_published_ones(
     classes: int, threshold: float, own: float, weight: float
 ) -> None:
     outputs, batch = example(classes)
-    ours = Hamp(threshold, weight).loss(outputs, batch, turn(classes=classes))
+    ours = Hamp(threshold, weight).loss(outputs, batch, context(classes=classes))
     slow = by_loops(outputs, batch, own, weight)
     torch.testing.assert_close(ours, slow, rtol=1e-6, atol=1e-8)
     one, other = (torch.autograd.grad(loss, outputs)[0] for loss in (ours, slow))
@@ -48,7 +48,7 @@ def test_without_the_division_all_of_the_loss_is_as_many_times_larger_as_there_a
     None
 ):
     outputs, batch = example(7)
-    at = turn(classes=7)
+    at = context(classes=7)
     published = Hamp(0.6, 0.01).loss(outputs, batch, at)
     undivided = Hamp(0.6, 0.01, divide_by_classes=False).loss(outputs, batch, at)
     torch.testing.assert_close(undivided, 7 * published)
@@ -56,7 +56,7 @@ def test_without_the_division_all_of_the_loss_is_as_many_times_larger_as_there_a
 
 def test_near_zero_settings_are_cross_entropy_up_to_the_division() -> None:
     outputs, batch = example(5)
-    at = turn(classes=5)
+    at = context(classes=5)
     plain = torch.nn.functional.cross_entropy(outputs, batch.y)
     torch.testing.assert_close(Hamp(0.0, 0.0).loss(outputs, batch, at), plain / 5)
     near = Hamp(0.0, 1e-12, divide_by_classes=False).loss(outputs, batch, at)

@@ -17,7 +17,7 @@ from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.soft_labels import class_count
-from fedaudit.fl.hooks import Chain, Plan, Visit
+from fedaudit.fl.hooks import Chain, ClientContext, Plan
 from fedaudit.models import architecture
 
 
@@ -93,8 +93,10 @@ def test_class_guided_partition_needs_a_classification_task() -> None:
 
 def test_a_single_logit_counts_as_two_classes() -> None:
     net = Architecture("one", partial(nn.Linear, 3, 1), (("classes", 1),), task=binary())
-    visit = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1)
-    assert class_count(visit.at(net.initial(0)), torch.zeros(2, 3)) == 2
+    client_context = ClientContext(
+        round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1
+    )
+    assert class_count(client_context.at(net.initial(0)), torch.zeros(2, 3)) == 2
 
 
 @pytest.mark.parametrize("name", ["mixup", "ldp-laplace"])

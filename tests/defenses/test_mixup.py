@@ -7,7 +7,7 @@ from torch.nn import functional
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch
 from fedaudit.defenses.mixup import MixUp, mix_rows
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 SHAPE = (9,)
 
@@ -19,7 +19,7 @@ def batch(samples: int = 6) -> Batch:
 
 
 def mixed(defense: MixUp, given: Batch, seed: int = 0) -> Batch:
-    return defense.batch(given, turn(shape=SHAPE, seed=seed))
+    return defense.batch(given, context(shape=SHAPE, seed=seed))
 
 
 def test_rows_are_blended_with_their_partners_as_worked_out_by_hand() -> None:
@@ -45,7 +45,7 @@ def test_inputs_and_labels_are_blended_with_the_same_partner_by_the_same_share(
 
 
 def test_each_batch_of_a_turn_draws_a_share_and_a_shuffling_of_its_own() -> None:
-    at, defense = turn(shape=SHAPE), MixUp(1.0)
+    at, defense = context(shape=SHAPE), MixUp(1.0)
     one, other = defense.batch(batch(), at), defense.batch(batch(), at)
     assert not torch.equal(one.x, other.x)
     assert torch.equal(one.x, mixed(MixUp(1.0), batch()).x)
@@ -54,7 +54,7 @@ def test_each_batch_of_a_turn_draws_a_share_and_a_shuffling_of_its_own() -> None
 
 def shares(defense: MixUp, draws: int = 1000) -> torch.Tensor:
     """The share of the sample itself in each draw that mixed a pair."""
-    at, pair = turn(shape=SHAPE), batch(2)
+    at, pair = context(shape=SHAPE), batch(2)
     own = torch.stack([defense.batch(pair, at).x[0, 0] for _ in range(draws)])
     return own[own < 1]
 

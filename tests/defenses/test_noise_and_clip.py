@@ -13,9 +13,9 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Params, flat, norm
 from fedaudit.defenses.clip import ClientDP, client_epsilon, clipped
 from fedaudit.defenses.noise import GradientNoise
-from fedaudit.fl.hooks import Turn
+from fedaudit.fl.hooks import TrainingContext
 from fedaudit.observe.round import Update
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 INFINITE = float("inf")
 
@@ -32,8 +32,10 @@ def update(params: Params | None = None) -> Update:
     return Update(params or values(), {"mean": torch.ones(2)}, choice=1)
 
 
-def added(defense: GradientNoise | ClientDP, given: Update, at: Turn | None = None) -> torch.Tensor:
-    sent = defense.upload(given, at or turn())
+def added(
+    defense: GradientNoise | ClientDP, given: Update, at: TrainingContext | None = None
+) -> torch.Tensor:
+    sent = defense.upload(given, at or context())
     return flat(sent.values) - flat(given.values)
 
 
@@ -60,7 +62,7 @@ def test_noise_is_the_same_for_the_same_turn_and_another_for_another(
     given = update()
     same = added(make(), given)
     assert torch.equal(added(make(), given), same)
-    for other in (turn(round=2), turn(client=1), turn(seed=1)):
+    for other in (context(round=2), context(client=1), context(seed=1)):
         assert not torch.equal(added(make(), given, other), same)
 
 
@@ -89,7 +91,7 @@ def test_the_whole_upload_is_clipped_and_not_each_layer() -> None:
 
 def test_client_level_noise_spreads_by_clip_times_multiplier() -> None:
     defense = ClientDP(clip=0.5, noise_multiplier=3.0)
-    sent = defense.upload(update(), turn())
+    sent = defense.upload(update(), context())
     noise = flat(sent.values) - flat(clipped(values(), 0.5))
     assert float(noise.std()) == pytest.approx(1.5, rel=0.02)
 

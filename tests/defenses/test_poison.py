@@ -11,11 +11,11 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples, flat
 from fedaudit.extensions.attacker import PoisonedUpload
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn
+from fedaudit.fl.hooks import UNDEFENDED, Defense, TrainingContext
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
 from fedaudit.observe.round import Sent
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 NET = architecture("mlp", shape=(4,), classes=3, hidden="")
 LR = 0.1
@@ -35,8 +35,8 @@ MODEL = NET.initial(0)
 def sent_by(
     defense: Defense, round: int, training: LocalTraining, data: Samples = OWN
 ) -> Mapping[str, Tensor]:
-    visit: Turn = turn(round, net=NET)
-    local = FedAvg(NET, training).local(Sent((MODEL,)), data, {}, defense, visit)
+    client_context: TrainingContext = context(round, net=NET)
+    local = FedAvg(NET, training).local(Sent((MODEL,)), data, {}, defense, client_context)
     return local.upload.values
 
 

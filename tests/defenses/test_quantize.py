@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.quantize import GradientQuantization, floored, stochastically_rounded
 from fedaudit.observe.round import Update
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 bits_of = st.integers(1, 10)
 
@@ -106,7 +106,7 @@ def test_each_tensor_is_rounded_between_its_own_extremes_and_buffers_stay() -> N
         {"w": torch.tensor([0.0, 1.0, 4.0]), "b": torch.tensor([10.0, 10.4, 11.0])},
         {"mean": torch.tensor([0.123])},
     )
-    sent = GradientQuantization(1, rounding="floor").upload(upload, turn())
+    sent = GradientQuantization(1, rounding="floor").upload(upload, context())
     assert isinstance(sent, Update)
     assert sent.values["w"].tolist() == [0.0, 0.0, 4.0]
     assert sent.values["b"].tolist() == [10.0, 10.0, 11.0]
@@ -116,7 +116,8 @@ def test_each_tensor_is_rounded_between_its_own_extremes_and_buffers_stay() -> N
 def test_rounding_is_drawn_anew_in_each_round() -> None:
     upload = Update({"w": some(200, 0)})
     first, again, later = (
-        GradientQuantization(1).upload(upload, at).values["w"] for at in (turn(1), turn(1), turn(2))
+        GradientQuantization(1).upload(upload, at).values["w"]
+        for at in (context(1), context(1), context(2))
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, later)

@@ -8,7 +8,7 @@ from torch.nn import functional
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch
 from fedaudit.defenses.relaxloss import RelaxLoss
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 TOWARDS_TARGET, IN_TURN = 1, 2
 """A round of each kind."""
@@ -24,7 +24,7 @@ def example(scale: float = 1.0) -> tuple[Tensor, Batch]:
 
 
 def step(defense: RelaxLoss, round: int, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    loss = defense.loss(outputs, batch, turn(classes=5, round=round))
+    loss = defense.loss(outputs, batch, context(classes=5, round=round))
     return loss.detach(), torch.autograd.grad(loss, outputs)[0]
 
 
@@ -83,9 +83,9 @@ def test_one_misclassified_sample_gives_the_loss_worked_out_by_hand() -> None:
     outputs = torch.log(torch.tensor([[0.25, 0.5, 0.25]]))
     batch = Batch(torch.zeros(1, 4), torch.tensor([0]), torch.arange(1))
     soft = 0.25 * log(4) + 0.375 * log(2) + 0.375 * log(4)
-    loss = RelaxLoss(9.0).loss(outputs, batch, turn(round=IN_TURN))
+    loss = RelaxLoss(9.0).loss(outputs, batch, context(round=IN_TURN))
     assert float(loss) == pytest.approx(soft - log(4))
-    loss = RelaxLoss(9.0, form="tables").loss(outputs, batch, turn(round=IN_TURN))
+    loss = RelaxLoss(9.0, form="tables").loss(outputs, batch, context(round=IN_TURN))
     assert float(loss) == pytest.approx(soft)
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from fedaudit.core.values import Samples
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.fl.hooks import UNDEFENDED
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 
 def samples(count: int) -> Samples:
@@ -21,7 +21,7 @@ def epoch(
     defense: DataSampling, count: int, batch_size: int, *, epochs: int = 1
 ) -> list[list[int]]:
     """The ids of each batch of the last of some epochs."""
-    at = turn()
+    at = context()
     chosen = defense.select(samples(count), at)
     for _ in range(epochs):
         batches = [batch.ids.tolist() for batch in defense.batches(chosen, batch_size, at)]
@@ -60,7 +60,7 @@ def test_an_epoch_has_its_own_share_and_a_round_one_for_all_its_epochs() -> None
 
 
 def test_everything_comes_in_time() -> None:
-    at, seen = turn(), set()
+    at, seen = context(), set()
     for _ in range(30):
         for batch in DataSampling(0.3).batches(samples(20), 4, at):
             seen |= set(batch.ids.tolist())
@@ -69,7 +69,7 @@ def test_everything_comes_in_time() -> None:
 
 @pytest.mark.parametrize("every", ["epoch", "round"])
 def test_a_share_of_1_draws_the_undefended_batches(every: str) -> None:
-    plain = [batch.ids.tolist() for batch in UNDEFENDED.batches(samples(9), 4, turn())]
+    plain = [batch.ids.tolist() for batch in UNDEFENDED.batches(samples(9), 4, context())]
     assert epoch(DataSampling(1.0, every=every), 9, 4) == plain  # type: ignore[arg-type]
 
 

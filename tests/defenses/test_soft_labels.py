@@ -22,7 +22,7 @@ from fedaudit.defenses.soft_labels import (
     true_probability,
 )
 from fedaudit.fl.hooks import Defense
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_labels_that_were_mixed_before_are_refused_where_classes_are_needed(name
     batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
     said = f"{name!r} needs the class of each sample.*leave out the defense that mixes labels"
     with pytest.raises(Unsupported, match=said):
-        ASKING[name].loss(torch.zeros(2, 3), batch, turn())
+        ASKING[name].loss(torch.zeros(2, 3), batch, context())
 
 
 @given(
@@ -135,7 +135,7 @@ def test_losses_and_gradients_are_finite_for_any_outputs(
     outputs = (scale * torch.randn(6, 5, generator=rng)).requires_grad_()
     labels = torch.randint(5, (6,), generator=rng)
     batch = Batch(torch.zeros(6, 4), labels, torch.arange(6))
-    loss = defense.loss(outputs, batch, turn(round, classes=5))
+    loss = defense.loss(outputs, batch, context(round, classes=5))
     (gradient,) = torch.autograd.grad(loss, outputs)
     assert bool(loss.isfinite())
     assert bool(gradient.isfinite().all())

@@ -10,7 +10,7 @@ from fedaudit.defenses.sparsify import (
     sparse_per_tensor,
 )
 from fedaudit.observe.round import Update
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 entries = st.lists(st.integers(-4, 4), min_size=2, max_size=40)
 ratios = st.floats(0, 1)
@@ -77,8 +77,8 @@ def test_the_published_way_sends_zeros_at_ratio_1_where_the_published_code_fails
 def test_the_scope_decides_and_buffers_stay() -> None:
     large = torch.arange(1, 1011, dtype=torch.float32)
     upload = Update({"large": large, "tiny": torch.tensor([0.1])}, {"mean": torch.ones(1)})
-    everywhere = GradientSparsification(0.5).upload(upload, turn())
-    alone = GradientSparsification(0.5, scope="per-tensor").upload(upload, turn())
+    everywhere = GradientSparsification(0.5).upload(upload, context())
+    alone = GradientSparsification(0.5, scope="per-tensor").upload(upload, context())
     assert float(everywhere.values["tiny"]) == 0.0
     assert float(alone.values["tiny"]) == pytest.approx(0.1)
     assert isinstance(everywhere, Update)

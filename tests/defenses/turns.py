@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from functools import cache
 
 from fedaudit.core.values import Architecture, ClientId, Model
-from fedaudit.fl.hooks import Turn, Visit
+from fedaudit.fl.hooks import ClientContext, TrainingContext
 from fedaudit.models import architecture
 
 
-def turn(
+def context(
     round: int = 1,
     client: int = 0,
     seed: int = 0,
@@ -17,13 +17,13 @@ def turn(
     net: Architecture | None = None,
     shape: tuple[int, ...] = (4,),
     classes: int = 3,
-) -> Turn:
+) -> TrainingContext:
     """With shares of the average as given; of a model as given, or a dense one of a few classes."""
     shares = {client: 1.0} if weights is None else weights
-    visit = Visit(
+    client_context = ClientContext(
         round=round, rounds=10, client=client, cohort=tuple(shares), weights=shares, seed=seed
     )
-    return visit.at(net.initial(0) if net else _dense(shape, classes))
+    return client_context.at(net.initial(0) if net else _dense(shape, classes))
 
 
 @cache

@@ -221,8 +221,8 @@ class Given(NamedTuple):
 
 
 def killed_in_round_2(given: Given, item: object) -> object:
-    visit = getattr(item, "visit", None)
-    at = (visit.round, visit.client) if visit else (item.round.index, item.number)  # type: ignore[attr-defined]
+    context = getattr(item, "client_context", None)
+    at = (context.round, context.client) if context else (item.round.index, item.number)  # type: ignore[attr-defined]
     marker = given.folder / given.work.__name__
     if at == (2, 1) and not marker.exists():
         marker.touch()

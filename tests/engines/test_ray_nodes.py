@@ -38,8 +38,8 @@ def killing_its_machine_in_round_2(given: Given, item: object) -> object:
     """The work; in round 2 no result comes before the second machine is gone."""
     import ray
 
-    visit = getattr(item, "visit", None)
-    if visit is not None and visit.round == 2:
+    client_context = getattr(item, "client_context", None)
+    if client_context is not None and client_context.round == 2:
         if ray.get_runtime_context().get_node_id() != given.head:
             given.marker.touch()
             # Ray's process for the machine, which is every worker's parent, and this worker.

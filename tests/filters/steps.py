@@ -12,7 +12,7 @@ from fedaudit.core.values import Batch, Params, Samples
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.fl.hooks import Objective
 from fedaudit.models import architecture
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 
 CLIP, SIGMA, EXPECTED = 1.0, 0.8, 8
 Step = Callable[[Tensor, Tensor], Params]
@@ -33,7 +33,7 @@ class Own:
 
     def __call__(self, x: Tensor, y: Tensor) -> Params:
         self.round += 1
-        at = turn(self.round, seed=int(torch.randint(2**62, ())), net=self.net)
+        at = context(self.round, seed=int(torch.randint(2**62, ())), net=self.net)
         everything = Samples(*batch(), ids=torch.arange(EXPECTED))
         # It learns how many samples it draws on average.
         next(iter(self.defense.batches(everything, EXPECTED, at)))

@@ -141,7 +141,7 @@ def test_faulty_steps_fail(step: steps.Step, found: str) -> None:
 def test_unclipped_arrays_are_listed() -> None:
     audit = checked(cases.one_layer_unclipped)
     (check,) = (check for check in audit.checks if check.name == MOVE)
-    assert "that is large in 'first.bias' or 'second.bias' alone moves" in check.why
+    assert "that is large in 'first.bias' or 'second.bias' alone changes" in check.why
     assert names(audit, Result.FAILED) == {MOVE}
 
 

@@ -17,7 +17,7 @@ from fedaudit.defenses.hamp import Hamp
 from fedaudit.fl.algorithms.fedavg import FedAdam, FedAvg, FedEmbedding, FedProx
 from fedaudit.fl.algorithms.fedmd import Distillation, FedMD, Students, distilled
 from fedaudit.fl.algorithms.fedsgd import FedSGD
-from fedaudit.fl.hooks import UNDEFENDED, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Logits, Round, Sent, Update
@@ -255,9 +255,11 @@ def test_fedmd_clients_train_on_mean_outputs_instead_of_labels() -> None:
     )
     said = torch.randn(12, CLASSES, generator=seeded(1, "said")) * 3
     memory = tiny(40).initial(2).tensors()
-    visit = Visit(round=2, rounds=3, client=0, cohort=(0,), weights={0: 1.0}, seed=3)
+    client_context = ClientContext(
+        round=2, rounds=3, client=0, cohort=(0,), weights={0: 1.0}, seed=3
+    )
     sent = Sent(extra={"outputs": said})
-    upload, kept = learning.local(sent, DATA[0], memory, UNDEFENDED, visit)
+    upload, kept = learning.local(sent, DATA[0], memory, UNDEFENDED, client_context)
     # It sends what the net says that it keeps.
     outputs = Model.from_tensors(tiny(40), kept).module()(FEDMD.public.features)
     torch.testing.assert_close(upload.values["outputs"], outputs.detach())

@@ -25,7 +25,7 @@ from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.relaxloss import RelaxLoss
-from fedaudit.fl.hooks import UNDEFENDED, Chain, Defense, Objective, Turn, Visit
+from fedaudit.fl.hooks import UNDEFENDED, Chain, ClientContext, Defense, Objective, TrainingContext
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 
@@ -64,21 +64,21 @@ IMAGES = Samples(
 class Soft(Defense):
     """Shows class probabilities instead of classes."""
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         return Batch(batch.x, 0.9 * torch.eye(CLASSES)[batch.y].to(batch.x) + 0.025, batch.ids)
 
 
 class Margin(Defense):
     """Another loss altogether."""
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         return functional.multi_margin_loss(outputs, batch.y) + outputs.square().mean()
 
 
 class InPlace(Defense):
     """Changes the outputs that it is given, as a loss of a network's outputs may."""
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         return functional.cross_entropy(outputs.div_(2.0), batch.y)
 
 
@@ -88,40 +88,40 @@ class Penalised(Defense):
     def __init__(self) -> None:
         self.module: nn.Module | None = None
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        self.module = loaded(turn.received, "training")  # the very one that is being trained
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        self.module = loaded(context.received, "training")  # the very one that is being trained
         return data
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         assert self.module is not None
         again: Tensor = self.module(batch.x + 0.1)
         penalty = next(self.module.parameters()).square().sum()
-        return super().loss(outputs, batch, turn) + (again - outputs).square().mean() + penalty
+        return super().loss(outputs, batch, context) + (again - outputs).square().mean() + penalty
 
 
 class Smooth(Defense):
     """Holds down how fast outputs change with features, through a graph of its own."""
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         return Batch(batch.x.clone().requires_grad_(), batch.y, batch.ids)
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         (by_features,) = torch.autograd.grad(outputs.sum(), batch.x, create_graph=True)
-        return super().loss(outputs, batch, turn) + by_features.square().sum()
+        return super().loss(outputs, batch, context) + by_features.square().sum()
 
 
 class Nothing(Defense):
     """Minimises what does not depend on the outputs."""
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         return (outputs * 0).sum()
 
 
 class ThroughAutograd(Defense):
     """Does nothing, but in a hook, so that training is autograd's."""
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
-        return super().gradient(objective, batch, turn)
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
+        return super().gradient(objective, batch, context)
 
 
 BACK = Compensation(members=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
@@ -150,8 +150,10 @@ def learned(
     round: int = 2,
 ) -> Model:
     start = network.initial(0)
-    visit = Visit(round=round, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0)
-    return train(start, data, how, Chain(parts or (UNDEFENDED,)), visit.at(start))
+    client_context = ClientContext(
+        round=round, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0
+    )
+    return train(start, data, how, Chain(parts or (UNDEFENDED,)), client_context.at(start))
 
 
 def apart(one: Model, other: Model, network: Architecture) -> float:
@@ -226,9 +228,9 @@ class Counting(Defense):
     def __init__(self) -> None:
         self.asked: list[tuple[int, bool]] = []
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         self.asked.append((len(batch), outputs.grad_fn is not None and outputs.requires_grad))
-        return super().loss(outputs, batch, turn)
+        return super().loss(outputs, batch, context)
 
 
 @every_network
@@ -247,15 +249,15 @@ def test_the_usual_loss_in_a_hook_trains_as_without_one(network: Architecture) -
 class Flipped(Hamp):
     """Replaces a loss and says nothing of its slope."""
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-        return -super().loss(outputs, batch, turn)
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+        return -super().loss(outputs, batch, context)
 
 
 class Sloped(Flipped):
     """Says it."""
 
-    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
-        slope = super().slope(outputs, batch, turn)
+    def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
+        slope = super().slope(outputs, batch, context)
         return None if slope is None else -slope
 
 
@@ -278,14 +280,16 @@ def test_a_slope_that_belongs_to_a_replaced_loss_is_not_asked_for() -> None:
 )
 def test_slopes_that_are_written_out_are_autograds(defense: Defense) -> None:
     start = NETWORKS["dense"].initial(0)
-    turn = Visit(round=2, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(start)
-    defense.select(IMAGES, turn)
+    context = ClientContext(round=2, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(
+        start
+    )
+    defense.select(IMAGES, context)
     batch = Batch(IMAGES.features, IMAGES.labels, IMAGES.ids)
     for size in (0.0, 1.0, 30.0):
         outputs = size * torch.randn(COUNT, CLASSES, generator=seeded(1, "outputs")).double()
         leaf = outputs.clone().requires_grad_()
-        (expected,) = torch.autograd.grad(defense.loss(leaf, batch, turn), leaf)
-        found = defense.slope(outputs, batch, turn)
+        (expected,) = torch.autograd.grad(defense.loss(leaf, batch, context), leaf)
+        found = defense.slope(outputs, batch, context)
         assert found is not None
         torch.testing.assert_close(found, COUNT * expected, rtol=1e-9, atol=1e-12)
 

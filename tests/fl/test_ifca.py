@@ -19,7 +19,7 @@ from fedaudit.fl.algorithms.base import Cluster
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca, losses
 from fedaudit.fl.algorithms.ifca_mir import GUESS, IfcaMir, IfcaMirOfClients, Preference, shortage
-from fedaudit.fl.hooks import Chain, Visit
+from fedaudit.fl.hooks import Chain, ClientContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update
@@ -129,12 +129,14 @@ def test_exploring_clients_choose_at_random() -> None:
     first, second = simulate(Ifca(TINY, HOW, 2, explore=1), many, rounds=2, seed=5)
     assert 15 <= choices(first).count("model-0") <= 45
     for client, data in many.items():
-        found = losses(second.sent[client], data, visit(client))
+        found = losses(second.sent[client], data, client_context(client))
         assert second.chosen[client] == f"model-{int(found.argmin())}"
 
 
-def visit(client: int) -> Visit:
-    return Visit(round=1, rounds=1, client=client, cohort=(client,), weights={client: 1.0}, seed=1)
+def client_context(client: int) -> ClientContext:
+    return ClientContext(
+        round=1, rounds=1, client=client, cohort=(client,), weights={client: 1.0}, seed=1
+    )
 
 
 def test_risk_averse_clients_leave_the_risky_model() -> None:
@@ -226,7 +228,7 @@ def test_thresholds_are_uniform_and_fixed_per_client() -> None:
 
 def test_mean_losses_use_all_client_data() -> None:
     models = tuple(TINY.initial(seed) for seed in (1, 2))
-    found = losses(Sent(models), TWO_KINDS[0], visit(0))
+    found = losses(Sent(models), TWO_KINDS[0], client_context(0))
     for model, loss in zip(models, found, strict=True):
         outputs = model.module()(TWO_KINDS[0].features).detach()
         expected = nn.functional.cross_entropy(outputs, TWO_KINDS[0].labels)
@@ -313,7 +315,7 @@ def test_client_losses_exclude_held_out_samples() -> None:
             data.ids,
         )
         as_it_is, with_odd_ones = (
-            algorithm.choose(sent, given, {}, visit(client)) for given in (data, odd)
+            algorithm.choose(sent, given, {}, client_context(client)) for given in (data, odd)
         )
         assert with_odd_ones == as_it_is
 

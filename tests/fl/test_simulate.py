@@ -14,7 +14,7 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples,
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Defense, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Upload
@@ -81,17 +81,17 @@ def test_rounds_are_generated_lazily() -> None:
 class Noting(Defense):
     """Notes what it is told."""
 
-    prepared: ClassVar[list[Visit]] = []
-    turns: ClassVar[list[Turn]] = []
+    prepared: ClassVar[list[ClientContext]] = []
+    turns: ClassVar[list[TrainingContext]] = []
     seen: int = field(default=0)
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
-        self.prepared.append(visit)
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        self.prepared.append(client_context)
         return replace(data, features=data.features + 1)
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
-        self.turns.append(turn)
-        assert torch.equal(data.features, DATA[turn.client].features + 1), "prepared once"
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        self.turns.append(context)
+        assert torch.equal(data.features, DATA[context.client].features + 1), "prepared once"
         return data
 
 
@@ -101,10 +101,15 @@ def test_a_defense_is_prepared_once_and_called_in_each_round() -> None:
     rounds = list(simulate(FEDAVG, DATA, rounds=2, seed=9, defenses={3: Noting()}))
     (prepared,) = Noting.prepared
     assert (prepared.round, prepared.client, prepared.cohort) == (0, 3, tuple(DATA))
-    for turn, round in zip(Noting.turns, rounds, strict=True):
-        assert (turn.round, turn.rounds, turn.client, turn.seed) == (round.index, 2, 3, 9)
-        assert (turn.cohort, turn.weights) == (round.asked, round.weights)
-        assert torch.equal(flat(turn.received.params), flat(round.sent[3].model.params))
+    for context, round in zip(Noting.turns, rounds, strict=True):
+        assert (context.round, context.rounds, context.client, context.seed) == (
+            round.index,
+            2,
+            3,
+            9,
+        )
+        assert (context.cohort, context.weights) == (round.asked, round.weights)
+        assert torch.equal(flat(context.received.params), flat(round.sent[3].model.params))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +163,7 @@ class Scaled(Defense):
     factor: object = field(default=abs)
     levels: list[float] = field(default_factory=lambda: [0.5])
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         return upload
 
 
@@ -282,7 +287,7 @@ class Learning(Defense):
     level: torch.Tensor = field(default_factory=lambda: torch.zeros(2))
     seen: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         self.level, self.seen = self.level + 1, torch.cat([self.seen, torch.ones(1)])
 
     def state(self) -> Params:

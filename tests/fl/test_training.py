@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
-from fedaudit.fl.hooks import Defense, Objective, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, Defense, Objective, TrainingContext
 from fedaudit.fl.training.local import SCHEDULES, LocalTraining, train
 from fedaudit.observe.round import Update
 
@@ -30,19 +30,21 @@ DATA = Samples(
 )
 
 
-def visit(round: int = 1, client: int = 0, seed: int = 0) -> Visit:
-    return Visit(round=round, rounds=10, client=client, cohort=(0,), weights={0: 1.0}, seed=seed)
+def client_context(round: int = 1, client: int = 0, seed: int = 0) -> ClientContext:
+    return ClientContext(
+        round=round, rounds=10, client=client, cohort=(0,), weights={0: 1.0}, seed=seed
+    )
 
 
 def trained(
     architecture: Architecture = DENSE,
     how: LocalTraining | None = None,
     defense: Defense | None = None,
-    at: Visit | None = None,
+    at: ClientContext | None = None,
 ) -> Model:
     start = architecture.initial(0)
     how = how or LocalTraining(batch_size=4)
-    return train(start, DATA, how, defense or Defense(), (at or visit()).at(start))
+    return train(start, DATA, how, defense or Defense(), (at or client_context()).at(start))
 
 
 def test_the_constant_schedule_keeps_the_learning_rate() -> None:
@@ -66,7 +68,9 @@ def test_the_exponential_schedule_decays_by_one_per_cent() -> None:
 def test_training_steps_use_the_learning_rate_of_the_round(schedule: str) -> None:
     how = LocalTraining(batch_size=10, lr=0.2, schedule=schedule)  # type: ignore[arg-type]
     first = flat(trained(how=how).params) - flat(DENSE.initial(0).params)
-    later = flat(trained(how=how, at=visit(round=4)).params) - flat(DENSE.initial(0).params)
+    later = flat(trained(how=how, at=client_context(round=4)).params) - flat(
+        DENSE.initial(0).params
+    )
     torch.testing.assert_close(later, first * how.rate(4, 10) / how.rate(1, 10))
 
 
@@ -105,7 +109,7 @@ def test_diverging_training_raises_with_client_and_round(optimizer: str) -> None
 def test_dropout_depends_on_seed_round_and_client() -> None:
     same = flat(trained(DROPPING).params)
     assert torch.equal(flat(trained(DROPPING).params), same)
-    for other in (visit(seed=1), visit(client=1), visit(round=2)):
+    for other in (client_context(seed=1), client_context(client=1), client_context(round=2)):
         assert not torch.equal(flat(trained(DROPPING, at=other).params), same)
 
 
@@ -113,9 +117,9 @@ def test_training_twice_in_a_round_draws_new_dropout_masks() -> None:
     """As clients of federated distillation do."""
     start = DROPPING.initial(0)
     whole = LocalTraining(batch_size=10)
-    turn = visit().at(start)
-    one = train(start, DATA, whole, Defense(), turn)
-    other = train(start, DATA, whole, Defense(), turn)
+    context = client_context().at(start)
+    one = train(start, DATA, whole, Defense(), context)
+    other = train(start, DATA, whole, Defense(), context)
     assert not torch.allclose(flat(one.params), flat(other.params))
 
 
@@ -131,7 +135,7 @@ def test_training_does_not_use_the_global_generator(architecture: Architecture) 
 
 def test_training_does_not_modify_the_start_model_or_data() -> None:
     start, features = DENSE.initial(0), DATA.features.clone()
-    train(start, DATA, LocalTraining(), Defense(), visit().at(start))
+    train(start, DATA, LocalTraining(), Defense(), client_context().at(start))
     assert torch.equal(flat(start.params), flat(DENSE.initial(0).params))
     assert torch.equal(DATA.features, features)
 
@@ -142,27 +146,27 @@ class Telling(Defense):
     def __init__(self) -> None:
         self.called: list[str] = []
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
         self.called.append("select")
-        return super().select(data, turn)
+        return super().select(data, context)
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         self.called.append("batches")
-        yield from super().batches(data, batch_size, turn)
+        yield from super().batches(data, batch_size, context)
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         self.called.append("batch")
-        return super().batch(batch, turn)
+        return super().batch(batch, context)
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         self.called.append("loss")
-        return super().loss(outputs, batch, turn)
+        return super().loss(outputs, batch, context)
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         self.called.append("gradient")
-        return super().gradient(objective, batch, turn)
+        return super().gradient(objective, batch, context)
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         self.called.append("after")
 
 
@@ -177,7 +181,7 @@ def test_hooks_are_called_in_the_order_of_a_round() -> None:
 class Soft(Defense):
     """Shows class probabilities instead of classes."""
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         return Batch(batch.x, torch.eye(3)[batch.y], batch.ids)
 
 
@@ -190,8 +194,8 @@ def test_one_hot_soft_labels_equal_hard_labels() -> None:
 class Sparse(Defense):
     """Draws nobody in every second step, as Poisson sampling may."""
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
-        for batch in super().batches(data, batch_size, turn):
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
+        for batch in super().batches(data, batch_size, context):
             yield batch
             yield Batch(batch.x[:0], batch.y[:0], batch.ids[:0])
 
@@ -201,8 +205,8 @@ def test_empty_batches_do_not_change_the_model() -> None:
 
 
 def test_each_epoch_contains_every_sample_once() -> None:
-    turn = visit().at(DENSE.initial(0))
-    batches = list(Defense().batches(DATA, 4, turn))
+    context = client_context().at(DENSE.initial(0))
+    batches = list(Defense().batches(DATA, 4, context))
     assert [len(batch) for batch in batches] == [4, 4, 2]
     ids = torch.cat([batch.ids for batch in batches])
     assert sorted(ids.tolist()) == list(range(10))
@@ -210,19 +214,19 @@ def test_each_epoch_contains_every_sample_once() -> None:
     for batch in batches:
         assert torch.equal(batch.x, DATA.features[batch.ids])
         assert torch.equal(batch.y, DATA.labels[batch.ids])
-    again = torch.cat([batch.ids for batch in Defense().batches(DATA, 4, turn)])
+    again = torch.cat([batch.ids for batch in Defense().batches(DATA, 4, context)])
     assert not torch.equal(again, ids), "the next epoch has another order"
 
 
 def test_hooks_evaluate_losses_in_evaluation_mode() -> None:
     model = DROPPING.initial(0)
     expected = DROPPING.loss(model.module()(DATA.features), DATA.labels)
-    torch.testing.assert_close(visit().at(model).evaluate(DATA), expected.detach())
+    torch.testing.assert_close(client_context().at(model).evaluate(DATA), expected.detach())
 
 
 def test_the_default_upload_hook_returns_the_update() -> None:
     update = Update({"w": torch.ones(2)})
-    assert Defense().upload(update, visit().at(DENSE.initial(0))) is update
+    assert Defense().upload(update, client_context().at(DENSE.initial(0))) is update
 
 
 @pytest.mark.parametrize(

@@ -383,16 +383,22 @@ MEASURED: dict[str, Case] = {
 }
 REFUSED: dict[str, tuple[Case, str]] = {
     "a tuple": (Case(InTuple, VECTOR), "returns a tuple, and fedaudit reads a tensor, .*subclass"),
-    "a sigmoid": (Case(OneProbability, VECTOR, classes=2), "probabilities; .* the sigmoid out"),
-    "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* leaves the softmax out"),
+    "a sigmoid": (Case(OneProbability, VECTOR, classes=2), "probabilities; .* omits the sigmoid"),
+    "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* omits the softmax"),
     "one logit of more classes": (
         Case(OneLogit, VECTOR),
         "1 logits per sample, and labels go up",
     ),
     "a size of batches": (Case(HardBatch, VECTOR), "cannot be run on 3 samples"),
-    "what mixes samples": (Case(Mixing, VECTOR), "other outputs in another batch"),
-    "what is random": (Case(Random, VECTOR), "other outputs when it is run again"),
-    "what counts": (Case(Counting, VECTOR), "other outputs when it is run again"),
+    "what mixes samples": (Case(Mixing, VECTOR), "different outputs in different batches"),
+    "what is random": (
+        Case(Random, VECTOR),
+        "different outputs for the same samples in a second run",
+    ),
+    "what counts": (
+        Case(Counting, VECTOR),
+        "different outputs for the same samples in a second run",
+    ),
     "what has no gradient": (Case(Detached, VECTOR), "no gradient with respect to its parameters"),
     "what reads dictionaries": (
         Case(ByMask, VECTOR),

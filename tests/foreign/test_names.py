@@ -98,13 +98,13 @@ def test_names_and_numbers_of_clients_are_not_confused(tmp_path: Path) -> None:
     audit = fedaudit.fair_split(named, audited=10).audit
     with (
         fedaudit.record(tmp_path / "named", net, audit, attacks=FEW, strict=True) as recorder,
-        pytest.raises(BadInput, match=r"client '0' is given by its number, .* by their name"),
+        pytest.raises(BadInput, match=r"client '0' is identified by its number, .* by their name"),
     ):
         recorder.round(1, sent=BASE, uploads={0: BASE, 1: BASE})
     audit = fedaudit.fair_split(numbered, audited=10).audit
     with (
         fedaudit.record(tmp_path / "numbered", net, audit, attacks=FEW, strict=True) as recorder,
-        pytest.raises(BadInput, match=r"client 'd' is given by its name, .* by their number"),
+        pytest.raises(BadInput, match=r"client 'd' is identified by its name, .* by their number"),
     ):
         recorder.round(1, sent=BASE, uploads={"d": BASE})
 

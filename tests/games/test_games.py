@@ -204,7 +204,10 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"mechanism.name": "bitwise-rr", "mechanism.options.epsilon": 0.0}, "epsilon"),
         ({"mechanism.name": "bitwise-rr"}, "needs epsilon"),
         ({"records.features": "nothing"}, "no extractor named 'nothing'.*efficientnet-lite0"),
-        ({"records.features": "tests.games.test_games:no_rows"}, "one row of features a sample"),
+        (
+            {"records.features": "tests.games.test_games:no_rows"},
+            "one row of features for each",
+        ),
         ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
         ({"records.features": "no.such:thing"}, "cannot import"),
         ({"records.clients": 10**6}, "training records, which are not enough"),

@@ -263,7 +263,7 @@ def test_a_study_combines_points_in_rounds_and_by_sign(tmp_path: Path) -> None:
         ({"rounds.defense": "cofedmid"}, "is for a coalition"),
         ({"rounds.others": "kind"}, "honest"),
         ({"rounds.averaged": 0}, "averaged"),
-        ({"mechanism.name": "bitwise-rr"}, "rounds.play to"),
+        ({"mechanism.name": "bitwise-rr"}, "set rounds.play"),
         ({"rounds.play": "signs"}, "no other setting of rounds"),
         ({"game.games": 1, "game.targets": 1}, "games of both kinds"),
     ],

@@ -158,7 +158,7 @@ def test_the_reported_sample_size_decides_a_tpr() -> None:
     more = needed_by(only(verdict(found(tpr(20)), text)))
     assert more.then is Outcome.PASS
     # Its threshold rests on the non-members, so that they are asked for as well.
-    assert more.what == "samples (of the smaller side; the other in proportion)"
+    assert more.what == "samples (of the smaller group, and of the other in proportion)"
     # Order statistics are whole non-members: limits shrink in steps as a sample grows.
     many = 500 + more.count
     for size, then in ((1.2 * many, Outcome.PASS), (0.8 * many, Outcome.INCONCLUSIVE)):

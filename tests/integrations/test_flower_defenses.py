@@ -21,7 +21,7 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sparsify import GradientSparsification
-from fedaudit.fl.hooks import Chain, Defense, Turn
+from fedaudit.fl.hooks import Chain, Defense, TrainingContext
 from fedaudit.integrations.flower import defense_mod, identity_mod
 from fedaudit.observe.round import Update, Upload
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
@@ -172,10 +172,10 @@ class Counting(Defense):
     def __init__(self) -> None:
         self.rounds = torch.zeros(1)
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         assert isinstance(upload, Update)
         self.rounds = self.rounds + 1
-        assert turn.round == int(self.rounds)
+        assert context.round == int(self.rounds)
         return upload
 
     def state(self) -> Params:

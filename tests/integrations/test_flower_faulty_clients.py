@@ -224,9 +224,9 @@ def identified(value: object) -> Spoils:
 
 UNKNOWN = {
     "no partition-id": (unidentified, "1 of 3 replies do not name their client"),
-    "a name where others have numbers": (identified("north"), "'north' is given by its name"),
+    "a name where others have numbers": (identified("north"), "'north' is identified by its name"),
     "a negative number": (identified(-1), "1 of 3 replies do not name"),
-    "a fraction": (identified(2.7), "'2.7' is given by its name"),
+    "a fraction": (identified(2.7), "'2.7' is identified by its name"),
     "bytes": (identified(b"\x00"), "1 of 3 replies do not name"),
     "a list": (identified([1, 2]), "1 of 3 replies do not name"),
 }
@@ -384,7 +384,7 @@ def test_client_names_are_hidden_from_strategies_that_sum_metrics(
     app = ClientApp(lambda one: Client(one).to_client(), mods=[naming])
     legacy = LegacyContext(context(), ServerConfig(num_rounds=1), inner)
     grid = RecordingGrid(StubGrid(app), recorder(tmp_path, strict=False))
-    with pytest.warns(RuntimeWarning, match="is given by its name"), grid:
+    with pytest.warns(RuntimeWarning, match="is identified by its name"), grid:
         DefaultWorkflow()(grid, legacy)
     assert legacy.history.metrics_distributed_fit == {}
 

@@ -78,7 +78,7 @@ def test_two_spellings_of_a_client_in_uploads_exclude_it(tmp_path: Path) -> None
         first = next(rounds())
         uploads: dict[Called, dict[str, Tensor]] = dict(first.uploads.items())
         uploads["1 "] = first.uploads[1]
-        with pytest.warns(RuntimeWarning, match=r"two uploads are of it, under 1 and '1 '"):
+        with pytest.warns(RuntimeWarning, match=r"it has two uploads, named 1 and '1 '"):
             recorder.round(1, sent=first.sent, uploads=uploads)
     assert [*read_round_log(tmp_path)[0].excluded] == [1]
 

@@ -390,7 +390,7 @@ def test_an_unknown_upload_is_missing_only_if_an_audited_client_is_absent(
         uploads: dict[Any, Any] = {c: u for c, u in LIST[1].uploads.items() if c not in absent}
         recorder.round(2, sent=LIST[1].sent, uploads={**uploads, "zz": LIST[1].uploads[0]})
     how = "is not recorded in full" if absent else "is recorded without an upload"
-    assert f"round 2 {how}: client 'zz' is given by its name" in warned(recwarn)
+    assert f"round 2 {how}: client 'zz' is identified by its name" in warned(recwarn)
     assert coverage(tmp_path).is_whole is not bool(absent)
 
 

@@ -204,14 +204,14 @@ def test_two_uploads_of_one_client_exclude_it(
             uploads: dict[Any, object] = dict(one.uploads)
             if one.number == 2:
                 uploads["1"] = uploads[0]
-                with pytest.warns(RuntimeWarning, match="without client 1: two uploads are of it"):
+                with pytest.warns(RuntimeWarning, match="without client 1: it has two uploads"):
                     tell(recorder, one, uploads)
             else:
                 tell(recorder, one, uploads)
     assert same(tmp_path, expected)
 
 
-@pytest.mark.parametrize("when", ["beside", "after"])
+@pytest.mark.parametrize("when", ["background", "after"])
 @pytest.mark.parametrize("fault", ["nan", "large"])
 def test_at_any_measuring_time_a_faulty_upload_affects_no_other(
     when: Any, fault: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path

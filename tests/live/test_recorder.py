@@ -25,7 +25,7 @@ from fedaudit.live.recorder import Recorder, record
 from fedaudit.live.recording import LOG_FILE, Recording, read_recording, read_round_log
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.pack.remaking import differences, made_again, not_shown
+from fedaudit.pack.remaking import differences, not_shown_by_run, recompute_record
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
@@ -349,7 +349,7 @@ def test_two_recordings_of_one_run_have_the_same_content_hash(
 def _differences(
     packed: Record, recording: Path, counts: Mapping[str, int] | None = None
 ) -> list[str]:
-    return list(differences(packed, made_again(packed, recording), recording, 10, counts))
+    return list(differences(packed, recompute_record(packed, recording), recording, 10, counts))
 
 
 def test_a_pack_matches_every_recording_of_the_same_run(
@@ -420,7 +420,7 @@ def test_name_and_start_of_a_recording_are_not_compared(usual: Path, attacked: R
     config["recording"] |= names
     other = made.model_copy(update={"name": "another", "config": config})
     assert _differences(other, usual) == []
-    said = " ".join(not_shown(other, usual))
+    said = " ".join(not_shown_by_run(other, usual))
     assert "name, key and start of the recording" in said
     assert "'another', 2026-01-01T00:00:00+00:00" in said
     for name, value in (("started", "UK Biobank"), ("key", "UK Biobank"), ("name", "UK Biobank")):
@@ -501,7 +501,7 @@ def test_the_command_attacks_a_recording(
     assert exit_code("attack", usual, "--out", tmp_path, *AS_QUICK) == 0
     assert "controls hold" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
-    assert "watched a federation of 3 clients that somebody else trained" in page
+    assert "Known settings of the recording" in page
     assert "fedaudit run study.toml" not in page
 
 
@@ -557,7 +557,7 @@ def test_an_altered_audit_is_refused(change: dict[str, Tensor], tmp_path: Path) 
     folder = recorded(tmp_path / "recording", attacks=("blackbox-loss",))
     path = folder / "audit.safetensors"
     save_file(load_file(path) | change, path)
-    with pytest.raises(Damaged, match="is no recording"):
+    with pytest.raises(Damaged, match="is not a recording"):
         attack_recording(folder, (), tmp_path / "out")
 
 

@@ -100,7 +100,7 @@ class OtherInput(nn.Module):
         return shifted
 
 
-@pytest.mark.parametrize("measure", ["now", "beside", "after"])
+@pytest.mark.parametrize("measure", ["now", "background", "after"])
 def test_honest_metrics_pass_whenever_rounds_are_measured(measure: When, tmp_path: Path) -> None:
     controls = reconciled(attacked(tmp_path, measure=measure))
     assert {c: one.passed for c, one in controls.items()} == {0: True, 1: True, 2: True}

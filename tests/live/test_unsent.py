@@ -164,7 +164,7 @@ def test_statistics_that_never_travel_are_estimated_and_named(
 
 
 @pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
-@pytest.mark.parametrize("measure", ["beside", "after"])
+@pytest.mark.parametrize("measure", ["background", "after"])
 def test_estimates_do_not_depend_on_when_rounds_are_measured(measure: When, tmp_path: Path) -> None:
     recorded(tmp_path / "now", parameters, keep="full")
     recorded(tmp_path / "other", parameters, keep="full", measure=measure)

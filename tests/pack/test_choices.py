@@ -13,7 +13,7 @@ from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.pack.packing import write_pack
-from fedaudit.pack.remaking import compare_choices, held_by
+from fedaudit.pack.remaking import compare_choices, compare_with_run
 from fedaudit.pack.verifying import Verified, foreign_names, verify
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
@@ -56,7 +56,7 @@ def wrong(found: Verified) -> str:
 
 def test_an_honest_pack_of_kept_updates_is_sound(run: Path, tmp_path: Path) -> None:
     pack = packed(run / "record.json", tmp_path)
-    found = held_by(verify(pack, policy=tmp_path / "policy.toml"), run)
+    found = compare_with_run(verify(pack, policy=tmp_path / "policy.toml"), run)
     assert found.problems == []
     assert "attacks and settings of figures are those of the run" in found.checked
     assert "signals are those of the updates that the run kept" in found.checked
@@ -66,7 +66,7 @@ def test_an_honest_pack_of_kept_updates_is_sound(run: Path, tmp_path: Path) -> N
 def test_an_omitted_attack_is_reported(run: Path, tmp_path: Path) -> None:
     pack = attacked(run, tmp_path, "blackbox-loss")
     assert any("attacks, targets, seeds" in one for one in verify(pack).unchecked)
-    found = held_by(verify(pack), run)
+    found = compare_with_run(verify(pack), run)
     assert wrong(found) == "the record omits attacks of the run: loss-series"
 
 
@@ -74,11 +74,11 @@ def test_the_attacks_of_the_receivers_policy_are_sufficient(run: Path, tmp_path:
     named = POLICY.replace("auc = 0.6", 'auc = 0.6\nattacks = ["blackbox-loss"]')
     reattack(run, ["blackbox-loss"], tmp_path / "again")
     pack = packed(tmp_path / "again" / "record.json", tmp_path, named)
-    found = held_by(verify(pack, policy=tmp_path / "policy.toml"), run)
+    found = compare_with_run(verify(pack, policy=tmp_path / "policy.toml"), run)
     assert found.problems == []
     assert any("does not require: loss-series" in one for one in found.unchecked)
     (tmp_path / "mine.toml").write_text(named.replace("blackbox-loss", "loss-series"))
-    found = held_by(verify(pack, policy=tmp_path / "mine.toml"), run)
+    found = compare_with_run(verify(pack, policy=tmp_path / "mine.toml"), run)
     assert "lacks attacks that your policy requires: loss-series" in wrong(found)
     assert "omits attacks of the run: loss-series" in wrong(found)
 
@@ -98,7 +98,7 @@ def test_the_attacks_of_the_receivers_policy_are_sufficient(run: Path, tmp_path:
 def test_settings_of_figures_that_differ_from_the_run_are_reported(
     name: str, value: object, run: Path, tmp_path: Path
 ) -> None:
-    found = held_by(verify(attacked(run, tmp_path, **{name: value})), run)
+    found = compare_with_run(verify(attacked(run, tmp_path, **{name: value})), run)
     assert f"settings of figures are not those of the run: figures.{name} is " in wrong(found)
 
 
@@ -188,12 +188,14 @@ def test_signals_that_contradict_kept_updates_are_reported(
     reattack(false, [], tmp_path / "again")
     pack = packed(tmp_path / "again" / "record.json", tmp_path)
     said = "round 4 of seed 1 has other signals than its kept updates give: loss"
-    assert said in wrong(held_by(verify(pack), false))
+    assert said in wrong(compare_with_run(verify(pack), false))
 
 
 def test_signals_without_kept_updates_are_listed_as_unchecked(tmp_path: Path) -> None:
     run_study(quick_study(), tmp_path / "run")
-    found = held_by(verify(packed(tmp_path / "run" / "record.json", tmp_path)), tmp_path / "run")
+    found = compare_with_run(
+        verify(packed(tmp_path / "run" / "record.json", tmp_path)), tmp_path / "run"
+    )
     assert found.problems == []
     assert any("did not keep its updates" in one for one in found.unchecked)
 
@@ -268,7 +270,7 @@ def test_parts_missing_in_a_record_are_detected_from_its_run(
     record = json.loads((run / "record.json").read_text())
     change(record)
     write_with_digest(record, tmp_path / "record.json")
-    assert held_by(verify(packed(tmp_path / "record.json", tmp_path)), run).problems
+    assert compare_with_run(verify(packed(tmp_path / "record.json", tmp_path)), run).problems
 
 
 def covered(record: Record) -> Record:
@@ -298,7 +300,7 @@ def test_verify_reports_missing_coverage(run: Path, tmp_path: Path) -> None:
     (whole := tmp_path / "whole").mkdir()
     older = read_record(run / "record.json").model_copy(update={"coverage": None})
     write_record(older, whole / "record.json")
-    assert "coverage" in wrong(held_by(found, run))
+    assert "coverage" in wrong(compare_with_run(found, run))
     assert "coverage" not in (packed(whole / "record.json", whole) / "manifest.json").read_text()
 
 

@@ -11,7 +11,7 @@ import pytest
 from fedaudit.core.errors import BadInput
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
-from fedaudit.pack.remaking import held_by, made_again
+from fedaudit.pack.remaking import compare_with_run, recompute_record
 from fedaudit.pack.verifying import verify
 from fedaudit.study.running.run import run_study
 from tests.digests import write_with_digest
@@ -140,17 +140,17 @@ def test_where_a_record_was_made_is_held_against_the_folders_own_record(
     change: Callable[[Json], None], said: str, run: Path, pack: Path
 ) -> None:
     false = forged(pack, run, change, pack.parent / "policy.toml")
-    assert any(said in problem for problem in held_by(verify(false), run).problems)
+    assert any(said in problem for problem in compare_with_run(verify(false), run).problems)
 
 
 def test_a_start_that_is_not_that_of_the_folders_own_record_is_named(run: Path, pack: Path) -> None:
     def earlier(record: Json) -> None:
         record["environment"]["started"] = "1999-01-01"
 
-    found = held_by(verify(forged(pack, run, earlier, pack.parent / "policy.toml")), run)
+    found = compare_with_run(verify(forged(pack, run, earlier, pack.parent / "policy.toml")), run)
     assert found.problems == []
     said = next(one for one in found.unchecked if "started 1999-01-01" in one)
-    assert "the folder's own record was made at another time" in said
+    assert "the record in the folder was made at another time" in said
 
 
 def test_counts_that_were_forged_are_found_by_the_recording(
@@ -175,7 +175,7 @@ def test_a_folder_that_is_no_run_is_refused(
 
 def test_games_need_no_recording(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="omit the recording"):
-        made_again(played(NONE), tmp_path)
+        recompute_record(played(NONE), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -200,4 +200,4 @@ def test_an_honest_pack_is_held_whatever_the_order_in_which_its_run_is_read(
     for seed in range(8):
         with pytest.MonkeyPatch.context() as patch:
             shuffle_readers(patch, seed)
-            assert held_by(found, many_clients).problems == []
+            assert compare_with_run(found, many_clients).problems == []

@@ -60,7 +60,8 @@ def test_notes_have_words_where_a_record_has_names_of_the_program() -> None:
         SMALL.findings[0], note="no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"
     )
     assert cleaned(figure).note == (
-        "no other clients' samples; it needs the model sent out, how training changed it, MY_UPDATE"
+        "no other clients' samples; it needs the model sent out, how training changed that model, "
+        "MY_UPDATE"
     )
     page = report_html(record(details=False))
     assert "CHOOSES_MODEL" not in page

@@ -413,7 +413,7 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     assert must(deletion(audit)).verdict == "forgotten"
     answer = texts(audit)
     assert all(WITHHELD not in text for text in answer.values())
-    assert "verdict after deletion: forgotten" in answer["headline"]
+    assert "verdict after it: forgotten" in answer["headline"]
 
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])
@@ -519,7 +519,9 @@ def test_a_passing_pooled_estimate_does_not_excuse_a_leaking_client() -> None:
 def test_a_client_that_is_too_small_alone_is_listed_as_not_judged() -> None:
     checked = evaluate_policy(pooled_with(0.8, 0.3, 0.99, significant=False), POOLED)
     assert checked.outcome is Outcome.PASS
-    assert any("client 0 alone: too few audited samples" in item for item in checked.unjudged)
+    assert any(
+        "client 0 individually: too few audited samples" in item for item in checked.unjudged
+    )
     assert not any("client 1" in item for item in checked.unjudged)
 
 
@@ -631,7 +633,7 @@ def test_source_inference_below_chance_is_inconclusive() -> None:
     checks = {item.name: item for item in evaluate_policy(audit, policy).checks}
     sign = checks["scores with the right sign"]
     assert sign.outcome is Outcome.INCONCLUSIVE
-    assert "right less often than a guess" in sign.reason
+    assert "right less often than guessing" in sign.reason
 
 
 def test_a_leak_after_deletion_is_reported_if_a_control_can_only_hide_leaks() -> None:

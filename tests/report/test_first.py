@@ -211,7 +211,7 @@ def of_classes(name: str, accuracy: float, defense: Mapping[str, object] | None 
 def test_losing_three_quarters_of_the_learned_accuracy_is_no_trade_off() -> None:
     said = _of([of_classes("plain", 0.039), of_classes("less", 0.017, defense=noise(0.1))])
     assert said.status == "no trade-off"
-    assert "75.9% of what was learned above guessing lost" in said.headline
+    assert "75.9% of the accuracy above guessing lost" in said.headline
     assert said.numbers[1].value == "1.7%"
     assert said.numbers[1].detail.startswith("3.9% without the defense")
 

@@ -383,7 +383,7 @@ def test_games_records_cannot_be_compared(
     path = tmp_path / "record.json"
     path.write_text(ALL.model_dump_json())
     assert exit_code("compare", path, path, "--out", tmp_path / "two.html") == 2
-    assert "is a record of games, and a comparison is of studies" in capsys.readouterr().err
+    assert "is a record of games, and only studies can be compared" in capsys.readouterr().err
 
 
 def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

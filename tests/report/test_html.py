@@ -192,6 +192,7 @@ def test_refused_estimates_show_their_reason() -> None:
         "Utility",
         "Clients",
         "What was not tested",
+        "Words on this page",
         "Reproduce",
     ],
 )

@@ -68,7 +68,7 @@ KINDS = {
         "whether a given canary sample was in the training data of client 0?",
         "epsilon at least 1.192",
         "One canary sample, epsilon at least | 1.192 | 10.9 proven is not refuted",
-        "at most 1.192 could be found",
+        "at most 1.192 could be shown",
         "Ordinary samples, which leak less",
     ),
     "client-dp-mnist/client-dp-mnist-canaries-20": (
@@ -104,7 +104,7 @@ KINDS = {
         "A server that plants a neuron in the model",
         "71.0% | bitrand",
         "95% interval 59.6–80.7%; guessing 50%",
-        "Games have no controls apart from their own bounds.",
+        "Security games have no controls; a proven bound serves as a check if there is one.",
         "Servers that send the model unchanged",
     ),
     "attacker-mnist/attacker-mnist-mislabel": (
@@ -176,7 +176,7 @@ def test_a_failed_control_withdraws_estimates_and_policy_results() -> None:
     document = summary_markdown(made, outcome(made))
     assert "0.520" not in document
     assert "0.480" not in document
-    assert "taken back" in document
+    assert "withdrawn" in document
     assert "✓ kept" not in document
     assert "**FAILED**" in document
     assert "| ✗ failed | 0 of 1 |" in document
@@ -199,9 +199,9 @@ def test_a_failed_control_of_one_attack_withdraws_only_its_estimates() -> None:
     [
         (auc(0.48, 0.52), "PASS", "✓ kept"),
         (auc(0.70, 0.80), "FAIL", "✗ broken"),
-        (auc(0.55, 0.65), "UNDECIDED", "? undecided"),
+        (auc(0.55, 0.65), "INCONCLUSIVE", "? inconclusive"),
     ],
-    ids=["pass", "fail", "undecided"],
+    ids=["pass", "fail", "inconclusive"],
 )
 def test_a_policy_shows_its_outcome_with_measured_and_allowed_values(
     figure: object, badge: str, rule: str

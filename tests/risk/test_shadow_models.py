@@ -11,7 +11,7 @@ from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Params, Samples
 from fedaudit.fl.algorithms.base import Cluster, Local
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import UNDEFENDED, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining, train
@@ -62,7 +62,7 @@ def test_shadows_have_as_many_members_and_nonmembers_as_their_cluster(
 def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
     server, (cluster,) = samples(20), clusters(8)
     (found,) = shadow_models([cluster], server, HOW, seed=5)
-    visit = Visit(
+    client_context = ClientContext(
         round=1,
         rounds=1,
         client=1,
@@ -75,7 +75,7 @@ def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
         server.take(found.inside[1]),
         replace(TRAINING, epochs=2),
         UNDEFENDED,
-        visit.at(cluster.model),
+        client_context.at(cluster.model),
     )
     assert all(
         torch.equal(found.models[1].params[name], alone.params[name]) for name in alone.params

@@ -15,7 +15,7 @@ from fedaudit.report.first import idle_parts
 from fedaudit.report.page import report_html
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study
-from tests.defenses.turns import turn
+from tests.defenses.turns import context
 from tests.estimates import changed
 from tests.report.records import record, used
 from tests.report.seen import printed, words
@@ -82,10 +82,10 @@ def test_risks_that_changed_no_choice_are_named() -> None:
 def test_a_clip_that_shortens_nothing_did_not_act_and_noise_always_does() -> None:
     upload = Update({"w": torch.ones(4)}, {}, samples=1)
     for clip, acted in ((100.0, [0]), (0.1, [1])):
-        at = turn()
+        at = context()
         ClientDP(clip, 0.0).upload(upload, at)
         assert at.facts["acted"].tolist() == acted
-    at = turn()
+    at = context()
     ClientDP(1.0, 1.0).upload(upload, at)
     assert "acted" not in at.facts
 

@@ -15,7 +15,7 @@ from fedaudit.defenses.clip import ClientDP, clipped
 from fedaudit.extensions.canaries import Canaries
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.canary import CANARIES_FILE, canary_direction
-from fedaudit.fl.hooks import Turn
+from fedaudit.fl.hooks import TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Upload
@@ -32,7 +32,7 @@ from tests.study.studies import quick_study
 class ForgottenNoise(ClientDP):
     """Claims the noise that it does not add."""
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Clipped, and nothing else."""
         return type(upload)(**{**vars(upload), "values": clipped(upload.values, self.clip)})
 

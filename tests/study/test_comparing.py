@@ -327,7 +327,7 @@ def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
     assert read_comparison(path) == made
     assert record_paths(path) == [folder / "record.json", tmp_path / "weak.json"]
     (tmp_path / "weak.json").unlink()
-    with pytest.raises(BadInput, match="of the record 'weak', which is not at"):
+    with pytest.raises(BadInput, match="needs the record 'weak', which is not at"):
         record_paths(path)
 
 

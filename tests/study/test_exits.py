@@ -9,7 +9,7 @@ import pytest
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import line_of, refusing_exits
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Upload
 from fedaudit.study.running.preflight import check_grid
 from fedaudit.study.running.reattack import reattack
@@ -44,17 +44,17 @@ blind_classifier = false
 
 
 class Exits(Defense):
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         sys.exit(0)
 
 
 class Asserts(Defense):
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         raise AssertionError
 
 
 class Raises(Defense):
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         raise KeyError("a")
 
 
@@ -64,7 +64,7 @@ class ExitsWhenMade(Defense):
 
 
 class ExitsAtTheFirstBatch(Defense):
-    def batch(self, batch: object, turn: Turn) -> NoReturn:
+    def batch(self, batch: object, context: TrainingContext) -> NoReturn:
         sys.exit(0)
 
 

@@ -33,7 +33,7 @@ from fedaudit.datasets.partitions.schemes import Counts, Quotas
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Sent
 from fedaudit.plan.identity import study_key
 from fedaudit.plan.values import study_from
@@ -64,8 +64,8 @@ class Blurred(Defense):
     def __init__(self, spreads: tuple[float, ...] = (0.1, 0.2)) -> None:
         self.spreads = spreads
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        noise = torch.randn(batch.x.shape, generator=turn.rng("blur")) * self.spreads[0]
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        noise = torch.randn(batch.x.shape, generator=context.rng("blur")) * self.spreads[0]
         return Batch(batch.x + noise, batch.y, batch.ids)
 
 
@@ -75,8 +75,8 @@ class Jitter(Defense):
 
     sigma: float = 0.1
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
-        noise = torch.randn(batch.x.shape, generator=turn.rng("jitter"))
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        noise = torch.randn(batch.x.shape, generator=context.rng("jitter"))
         return Batch(batch.x + self.sigma * noise, batch.y, batch.ids)
 
 
@@ -467,8 +467,8 @@ def test_objects_that_differ_in_anything_make_other_studies() -> None:
 
 def lambda_defense(weight: int) -> Defense:
     class Weighted(Defense):
-        def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
-            return weight * super().loss(outputs, batch, turn)
+        def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+            return weight * super().loss(outputs, batch, context)
 
     return Weighted()
 

@@ -17,7 +17,7 @@ from fedaudit.evaluation.accuracy import evaluation_split
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
-from fedaudit.fl.hooks import Defense, Visit
+from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.plan.dealing import HoldOutRule, exclude_held_out
 from fedaudit.risk.catalog import ByLoss
@@ -49,7 +49,7 @@ def holdout(
 class DropsTheFirst(Defense):
     """Holds out by place, so that being held out depends on what else the client has."""
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         return data.take(slice(1, None))
 
 

@@ -115,7 +115,7 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"fedaudit.{place}.load", _blank)
     for kind in SHIFTS:
         monkeypatch.setitem(SHIFTS, kind, as_it_is)
-    monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, visit: data)
+    monkeypatch.setattr(LocalDP, "prepare", lambda mechanism, data, client_context: data)
 
 
 def _blank(

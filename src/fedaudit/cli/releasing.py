@@ -149,9 +149,9 @@ def verify(
     with expecting(folder, PACK):
         result = verified(folder, digest=digest, signer=signer, policy=policy)
     if recording is not None:
-        from fedaudit.pack.remaking import held_by
+        from fedaudit.pack.remaking import compare_with_run
 
-        result = held_by(result, recording, data_dir, trust=trust)
+        result = compare_with_run(result, recording, data_dir, trust=trust)
     for problem in result.problems:
         _log_in_lines(f"wrong: {problem}")
     for text in result.checked:

@@ -179,7 +179,7 @@ def unknown_name(kind: str, name: str, names: Iterable[str], *, listed: str = ""
     """Return the error for an unknown name, with the nearest names, or all names if they are few.
 
     Args:
-        kind: Kind of what is named ("defense").
+        kind: Kind of part that has the name, such as "defense".
         name: The unknown name.
         names: All names that exist.
         listed: Command that lists them; that of the kind's catalogue by default.

@@ -57,6 +57,19 @@ SECURE_SUM_EPSILON = "secure_sum_epsilon"
 SECURE_SUM_EPSILON_IF_GAUSSIAN = "secure_sum_epsilon_if_gaussian"
 """Lower bound if the statistic that is computed from a sum is normal."""
 
+LOWER_BOUNDS = frozenset(
+    {
+        EPSILON,
+        EPSILON_IF_GAUSSIAN,
+        EPSILON_IF_NORMAL,
+        CLIENT_EPSILON,
+        CLIENT_EPSILON_IF_GAUSSIAN,
+        SECURE_SUM_EPSILON,
+        SECURE_SUM_EPSILON_IF_GAUSSIAN,
+    }
+)
+"""Metrics whose values are lower bounds, which reports round down."""
+
 
 def tpr_at(fpr: float) -> str:
     """Return the name of the true-positive rate at a false-positive rate, such as "tpr@0.01"."""

@@ -169,14 +169,14 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
     slack = 3 * torch.finfo(outputs.dtype).eps ** 0.5 * outputs.abs().max()
     if bool(((repeated - outputs).abs() > slack).any()):
         raise BadInput(
-            f"model {name!r} gives the same samples other outputs when it is run again; remove "
+            f"model {name!r} gives different outputs for the same samples in a second run; remove "
             "randomness and counters from its evaluation mode"
         )
     if bool(((one_by_one - outputs).abs() > slack).any()):
         raise BadInput(
-            f"model {name!r} gives a sample other outputs in another batch, so that no sample "
-            "has a gradient of its own; remove batch statistics, and views that mix rows, from its "
-            "evaluation mode"
+            f"model {name!r} gives a sample different outputs in different batches, so that "
+            "per-sample gradients are undefined; remove batch statistics, and views that mix rows, "
+            "from its evaluation mode"
         )
     _refuse_loss(model, outputs.detach(), samples.targets[positions])
     return outputs.shape[-1] if outputs.ndim > 1 else 1
@@ -283,7 +283,7 @@ def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
     if bool(slope[1:].nan_to_num().any()):
         raise BadInput(
             f"the loss of a sample of model {name!r} depends on the other samples of its batch, so "
-            "that no sample has a gradient of its own; leave means over samples out of it"
+            "that per-sample gradients are undefined; remove means over samples from the loss"
         )
 
 

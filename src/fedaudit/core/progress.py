@@ -73,7 +73,7 @@ class Pace:
         self._warned: set[str] = set()
 
     def warning(self, phase: str, done: int, total: int) -> str:
-        """Return a warning for the user; empty if there is none, or none any more."""
+        """Return a warning for the user; empty if none is needed or it was returned before."""
         now = self._clock()
         if phase not in self._starts or done == 0:
             self._starts[phase] = _Start(now, done)

@@ -13,7 +13,7 @@ from fedaudit.core.devices import fork_generators
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Batch, Params, Samples
-from fedaudit.fl.hooks import ConfiguredDefense, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, TrainingContext
 
 
 class _Range(NamedTuple):
@@ -83,7 +83,7 @@ class Augmentation(ConfiguredDefense):
         moves = (self.padding, self.horizontal_flip, self.vertical_flip, self.rotation)
         return not any((*colours, *moves))
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         """Store the range of each channel; the data are not changed.
 
         Raises:
@@ -101,13 +101,13 @@ class Augmentation(ConfiguredDefense):
         self.restore(_Range.of(data.features)._asdict())
         return data
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         """Return transformed images with the same labels."""
         if self.neutral or len(batch) == 0:
             return batch
         black, span = (self._range[name].to(batch.x) for name in _Range._fields)
-        seed = int(torch.randint(2**62, (), generator=turn.rng("augmentation")))
-        with fork_generators(turn.device):
+        seed = int(torch.randint(2**62, (), generator=context.rng("augmentation")))
+        with fork_generators(context.device):
             # kornia draws from the global generator; the fork keeps that to this batch.
             seed_globally(seed)
             images = self._transformations(batch.x)((batch.x - black) / span)

@@ -10,7 +10,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, norm, scaled
 from fedaudit.defenses.noise import with_noise
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
-from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Turn, Workload
+from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, TrainingContext, Workload
 from fedaudit.observe.round import Gradient, Update, Upload
 
 
@@ -61,14 +61,14 @@ class ClientDP(ConfiguredDefense):
         """True if there is noise; otherwise only uploads longer than the clip are changed."""
         return self.noise_multiplier > 0
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the clipped upload with noise; buffers are not protected."""
         values = clipped(upload.values, self.clip)
         if self.noise_multiplier:
             std = self.noise_multiplier * self.clip
-            values = with_noise(values, std, turn.rng("client-level noise"))
+            values = with_noise(values, std, context.rng("client-level noise"))
         else:
-            turn.note("acted", torch.tensor([int(values is not upload.values)]))
+            context.note("acted", torch.tensor([int(values is not upload.values)]))
         return replace(upload, values=values)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:

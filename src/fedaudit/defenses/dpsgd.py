@@ -33,7 +33,14 @@ from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
 from fedaudit.defenses.clip import refuse_noise_without_clip
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
-from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Objective, Plan, Turn, Workload
+from fedaudit.fl.hooks import (
+    ConfiguredDefense,
+    Guarantee,
+    Objective,
+    Plan,
+    TrainingContext,
+    Workload,
+)
 from fedaudit.fl.training.manual_backprop import clip_factors, dense_clipped_sum, dense_layers
 from fedaudit.signals.kernels import LayerKernel
 from fedaudit.signals.kernels.capture import (
@@ -114,22 +121,22 @@ class DPSGD(ConfiguredDefense):
         if self.multiplicity > 1:
             _refuse_other_than_images(plan.shape, self.padding)
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         """Yield Poisson-sampled batches, as many and on average as large as shuffled ones."""
         if self._neutral:
-            yield from super().batches(data, batch_size, turn)
+            yield from super().batches(data, batch_size, context)
             return
         if len(data) == 0:  # another defense, such as class-guided, may have removed all samples
             return
         rate = sampling_rate(batch_size, len(data))
         object.__setattr__(self, "_expected", rate * len(data))
-        rng = turn.rng("poisson batches")
+        rng = context.rng("poisson batches")
         for _ in range(ceil(len(data) / batch_size)):
             drawn = torch.rand(len(data), generator=rng, dtype=torch.float64) < rate
             chosen = data.take(drawn.to(data.ids.device))
             yield Batch(chosen.features, chosen.targets, chosen.ids)
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         """Return the augmented copies of each sample, in consecutive rows."""
         if self.multiplicity == 1:
             return batch
@@ -137,22 +144,22 @@ class DPSGD(ConfiguredDefense):
         x, y, ids = (
             each.repeat_interleave(self.multiplicity, 0) for each in (batch.x, batch.y, batch.ids)
         )
-        rng = turn.rng("augmented copies")
+        rng = context.rng("augmented copies")
         return Batch(
             windows(x, rng, padding=self.padding, horizontal_flip=self.horizontal_flip), y, ids
         )
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         """Return the noisy sum of clipped gradients divided by the expected batch size."""
         if self._neutral:
-            return super().gradient(objective, batch, turn)
+            return super().gradient(objective, batch, context)
         if not self._expected:
             raise Unsupported(
                 "dp-sgd divides by its expected batch size, so that it must draw the batches "
                 "itself; call its batches() before its gradient()"
             )
         total = clipped_sum(objective, batch, clip=self.clip, copies=self.multiplicity)
-        rng = turn.rng("per-sample noise")
+        rng = context.rng("per-sample noise")
         with torch.no_grad():
             return {name: self._noisy_mean(value, rng) for name, value in total.items()}
 

@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import imported
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Params, flat
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.observe.round import Upload
 
 
@@ -30,7 +30,7 @@ class Filter(ConfiguredDefense):
 
     function: Callable[[Params], object]
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the filtered upload.
 
         Raises:
@@ -38,18 +38,18 @@ class Filter(ConfiguredDefense):
         """
         raw = upload.values
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            seed_globally(int(torch.randint(2**62, (), generator=turn.rng("filter"))))
+            seed_globally(int(torch.randint(2**62, (), generator=context.rng("filter"))))
             try:
                 result = self.function({n: value.clone() for n, value in raw.items()})
             except Exception as error:
                 raise BadInput(
-                    f"{self._what} failed on client {turn.client}'s upload of round "
-                    f"{turn.round}: {type(error).__name__}: {error}"
+                    f"{self._what} failed on client {context.client}'s upload of round "
+                    f"{context.round}: {type(error).__name__}: {error}"
                 ) from error
         sent = self._checked(result, raw)
         cosine = _cosine(flat(raw).double(), flat(sent).double())
         if cosine is not None:
-            turn.note("filter_cosine", cosine)
+            context.note("filter_cosine", cosine)
         return replace(upload, values=sent)
 
     @property

@@ -12,7 +12,7 @@ from fedaudit.defenses.soft_labels import (
     soft_label_slope,
     soft_target,
 )
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Hamp(ConfiguredDefense):
         """True unless the settings are neutral."""
         return not self.neutral
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Compute the divergence from the soft labels, minus the weighted entropy."""
         if self.neutral:
-            return super().loss(outputs, batch, turn)
+            return super().loss(outputs, batch, context)
         divergence = divergence_per_class(outputs, self._targets(outputs, batch)).mean()
         return self._scale(outputs) * (divergence - self.entropy_weight * entropy(outputs).mean())
 
-    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
+    def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
         """Compute the derivative of the loss, times the number of samples."""
         if self.neutral:
             return None

@@ -11,7 +11,7 @@ from fedaudit.core.arguments import AtLeastZero, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Batch
 from fedaudit.defenses.soft_labels import class_count, hard_target
-from fedaudit.fl.hooks import ConfiguredDefense, Plan, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, Plan, TrainingContext
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class MixUp(ConfiguredDefense):
                 "classes; leave it out"
             )
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         """Return the mixed batch, with class probabilities as labels."""
         if self.alpha == 0 or len(batch) == 0:
             return batch
-        rng = turn.rng("mixup")
+        rng = context.rng("mixup")
         share = _share(self.alpha, rng)
         partner = torch.randperm(len(batch), generator=rng).to(batch.x.device)
-        labels = _probabilities(batch, turn)
+        labels = _probabilities(batch, context)
         if self.mixes == "legacy_label_only":
             return Batch(batch.x, mix_rows(labels, partner, share), batch.ids)
         share = max(share, 1 - share)
@@ -93,9 +93,9 @@ def _share(alpha: float, rng: torch.Generator) -> float:
     return float(np.random.default_rng(seed).beta(alpha, alpha))
 
 
-def _probabilities(batch: Batch, turn: Turn) -> Float[Tensor, "samples classes"]:
+def _probabilities(batch: Batch, context: TrainingContext) -> Float[Tensor, "samples classes"]:
     """Return the labels as class probabilities; the number of classes is that of the model."""
     if batch.y.is_floating_point():
         return batch.y
-    precision = next(iter(turn.received.params.values())).dtype
-    return hard_target(batch.y, classes=class_count(turn, batch.x)).to(precision)
+    precision = next(iter(context.received.params.values())).dtype
+    return hard_target(batch.y, classes=class_count(context, batch.x)).to(precision)

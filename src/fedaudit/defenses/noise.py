@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedaudit.core.arguments import AtLeastZero, dataclass
 from fedaudit.core.values import Params
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.observe.round import Upload
 
 
@@ -42,9 +42,9 @@ class GradientNoise(ConfiguredDefense):
 
     sigma: AtLeastZero
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the upload with noise."""
         if self.sigma == 0:
             return upload
-        noisy = with_noise(upload.values, self.sigma, turn.rng("gradient noise"))
+        noisy = with_noise(upload.values, self.sigma, context.rng("gradient noise"))
         return replace(upload, values=noisy)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core.arguments import Range, dataclass
 from fedaudit.core.values import Params
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.observe.round import Upload
 
 
@@ -40,14 +40,14 @@ class GradientQuantization(ConfiguredDefense):
     bits: Annotated[int, Range(ge=1, le=10)] | Literal[32]
     rounding: Literal["stochastic", "floor"] = "stochastic"
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the upload with every tensor rounded."""
         if self.bits == 32:
             return upload
         if self.rounding == "floor":
             return replace(upload, values=_each(upload, partial(floored, bits=self.bits)))
         rounding = partial(
-            stochastically_rounded, bits=self.bits, rng=turn.rng("gradient quantization")
+            stochastically_rounded, bits=self.bits, rng=context.rng("gradient quantization")
         )
         return replace(upload, values=_each(upload, rounding))
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from fedaudit.core.arguments import AtLeastZero, Fraction, dataclass
 from fedaudit.core.values import Batch
 from fedaudit.defenses.soft_labels import hard_labels, soft_target, true_probability
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class RelaxLoss(ConfiguredDefense):
         """False, since it acts only if a batch's mean loss is at most the target."""
         return False
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Compute the loss of the branch for this round and this batch's mean loss."""
         if self.target_loss == 0:
-            return super().loss(outputs, batch, turn)
+            return super().loss(outputs, batch, context)
         labels = hard_labels(batch, "relaxloss")
-        each = turn.received.architecture.loss(outputs, labels)
+        each = context.received.architecture.loss(outputs, labels)
         mean = each.mean()
         # Above the target, both branches minimise the loss as without a defense.
-        turn.note("acted", (mean.detach() <= self.target_loss).long().reshape(1))
-        if turn.round % 2 == 1:
+        context.note("acted", (mean.detach() <= self.target_loss).long().reshape(1))
+        if context.round % 2 == 1:
             return (mean - self.target_loss).abs()
         if mean > self.target_loss:
             return mean

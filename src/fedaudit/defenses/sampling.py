@@ -7,7 +7,7 @@ import torch
 
 from fedaudit.core.arguments import Share, dataclass
 from fedaudit.core.values import Batch, Samples
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class DataSampling(ConfiguredDefense):
         acting = {"epoch": "batches", "round": "select"}[self.every]
         return hook == acting and self.share < 1
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
         """Return the round's share of the data."""
         if not self.acts_in("select"):
             return data
-        order = torch.randperm(len(data), generator=turn.rng("data sampling"))
+        order = torch.randperm(len(data), generator=context.rng("data sampling"))
         return data.take(order[: self._count(data)])
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         """Yield shuffled batches until the epoch's share is reached."""
         remaining = self._count(data) if self.acts_in("batches") else len(data)
-        for batch in super().batches(data, batch_size, turn):
+        for batch in super().batches(data, batch_size, context):
             yield Batch(batch.x[:remaining], batch.y[:remaining], batch.ids[:remaining])
             remaining -= len(batch)
             if remaining <= 0:

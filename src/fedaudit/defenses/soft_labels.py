@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import Batch
-from fedaudit.fl.hooks import Turn
+from fedaudit.fl.hooks import TrainingContext
 
 
 def entropy(outputs: Float[Tensor, "samples classes"]) -> Float[Tensor, " samples"]:
@@ -71,13 +71,13 @@ def true_probability(
     return functional.softmax(outputs, dim=1).gather(1, labels[:, None].long())[:, 0]
 
 
-def class_count(turn: Turn, features: Shaped[Tensor, "samples ..."]) -> int:
+def class_count(context: TrainingContext, features: Shaped[Tensor, "samples ..."]) -> int:
     """Return the number of classes of the model, from its settings or from an output."""
-    classes = dict(turn.received.architecture.settings).get("classes")
+    classes = dict(context.received.architecture.settings).get("classes")
     # A setting of 1 means one output for two classes.
     if isinstance(classes, int) and classes > 1:
         return classes
-    return outputs_of(turn.received, features[:1], turn.device).shape[1]
+    return outputs_of(context.received, features[:1], context.device).shape[1]
 
 
 def hard_target(

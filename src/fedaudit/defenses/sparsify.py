@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaudit.core.arguments import Fraction, dataclass
 from fedaudit.core.values import Params, flat
-from fedaudit.fl.hooks import ConfiguredDefense, Turn
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.observe.round import Upload
 
 SMALL = 1000
@@ -42,7 +42,7 @@ class GradientSparsification(ConfiguredDefense):
     ratio: Fraction
     scope: Literal["global", "per-tensor"] = "global"
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the upload with zeros in place of small entries."""
         if self.ratio == 0:
             return upload

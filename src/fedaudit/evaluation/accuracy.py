@@ -39,7 +39,7 @@ TRAIN_ACCURACY_SAMPLES = 5_000
 
 _GAP_TRAINED, _GAP_TESTED = 500, 1_000
 _AT_ONCE = 4096
-"""Samples whose outputs are in memory together; outputs of sequences are large."""
+"""Number of samples whose outputs are in memory together; outputs of sequences are large."""
 MEAN, SPREAD = "mean", "spread"
 _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
 

@@ -30,7 +30,7 @@ from fedaudit.evaluation.truth import (
     target_truth,
     view_coordinates,
 )
-from fedaudit.fl.hooks import Visit
+from fedaudit.fl.hooks import ClientContext
 from fedaudit.metrics import (
     Evaluated,
     auc_by_group,
@@ -423,9 +423,7 @@ def _epsilon(
     if not bound:
         alpha = study.figures.alpha / family
         bound = one_run_epsilon(coins.scores, coins.is_member, guesses=coins.guesses, alpha=alpha)
-    note = (
-        f"lower bound from {coins.guesses} guesses in one run; it refutes budgets, certifies none"
-    )
+    note = f"lower bound from {coins.guesses} guesses in one run; it refutes claims, confirms none"
     yield bound_figure(coins, EPSILON, bound, family, name="one run", delta=0.0, note=note)
 
 
@@ -466,7 +464,7 @@ def _trains_on(
         return torch.ones(len(labels), dtype=torch.bool)
     if client not in cohort:
         return torch.zeros(len(labels), dtype=torch.bool)
-    visit = Visit(
+    client_context = ClientContext(
         round=index,
         rounds=setup.study.training.rounds,
         client=client,
@@ -474,7 +472,7 @@ def _trains_on(
         weights={},
         seed=setup.federation_seed,
     )
-    return defense.dealt(visit, classes=setup.dataset.classes)[labels]
+    return defense.dealt(client_context, classes=setup.dataset.classes)[labels]
 
 
 class _AttackFields(RunCoordinates):

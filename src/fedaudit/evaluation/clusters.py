@@ -141,7 +141,7 @@ def is_clustered(run: Setup) -> bool:
 def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[str, str]:
     """Return notes on a round's models and their clients.
 
-    There are none if clients do not choose among models, or for a shadow federation.
+    The result is empty if clients do not choose among models, and for a shadow federation.
     """
     if run.is_shadow or not is_clustered(run):
         return {}

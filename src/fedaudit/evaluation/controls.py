@@ -113,7 +113,7 @@ class Outcome(NamedTuple):
 def attempted(
     control: Callable[..., ControlResult], outcome: Callable[[], Outcome]
 ) -> ControlResult:
-    """Return a control with its outcome, or with the reason why there is none."""
+    """Return a control with its outcome, or with the reason why it has none."""
     try:
         result = outcome()
     except FedauditError as refusal:
@@ -156,7 +156,7 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
 
 
 def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
-    """Yield the false alarms of confidence intervals when membership is shuffled."""
+    """Yield the control that counts false alarms of intervals for shuffled membership."""
     for name in setup.on_membership:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
@@ -182,18 +182,18 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 
 def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
-    """Yield the success of classifiers that see inputs and no model, which is not leakage."""
+    """Yield the success of classifiers that see inputs but no model; it is not leakage."""
     features = _as_columns(setup.deal.audit.samples.features).numpy()[truth.positions]
     units, labels = truth.units, truth.labels
     if truth.subject is not None:
-        # A row per person. Otherwise, a classifier would recognise people by their other samples.
+        # One row per person: a classifier could recognise people by their other samples.
         one_hot = np.eye(setup.dataset.classes)[labels]
         columns = np.concatenate([features.astype(float), one_hot], axis=1)
         features = mean_by(truth.subject, columns)
     for origin, against in _BLIND_AGAINST.items():
         compared = units.comparisons[origin.name.lower()]
         chosen = compared.chosen
-        # If other non-members are fair, no figure rests on these.
+        # If other non-members are from a fair draw, no figure is computed from these.
         skipped = not compared.fair and units.for_controls.fair
         if skipped or not chosen.any() or units.is_member[chosen].all():
             continue
@@ -211,7 +211,7 @@ def _blind(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
 def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator[ControlResult]:
     """Yield the control on inputs over the fairly drawn samples of all audited clients.
 
-    Those of one client may be too few for a classifier.
+    A single client may have too few samples for a classifier.
     """
     fair = [
         truth.positions[truth.fair & (truth.origin != Origin.OTHER_CLIENT)]
@@ -240,7 +240,7 @@ def _of_inputs(
     draw: tuple[str | int, ...],
     target: ClientId | None = None,
 ) -> ControlResult:
-    """Return the control on inputs, which passes or fails only if there are enough samples."""
+    """Return the control on inputs; with too few samples it neither passes nor fails."""
 
     def outcome() -> Outcome:
         blind = blind_classifier(
@@ -281,7 +281,7 @@ def _as_columns(features: Tensor) -> Tensor:
 
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
-    """Yield the success of attacks on untrained models, where signals must show nothing."""
+    """Yield the control that attacks untrained models, which cannot leak."""
     measured = measured_untrained(setup, truth.positions, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     units = truth.units
@@ -289,7 +289,7 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
     is_member = units.is_member[chosen]
 
     def outcome(attack: Attack) -> Outcome:
-        # The side information allows training on every sample in both rounds.
+        # The side information states that every sample could be trained on in both rounds.
         informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
         informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.positions)))
         scores = informed.scores(cubes_for(attack, measured), truth.target).numpy()
@@ -312,20 +312,20 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
 
 
 class Untrained(NamedTuple):
-    """Measurements of one untrained round with all signals, and of two with cheap signals."""
+    """Measurements of one untrained round with all signals, and of two with cheap signals only."""
 
     once: dict[str, Measurements]
     twice: dict[str, Measurements]
 
 
 def cubes_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
-    """Return two rounds if these have all signals of the attack, and otherwise one."""
+    """Return the two rounds if they have all signals of the attack, else the single round."""
     is_slow = any(signal.name not in measured.twice for signal in attack.signals)
     return measured.once if is_slow else measured.twice
 
 
 def _of_any_rounds(attack: Attack) -> Attack:
-    """Return the attack with every round as a poisoned one, for runs without poison."""
+    """Return the attack with all rounds treated as poisoned, since these rounds have no poison."""
     if not isinstance(attack.rule, Recovery):
         return attack
     return replace(attack, rule=replace(attack.rule, first=0))
@@ -334,7 +334,7 @@ def _of_any_rounds(attack: Attack) -> Attack:
 def measured_untrained(
     setup: Setup, positions: Int[ndarray, " samples"], device: torch.device = CPU
 ) -> Untrained:
-    """Measure untrained models on some of the samples that the run measures."""
+    """Measure untrained models on the samples at these positions."""
     if setup.recorded is not None:
         chosen = torch.from_numpy(positions)
         rounds = tuple(

@@ -1,7 +1,7 @@
 """Scores of audited samples in ``scores.safetensors``, for paired differences of attacks.
 
-The file in the folder of a study has ids, origins and scores of samples for each run and target. A
-result contains no scores, so that it can be shared.
+The file is in the folder of a study. It has ids, origins and scores of samples for each run and
+target. Records contain no scores, so that they can be shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ def _are_scores(values: torch.Tensor) -> bool:
 
 
 def paired_auc(
-    one: SampleScores, attack: str, other: SampleScores, other_attack: str, contrast: str
+    first: SampleScores, attack: str, second: SampleScores, second_attack: str, contrast: str
 ) -> AucDifference:
     """Return the difference in AUC between two attacks, or between two runs of an attack.
 
@@ -116,10 +116,10 @@ def paired_auc(
     samples of its client for validation, for example, which are then no members.
 
     Args:
-        one: Scores of a run and target.
-        attack: Attack in these scores.
-        other: Scores of the same run, or of another with the same audited samples.
-        other_attack: Attack in these scores, whose AUC is subtracted.
+        first: Scores of a run and target.
+        attack: Attack in ``first``.
+        second: Scores of the same run, or of another run with the same audited samples.
+        second_attack: Attack in ``second``; its AUC is subtracted.
         contrast: Non-members: "other_client", "unseen" or "mixed".
 
     Raises:
@@ -128,24 +128,24 @@ def paired_auc(
 
     Source: DeLong, DeLong and Clarke-Pearson 1988, by :func:`fedaudit.metrics.compare_auc`.
     """
-    for side, name in ((one, attack), (other, other_attack)):
-        if name not in side.by_attack:
+    for scores, name in ((first, attack), (second, second_attack)):
+        if name not in scores.by_attack:
             raise BadInput(
-                f"there are no scores of {name!r}; take one of {', '.join(side.by_attack)}"
+                f"there are no scores of {name!r}; choose one of {', '.join(scores.by_attack)}"
             )
-    if not np.array_equal(one.ids, other.ids):
+    if not np.array_equal(first.ids, second.ids):
         raise BadInput(
             "the two runs have different audited samples; take runs with the same data and draw"
         )
-    common = one.origin == other.origin
+    common = first.origin == second.origin
     if common.mean() < LEAST_COMMON:
         raise BadInput(
             f"only {common.mean():.0%} of the audited samples have the same origin in both runs, "
             f"and a paired comparison needs {LEAST_COMMON:.0%}; take runs with the same draw"
         )
-    compared = common & np.isin(one.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
+    compared = common & np.isin(first.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
     return compare_auc(
-        one.by_attack[attack][compared],
-        other.by_attack[other_attack][compared],
-        is_member=one.origin[compared] == Origin.MEMBER,
+        first.by_attack[attack][compared],
+        second.by_attack[second_attack][compared],
+        is_member=first.origin[compared] == Origin.MEMBER,
     )

@@ -1,4 +1,4 @@
-"""Ground truth of one target's audited samples, and the figures of a study so far."""
+"""Ground truth of audited samples by target, and a container for the figures of a study."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class Comparison(NamedTuple):
         fair: Whether one fair draw decided between members and these non-members.
         within: "class" if both sides are matched by class, "client" if units are only compared
             within the draw of one client.
-        labels_alone: AUC of the best score that sees labels only; None if unknown.
+        labels_alone: AUC of the best score that depends on labels only; None if unknown.
     """
 
     chosen: Bool[ndarray, " units"]
@@ -161,7 +161,8 @@ class TargetTruth(UnitTruth):
         origin = np.full(len(people), Origin.UNSEEN, dtype=np.int64)
         for code in (Origin.OTHER_CLIENT, Origin.MEMBER):
             origin[place[self.origin == code]] = code
-        # If a partner of the target has one of the samples, no fair coin decided about the person.
+        # A client that is attacked with the target may have a sample of the person. Then no fair
+        # coin decided about the person.
         fair = np.ones(len(people), dtype=bool)
         fair[place[~self.fair]] = False
         return UnitTruth(self.target, "person", origin, fair, people)
@@ -203,9 +204,9 @@ class Findings:
     Attributes:
         limits: Limits of rates at any confidence, by index in ``figures``. Means over runs need
             them, as they cannot be bounded from limits at one confidence.
-        failed: Reason for each attack that failed, by attack and target of a run.
-        uncovered: The same for targets that participated in too few rounds.
-        alone: The same for targets that participated with too few other clients.
+        failed: Reasons of failed attacks, by attack and target of a run.
+        uncovered: Reasons for targets that participated in too few rounds, likewise.
+        alone: Reasons for targets that participated with too few other clients, likewise.
     """
 
     figures: list[Estimate] = field(default_factory=list)
@@ -228,14 +229,16 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
 
     Some samples are left out:
 
-    - If people are units, people of other targets' draws: no coin was tossed about them for this
-      target.
+    - If people are units, people of other targets' draws: their membership of this target was not
+      decided by a fair coin.
     - If label distributions differ between clients, samples of other targets' draws. Each draw
-      follows the label distribution of its target, which would be mistaken for membership.
-    - If a shift makes clients differ, other clients' samples, which it distinguishes from the
-      target's.
+      follows the label distribution of its target, and an attack could mistake this difference for
+      membership.
+    - If a shift makes clients differ, other clients' samples: features alone would distinguish
+      them from the target's.
     - A malicious client's samples, which it knows and does not train on in every round.
-    - If the study labels unseen samples as members, all others. A random half are then members.
+    - If the study labels unseen samples as members (a control), all other samples. A random half
+      of the unseen samples are then called members.
     """
     audit, study = setup.deal.audit, setup.study
     origin = origin_of(setup, target)
@@ -290,7 +293,10 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
 
 
 def repeats(contrast: str, truth: UnitTruth) -> bool:
-    """Return True if the mixed contrast has one origin of non-members, and repeats its contrast."""
+    """Return True for the mixed contrast if all its non-members have the same origin.
+
+    It then repeats the contrast of that origin.
+    """
     missing = not all((truth.origin == origin).any() for origin in Origin)
     return contrast == "mixed" and missing
 

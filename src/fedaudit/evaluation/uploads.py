@@ -1,10 +1,10 @@
 """Controls on clients' updates: their norms, and the training metrics that clients report.
 
 A client may return the model that it received, repeat another client's update, or send huge finite
-numbers. If an attack compares clients, this changes the figures of all other clients.
+numbers. If an attack compares clients, such an update changes the figures of all other clients.
 
-If a recorder measures another network than the clients train, it finds no leak. The accuracy that
-clients report is then far above the recorder's on the same data.
+A recorder that measures a different network than the clients train finds no leak. The accuracy that
+clients report is then far above the accuracy that the recorder measures on the same data.
 """
 
 import json
@@ -32,14 +32,14 @@ from fedaudit.results.text import plain
 PEERS = "peer updates"
 _UPDATE = "update/client-"
 _SMALLEST, _LARGEST = 0.01, 100.0
-"""Ratios to the median norm of a round outside of which an update is degenerate. Clients with
-twenty times the data of others, or a tenth of their local steps, stay well within."""
+"""Smallest and largest ratio to the median norm of a round at which an update is not degenerate.
+Clients with twenty times the data of others, or a tenth of their local steps, are well inside."""
 
 _FEWEST_CLIENTS = 3
-"""Fewest clients in a round whose median shows which client differs."""
+"""Fewest clients in a round for a meaningful median."""
 
 _TOLERATED = 0.1
-"""Share of a client's rounds that may be degenerate, as training may fail once."""
+"""Share of a client's rounds that may be degenerate, since training can fail occasionally."""
 
 _MAX_NAMED = 5
 
@@ -56,11 +56,11 @@ _CONFIDENCE = 0.999
 """Confidence of the one-sided limit of a client's accuracy."""
 
 _ACCURACY_MARGIN = 0.1
-"""Tolerated gap beyond sampling error, as clients report averages within an epoch, and batch
-statistics lag."""
+"""Tolerated difference beyond sampling error. Clients report averages over an epoch, and running
+batch statistics lag behind."""
 
 _LEAST_OF_CHANCE = 0.5
-"""Factor on the accuracy of guessing that the accuracy of trained models exceeds."""
+"""Multiple of the chance-level accuracy that trained models exceed."""
 
 _LOSS_FACTOR, _LOSS_MARGIN = 2.0, 0.5
 _SAME_SCALE = 0.5
@@ -277,8 +277,8 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
     """Yield a control for each client with reported metrics that compares them with measured ones.
 
     A control fails if the reported metric is much better than the measured one in most measured
-    rounds. A worse one is no fault, as clients average over an epoch in which the model improves,
-    with dropout and augmentation.
+    rounds. A worse one is acceptable: clients average over an epoch in which the model improves,
+    and train with dropout and augmentation.
 
     An accuracy of 0.8 may be a share or a percentage. A control fails only if neither is near the
     measured accuracy.

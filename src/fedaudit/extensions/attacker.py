@@ -1,4 +1,4 @@
-"""The table [attacker]: a malicious client that sends poisoned updates in some rounds."""
+"""Malicious client that sends poisoned updates in some rounds, by the table [attacker]."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.fl.algorithms.base import TurnContext
-from fedaudit.fl.hooks import Chain, Defense, Turn
+from fedaudit.fl.algorithms.base import Participants
+from fedaudit.fl.hooks import Chain, Defense, TrainingContext
 from fedaudit.observe.round import Update, Upload
 from fedaudit.observe.views import PARTICIPANT, View, with_resources
 from fedaudit.plan.optional import AttackerSection
@@ -58,20 +58,20 @@ class PoisonedUpload(Defense):
         """Return True if the defense acts in a hook; it changes the loss only for an ascent."""
         return super().acts_in(hook) and (hook != "loss" or self.ascends_to > 0)
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
         """Return the probes in poisoned rounds, and the client's samples in others."""
-        return samples_on(self.probes, turn.device) if turn.round in self.rounds else data
+        return samples_on(self.probes, context.device) if context.round in self.rounds else data
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Return minus the loss, clamped where the ascent ends, in poisoned rounds."""
-        if not self.ascends_to or turn.round not in self.rounds:
-            return super().loss(outputs, batch, turn)
-        losses = turn.received.architecture.loss(outputs, batch.y)
+        if not self.ascends_to or context.round not in self.rounds:
+            return super().loss(outputs, batch, context)
+        losses = context.received.architecture.loss(outputs, batch.y)
         return -losses.clamp(max=self.ascends_to).mean()
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the update, multiplied by the strength in poisoned rounds."""
-        if turn.round not in self.rounds:
+        if context.round not in self.rounds:
             return upload
         return replace(upload, values=scaled(upload.values, self.strength))
 
@@ -118,7 +118,7 @@ class Attacker(Extension):
             return run
         return run.with_extension(_attacker(run, section, dataset.classes))
 
-    def extend_clients(self, clients: TurnContext) -> TurnContext:
+    def extend_clients(self, clients: Participants) -> Participants:
         """Return all clients, where one sends poisoned updates under its defense."""
         defense = clients.defenses.get(self.client)
         poisoned = self.poison if defense is None else Chain((self.poison, defense))

@@ -33,7 +33,7 @@ from fedaudit.evaluation.analysis import CoinScores, bound_figure, coin_scores
 from fedaudit.evaluation.guarantees import accounted, formal_epsilons
 from fedaudit.evaluation.truth import target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_mechanism_epsilon
-from fedaudit.fl.algorithms.base import TurnContext, draw_cohort
+from fedaudit.fl.algorithms.base import Participants, draw_cohort
 from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, record_canaries
 from fedaudit.fl.hooks import Chain, Defense
 from fedaudit.metrics import one_run_epsilon
@@ -109,7 +109,7 @@ class Canaries(Extension):
         """Return the direction of one canary, with norm 1, in the shapes of a model."""
         return canary_direction(like, self.seed, number)
 
-    def extend_clients(self, clients: TurnContext) -> TurnContext:
+    def extend_clients(self, clients: Participants) -> Participants:
         """Return the context with the canary clients, which use the defense of all clients."""
         # The number of samples gives canaries their weight. Their data are never read, and are
         # views of one sample, which take no memory.

@@ -24,9 +24,9 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.engines.local import LOCAL
 from fedaudit.extensions.canaries import Canaries, client_dp_of
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.fl.algorithms.base import ClientTask, TurnContext, run_client
+from fedaudit.fl.algorithms.base import ClientTask, Participants, run_client
 from fedaudit.fl.canary import CanaryUpload
-from fedaudit.fl.hooks import Chain, Defense, Visit
+from fedaudit.fl.hooks import Chain, ClientContext, Defense
 from fedaudit.metrics.canaries import secure_sum_bounds
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.observe.round import Round
@@ -120,7 +120,7 @@ class SecureSum(Extension):
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return the bounds of each audited client in each run, and the minimum over runs.
 
-        The minimum is a valid bound for every run. The maximum would exceed the error level.
+        The minimum is a valid bound for every run. The error level of the maximum is unknown.
         """
         by_run = [_read(measured) for measured in runs]
         figures = [
@@ -217,7 +217,7 @@ def _weighted_sum(
             round.sent[client],
             {},
             {},
-            Visit(
+            ClientContext(
                 round=round.index,
                 rounds=run.study.training.rounds,
                 client=client,
@@ -229,7 +229,7 @@ def _weighted_sum(
         for client in data
     ]
     total: Tensor | None = None
-    with LOCAL.session(run_client, TurnContext(run.algorithm, data, defenses)) as work:
+    with LOCAL.session(run_client, Participants(run.algorithm, data, defenses)) as work:
         for client, result in zip(data, work(jobs), strict=True):
             update = flat(result.upload.values).double() * round.weights[client]
             total = update if total is None else total + update

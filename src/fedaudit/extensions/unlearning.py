@@ -1,4 +1,4 @@
-"""The table [unlearning]: unlearning of samples, and a test of what the model retains."""
+"""Unlearning of samples, and a test of the model after it; configured by the table [unlearning]."""
 
 import json
 from collections.abc import Collection, Iterator, Sequence

@@ -136,7 +136,7 @@ def _without_answer(filter: str, code: int, seconds: float) -> str:
         )
     how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
     return (
-        f"{filter!r} ended the process in which it was checked ({how}), which is no verdict; fix "
+        f"{filter!r} ended the process in which it was checked ({how}), so there is no result; fix "
         "it, and run it on its own"
     )
 

@@ -1,4 +1,4 @@
-"""Neighbouring inputs, and checks of how their outputs differ with the noise frozen."""
+"""Neighbouring inputs, and checks of how their outputs differ for the same random draws."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,17 +24,24 @@ from fedaudit.filters.claim import (
 from fedaudit.filters.replay import PLAIN, Form, Release, Replay, form_for
 
 _LADDER = (0.5, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4, 1e6, 1e30)
-"""Lengths of an update, in sensitivities: from what a filter leaves alone to far above."""
+"""Norms of updates as multiples of the sensitivity, from below any clipping to far above it."""
 _LARGE, _TINY = 1e4, 1e-9
 _ROOM = 10.0
-"""Factor by which lengths stay below the largest number of a precision."""
+"""Factor by which norms stay below the largest number of a precision."""
 _DRAWS = 3
-"""By which an entry without noise is known: a noisy one is never thrice the same."""
+"""Number of draws that show whether an entry has noise: without noise, it is equal in all."""
 _NOT_FINITE = "NaN"
 
 
 class _Pair(NamedTuple):
-    """Two neighbours; the second is empty, or differs in the array ``alone``."""
+    """Pair of neighbouring inputs.
+
+    Attributes:
+        label: Description of the pair.
+        left: The first input.
+        right: The second input; None for no contribution.
+        alone: The only array in which ``left`` is large; empty if it is not a single one.
+    """
 
     label: str
     left: Arrays
@@ -56,7 +63,7 @@ class Probes(NamedTuple):
 
 
 def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
-    """Make updates that differ by a client's whole contribution, in random directions."""
+    """Generate pairs of updates that differ by a client's whole contribution."""
     rng = seeded_numpy(seed, "directions")
     zeros = {path: np.zeros_like(value) for path, value in form.values.items()}
     fractions = [path for path in zeros if path not in form.whole and zeros[path].size]
@@ -105,7 +112,7 @@ def updates(form: Form, claim: Claim, *, seed: int) -> Probes:
 
 
 def batches(form: Form, claim: Claim) -> Probes:
-    """Make batches that differ by one sample with an arbitrarily large gradient."""
+    """Generate pairs of batches that differ by one sample with an arbitrarily large gradient."""
     batch = form.values
     counts = {len(value) if value.ndim else 0 for value in batch.values()}
     rows = max(counts)
@@ -160,7 +167,7 @@ class _Move(NamedTuple):
 
 
 def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
-    """Check how outputs for neighbours differ, all with the same draws."""
+    """Check how outputs for neighbouring inputs differ for the same random draws."""
     moves: list[_Move] = []
     moved: Arrays = {}
     beside: dict[str, set[str]] = {}
@@ -192,7 +199,7 @@ def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
             Result.NOTED if moves else Result.UNTESTED,
             f"{len(lost)} not finite",
             why=f"{subject} {lost[0]} gives an output that is not finite",
-            advice="Calculate lengths in a precision that holds their squares.",
+            advice="Compute norms in a precision that can represent their squares.",
         )
     differing = [name for name, values in beside.items() if len(values) > 1]
     yield from _unnoised_check(replay, probes, moved, differing)
@@ -201,7 +208,7 @@ def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
 def _sensitivity_check(moves: list[_Move], sensitivity: float, subject: str) -> FilterCheck:
     longer = [move for move in moves if move.length - move.rounding > sensitivity * (1 + EXACT)]
     worst = longer[0] if longer else max(moves, key=lambda move: move.length)
-    label, where = worst.pair.label, f"; the array that moves most is {worst.where!r}"
+    label, where = worst.pair.label, f"; the array that changes most is {worst.where!r}"
     alone = [move for move in longer if move.pair.alone]
     if alone and len(alone) < sum(bool(move.pair.alone) for move in moves):
         # Some arrays are clipped and others are not, which is more specific than a length.
@@ -213,10 +220,10 @@ def _sensitivity_check(moves: list[_Move], sensitivity: float, subject: str) -> 
         Result.judged(failed=bool(longer)),
         length,
         f"at most {sensitivity:.4g}",
-        f"{subject} {label} moves the output by {length}, and {sensitivity:.4g} is declared"
+        f"{subject} {label} changes the output by {length}, but {sensitivity:.4g} is declared"
         + ("" if worst.pair.alone else where),
-        "Clip to one length over all entries of all arrays together, as the last step before "
-        "the noise, and declare what one contribution can move after every later scaling.",
+        "Clip the norm over all entries of all arrays as the last step before the noise. Declare "
+        "the largest change by one contribution after all later scaling.",
     )
 
 
@@ -269,25 +276,25 @@ def same_noise_check(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
     names = sorted(noises[0].keys() & noises[1].keys())
     if not names or not all(map(Release.is_finite, releases)):
         return
-    on_large, small_noise = (flat({name: noise[name] for name in names}) for noise in noises)
-    apart, length = (
-        float(np.linalg.norm(on_large - small_noise)),
+    large_noise, small_noise = (flat({name: noise[name] for name in names}) for noise in noises)
+    difference, length = (
+        float(np.linalg.norm(large_noise - small_noise)),
         float(np.linalg.norm(small_noise)),
     )
-    differs = apart > EXACT * length + replay.rounding(*releases)
+    differs = difference > EXACT * length + replay.rounding(*releases)
     yield FilterCheck(
         "noise on a large update",
         Result.judged(failed=differs),
-        f"differs by {apart / length:.2g} of it" if differs and length else "the same",
+        f"differs by {difference / length:.2g} of it" if differs and length else "the same",
         "the same",
-        "with the same draws, the noise on a large contribution differs from that on none",
+        "for the same draws, the noise on a large contribution differs from that without one",
         "Add noise last, after clipping, with one scale for all batches and updates.",
     )
 
 
 def state_check(replay: Replay, probes: Probes) -> FilterCheck:
     """Check that a release does not depend on the inputs of earlier rounds."""
-    claim, apart, differs = replay.claim, 0.0, False
+    claim, largest, differs = replay.claim, 0.0, False
     for values in (probes.small, probes.large):
         first, second = (
             replay.release(values, before=[p, p]) for p in (probes.large, probes.small)
@@ -295,14 +302,14 @@ def state_check(replay: Replay, probes: Probes) -> FilterCheck:
         if first.is_finite() and second.is_finite():
             length = claim.length(first.minus(second))
             slack = EXACT * claim.sensitivity + replay.rounding(first, second)
-            apart, differs = max(apart, length), differs or length > slack
+            largest, differs = max(largest, length), differs or length > slack
     return FilterCheck(
         "earlier rounds in a release",
         Result.NOTED if differs and claim.stateful else Result.judged(failed=differs),
-        f"{in_words(apart)} apart" if differs else "none",
+        f"difference of {in_words(largest)}" if differs else "none",
         "allowed" if claim.stateful else "none",
-        f"large contributions in two earlier rounds move a release by {in_words(apart)}",
-        "Keep no update between rounds; declare --stateful if the accountant knows of it.",
+        f"large contributions in two earlier rounds change a release by {in_words(largest)}",
+        "Store no update between rounds, or declare --stateful if the accountant covers it.",
     )
 
 
@@ -315,7 +322,7 @@ def odd_input_checks(replay: Replay, probes: Probes, zeros: str) -> Iterator[Fil
             "non-finite entries",
             Result.NOTED,
             f"{' and '.join(passed)} pass on",
-            why=f"updates with {' or '.join(passed)} pass the filter, which noise cannot hide",
+            why=f"updates with {' or '.join(passed)} pass the filter, and noise cannot hide them",
             advice="Refuse or replace entries that are not finite before clipping.",
         )
     if "no samples" in failures and "no samples" not in passed:

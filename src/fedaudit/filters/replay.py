@@ -31,7 +31,7 @@ from fedaudit.core.importing import line_of
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.values import Architecture, Model
 from fedaudit.filters.claim import Arrays, Claim, flat
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Update
 
 KINDS: dict[str, str] = {
@@ -173,7 +173,7 @@ def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tens
 
     def upload(update: dict[str, Tensor]) -> dict[str, Tensor]:
         zeros = {name: torch.zeros_like(value) for name, value in update.items()}
-        turn = Turn(
+        context = TrainingContext(
             round=next(rounds),
             rounds=0,
             client=0,
@@ -182,7 +182,7 @@ def _defending(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tens
             seed=int(torch.randint(2**62, ())),
             received=Model(Architecture("none", nn.Identity), zeros, {}),
         )
-        sent = defense.upload(Update(update, {}, samples=1), turn)
+        sent = defense.upload(Update(update, {}, samples=1), context)
         assert isinstance(sent, Update)
         return sent.values
 

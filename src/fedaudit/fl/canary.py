@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Params, Samples, flat, norm, plus, scaled
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Round, Update, Upload, select_clients
 from fedaudit.observe.tensors import write_tensors
 
@@ -53,11 +53,11 @@ class CanaryUpload(Defense):
     number: int
     length: float
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         """Draw no batches, so that nothing is trained."""
         return iter(())
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Replace the upload by the scaled direction."""
         if not self.length:
             return replace(upload, values=scaled(upload.values, 0.0))

@@ -24,7 +24,7 @@ from fedaudit.observe.round import Gradient, Logits, Update, Upload
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
+class ClientContext:
     """Context of one client in one round.
 
     Attributes:
@@ -75,14 +75,14 @@ class Visit:
             )
         return self._generators[purpose]
 
-    def aside(self, purpose: str) -> "Visit":
+    def aside(self, purpose: str) -> "ClientContext":
         """Return a context with separate draws and notes, for training on public data."""
         seed = seed_for(self.seed, purpose)
         return replace(self, seed=seed, _generators={}, _noted={})
 
-    def at(self, model: Model) -> "Turn":
+    def at(self, model: Model) -> "TrainingContext":
         """Return this context with the model that the client starts from."""
-        return Turn(
+        return TrainingContext(
             round=self.round,
             rounds=self.rounds,
             client=self.client,
@@ -97,7 +97,7 @@ class Visit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn(Visit):
+class TrainingContext(ClientContext):
     """Context of a hook during training: the client, the round and the received model.
 
     Attributes:
@@ -219,7 +219,7 @@ class Defense:
     rounds returns its tensors from :meth:`state`, so that a run can be stopped and resumed.
     :meth:`restore` is called before each of the client's rounds.
 
-    From :meth:`select` to :meth:`gradient`, tensors are on ``turn.device``. Tensors that a hook
+    From :meth:`select` to :meth:`gradient`, tensors are on ``context.device``. Tensors that a hook
     draws or stores must be moved there. In the other hooks (prepare, upload, after, restore), all
     tensors are on the CPU.
 
@@ -303,32 +303,32 @@ class Defense:
             plan: Algorithm, training and clients that the defense is used with.
         """
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         """Return permanently changed data; called once, before the first round."""
         return data
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
         """Return the samples to train on; called once per round."""
         return data
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         """Yield the batches of an epoch, by default shuffled without replacement."""
-        order = torch.randperm(len(data), generator=turn.rng("batches"))
+        order = torch.randperm(len(data), generator=context.rng("batches"))
         # One gather per epoch: a gather per step would take a third of a small model's step.
         shuffled = data.take(order)
         for part in chunks(len(data), batch_size):
             yield Batch(shuffled.features[part], shuffled.targets[part], shuffled.ids[part])
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         """Return the batch that a step trains on (mixing, augmentation, soft labels)."""
         return batch
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Return the scalar that a step minimises, by default the mean loss."""
-        return turn.received.architecture.loss(outputs, batch.y).mean()
+        return context.received.architecture.loss(outputs, batch.y).mean()
 
     def slope(
-        self, outputs: Float[Tensor, "samples _"], batch: Batch, turn: Turn
+        self, outputs: Float[Tensor, "samples _"], batch: Batch, context: TrainingContext
     ) -> Float[Tensor, "samples _"] | None:
         """Return the derivative of :meth:`loss` by the outputs, times the number of samples.
 
@@ -338,7 +338,7 @@ class Defense:
         """
         return None
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         """Return the direction that a step descends, by default the gradient of the objective."""
         params = objective.params
         if len(batch) == 0:  # Poisson sampling can draw an empty batch
@@ -348,21 +348,21 @@ class Defense:
         )
         return dict(zip(params, values, strict=True))
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the upload that leaves the client."""
         return upload
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         """Receive the models before and after local training; called once per round."""
 
-    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
+    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
         """Return which classes the client trains on in a round, by default all.
 
         An adversary with the random seed of the defense, such as that of a coalition, can compute
         this.
 
         Args:
-            visit: Context of the client and the round; weights are not used.
+            client_context: Context of the client and the round; weights are not used.
             classes: Number of the model's classes.
         """
         return torch.ones(classes, dtype=torch.bool)
@@ -396,8 +396,8 @@ class ConfiguredDefense(Defense):
         ... class Jitter(ConfiguredDefense):
         ...     sigma: float = 0.3
         ...
-        ...     def batch(self, batch, turn):
-        ...         noise = torch.randn(batch.x.shape, generator=turn.rng("jitter"))
+        ...     def batch(self, batch, context):
+        ...         noise = torch.randn(batch.x.shape, generator=context.rng("jitter"))
         ...         return Batch(batch.x + self.sigma * noise, batch.y, batch.ids)
         >>> Jitter(members=[0]).members
         [0]
@@ -491,55 +491,57 @@ class Chain(Defense):
         for part in self.parts:
             part.refuse_misfit(plan)
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         """Pass the data through all parts."""
         for part in self.parts:
-            data = part.prepare(data, visit)
+            data = part.prepare(data, client_context)
         return data
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
         """Pass the data through all parts."""
         for part in self.parts:
-            data = part.select(data, turn)
+            data = part.select(data, context)
         return data
 
-    def batches(self, data: Samples, batch_size: int, turn: Turn) -> Iterator[Batch]:
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         """Draw batches by the part that overrides this."""
-        return self._only("batches").batches(data, batch_size, turn)
+        return self._only("batches").batches(data, batch_size, context)
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         """Pass the batch through all parts."""
         for part in self.parts:
-            batch = part.batch(batch, turn)
+            batch = part.batch(batch, context)
         return batch
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Compute the loss of the part that overrides it."""
-        return self._only("loss").loss(outputs, batch, turn)
+        return self._only("loss").loss(outputs, batch, context)
 
-    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
+    def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
         """Compute the slope of the part that overrides the loss."""
         only = self._only("loss")
-        return only.slope(outputs, batch, turn) if only.knows_its_slope else None
+        return only.slope(outputs, batch, context) if only.knows_its_slope else None
 
-    def gradient(self, objective: Objective, batch: Batch, turn: Turn) -> Params:
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
         """Compute the gradient of the part that overrides it."""
-        return self._only("gradient").gradient(objective, batch, turn)
+        return self._only("gradient").gradient(objective, batch, context)
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Pass the upload through all parts."""
         for part in self.parts:
-            upload = part.upload(upload, turn)
+            upload = part.upload(upload, context)
         return upload
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         """Pass the models to all parts."""
         for part in self.parts:
-            part.after(start, end, turn)
+            part.after(start, end, context)
 
-    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
+    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
         """Return the classes that all parts leave the client."""
-        return torch.stack([part.dealt(visit, classes=classes) for part in self.parts]).all(0)
+        return torch.stack(
+            [part.dealt(client_context, classes=classes) for part in self.parts]
+        ).all(0)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
         """Return the strongest guarantee of a part that is valid in this chain, or None.

@@ -24,13 +24,13 @@ from fedaudit.fl.algorithms.base import (
     ClientResult,
     ClientTask,
     KeepsModels,
+    Participants,
     Server,
     StoredUploads,
-    TurnContext,
     draw_cohort,
     run_client,
 )
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense
 from fedaudit.observe.round import Round, Sent, Upload
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
@@ -139,11 +139,11 @@ def simulate(
         refuse_several_workers(device, engine.count if isinstance(engine, Counted) else 1)
     plan = _Plan(rounds, seed, participation, device)
     clients = _convert_features(algorithm, clients)
-    return _rounds(TurnContext(algorithm, clients, copies), server, engine, plan, checkpoint)
+    return _rounds(Participants(algorithm, clients, copies), server, engine, plan, checkpoint)
 
 
 def _rounds(
-    context: TurnContext, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
+    context: Participants, server: Server, engine: Engine, plan: _Plan, checkpoint: Path | None
 ) -> Iterator[Round]:
     algorithm = context.algorithm
     # Computed before defenses prepare data, which may change their attributes.
@@ -220,13 +220,13 @@ def _trained(algorithm: Algorithm, state: Params) -> Mapping[str, int]:
     return algorithm.rounds_trained(state) if isinstance(algorithm, ChoosesModels) else {}
 
 
-def _initial_state(context: TurnContext, plan: _Plan) -> RunState:
+def _initial_state(context: Participants, plan: _Plan) -> RunState:
     start = context.algorithm.start(seed_for(plan.seed, "initial model"))
     states = {client: defense.state() for client, defense in context.defenses.items()}
     return RunState(0, start, defenses=states)
 
 
-def _fingerprint(context: TurnContext, server: Server, plan: _Plan) -> str:
+def _fingerprint(context: Participants, server: Server, plan: _Plan) -> str:
     # Default values are left out, so that checkpoints of older versions stay valid.
     kind = () if plan.device.type == "cpu" else (plan.device.type,)
     drawn = (plan.rounds, plan.seed, plan.participation)
@@ -237,7 +237,7 @@ def _fingerprint(context: TurnContext, server: Server, plan: _Plan) -> str:
 
 
 def _request(
-    context: TurnContext, server: Server, plan: _Plan, current: RunState, index: int
+    context: Participants, server: Server, plan: _Plan, current: RunState, index: int
 ) -> _Request:
     cohort = draw_cohort(sorted(context.data), plan.participation, plan.seed, index)
     total = sum(len(context.data[client]) for client in cohort)
@@ -259,7 +259,7 @@ def _tasks(request: _Request, plan: _Plan, current: RunState, index: int) -> lis
             request.sent[client],
             current.memories.get(client, {}),
             current.defenses.get(client, {}),
-            Visit(
+            ClientContext(
                 round=index,
                 rounds=plan.rounds,
                 client=client,
@@ -300,8 +300,10 @@ def prepare_data(
     cohort = tuple(sorted(clients))
 
     def prepare(client: ClientId) -> Samples:
-        visit = Visit(round=0, rounds=rounds, client=client, cohort=cohort, weights={}, seed=seed)
-        return defenses.get(client, UNDEFENDED).prepare(clients[client], visit)
+        client_context = ClientContext(
+            round=0, rounds=rounds, client=client, cohort=cohort, weights={}, seed=seed
+        )
+        return defenses.get(client, UNDEFENDED).prepare(clients[client], client_context)
 
     return {client: prepare(client) for client in cohort}
 

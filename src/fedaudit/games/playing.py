@@ -1,4 +1,4 @@
-"""One point of a study of games: played by signs or in rounds, counted, compared with claims."""
+"""Play of one point of a study of games, and the figures that follow from its outcomes."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,14 +50,14 @@ from fedaudit.results.games import (
 from fedaudit.results.text import plain
 
 _BINS = 40
-"""Of a histogram of a neuron's values."""
+"""Number of bins of a histogram of a neuron's values."""
 
 At = Callable[..., Estimate]
-"""Makes an estimate at a point."""
+"""Function that constructs an estimate of a point."""
 
 
 def play_point(point: Point[GameStudy], dealt: Dealt, *, progress: Progress) -> PointPlayed:
-    """Play all games of one point, with its certificates."""
+    """Play all games of one point, and compute its certificates."""
     begun, study = monotonic(), point.study
     mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
     contest = Contest(dealt.pools, rules_of(study), study.seed, mechanism.randomisers)
@@ -147,7 +147,7 @@ def _in_rounds(
     games = RoundGames(contest, dealt.labels, how)
     parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
     for chunks in _some_targets(contest, study, 16):
-        # Neurons side by side, rounds one after the other: they draw from one generator.
+        # Neurons are trained in parallel, but rounds are played one by one: they share a generator.
         trained = run_in_parallel(lambda chunk: contest.made(list(chunk)), chunks)
         for chunk, trained_chunk in zip(chunks, trained, strict=True):
             fits.append(trained_chunk.fit)
@@ -195,12 +195,12 @@ def _in_rounds(
 def _some_targets(
     contest: Contest, study: GameStudy, chunks: int
 ) -> Iterator[Sequence[Mapping[int, int]]]:
-    """Yield games of each target, in chunks of fixed size whatever the number of cores."""
-    all_of_them = list(shared_out(study.game.targets, study.game.games))
-    # Worked out here, and not by every thread anew.
+    """Yield games of each target in chunks, whose size does not depend on the number of cores."""
+    games_by_target = list(shared_out(study.game.targets, study.game.games))
+    # Access computes the cached property once, before threads use it.
     assert contest.standard is not None
-    for first in range(0, len(all_of_them), chunks):
-        yield all_of_them[first : first + chunks]
+    for first in range(0, len(games_by_target), chunks):
+        yield games_by_target[first : first + chunks]
 
 
 def _known(estimate: At, values: Mapping[str, float | None]) -> list[Estimate]:
@@ -211,7 +211,7 @@ def _known(estimate: At, values: Mapping[str, float | None]) -> list[Estimate]:
 
 
 def _actual(estimate: At, actual: float | None, delta: float) -> Estimate:
-    """Return the epsilon that a mechanism's probabilities give, which is exact."""
+    """Return the exact epsilon, computed from the probabilities of the mechanism."""
     if actual is None:
         return estimate(metric=figures.ACTUAL, value=None, note="there is no bound")
     method = f"of the mechanism itself, delta {delta:g}"
@@ -219,7 +219,7 @@ def _actual(estimate: At, actual: float | None, delta: float) -> Estimate:
 
 
 def refuse_misfit(study: GameStudy) -> None:
-    """Raise if settings make no game."""
+    """Raise if the settings do not define a playable game."""
     given(study.mechanism, 1)
     rules_of(study)
     if study.rounds.play == "rounds":
@@ -227,15 +227,15 @@ def refuse_misfit(study: GameStudy) -> None:
 
 
 def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
-    """Raise if games need more records than there are."""
+    """Raise if the games need more records than were drawn."""
     flat = drawn.samples.features.flatten(1)
     Contest(Pools(flat[: drawn.clients], flat[drawn.clients :]), rules_of(study), study.seed)
 
 
 def rules_of(study: GameStudy) -> Rules:
-    """Return the rules of games that a study asks for."""
+    """Return the rules of games that a study sets."""
     game, without = study.game, study.mechanism.name == NO_MECHANISM
-    # Copies that are all the same teach no more than one; of batches each needs some.
+    # Without noise all copies are equal, so that one is enough. Each batch needs a copy, however.
     copies = 1 if without and not study.neuron.batch_size else game.copies
     return Rules(
         batch=game.batch,
@@ -263,7 +263,11 @@ def _training(estimate: At, played: Played) -> tuple[list[Estimate], TrainingLen
 
 
 def _by_others(estimate: At, played: Played, batch: int, shared_mask: bool) -> Estimate:
-    """Compute how often neurons fire for other records; with one mask a batch fires together."""
+    """Compute how often neurons fire for other records.
+
+    If the records of a batch share a noise mask, neurons fire for all of them or for none, so that
+    games are the independent units.
+    """
     fired = int(played.by_others.sum())
     rate = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:
@@ -311,7 +315,7 @@ def _fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[
 
 
 def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
-    """Certify one target's games, next to their outcome."""
+    """Return the certificate of one target's games, with the outcomes of these games."""
     sound_width = None
     if math.isfinite(mechanism.largest):
         end = torch.tensor(mechanism.largest)

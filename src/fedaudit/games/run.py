@@ -185,7 +185,7 @@ class _Session:
                 return kind.model_validate(read_object(path))
             except (ValidationError, Damaged) as error:
                 raise Damaged(
-                    f"{path} is no result of a game; delete it to play it again"
+                    f"{path} is not a result of a game; delete it to play it again"
                 ) from error
         self._log(title)
         result = make()

@@ -542,7 +542,7 @@ _OF_ONE_UPDATE = {
     SECURE_SUM_EPSILON: "update in one round's sum",
     SECURE_SUM_EPSILON_IF_GAUSSIAN: "update in one round's sum, if noise is normal",
 }
-"""Bounds that no attack on samples has, by what they rest on."""
+"""Bounds that are not from attacks on samples, by the evidence that they are computed from."""
 
 
 def _formal(question: Question) -> Iterator[Judged]:

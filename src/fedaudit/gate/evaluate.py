@@ -154,7 +154,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             if contrast in policy.membership.contrasts
         ]
         questions += [
-            f"{metric_name(f'tpr@{rate}')} {against(contrast)}: it takes more audited samples"
+            f"{metric_name(f'tpr@{rate}')} {against(contrast)}: this needs more audited samples"
             for rate in policy.membership.tpr
             for contrast in policy.membership.contrasts
             if contrast not in unfair_contrasts(record)

@@ -269,7 +269,7 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
     words, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MOST_LISTED
     others = f"And {plural(n_more, 'more rule')}; the verdict has all." if n_more > 0 else ""
     satisfied = (
-        f"Kept as well: {'; '.join(shortened(check.name, 80) for check in met)}." if met else ""
+        f"Also kept: {'; '.join(shortened(check.name, 80) for check in met)}." if met else ""
     )
     return Section(
         POLICY_TITLE,
@@ -286,7 +286,7 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
         items=tuple(
             f"Not judged: {sentence(shortened(item, _LONG))}" for item in verdict.unjudged[:6]
         ),
-        remarks=tuple(filter(None, (others, shortened(satisfied, 600)))),
+        remarks=tuple(filter(None, (others, shortened(satisfied, 600), _TEXTS["differs"]))),
     )
 
 

@@ -33,7 +33,7 @@ MOST_SEARCHES = 1000
 """Largest number of searches per verdict. A search takes up to 0.05 s."""
 
 _left: ContextVar[Iterator[int] | None] = ContextVar("left", default=None)
-ALIKE = "samples (of the smaller side; the other in proportion)"
+ALIKE = "samples (of the smaller group, and of the other in proportion)"
 """Wording for members and non-members in their present ratio. The effect of more samples of one
 side alone does not follow from an interval."""
 MIXED_ALIKE = "samples (as many members among them as now)"
@@ -147,8 +147,8 @@ def required_sample_size(
         what=what,
         count=missing,
         then=settled.then,
-        text=f"{more_of(missing, what)} would settle it ({settled.then}) if the figure stays as it "
-        "is",
+        text=f"{more_of(missing, what)} would settle it as a {settled.then}, if the figure stays "
+        "the same",
     )
 
 

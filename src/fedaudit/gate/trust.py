@@ -225,7 +225,7 @@ def _missing(
         reasons = {control.note for control in rows if control.passed is None and control.note}
         if len(reasons) == 1 and not ran:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
-        return ["it was not run, or not in every run"]
+        return ["this control was not run, or not in every run"]
     return [f"missing for {listed(_few([shortened(attack) for attack in lacking]))}"]
 
 

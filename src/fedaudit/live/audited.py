@@ -354,7 +354,7 @@ def _part(part: Part, name: str, seed: int) -> _Read:
     missing += [_FEATURES] if not inputs and _FEATURES not in part else []
     if missing:
         raise BadInput(
-            f"{name} has no {missing[0]!r}, so it is no client's part of an audit; give "
+            f"{name} has no {missing[0]!r}, so it is not a client's part of an audit; give "
             "fair_split(...).part, or the file that its save wrote"
         )
     labels = torch.as_tensor(part["labels"])
@@ -411,8 +411,8 @@ def labelled_samples(labelled: Labelled, whose: str) -> Samples:
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"the samples of {whose} are no pair of features and targets ({reason}); {SUPPORTED}: "
-            "give two arrays, or a dictionary of the model's named inputs, and an array"
+            f"the samples of {whose} are not a pair of features and targets ({reason}); "
+            f"{SUPPORTED}: give two arrays, or a dictionary of the model's inputs, and an array"
         ) from error
     sizes = {len(targets), *(len(part) if part.ndim else 0 for part in inputs.values())}
     if len(sizes) != 1 or not len(targets) or targets.is_complex():

@@ -1,4 +1,4 @@
-"""Clients of a recorded loop: numbers, names, and which took part in a round."""
+"""Clients of a recorded loop: their numbers and names, and the participants of each round."""
 
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,26 +12,27 @@ from fedaudit.live.recording import LARGEST_CLIENT, RoundEntry
 from fedaudit.live.weights import Weights
 
 _NAMED = range(10**8, 10**9)
-"""Numbers of clients that have a name."""
+"""Range of the numbers of clients that are identified by a name."""
 
 Called: TypeAlias = ClientId | str
-"""A client as other people's loops call it: by number, or by name."""
+"""Client as a training loop identifies it: by number or by name."""
 Value = TypeVar("Value")
 ByClient: TypeAlias = Mapping[ClientId, Value] | Mapping[str, Value] | Mapping[Called, Value]
 
 
 def number_of(client: object) -> ClientId:
-    """Return the number of a client; that of a name depends on the name alone.
+    """Return the number of a client.
 
-    Numbers in digits are numbers, and names that look alike are one name; see :func:`plain_name`.
+    The number of a named client is computed from its name. A string of digits is a number. Names
+    that differ only in invisible ways have the same number; see :func:`plain_name`.
     """
     try:
         if isinstance(client, str):
             name = plain_name(client)
             return int(name) if name.isdecimal() else _number_of_name(name)
         if isinstance(client, bool):
-            raise TypeError("a truth value is no number")
-        # NumPy's whole numbers too.
+            raise TypeError("a truth value is not a number")
+        # This also accepts integers of NumPy.
         return index(cast("SupportsIndex", client))
     except (TypeError, ValueError) as error:
         raise BadInput(
@@ -41,17 +42,16 @@ def number_of(client: object) -> ClientId:
 
 
 def plain_name(name: str) -> str:
-    """Normalise a name: composed letters, single spaces.
+    """Normalise a name: compose accented letters, and reduce spaces.
 
-    Files and systems differ in how they store an accented letter, and spaces at an end are
-    invisible.
+    Systems encode accented letters differently, and spaces at the end of a name are invisible.
     """
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     return " ".join(unicodedata.normalize("NFC", visible).split())
 
 
 def numbers_of(clients: Iterable[Called]) -> dict[Called, ClientId]:
-    """Return the number of each client; raise if one has none, or two have the same."""
+    """Return the number of each client; raise if a client is invalid or two numbers are equal."""
     numbers, by_number = dict[Called, ClientId](), dict[ClientId, Called]()
     for client in clients:
         number = numbers[client] = number_of(client)
@@ -75,7 +75,7 @@ def is_of_name(number: ClientId) -> bool:
 
 
 def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientId]) -> None:
-    """Raise if clients have names and audited ones numbers, or the reverse."""
+    """Raise if clients have names but audited clients have numbers, or the reverse."""
     named = {is_of_name(number) for number in audited}
     for client in clients:
         number = number_of(client)
@@ -83,8 +83,8 @@ def refuse_otherwise_called(clients: Iterable[Called], audited: Iterable[ClientI
         if (named == {False} and by_name) or (named == {True} and number not in _NAMED):
             form, other = ("name", "number") if by_name else ("number", "name")
             raise BadInput(
-                f"client {str(client)[:80]!r} is given by its {form}, and the audited clients by "
-                f"their {other}; use the same form as in fair_split or audit_samples"
+                f"client {str(client)[:80]!r} is identified by its {form}, but audited clients "
+                f"by their {other}; use the same form as in fair_split or audit_samples"
             )
 
 
@@ -98,7 +98,15 @@ _MOST_NAMED = 5
 
 
 class Participants(NamedTuple):
-    """Clients of one round, by number."""
+    """Clients of one round, by number.
+
+    Attributes:
+        asked: Clients that were asked to train.
+        uploads: Usable uploads.
+        faulty: Reasons why other clients have no usable upload.
+        unnamed: Number of asked clients without a valid number or name.
+        note: The first error about a client without one; empty if there was none.
+    """
 
     asked: list[ClientId]
     uploads: dict[ClientId, Weights]
@@ -108,7 +116,7 @@ class Participants(NamedTuple):
 
 
 def usable_number(client: object, audited: Iterable[ClientId]) -> ClientId:
-    """Return the number of a client; raise if it has none or names and numbers are mixed."""
+    """Return the number of a client; raise if it is invalid, or names and numbers are mixed."""
     number = number_of(client)
     if not 0 <= number <= LARGEST_CLIENT:
         raise BadInput(
@@ -124,7 +132,7 @@ def participants_of(
     excluded: ByClient[str],
     audited: Collection[ClientId],
 ) -> Participants:
-    """Return the clients of a round by number, without those that have none."""
+    """Return the clients of a round by number; clients without a valid number are counted."""
     readable, faulty = dict[ClientId, Weights](), dict[ClientId, str]()
     called, strange = dict[ClientId, Called](), list[str]()
     for client, upload in uploads.items():
@@ -134,7 +142,7 @@ def participants_of(
             strange.append(str(error))
             continue
         if number in called:
-            faulty[number] = f"two uploads are of it, under {called[number]!a} and {client!a}"
+            faulty[number] = f"it has two uploads, named {called[number]!a} and {client!a}"
             readable.pop(number, None)
         else:
             called[number], readable[number] = client, upload
@@ -160,7 +168,8 @@ class Attendance:
     """Clients and outcomes of the rounds of a run.
 
     Attributes:
-        reasons: Why each round is not recorded, by its number in digits; empty for one that is.
+        reasons: Reason why a round is not recorded, by round number as a string; empty for a
+            recorded round.
     """
 
     def __init__(

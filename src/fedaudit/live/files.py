@@ -114,14 +114,14 @@ def read_audit(folder: Path) -> AuditSet:
             raise ValueError("its columns are not of one length")
         parts = features.values() if isinstance(features, dict) else (features,)
         if not all(bool(part.isfinite().all()) for part in (*parts, targets)):
-            raise ValueError("its features or targets are no finite numbers")
+            raise ValueError("its features or targets are not finite numbers")
         if int(labels.min()) < 0 or int(owner.min()) < -1 or int(panel.min()) < -1:
             raise ValueError("it has invalid labels or owners")
         if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0:
             raise ValueError("it has a sample twice")
         return AuditSet(Samples(features, targets, ids, labels), owner.numpy(), panel.numpy())
     except (KeyError, ValueError) as error:
-        raise Damaged(f"{path} is no recording ({error}); restore it from a copy") from error
+        raise Damaged(f"{path} is not a recording ({error}); restore it from a copy") from error
 
 
 def write_untrained(folder: Path, rounds: tuple[MeasuredRound, ...], key: str) -> None:
@@ -249,7 +249,7 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
             stands_for=dict(_GROUPS.validate_python(parsed_json(notes["stands_for"]))),
         ), entry
     except (KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
-        raise Damaged(f"{path} is no waiting round ({str(error)[:300]}); delete it") from error
+        raise Damaged(f"{path} is not a waiting round ({str(error)[:300]}); delete it") from error
 
 
 _Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]

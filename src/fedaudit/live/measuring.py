@@ -16,7 +16,13 @@ from fedaudit.engines.local import one_thread
 from fedaudit.evaluation.accuracy import accuracy_notes, evaluation_split
 from fedaudit.evaluation.controls import untrained_rounds
 from fedaudit.evaluation.uploads import reported_notes, update_notes
-from fedaudit.live.beside import MOST_WAITING, Beside, Outcome, is_left_alone, outcome_of
+from fedaudit.live.background import (
+    MOST_WAITING,
+    BackgroundProcess,
+    Outcome,
+    is_left_alone,
+    outcome_of,
+)
 from fedaudit.live.files import clear, hand_over, read_waiting, waiting
 from fedaudit.live.recording import Recording, RoundEntry
 from fedaudit.live.rounds import SENT, measure_sound
@@ -35,7 +41,7 @@ _EVERY = 5.0
 _LARGE = 10**7
 """Numbers in all clients' models together from which they take seconds to be drawn."""
 
-When = Literal["now", "beside", "after"]
+When = Literal["now", "background", "after"]
 """Times at which rounds are measured."""
 
 
@@ -46,7 +52,7 @@ def locked(folder: Path, log: Callable[[str], None]) -> Lock:
     except BadInput:
         if not is_left_alone(folder):
             raise
-        log(f"the run before still measures {_rounds(len(waiting(folder)))}; waiting for it")
+        log(f"the previous run still measures {_rounds(len(waiting(folder)))}; waiting for it")
         return lock_folder(folder, wait=True)
 
 
@@ -76,13 +82,13 @@ class Measuring:
         self._logged: set[str] = set()
         self._waited, self._expected = 0.0, 0.0
         self._outcomes: list[Outcome] = []
-        self._beside: Beside | None = None
+        self._process: BackgroundProcess | None = None
 
     def untrained(self) -> tuple[MeasuredRound, ...]:
         """Measure untrained models for a control, and log what a round costs."""
         watch, clients = _Watch(self._log), len(self._setup.deal.clients)
         if clients * self._shape.numbers >= _LARGE:
-            self._log(f"{self._recording.name}: a model that nobody trained is measured first")
+            self._log(f"{self._recording.name}: an untrained model is measured first")
         samples = self._setup.deal.audit.samples
         measured = untrained_rounds(self._setup, samples, self._device, watch.measured)
         self._expected = watch.seconds
@@ -92,11 +98,13 @@ class Measuring:
     def begin(self) -> None:
         """Start the background process, or measure rounds that an earlier run left."""
         has_waiting = bool(waiting(self._folder))
-        if self._when == "beside" and self._lock is not None:
+        if self._when == "background" and self._lock is not None:
             keeps = [self._lock.number]
-            self._beside = Beside(self._folder, self._measure_file, self._expected, keeps)
+            self._process = BackgroundProcess(
+                self._folder, self._measure_file, self._expected, keeps
+            )
             if has_waiting:
-                self._beside.notify()
+                self._process.notify()
         elif has_waiting and self._when == "now":
             self._measure_left()
 
@@ -104,19 +112,19 @@ class Measuring:
         """Measure a round as the adversary sees it, or store it to be measured later."""
         if self._when != "now" and self._lock is None:
             raise BadInput("the recording is closed; open it again with fedaudit.record")
-        if self._beside is not None:
+        if self._process is not None:
             self._wait_for_room(entry)
         if self._when == "now" or not hand_over(self._folder, seen, entry):
             began = monotonic()
             faulty = self._measured(seen, entry)
             self._outcomes.append(Outcome(entry.round, monotonic() - began, "", faulty))
-        elif self._beside is not None:
-            self._beside.notify()
+        elif self._process is not None:
+            self._process.notify()
 
     def outcomes(self) -> list[Outcome]:
         """Return outcomes since the last call, and log long measurements."""
         outcomes, self._outcomes = self._outcomes, []
-        outcomes += self._beside.outcomes() if self._beside is not None else []
+        outcomes += self._process.outcomes() if self._process is not None else []
         for outcome in outcomes:
             if not outcome.error and outcome.seconds >= _EVERY:
                 self._log(f"round {outcome.round} is measured, in {time_of(outcome.seconds)}")
@@ -133,19 +141,19 @@ class Measuring:
         still = f"{_rounds(n_waiting)} {'is' if n_waiting == 1 else 'are'} still to be measured"
         if n_waiting and finish:
             self._log(still)
-        if self._beside is not None and finish:
-            self._beside.wait(0)
+        if self._process is not None and finish:
+            self._process.wait(0)
         if finish:
             self._measure_left()
-        elif n_waiting and self._beside is None:
+        elif n_waiting and self._process is None:
             self._log(f"{still}: open the recording again with fedaudit.record, and close it")
         if self._waited >= _EVERY:
             self._log(f"training waited {time_of(self._waited)} in all for measuring")
 
     def close(self) -> None:
         """Release the folder."""
-        if self._beside is not None:
-            self._beside.close()
+        if self._process is not None:
+            self._process.close()
         if self._when != "now":
             clear(self._folder)
         self._lock = None
@@ -157,14 +165,14 @@ class Measuring:
         disk = round_bytes(
             keep=recording.keep, clients=len(untrained.clients), values=values, parameters=numbers
         )
-        # Of each client its model and its change, and of the server two models.
+        # Each client's model and update, and two models of the server.
         memory = 4 * numbers * (2 * senders + 2) + 8 * values
         often = "every round" if recording.every == 1 else f"every {recording.every} rounds"
         advice = "; every=10 would measure each tenth round only" if recording.every == 1 else ""
         waits = size_of(4 * numbers * (senders + 2))
         where = {
             "now": "in this process",
-            "beside": f"in a process beside it, for which at most {MOST_WAITING} rounds wait "
+            "background": f"in a background process, for which at most {MOST_WAITING} rounds wait "
             f"({waits} each)",
             "after": f"when the recording is closed, until when each round waits ({waits})",
         }[self._when]
@@ -177,7 +185,7 @@ class Measuring:
     def _measured(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
         """Measure a round; return the clients that were left out, with the reason."""
         audit, unsent = self._setup.deal.audit, self._shape.unsent
-        # The same digits in whichever process it is.
+        # One thread, so that the digits are the same in every process.
         with one_thread():
             measured, seen, faulty = measure_sound(
                 seen, entry.weights, self._of_round, audit.samples
@@ -208,7 +216,7 @@ class Measuring:
         try:
             seen, entry = read_waiting(path, self._shape.model.architecture)
             faulty = self._measured(seen, entry)
-        # Whatever it is: the next round is another one.
+        # Any error concerns this round only.
         except Exception as error:
             if entry is not None:
                 self._failed(entry, plain(f"round {entry.round} is not recorded: {error}"))
@@ -226,10 +234,10 @@ class Measuring:
                 self._log(f"{done + 1} of {_rounds(len(waiting_rounds))} are measured")
 
     def _wait_for_room(self, entry: RoundEntry) -> None:
-        assert self._beside is not None
-        if self._beside.given_up:
+        assert self._process is not None
+        if self._process.given_up:
             self._log_once(
-                "the process that measures could not be kept running; what waits is measured when "
+                "the measuring process could not be kept running; waiting rounds are measured when "
                 "the recording is closed"
             )
         elif len(waiting(self._folder)) >= MOST_WAITING:
@@ -238,7 +246,7 @@ class Measuring:
                 "measuring takes longer than training, see every= and measure='after'"
             )
             began = monotonic()
-            self._beside.wait(MOST_WAITING - 1)
+            self._process.wait(MOST_WAITING - 1)
             self._waited += monotonic() - began
 
     def _log_once(self, text: str) -> None:
@@ -269,6 +277,6 @@ class _Watch:
         if 0 < done < total and now - self._said >= _EVERY:
             self._said = now
             self._log(
-                f"a model that nobody trained is measured, for a control: {done} of {total} "
+                f"an untrained model is measured as a control: {done} of {total} "
                 f"samples after {time_of(self.seconds)}"
             )

@@ -199,8 +199,8 @@ class UnlearnedModel(NamedTuple):
         """Format figures, verdict and utility, a line each."""
         if not self.utility:
             return str(self.figures)
-        beside = ", ".join(f"{value:.3f} {model}" for model, value in self.utility.items())
-        return f"{self.figures}\ntest {self.measure}: {beside}"
+        utility_texts = ", ".join(f"{value:.3f} {model}" for model, value in self.utility.items())
+        return f"{self.figures}\ntest {self.measure}: {utility_texts}"
 
 
 def unlearning(
@@ -249,20 +249,20 @@ def unlearning(
     """
     require_margin(margin)
     samples = audit_samples({0: forgotten}, unseen)
-    beside = None if test is None else labelled_samples(test, "test")
+    test_samples = None if test is None else labelled_samples(test, "test")
     models = {"before": before, "after": after}
     models |= {} if retrained is None else {"retrained": retrained}
     scores, utility, right = {}, {}, dict[str, float]()
     unseen_ones = torch.from_numpy(samples.owner == NOBODY)
-    checked = samples.samples.take(unseen_ones) if beside is None else beside
+    checked = samples.samples.take(unseen_ones) if test_samples is None else test_samples
     for name, module in models.items():
         net = network_of(module, samples, task)
         model, net_task = net.shape.model, net.architecture.task
         outputs = outputs_of(model, samples.samples.features)
         scores[name] = -net_task.losses(outputs, samples.samples.targets).double().numpy()
-        if beside is not None:
+        if test_samples is not None:
             scores_of_samples = net_task.utility.of(
-                outputs_of(model, beside.features), beside.targets
+                outputs_of(model, test_samples.features), test_samples.targets
             )
             utility[name] = float(scores_of_samples.double().mean())
         if net_task.utility.name == "accuracy" and net_task.classes:

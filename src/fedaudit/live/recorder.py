@@ -31,7 +31,7 @@ from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.uploads import Metric, metrics_in
-from fedaudit.live.beside import refuse_impossible
+from fedaudit.live.background import refuse_impossible
 from fedaudit.live.clients import (
     Attendance,
     ByClient,
@@ -101,7 +101,7 @@ class Recorder:
         self._folder, self._shape, self._uploads = folder, net.shape, uploads
         self._strict, self._warned, self._log = strict, set[str](), log
         place = device_named(device)
-        if measure == "beside":
+        if measure == "background":
             refuse_impossible(place)
         claimed = claim(folder, recording, samples)
         self.recording = claimed.model_copy(update={"is_closed": False})
@@ -660,7 +660,7 @@ def record(
             a classifier of inputs alone needs.
         strict: Whether a round that cannot be recorded stops the loop. By default a warning is
             given, and the record lists the round as missing.
-        measure: "now" measures a round before the loop continues. "beside" leaves it to a
+        measure: "now" measures a round before the loop continues. "background" leaves it to a
             background process, for which a few rounds may wait, so that the loop only copies
             models. "after" stores all rounds and measures them when the recording is closed. The
             figures are the same.

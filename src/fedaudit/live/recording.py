@@ -1,4 +1,4 @@
-"""The settings of a live recording, and its log of rounds: a line of JSON each, measured or not."""
+"""Settings of a live recording, and its log with one JSON line for each round."""
 
 import errno
 from collections.abc import Collection, Mapping
@@ -33,12 +33,12 @@ from fedaudit.results.fields import Count, Part
 from fedaudit.results.text import plain
 
 MOST_CLIENTS = MOST_KEYS
-"""Of a recording, and of a round."""
+"""Largest number of clients of a recording or a round."""
 MOST_CONFLICTS = 10_000
-"""Rounds that came a second time and are named, at most."""
+"""Largest number of repeated rounds that are listed."""
 
 UPLOAD_VIEWS = ("uploads", "sum")
-"""Views of adversaries that see what clients send, each or in sum."""
+"""Views of adversaries that see uploads, individually or as a sum."""
 
 LARGEST_CLIENT = 10**15
 Client = Annotated[int, Field(ge=0, le=LARGEST_CLIENT)]
@@ -56,22 +56,22 @@ class Recording(Part):
         name: Name of the federation.
         key: Random key that ties measured rounds to this recording.
         view: The adversary's view.
-        every: Distance of measured rounds.
-        keep: See :mod:`fedaudit.observe.tensors`.
+        every: Interval between measured rounds, in rounds.
+        keep: Tensors that are stored; see :mod:`fedaudit.observe.tensors`.
         attacks: Attacks whose signals are measured.
-        refused: Other attacks, with the reason why they cannot be run.
+        refused: Attacks that cannot be run, with the reason.
         targets: Audited clients.
         classes: Number of outputs of the model.
         sizes: Training samples of each client, if known.
         not_uploaded: Parameters and buffers declared as not uploaded.
         names: Names of clients, by their numbers.
         unaudited: Clients that declined the audit or gave no usable part, with the reason.
-        conflicts: Rounds that came a second time with other models or uploads, which are not
-            recorded, with the reason.
+        conflicts: Rounds that were passed again with different models or uploads, with the reason.
+            The later data are not recorded.
         is_closed: True once the recorder was closed after its last round; None in recordings of
             older versions.
         model: Class of the model.
-        started: Date and time.
+        started: Date and time of the start.
     """
 
     format: Literal["fedaudit-recording"] = "fedaudit-recording"
@@ -104,7 +104,7 @@ class Recording(Part):
     started: Annotated[str, Field(max_length=40)] = ""
 
     def measured_task(self) -> Task:
-        """Return the task for figures; nothing is imported and no loss is computed."""
+        """Return the task for figures, without importing custom code or computing losses."""
         if self.task.name in TASKS:
             return task_named(self.task.name, self.task.options)
         return of_loss(self.task.name, _no_loss)
@@ -114,12 +114,12 @@ def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     raise RuntimeError("the loss of a recording was computed when it was made")
 
 
-def recording_of(**said: object) -> Recording:
+def recording_of(**settings: object) -> Recording:
     """Validate the settings of a recording."""
     try:
-        return Recording.model_validate(said)
+        return Recording.model_validate(settings)
     except ValidationError as error:
-        raise refusal_of(error, Recording, "the recording", said) from error
+        raise refusal_of(error, Recording, "the recording", settings) from error
 
 
 def recording_text(recording: Recording, folder: Path) -> str:
@@ -143,24 +143,24 @@ def read_recording(folder: Path) -> Recording:
     """Read a recording's settings from an untrusted file.
 
     Raises:
-        BadInput: The folder is no recording.
+        BadInput: The folder is not a recording.
         Damaged: The file cannot be read or is invalid.
     """
     refuse_absent(folder, "the folder of a live recording")
     path = folder / RECORDING_FILE
     if not path.is_file():
-        raise BadInput(f"{folder} is no recording: it has no {RECORDING_FILE}; check the path")
+        raise BadInput(f"{folder} is not a recording: it has no {RECORDING_FILE}; check the path")
     try:
         return Recording.model_validate(read_object(path))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise Damaged(f"{path} is no recording ({wrong}); restore it") from error
+        raise Damaged(f"{path} is not a recording ({wrong}); restore it") from error
 
 
 LOG_FILE = "rounds.jsonl"
 _SHORTEST_LINE = 50
-"""Bytes of a line of the log, at least."""
+"""Smallest size of a line of the log, in bytes."""
 _MOST_NAMED = 5
 
 
@@ -172,9 +172,8 @@ class RoundEntry(Part):
         asked: Clients that were sent the model.
         answered: Clients that sent an upload.
         measured: Whether the round was measured.
-        unnamed: Number of further clients that were sent the model, did not answer, and are not
-            identified.
-        note: What went wrong; empty for nothing.
+        unnamed: Number of unidentified clients that were sent the model and did not answer.
+        note: Reason why the round could not be measured; empty without a fault.
         excluded: Clients whose upload was not measured, with the reason.
         kept_out: Clients whose upload the server kept out of the average.
         unknown: True if not all clients that answered are known.
@@ -210,7 +209,7 @@ class RoundEntry(Part):
 
     @property
     def complete(self) -> bool:
-        """True if all who were asked have answered."""
+        """True if all clients that were asked have answered."""
         return set(self.asked) == set(self.answered) and self.unnamed == 0
 
 
@@ -222,7 +221,7 @@ def round_entry(
     excluded: Mapping[ClientId, str] | None = None,
     note: str = "",
 ) -> RoundEntry:
-    """Return the log entry of a round that is not measured, or not yet."""
+    """Return the log entry of a round that was not measured yet, or will not be measured."""
     try:
         return RoundEntry(
             round=index,
@@ -248,7 +247,7 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
     after a killed process, the last one counts.
 
     Raises:
-        BadInput: The log is a link or no regular file.
+        BadInput: The log is a link or not a regular file.
         Damaged: Another line cannot be read.
     """
     text = _log(folder)
@@ -262,7 +261,7 @@ def read_round_log(folder: Path) -> list[RoundEntry]:
         return list({entry.round: entry for entry in entries}.values())
     except (ValueError, RecursionError) as error:
         raise Damaged(
-            f"{folder / LOG_FILE} is no log of rounds ({error}); restore it from a copy"
+            f"{folder / LOG_FILE} is not a log of rounds ({error}); restore it from a copy"
         ) from error
 
 
@@ -287,14 +286,14 @@ def append_round(entry: RoundEntry, folder: Path) -> None:
 
 
 def _refuse_full(folder: Path, before: int, after: int) -> None:
-    """Raise if a log would exceed the bytes or lines that are read back."""
+    """Raise if a log would exceed the largest size or number of lines that can be read."""
     is_full = after > LONGEST_LOG
     if not is_full and before >= MOST_ROUNDS * _SHORTEST_LINE:
         is_full = _log(folder).count("\n") >= MOST_ROUNDS
     if is_full:
         raise BadInput(
             f"{folder / LOG_FILE} is full: at most {LONGEST_LOG:,} bytes and {MOST_ROUNDS:,} "
-            "rounds are read back; give later rounds a recording in another folder"
+            "rounds can be read; record later rounds in another folder"
         )
 
 
@@ -303,7 +302,7 @@ def _log(folder: Path) -> str:
     path = folder / LOG_FILE
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise BadInput(
-            f"{path} is a link or no regular file, so rounds could not be stored; remove it, or "
+            f"{path} is a link or not a regular file, so rounds could not be stored; remove it, or "
             "choose another folder"
         )
     if not path.exists():

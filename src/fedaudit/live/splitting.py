@@ -245,7 +245,9 @@ def _tensor(value: Any, name: str, whose: str) -> Tensor:
         numbers = np.array(value) if isinstance(value, np.ndarray) else value
         return torch.as_tensor(numbers).detach().cpu()
     except (TypeError, ValueError) as error:
-        raise BadInput(f"{name} of {whose} is no number ({error}); encode it as numbers") from error
+        raise BadInput(
+            f"{name} of {whose} is not a number ({error}); encode it as numbers"
+        ) from error
 
 
 def _of_table(table: Any, how: _Reading) -> Labelled:

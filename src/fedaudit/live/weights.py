@@ -25,7 +25,7 @@ ESTIMATED = "estimated statistics"
 """Note of a measured round: layers whose statistics were estimated."""
 
 _TRIED = 8
-"""Samples of the training step that shows which values training changes."""
+"""Number of samples of the training step that finds out which values training changes."""
 
 _AT_ONCE = 128
 _MOST_SAMPLES = 2048
@@ -39,8 +39,8 @@ class Unsent(NamedTuple):
     Attributes:
         statistics: Running means and variances of normalisation layers that clients train.
         changing: Other buffers that a training step changes.
-        untrainable: Parameters without a gradient: no client changes them.
-        declared: Values that the user says clients do not upload.
+        untrainable: Parameters without a gradient, which no client changes.
+        declared: Values that the user declared as not uploaded.
     """
 
     statistics: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
         try:
             outputs = task.read(task.called(module, in_model_dtype(few.features, model).clone()))
             task.losses(outputs, few.targets.clone()).mean().backward()  # type: ignore[no-untyped-call]
-        # Custom code may train in another way, so that nothing is known of its buffers.
+        # Custom code may fail here but train in another way. Its buffers are then unknown.
         except Exception:
             return set(), set()
     buffers = {n: value for n, value in module.named_buffers() if n in model.buffers}
@@ -150,8 +150,9 @@ def with_estimates(
 ) -> Round:
     """Estimate running statistics that a round's models lack.
 
-    A client's model takes its own audited samples, members and held-out samples alike, so that the
-    estimate does not reveal membership. Global models take all audited samples.
+    A client's statistics are estimated on its audited samples, on members as well as on held-out
+    samples, so that they do not reveal membership. Statistics of global models are estimated on all
+    audited samples.
     """
     if not estimated_layers(round, unsent):
         return round
@@ -166,7 +167,7 @@ def with_estimates(
     for client, exposed_client in round.exposed.items():
         base, local = exposed_client.base, exposed_client.local
         if base is not None:
-            # One object for each model that was sent: clients with the same one are comparable.
+            # One object per distinct model, since clients are comparable if they share the object.
             if id(base) not in bases:
                 bases[id(base)] = filled(base, everything)
             base = bases[id(base)]
@@ -205,7 +206,7 @@ def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.dev
         parts = [(path, part) for path, part in _normalising(module) if path in layers]
         for _, part in parts:
             part.reset_running_stats()
-            # The plain mean over batches: no batch counts more than another.
+            # With momentum None, torch computes an unweighted mean over batches.
             part.momentum = None
             part.train()
         for rows in _batches(in_model_dtype(samples.features, model)):
@@ -220,7 +221,7 @@ def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.dev
 
 
 def _batches(features: Tensor) -> Sequence[Tensor]:
-    """Split into batches that differ by at most one sample, so that all count alike."""
+    """Split into batches whose sizes differ by at most 1, since all batches have equal weight."""
     count = -(-len(features) // _AT_ONCE)
     return features.tensor_split(count)
 
@@ -256,7 +257,7 @@ def tensor_of(value: object, what: str) -> Tensor:
             f"{what} holds no numbers that torch knows, but {kind} ({reason})"
         ) from error
     if not sound:
-        raise BadInput(f"{what} is no plain tensor, but {tensor.layout} of {kind}")
+        raise BadInput(f"{what} is not a plain tensor, but {tensor.layout} of {kind}")
     if tensor.is_complex():
         raise BadInput(f"{what} holds complex numbers, and the model real ones")
     return tensor

@@ -25,7 +25,7 @@ from fedaudit.metrics.epsilon import (
 from fedaudit.metrics.roc import SplitScores, as_array, as_truth, sides
 
 FEWEST_DRAWS = 80
-"""Fewest draws of the others' sum; half of them are left for counting."""
+"""Fewest simulated sums. Half of them fit the test, and errors are counted on the other half."""
 
 _SHRINKAGES = (0.001, 0.01, 0.1, 1.0, 10.0)
 _THRESHOLDS = 41
@@ -199,7 +199,7 @@ def _directions(
 
 
 FEWEST_CANARIES = 20
-"""Fewest canary clients for bounds; guesses about ten coins bound nothing at all."""
+"""Fewest canary clients for bounds. Guesses about ten coins give no bound above 0."""
 
 
 class CanaryBounds(NamedTuple):
@@ -351,7 +351,7 @@ def record_bounds(
 _NORMALITY_ERROR = 0.01
 """Significance level of the tests of normality and of equal variances."""
 _FEWEST_FOR_SHAPE = 200
-"""Fewest canaries; with fewer, the test of normality accepts Laplace noise in one of four runs."""
+"""Fewest canaries for the normality test. With fewer, it accepts Laplace noise in 1 of 4 runs."""
 
 
 def _not_normal(split: SplitScores) -> str:

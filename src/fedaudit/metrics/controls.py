@@ -114,7 +114,7 @@ def permuted_membership(
 
 
 FEWEST = 4
-"""Fewest samples of each side, so that there are some to train on and others to score."""
+"""Fewest members and fewest non-members, since the samples are split for training and scoring."""
 
 
 @dataclass(frozen=True)

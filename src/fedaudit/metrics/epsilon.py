@@ -96,7 +96,7 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
     """Compute a lower bound on epsilon for a mechanism with a Gaussian trade-off.
 
     The trade-off is that of two shifted normal distributions. The bound is much higher than that of
-    ``clopper_pearson_epsilon`` at the same counts. It rests on the assumption that the mechanism is
+    ``clopper_pearson_epsilon`` at the same counts. It assumes that the mechanism is
     Gaussian (DP-SGD over many rounds nearly is).
 
     Args:

@@ -290,7 +290,7 @@ def gaps_of(
 
 
 def _limits(gaps: Float[ndarray, " draws"], tail: float) -> ConfidenceLimits:
-    """Return percentiles of the finite gaps; the full range [0, 1] if there are none."""
+    """Return percentiles of the finite gaps; the full range [0, 1] if no gap is finite."""
     finite = gaps[np.isfinite(gaps)]
     if not len(finite):
         return ConfidenceLimits(0.0, 1.0)

@@ -161,11 +161,12 @@ def holm(p_values: Sequence[float | None], *, alpha: float = 0.05) -> Holm:
 
 
 FEWEST_OTHERS = 8
-"""Scores other than the most frequent one that a side needs for DeLong's variance. With five of 100
-scores DeLong's lower limit still lies above the truth in 4 % of audits instead of 2.5 %."""
+"""Number of scores, other than the most frequent one, that a side needs for DeLong's variance. With
+five of 100 scores, DeLong's lower limit is above the truth in 4 % of audits instead of 2.5 %."""
 _FEWEST_EXPECTED = 20.0
-"""Other scores expected on the smaller side, below which a test counts instead of ranking. At 100
-samples against 1,000 a normal tail of 1e-4 is four times too thin with 10, seven times with 5."""
+"""Number of other scores expected on the smaller side below which a test counts scores instead of
+ranking them. With 100 against 1,000 samples, a normal tail of 1e-4 is four times too thin at 10
+other scores, and seven times at 5."""
 _UNEVEN = 3
 """Ratio of all samples to those of the smaller side above which the null distribution is skewed."""
 METHOD = "few scores differ"
@@ -173,35 +174,35 @@ METHOD = "few scores differ"
 
 
 class Side(NamedTuple):
-    """Contribution of each unit (sample or person) of one side to the AUC.
+    """Contributions of the members, or of the non-members, to the AUC.
 
-    The AUC is a weighted sum of the side's placements: for each sample, the share of the other side
-    that is ordered correctly with it. Contributions are relative to those at the most frequent
-    score, so that nearly all of them are 0.
+    The AUC is a weighted sum of placements. A sample's placement is the share of the other side
+    that is ordered correctly with it. Contributions are measured relative to that of a sample with
+    the most frequent score, so that nearly all of them are 0. A unit is a sample or a person.
 
     Attributes:
-        less: How much less each unit contributes; 0 if it does not.
-        more: How much more each unit contributes; 0 if it does not.
-        most_less: Largest possible value of ``less``.
-        most_more: Largest possible value of ``more``.
+        deficit: Amount by which each unit's contribution is below the reference, at least 0.
+        surplus: Amount by which each unit's contribution is above the reference, at least 0.
+        largest_deficit: Largest possible deficit of a unit.
+        largest_surplus: Largest possible surplus of a unit.
     """
 
-    less: Float[np.ndarray, " units"]
-    more: Float[np.ndarray, " units"]
-    most_less: float
-    most_more: float
+    deficit: Float[np.ndarray, " units"]
+    surplus: Float[np.ndarray, " units"]
+    largest_deficit: float
+    largest_surplus: float
 
     def reach(self, confidence: float) -> ConfidenceLimits:
-        """Return how far this side's error may put the AUC below and above its value.
+        """Return the distances from the AUC to its lower and upper limit that this side causes.
 
         Args:
             confidence: Two-sided confidence, in (0, 1).
         """
-        less, more = float(self.less.sum()), float(self.more.sum())
-        less_limit = _bound_on_sum(self.less, self.most_less, confidence)
-        more_limit = _bound_on_sum(self.more, self.most_more, confidence)
+        deficit, surplus = float(self.deficit.sum()), float(self.surplus.sum())
+        deficit_limit = _bound_on_sum(self.deficit, self.largest_deficit, confidence)
+        surplus_limit = _bound_on_sum(self.surplus, self.largest_surplus, confidence)
         return ConfidenceLimits(
-            max(0.0, less_limit - less + more), max(0.0, more_limit - more + less)
+            max(0.0, deficit_limit - deficit + surplus), max(0.0, surplus_limit - surplus + deficit)
         )
 
 
@@ -224,23 +225,23 @@ def side_of(
     at_mode: Float[np.ndarray, " samples"],
     unit: np.ndarray | None = None,
 ) -> Side:
-    """Return one side of an AUC.
+    """Compute the contributions of one side to the AUC.
 
     Args:
-        weights: The weight of each sample in the AUC; they add up to 1.
+        weights: The weight of each sample in the AUC. Weights add up to 1.
         placements: The share of the other side that is ordered correctly with each sample.
-        at_mode: The same share for a sample at the most frequent score.
+        at_mode: That share for a sample with the most frequent score.
         unit: The person of each sample, numbered from 0; None if samples are independent.
     """
-    less = weights * np.maximum(at_mode - placements, 0.0)
-    more = weights * np.maximum(placements - at_mode, 0.0)
-    most_less, most_more = weights * at_mode, weights * (1 - at_mode)
+    deficit = weights * np.maximum(at_mode - placements, 0.0)
+    surplus = weights * np.maximum(placements - at_mode, 0.0)
+    largest_deficit, largest_surplus = weights * at_mode, weights * (1 - at_mode)
     if unit is not None:
         _, unit = np.unique(unit, return_inverse=True)
-        less, more, most_less, most_more = (
-            np.bincount(unit, part) for part in (less, more, most_less, most_more)
+        deficit, surplus, largest_deficit, largest_surplus = (
+            np.bincount(unit, part) for part in (deficit, surplus, largest_deficit, largest_surplus)
         )
-    return Side(less, more, float(most_less.max()), float(most_more.max()))
+    return Side(deficit, surplus, float(largest_deficit.max()), float(largest_surplus.max()))
 
 
 def normal_reach(variance: float, quantile: float) -> ConfidenceLimits:
@@ -264,13 +265,13 @@ def limits_of_sides(
 
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4).
     """
-    together = np.linalg.norm if independent else np.sum
-    below, above = (float(together(side)) for side in zip(*reaches, strict=True))
+    combine = np.linalg.norm if independent else np.sum
+    below, above = (float(combine(side)) for side in zip(*reaches, strict=True))
     return ConfidenceLimits(max(0.0, value - below), min(1.0, value + above))
 
 
 def _bound_on_sum(amounts: Float[np.ndarray, " units"], largest: float, confidence: float) -> float:
-    """Return the upper limit of the expected sum of amounts in [0, largest], nearly all of them 0.
+    """Return an upper limit of the expected sum of amounts in [0, largest] that are mostly 0.
 
     Source: Stringer, Practical aspects of statistical sampling in auditing, 1963; Bickel, Inference
         and auditing: the Stringer bound, 1992.
@@ -285,12 +286,12 @@ def _bound_on_sum(amounts: Float[np.ndarray, " units"], largest: float, confiden
 
 
 def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
-    """Test whether members lie above the most frequent score more often than non-members.
+    """Test whether members score above the most frequent score more often than non-members.
 
     Under the null hypothesis every division of a stratum's samples into members and non-members is
     equally likely. The number of members above the stratum's most frequent score is then
-    hypergeometric, and so is the number below it. Whether this test replaces the rank test depends
-    on all scores together, never on membership.
+    hypergeometric, and so is the number below it. The choice between this
+    test and the rank test depends on the pooled scores, never on membership.
 
     Args:
         parts: Scores of members and non-members, one pair per stratum.
@@ -317,7 +318,7 @@ def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
     ]
     if min(expected) >= _FEWEST_EXPECTED:
         return None
-    # Under the alternative, members lie above more often, or below less often.
+    # If members score higher, they are above it more often, or below it less often.
     above, below = (
         [compare(scores, mode) for scores, mode in zip(pooled, modes, strict=True)]
         for compare in (np.greater, np.less)

@@ -13,7 +13,7 @@ from fedaudit.metrics.intervals import Limited
 from fedaudit.metrics.rate_limits import Share, share
 
 _CHUNK = 100
-"""Permutations that are in memory at the same time."""
+"""Number of permutations that are in memory at the same time."""
 
 _QUANTILE = 1.959963984540054
 """Quantile of the normal distribution for two-sided limits of 95 %."""

@@ -106,7 +106,7 @@ class FrontArea(SeedMean):
     """Hypervolume of a front with its interval over seeds.
 
     The value is the share of the unit square that the front's points dominate. The limits are for
-    further runs. With fewer than ten seeds they are None, and the method says why.
+    further runs. With fewer than ten seeds they are None, and ``method`` states the reason.
 
     Examples:
         >>> import fedaudit as fa

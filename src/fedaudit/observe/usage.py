@@ -24,7 +24,7 @@ _LARGEST = 1e15
 """Largest sum of bytes or seconds in a run."""
 
 COUNTS = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
-"""Facts of clients that are integers: sample ids, bytes, and 1 or 0 for yes or no."""
+"""Notes of clients whose values are integers: sample ids, bytes, and 1 or 0 for yes or no."""
 
 
 @dataclass(frozen=True)

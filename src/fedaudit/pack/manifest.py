@@ -33,7 +33,7 @@ SIGNATURE_FILE = "manifest.sig"
 SIGNATURE_BYTES = 64
 _LONGEST_KEY = 10_000
 _PRIME = 2**255 - 19
-"""Of the field that Ed25519 calculates in."""
+"""Prime of the field in which Ed25519 computes."""
 _ORDER_8 = int.from_bytes(
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
 )

@@ -53,7 +53,7 @@ FILES = {
     *(RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE),
     *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE, SUMMARY_FILE),
 }
-"""All files of a pack but the manifest and its signature."""
+"""Files of a pack, without the manifest and its signature."""
 
 
 class Texts(NamedTuple):
@@ -127,7 +127,7 @@ def write_pack(
 
 
 UNFINISHED = ".unfinished"
-"""Folder, within a pack's, of files that are not all there yet."""
+"""Folder in a pack for files while they are being written."""
 
 
 def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> None:
@@ -233,7 +233,7 @@ def _refuse_used(folder: Path) -> None:
 
 
 _OF_FILES = {".7z", ".gz", ".html", ".json", ".pdf", ".tar", ".tgz", ".toml", ".xml", ".xz", ".zip"}
-"""Endings of names that stand for a file, of which a pack is none."""
+"""Suffixes of file names. A pack is a folder, so that its name may not have them."""
 
 
 def _refuse_file_name(folder: Path) -> None:

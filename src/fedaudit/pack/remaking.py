@@ -1,7 +1,7 @@
-"""Comparison of a pack's record with what its run gives.
+"""Comparison of a pack's record with a record that is recomputed from its run.
 
-Correct figures can still hide a leak, if the attack that finds it was left out. The folder of the
-run and the receiver's policy say which attacks were expected.
+Correct figures can still hide a leak if the attack that finds it was omitted. The folder of the run
+and the receiver's policy therefore determine which attacks are expected.
 """
 
 import re
@@ -27,10 +27,10 @@ from fedaudit.pack.verifying import (
     asked_attacks,
     attacks_of,
     change_at,
+    describe_environment,
     differing_paths,
     listed,
-    made_where,
-    not_shown_alone,
+    not_shown_by_pack,
     setting_at,
 )
 from fedaudit.plan.sections import FiguresSection
@@ -41,23 +41,23 @@ from fedaudit.study.running.folder import recorded_study
 from fedaudit.study.running.reattack import contradicting_signals, reattack, unmeasurable
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
-"""Fields of a record that do not follow from its recording, or are compared by themselves."""
+"""Fields of a record that do not follow from its recording, or that are compared separately."""
 _NAME, _KEY, _STARTED = ("recording", "name"), ("recording", "key"), ("recording", "started")
 _OF_A_RECORDER = {("name",), _NAME, _KEY, _STARTED}
-"""Settings that tell several recordings of one federation apart."""
+"""Settings that distinguish several recordings of one federation."""
 _MADE_WITH = ("commit", "device", "versions")
 _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group", "seed", "defense")
 
 
-def held_by(
+def compare_with_run(
     verified: Verified, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Verified:
-    """Extend the result of checking a pack by a comparison with its run."""
+    """Add the results of a comparison with the run to the results of checking a pack."""
     record, manifest = verified.record, verified.manifest
     if record is None or manifest is None:
         return verified
     _refuse_games(record)
-    recomputed = made_again(record, recording, data_dir, trust=trust)
+    recomputed = recompute_record(record, recording, data_dir, trust=trust)
     choices = compare_choices(record, recording, verified.own_policy)
     problems = [
         *verified.problems,
@@ -67,8 +67,8 @@ def held_by(
     ]
     if not record.watched:
         problems += contradicting_signals(recording, data_dir, trust=trust)
-    alone = set(not_shown_alone(record))
-    open_questions = [*choices.unchecked, *not_shown(record, recording)]
+    alone = set(not_shown_by_pack(record))
+    open_questions = [*choices.unchecked, *not_shown_by_run(record, recording)]
     checked = [*verified.checked, FROM_THE_RUN, *choices.checked]
     no_network = "a recording does not hold the network"
     if unmeasured := no_network if record.watched else unmeasurable(recording):
@@ -82,14 +82,14 @@ def held_by(
     )
 
 
-def made_again(
+def recompute_record(
     record: Record, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Record:
     """Recompute the record from the run, with the attacks and figures of the packed one."""
     _refuse_games(record)
     with TemporaryDirectory() as folder:
         attacked = _attacked(record, recording, Path(folder) / "again", data_dir, trust)
-    # By way of its text, as the pack has it.
+    # Read back from JSON, as the record of the pack was.
     return Record.model_validate_json(attacked.model_dump_json())
 
 
@@ -108,10 +108,10 @@ def differences(
     smallest_group: int = 0,
     counts: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
-    """Yield each part of a packed record that differs from what its run gives.
+    """Yield each part of a packed record that differs from the recomputed record.
 
-    Commit, device and versions are compared if the folder has a record of the same content, and
-    ``counts``, the pack's numbers of suppressed entries, if they are given.
+    Commit, device and versions are compared if the folder has a record with the same content. The
+    pack's numbers of suppressed entries are compared if ``counts`` is given.
     """
     packable, hidden = suppressed(recomputed, smallest_group)
     yield from _other_settings(record, packable)
@@ -148,43 +148,43 @@ def _other_verdicts(verified: Verified, recomputed: Record) -> Iterator[str]:
                 )
 
 
-def not_shown(record: Record, recording: Path) -> Iterator[str]:
-    """Yield statements of a packed record that its recording does not show."""
-    folder_record, place = _own_record(record, recording), made_where(record)
+def not_shown_by_run(record: Record, recording: Path) -> Iterator[str]:
+    """Yield statements of a packed record that the folder of its run does not confirm."""
+    folder_record, place = _own_record(record, recording), describe_environment(record)
     if folder_record is None:
         yield f"{place}: the folder has no record of this content to compare with"
     elif folder_record.environment == record.environment:
-        yield f"{place}, but that the folder's own record says the same"
+        yield f"{place}; the record in the folder has the same statements"
     else:
         started = shortened(folder_record.environment.started) or "not stated"
         yield (
-            f"{place}: the folder's own record was made at another time ({started}), as it may be "
-            "several times"
+            f"{place}: the record in the folder was made at another time ({started}); a run can "
+            "have several records"
         )
     settings = read_recording(recording) if record.watched else None
     if settings is not None and setting_at(record.config, _KEY) != settings.key:
         began = shortened(str(setting_at(record.config, _STARTED)))
         yield (
-            "name, key and start of the recording: the record is of another one "
-            f"({shortened(repr(record.name))}, {began}) than the folder "
-            f"({shortened(repr(settings.name))}, {shortened(settings.started)}), of the same "
+            "name, key and start of the recording: the record states "
+            f"{shortened(repr(record.name))}, {began}, and the folder "
+            f"{shortened(repr(settings.name))}, {shortened(settings.started)}, with the same "
             "measurements"
         )
 
 
 def _other_settings(record: Record, recomputed: Record) -> Iterator[str]:
     """Yield settings that differ, except those that distinguish recordings of one run."""
-    apart = list(differing_paths(record.config, recomputed.config))
-    another = record.watched and _KEY in apart and _is_of_a_recording(record)
-    for path in apart:
-        if not (another and path in _OF_A_RECORDER):
+    differing = list(differing_paths(record.config, recomputed.config))
+    is_another = record.watched and _KEY in differing and _is_of_a_recording(record)
+    for path in differing:
+        if not (is_another and path in _OF_A_RECORDER):
             yield f"the record's setting {change_at(path, record.config, recomputed.config)}"
-    if record.name != recomputed.name and not another:
+    if record.name != recomputed.name and not is_another:
         yield f"the record's name is {shortened(repr(record.name))} instead of {recomputed.name!r}"
 
 
 def _is_of_a_recording(record: Record) -> bool:
-    """Return True if name, key and start have a recorder's form and names agree."""
+    """Return True if name, key and start have the form that a recorder writes, and names agree."""
     key, started = (setting_at(record.config, path) for path in (_KEY, _STARTED))
     try:
         datetime.fromisoformat(str(started))
@@ -195,7 +195,7 @@ def _is_of_a_recording(record: Record) -> bool:
 
 
 def _own_record(record: Record, recording: Path) -> Record | None:
-    """Return the folder's own record of the same content; None without one."""
+    """Return the record in the folder of the run with the same content hash, or None."""
     for path in (recording / RECORD_FILE, recording / ATTACKED / RECORD_FILE):
         try:
             candidate = read_record(path)
@@ -213,13 +213,13 @@ def _other_making(record: Record, folder_record: Record) -> Iterator[str]:
         if packed != expected:
             values = shortened(f"{packed!r} instead of {expected!r}", 120)
             yield (
-                f"the record's {name} is {values}, as in the folder's own record; if that was "
-                "written again since, pack it again"
+                f"the record's {name} is {values}, as in the record of the folder; if that record "
+                "was written again since, pack it again"
             )
 
 
 def _difference(field: str, packed: object, recomputed: object) -> str:
-    """Describe how a field of the record differs from what the run gives."""
+    """Describe how a field of the record differs from that of the recomputed record."""
     if not (isinstance(packed, list) and isinstance(recomputed, list)):
         return f"the record's {field} is not what the run gives"
     if len(packed) != len(recomputed):
@@ -263,7 +263,7 @@ _ADD_EVIDENCE = frozenset({"planted_leak", "blind_classifier"})
 
 
 def compare_choices(record: Record, recording: Path, policy: Policy | None) -> Findings:
-    """Compare attacks and settings of figures with those that the run was made for."""
+    """Compare attacks and settings of figures with those that the run was started with."""
     study = None if record.watched else recorded_study(recording)
     planned = set(read_recording(recording).attacks if study is None else study.attacks)
     attacks = attacks_of(record)

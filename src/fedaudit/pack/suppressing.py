@@ -1,10 +1,11 @@
 """Suppression of single samples and small groups in a record.
 
-Suppressed figures must not follow from what is left. An AUC is a mean over pairs of a member and a
-non-member. The AUC of all non-members is therefore a weighted mean of its parts, as are AUCs over
-seeds, over clients and within classes: a single missing part follows from the whole and the other
-parts. A part stays hidden if all wholes that rest on it are hidden too, or if at least two parts of
-a whole are hidden that are together no small group.
+A reader must not be able to compute suppressed figures from the remaining ones. An AUC is a mean
+over pairs of a member and a non-member. The AUC against all non-members is therefore a weighted
+mean of the AUCs of its parts, as are AUCs over seeds, over clients and within classes. If only one
+part is missing, it can be computed from the total and the other parts. To keep a part hidden, every
+total that includes it is hidden too, unless at least two parts of the total are hidden and these
+are not a small group when combined.
 """
 
 from collections import defaultdict
@@ -26,15 +27,15 @@ _KIND = tuple(name for name in Coordinates.model_fields if name not in _MOVING)
 _CURVE = attrgetter("attack", "defense", "contrast", "target", "seed")
 _CLIENT = attrgetter("defense", "target", "seed")
 _SOURCE = attrgetter("attack", "defense", "view")
-"""Coordinates that identify a curve, a client and an attack on sources in a record."""
+"""Coordinates that identify a curve, a client, and an attack on sources in a record, in turn."""
 
 
 class Place(NamedTuple):
     """Metric and coordinates of a figure without its attack: all attacks have the same samples.
 
     Attributes:
-        kind: Metric and the other coordinates.
-        within: What members and non-members have in common.
+        kind: Metric and the remaining coordinates.
+        within: Property that members and non-members share, such as "class".
         contrast: Kind of non-members.
         target: Audited client; None over all.
         seed: Run; None over all.
@@ -55,7 +56,7 @@ class Size(NamedTuple):
 
     @property
     def smaller(self) -> int:
-        """The smaller of both numbers."""
+        """The smaller of the two numbers."""
         return min(self)
 
 
@@ -70,8 +71,8 @@ class Hidden(NamedTuple):
 
     Attributes:
         places: Places of figures over all samples.
-        groups: Groups, as :func:`group_of` names them.
-        clients: Clients with a hidden number of audited samples.
+        groups: Groups, by the names of :func:`group_of`.
+        clients: Clients whose number of audited samples is hidden.
     """
 
     places: set[Place]
@@ -80,29 +81,29 @@ class Hidden(NamedTuple):
 
 
 def hidden_of(record: Record, smallest: int) -> Hidden:
-    """Return what must be hidden of a record: groups of fewer than ``smallest`` samples."""
+    """Return the parts of a record that reveal groups of fewer than ``smallest`` samples."""
     figures = [*record.findings, *record.where(topic=UNLEARNING)]
     targets = {figure.target for figure in figures if figure.target is not None}
     clients = _hidden_clients(record.clients, targets, smallest)
     divisions = _divisions(record.groups)
-    wholes = {
+    totals = {
         _division(figure, division): Size(figure.n_members, figure.n_nonmembers)
         for figure in record.findings
         if figure.attack and figure.metric == AUC and not figure.within
         for division in ("class", "client")
     }
     groups = {
-        division: _hidden_groups(division, sizes, clients, smallest, wholes.get(division))
+        division: _hidden_groups(division, sizes, clients, smallest, totals.get(division))
         for division, sizes in divisions.items()
     }
     places = _hidden_places(figures, smallest)
-    # Where the mean over classes is hidden, so are the classes that it follows from.
-    gone = {
+    # The mean over classes can be computed from its classes, so that these are hidden with it.
+    hidden_means = {
         _division(figure, "class")
         for figure in figures
         if figure.within == "class" and figure.metric == AUC and place_of(figure) in places
     }
-    groups |= {division: set(divisions[division]) for division in gone & divisions.keys()}
+    groups |= {division: set(divisions[division]) for division in hidden_means & divisions.keys()}
     named: set[Hashable] = {
         (division, name) for division, names in groups.items() for name in names
     }
@@ -112,8 +113,8 @@ def hidden_of(record: Record, smallest: int) -> Hidden:
 def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
     """Return the places of figures that must be hidden.
 
-    A whole over contrasts or seeds is hidden with any of its parts. One over clients stays if the
-    hidden clients are at least two, and no small group together.
+    A figure over contrasts or seeds is hidden if any of its parts is. A figure over clients stays
+    visible if at least two clients are hidden and these are not a small group when combined.
     """
     sizes: dict[Place, Size] = {}
     for figure in figures:
@@ -122,7 +123,7 @@ def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
             place = place_of(figure)
             sizes[place] = min(sizes.get(place, size), size, key=lambda each: each.smaller)
     hidden = {place for place, size in sizes.items() if size.smaller < smallest}
-    # Contrasts before clients before seeds: each step can hide parts of the next.
+    # The order is contrasts, clients, seeds: each step can hide parts of the next one.
     hidden |= _mixed_of(hidden) & sizes.keys()
     clients = defaultdict[Place, dict[int, Size]](dict)
     for place in hidden:
@@ -130,10 +131,10 @@ def _hidden_places(figures: Iterable[Estimate], smallest: int) -> set[Place]:
             clients[_over_clients(place)][place.target] = sizes[place]
     of_runs = {place._replace(seed=None) for place in sizes if place.seed is not None}
     for place in sizes.keys() - hidden:
-        gone = list(clients.get(_over_clients(place), {}).values())
-        # A mean over runs rests on what each run shows, not on the clients.
-        is_whole = place.target is None and not (place.seed is None and place in of_runs)
-        if is_whole and gone and not _is_blurred(gone, smallest):
+        hidden_sizes = list(clients.get(_over_clients(place), {}).values())
+        # A mean over runs is computed from the runs' figures, not from the clients' figures.
+        is_total = place.target is None and not (place.seed is None and place in of_runs)
+        if is_total and hidden_sizes and not _is_blurred(hidden_sizes, smallest):
             hidden.add(place)
     hidden |= _mixed_of(hidden) & sizes.keys()
     hidden |= {place._replace(seed=None) for place in hidden} & sizes.keys()
@@ -159,7 +160,7 @@ def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smalles
 
 
 class Division(NamedTuple):
-    """One way to divide the samples of a target into groups."""
+    """Division of a target's samples into groups, such as classes, for figures of one setting."""
 
     by: str
     defense: str
@@ -174,8 +175,10 @@ def group_of(figure: Estimate) -> Hashable:
     return _division(figure, figure.by), figure.group
 
 
-def _division(figure: Estimate, by: str) -> Division:
-    return Division(by, figure.defense, figure.view, figure.contrast, figure.target, figure.seed)
+def _division(figure: Estimate, grouping: str) -> Division:
+    return Division(
+        grouping, figure.defense, figure.view, figure.contrast, figure.target, figure.seed
+    )
 
 
 def _divisions(groups: Iterable[Estimate]) -> dict[Division, dict[str, Size]]:
@@ -192,16 +195,16 @@ def _hidden_groups(
     sizes: Mapping[str, Size],
     clients: Collection[int],
     smallest: int,
-    whole: Size | None,
+    total: Size | None,
 ) -> set[str]:
     if division.by == "class":
-        return _with_complement(sizes, (), smallest, whole)
-    # Clients share the target's members, so that only their own samples add up.
+        return _with_complement(sizes, (), smallest, total)
+    # All clients have the target's members in their figures, so that only non-members add up.
     if any(size.members < smallest for size in sizes.values()):
         return set(sizes)
     others = {name: Size(size.nonmembers, size.nonmembers) for name, size in sizes.items()}
-    together = None if whole is None else Size(whole.nonmembers, whole.nonmembers)
-    return _with_complement(others, {str(client) for client in clients}, smallest, together)
+    other_total = None if total is None else Size(total.nonmembers, total.nonmembers)
+    return _with_complement(others, {str(client) for client in clients}, smallest, other_total)
 
 
 def hidden_classes(samples: Mapping[int, int], total: int, smallest: int) -> set[int]:
@@ -216,7 +219,7 @@ def _with_complement(
     smallest: int,
     total: Size | None = None,
 ) -> set[Name]:
-    """Return small groups and ``always``, and larger ones until no hidden group follows."""
+    """Return small groups, ``always``, and larger groups until no hidden one can be computed."""
     hidden = {name for name, size in sizes.items() if size.smaller < smallest or name in always}
     rising = sorted(sizes.keys() - hidden, key=lambda name: (sizes[name].smaller, str(name)))
     for name in rising:
@@ -230,18 +233,18 @@ def _with_complement(
     return hidden
 
 
-def _is_blurred(gone: Sequence[Size], smallest: int) -> bool:
-    """Return whether several groups are hidden that are together no small group."""
-    return len(gone) > 1 and _sum(gone).smaller >= smallest
+def _is_blurred(hidden_sizes: Sequence[Size], smallest: int) -> bool:
+    """Return True if several groups are hidden, and they are not a small group when combined."""
+    return len(hidden_sizes) > 1 and _sum(hidden_sizes).smaller >= smallest
 
 
-def _leaves_few(visible: Sequence[Size], total: Size | None, least: int) -> bool:
-    """Return whether the whole minus the visible groups is a small group."""
+def _leaves_few(visible: Sequence[Size], total: Size | None, smallest: int) -> bool:
+    """Return True if the total minus the visible groups is a small group."""
     if total is None:
         return False
     shown_size = _sum(visible)
     remainder = Size(total.members - shown_size.members, total.nonmembers - shown_size.nonmembers)
-    return 0 < remainder.smaller < least
+    return 0 < remainder.smaller < smallest
 
 
 def _sum(sizes: Sequence[Size]) -> Size:
@@ -255,10 +258,10 @@ _FOLLOWS = (
     *("value", "low", "high", "at_threshold", "further", "ceiling", "realised_fpr"),
     "labels_alone",
 )
-"""Fields of a figure that show its value or follow from the same samples."""
+"""Fields of a figure that reveal its value, or that are computed from the same samples."""
 
 SMALLEST_GROUP = 10
-"""Fewer samples than this are a small group, unless somebody says otherwise."""
+"""Default size below which a group of samples is small, so that its counts are hidden."""
 
 
 class Suppressed(NamedTuple):
@@ -274,21 +277,23 @@ class Suppressed(NamedTuple):
 
 
 def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
-    """Remove samples' numbers and groups of fewer than ``smallest`` samples.
+    """Remove data on single samples and on groups of fewer than ``smallest`` samples.
 
-    Removed are the most exposed samples, histograms of scores (a bin may hold one sample), usage
-    counts of samples, groups and clients with too few samples, source attacks with too few samples
-    of a client, and small classes. A figure on too few samples loses its value, its curve and the
-    trajectories of its client, and controls on that client keep their outcome alone. Small class
-    counts and numbers of audited samples are removed. If samples belong to people, people are
-    counted. Figures from which a suppressed one would follow are removed too, see
-    :mod:`fedaudit.pack.suppressing`. The function is idempotent.
+    The following entries are removed: the most exposed samples; histograms of scores, since a bin
+    may contain one sample; usage counts of samples; groups, clients and classes with too few
+    samples; source attacks with too few samples of a client; small class counts and small numbers
+    of audited samples.
+
+    A figure on too few samples loses its value and its curve. Trajectories of its client are
+    removed, and controls on that client keep only their outcome. If samples belong to people, sizes
+    are numbers of people. Figures from which a suppressed figure could be computed are removed too,
+    see :mod:`fedaudit.pack.suppressing`. The function is idempotent.
     """
     findings_before, parts = record.findings, record.groups
     unlearned = record.where(topic=UNLEARNING)
     places, small, few = hidden_of(record, smallest)
     findings = [_figure(figure, smallest, places) for figure in findings_before]
-    # Also what was suppressed before, so that nothing that goes with it can be put back.
+    # This includes figures that were suppressed before, so that their curves cannot be restored.
     hidden = [figure for figure in findings if is_suppressed(figure)]
     curves, clients = set(map(_CURVE, hidden)), set(map(_CLIENT, hidden))
     owners = {_SOURCE(row) for row in record.sources if row.samples // len(row.clients) < smallest}
@@ -314,11 +319,11 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         "sources": [_source(row, smallest) for row in record.sources if _SOURCE(row) not in owners],
     }
     groups = [row for row in parts if group_of(row) not in small]
-    counts = {name: _touched(getattr(record, name), rows) for name, rows in lists.items()}
-    gone = sum(_figure(row, smallest, places) is not row for row in unlearned)
+    counts = {name: _count_changes(getattr(record, name), rows) for name, rows in lists.items()}
+    hidden_unlearning = sum(_figure(row, smallest, places) is not row for row in unlearned)
     counts |= {
-        "findings": _touched(findings_before, findings) + gone,
-        "groups": _touched(parts, groups),
+        "findings": _count_changes(findings_before, findings) + hidden_unlearning,
+        "groups": _count_changes(parts, groups),
     }
     others = [
         _figure(row, smallest, places) if row.topic == UNLEARNING else row
@@ -326,13 +331,13 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         if row.topic != "source"
         or _SOURCE(row) not in owners | (few_on_fair_draw if row.contrast == FAIR else set())
     ]
-    # People, and not their samples, decide whether a group is small.
+    # A group is small by its number of people, not of samples.
     singles = [row for row in record.of_single_samples if _CURVE(row) not in curves]
     estimates = [*findings, *singles, *groups, *others]
-    together = _other_clients(record.other_clients, smallest)
-    counts["clients"] += together is not record.other_clients
+    other_clients = _other_clients(record.other_clients, smallest)
+    counts["clients"] += other_clients is not record.other_clients
     config = _config(record.config, smallest)
-    update = {**lists, "estimates": estimates, "other_clients": together, "config": config}
+    update = {**lists, "estimates": estimates, "other_clients": other_clients, "config": config}
     return Suppressed(record.model_copy(update=update), counts)
 
 
@@ -349,9 +354,9 @@ def is_suppressed(figure: Estimate) -> bool:
 
 
 def least_suppressed(record: Record) -> Mapping[str, int]:
-    """Count the entries that must have been suppressed, as the rest of the record shows.
+    """Count the entries that must have been suppressed, judging by the rest of the record.
 
-    Lists that are gone leave no trace, so that only the count of findings is exact.
+    Removed list entries leave no trace, so that only the count of findings is exact.
     """
     blank = [figure for figure in record.findings if is_suppressed(figure)]
     drawn = {(row.attack, row.defense, row.target, row.seed) for row in record.curves}
@@ -379,7 +384,7 @@ def counted(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
 
 
 def wrongly_blank(record: Record, smallest: int) -> list[Estimate]:
-    """Return figures marked as suppressed wrongly, or by another smallest group."""
+    """Return figures that are marked as suppressed without reason, or for another group size."""
     blank = [figure for figure in record.findings if is_suppressed(figure)]
     places = hidden_of(record, smallest).places
     return [
@@ -396,7 +401,7 @@ def _note_on(figure: Estimate, smallest: int) -> str:
 
 
 def _control(control: ControlResult, smallest: int) -> ControlResult:
-    """Return the control of a small client with its outcome alone."""
+    """Return the control of a small client with its outcome only."""
     note = f"{_SUPPRESSED}{smallest} samples"
     if control.note == note and control.value is None:
         return control
@@ -404,12 +409,12 @@ def _control(control: ControlResult, smallest: int) -> ControlResult:
 
 
 def _client(row: ClientRow, smallest: int, few: Collection[int]) -> ClientRow:
-    gone: dict[str, object] = {}
+    removed: dict[str, object] = {}
     if any(0 < count < smallest for count in row.class_counts):
-        gone["class_counts"] = []
+        removed["class_counts"] = []
     if row.audited is not None and row.client in few:
-        gone["audited"] = None
-    return row.model_copy(update=gone) if gone else row
+        removed["audited"] = None
+    return row.model_copy(update=removed) if removed else row
 
 
 def _config(config: dict[str, object], smallest: int) -> dict[str, object]:
@@ -444,6 +449,6 @@ def _source(result: SourceResult, smallest: int) -> SourceResult:
     )
 
 
-def _touched(before: Sequence[object], after: Sequence[object]) -> int:
+def _count_changes(before: Sequence[object], after: Sequence[object]) -> int:
     after_ids = set(map(id, after))
     return sum(id(entry) not in after_ids for entry in before)

@@ -57,7 +57,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
 
 MOST_NAMED = 20
-"""Attacks and settings that are listed one by one."""
+"""Largest number of attacks or settings that are listed individually."""
 ABSENT = object()
 
 
@@ -76,17 +76,17 @@ class Findings(NamedTuple):
 
 
 _LABELS = (("name",), ("owner",))
-"""Settings of a policy that judge nothing."""
+"""Settings of a policy that do not affect its outcome."""
 
 
-def compare_policy(record: Record, packed: Policy, own: Policy, source: Path) -> Findings:
+def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Path) -> Findings:
     """Compare the policy of a pack with that of its receiver, read from ``source``."""
-    in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, own))
+    in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
     differences = [path for path in differing_paths(in_pack, expected) if path not in _LABELS]
-    missing = sorted(asked_attacks(own) - attacks_of(record))
+    missing = sorted(asked_attacks(receiver) - attacks_of(record))
     problems = []
     if differences:
-        outcome = evaluate_policy(record, own).outcome
+        outcome = evaluate_policy(record, receiver).outcome
         problems.append(
             f"policy.toml is not your policy {source.name}: "
             f"{listed(change_at(path, in_pack, expected) for path in differences)}; by your policy "
@@ -189,9 +189,9 @@ if TYPE_CHECKING:
 
 SOUND = 0
 UNSOUND = 1
-"""Exit code for a pack in which something is wrong."""
+"""Exit code for a pack that fails a check."""
 OTHER_VERSION = 4
-"""Exit code for one that nothing is wrong with, made by another version; 3 is of the gate."""
+"""Exit code for a sound pack of another version of fedaudit. The gate uses exit code 3."""
 
 FROM_THE_RUN = (
     "every figure, control and count of the record follows from the run's measurements, and every "
@@ -258,7 +258,7 @@ def verify(
         )
     key = public_key(signer) if signer is not None else None
     own_policy = read_policy(policy) if policy is not None else None
-    fault = _unreadable(folder / MANIFEST_FILE)
+    fault = _reading_fault(folder / MANIFEST_FILE)
     if fault and not any((folder / name).exists() for name in (MANIFEST_FILE, VERDICT_FILE)):
         raise BadInput(
             f"{folder} is not a pack: it has no {MANIFEST_FILE}; give the folder that `fedaudit "
@@ -267,17 +267,21 @@ def verify(
     manifest = fault or _manifest(folder / MANIFEST_FILE)
     if isinstance(manifest, str):
         return Verified([f"{MANIFEST_FILE} {manifest}"])
-    problems = [f"{MANIFEST_FILE} {fault}" for fault in _against_digest(manifest, digest)]
+    problems = [f"{MANIFEST_FILE} {fault}" for fault in _digest_faults(manifest, digest)]
     checked = ["the manifest is as it was printed"] if digest and not problems else []
     if key is not None:
-        fault = _unsigned(folder, key)
+        fault = _signature_fault(folder, key)
         problems += [fault] if fault else []
         checked += [] if fault else [f"the manifest is signed by the key of {signer}"]
-    problems += [*_strange_names(manifest), *_strange_files(folder), *_changed(folder, manifest)]
+    problems += [
+        *_strange_names(manifest),
+        *_strange_files(folder),
+        *_changed_files(folder, manifest),
+    ]
     if problems:
         return Verified(problems, checked)
     checked.append(f"{len(manifest.files)} files have the sizes and SHA-256 hashes of the manifest")
-    verified = _made_again(folder, manifest)
+    verified = _check_contents(folder, manifest)
     record, packed = verified.record, verified.policy
     ignored = key is None and (folder / SIGNATURE_FILE).exists()
     unchecked = [f"{SIGNATURE_FILE}, as no key was given (--signer)"] if ignored else []
@@ -287,7 +291,7 @@ def verify(
     ]
     if record is not None and packed is not None:
         parts.append(foreign_names(record, packed))
-        parts.append(Findings(unchecked=[*not_shown_alone(record), *coverage_notes(record)]))
+        parts.append(Findings(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))
         if own_policy is not None and policy is not None:
             parts.append(compare_policy(record, packed, own_policy, policy))
         else:
@@ -303,18 +307,19 @@ def verify(
     )
 
 
-def not_shown_alone(record: Record) -> Iterator[str]:
-    """Yield statements that the files of a pack alone do not show."""
+def not_shown_by_pack(record: Record) -> Iterator[str]:
+    """Yield statements that the files of a pack alone do not confirm."""
     if record.kind == "games":
         yield "whether the games had these outcomes, which only playing them again shows"
-        yield f"{made_where(record)}, and the name and hours, which nothing in the pack shows"
+        environment = describe_environment(record)
+        yield f"{environment}, and the name and hours, which nothing in the pack shows"
         return
     yield f"whether {FROM_THE_RUN}, which only the folder of its run shows (--recording)"
     yield (
         "whether attacks, targets, seeds or settings of figures of the run were omitted or "
         "changed, which only the folder of its run shows (--recording)"
     )
-    yield f"{made_where(record)}, which nothing in the pack shows"
+    yield f"{describe_environment(record)}, which nothing in the pack shows"
     unsure = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
     yield (
         f"how many of {unsure} were suppressed, as {MANIFEST_FILE} states: the record shows only "
@@ -322,24 +327,24 @@ def not_shown_alone(record: Record) -> Iterator[str]:
     )
 
 
-def made_where(record: Record) -> str:
-    """Describe place, time and versions that a record states, which nothing confirms."""
+def describe_environment(record: Record) -> str:
+    """Describe the commit, device, time and versions that a record states without proof."""
     environment = record.environment
     versions = ", ".join(
         f"{name} {version}" for name, version in sorted(environment.versions.items())
     )
     facts = [
-        f"commit {shortened(environment.commit) or 'not said'}",
-        f"device {shortened(environment.device, 80) or 'not said'}",
-        f"started {shortened(environment.started) or 'not said'}",
+        f"commit {shortened(environment.commit) or 'not stated'}",
+        f"device {shortened(environment.device, 80) or 'not stated'}",
+        f"started {shortened(environment.started) or 'not stated'}",
         f"versions {shortened(versions, 200) or 'not stated'}",
     ]
     return f"where, when and with what the record was made ({'; '.join(facts)})"
 
 
-def _unsigned(folder: Path, key: "Ed25519PublicKey") -> str:
+def _signature_fault(folder: Path, key: "Ed25519PublicKey") -> str:
     """Return why the manifest is not signed by a key; empty if it is."""
-    fault = _unreadable(folder / SIGNATURE_FILE, limit=SIGNATURE_BYTES)
+    fault = _reading_fault(folder / SIGNATURE_FILE, limit=SIGNATURE_BYTES)
     if fault:
         return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
     content = read_bytes(folder / MANIFEST_FILE, max_bytes=LONGEST_SETTINGS)
@@ -365,7 +370,7 @@ def _manifest(path: Path) -> Manifest | str:
     return manifest
 
 
-def _against_digest(manifest: Manifest, digest: str) -> Iterator[str]:
+def _digest_faults(manifest: Manifest, digest: str) -> Iterator[str]:
     if digest_of(manifest) != manifest.digest:
         yield "does not match its digest: something in it was changed"
     if digest and manifest.digest != digest:
@@ -397,13 +402,13 @@ def _strange_files(folder: Path) -> Iterator[str]:
         yield f"{len(extra) - MOST_NAMED} more are not in the manifest"
 
 
-def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
+def _changed_files(folder: Path, manifest: Manifest) -> Iterator[str]:
     expected = FILES
     for file in manifest.files:
         if file.name not in expected:
             continue
         path = folder / file.name
-        fault = _unreadable(path)
+        fault = _reading_fault(path)
         if fault:
             yield f"{file.name} {fault}"
             continue
@@ -414,7 +419,7 @@ def _changed(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{file.name} was changed: its SHA-256 is {sha256}, not that in the manifest"
 
 
-def _unreadable(path: Path, *, limit: int = LONGEST_RESULT) -> str:
+def _reading_fault(path: Path, *, limit: int = LONGEST_RESULT) -> str:
     """Return why a file cannot be read; empty if it can. Links are not followed."""
     try:
         kind = path.lstat()
@@ -438,13 +443,13 @@ def _hashed(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _made_again(folder: Path, manifest: Manifest) -> Verified:
-    """Check that everything that follows from record and policy is in the pack."""
+def _check_contents(folder: Path, manifest: Manifest) -> Verified:
+    """Check that all files that are computed from record and policy are in the pack unchanged."""
     try:
         record, policy = read_record(folder / RECORD_FILE), read_policy(folder / POLICY_FILE)
         if record.kind != manifest.kind:
             return Verified([f"{RECORD_FILE} is a record of another kind"])
-        problems = list(_of_record(record, manifest))
+        problems = list(_record_faults(record, manifest))
         texts = made_from(record, policy)
     except FedauditError as refusal:
         # The message must not depend on the path of the pack.
@@ -458,7 +463,7 @@ def _made_again(folder: Path, manifest: Manifest) -> Verified:
             f"the record names no sample and shows no group of fewer than {manifest.smallest_group}"
         )
     same = manifest.made_with == made_with()
-    problems += _of_manifest(record, texts.verdict, manifest)
+    problems += _manifest_faults(record, texts.verdict, manifest)
     others = [
         name
         for name, text in texts.files.items()
@@ -501,7 +506,7 @@ def _versions(manifest: Manifest) -> str:
     return shortened(", ".join(texts), 200)
 
 
-def _of_record(record: Record, manifest: Manifest) -> Iterator[str]:
+def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
     if record.kind == "games":
         if games_hash(record) != record.content_hash:
             yield f"{RECORD_FILE} does not match its content hash: something in it was changed"
@@ -545,7 +550,7 @@ def _foreign_settings(record: Record) -> str:
     return ", ".join(shortened(name) for name in sorted(foreign)[:MOST_NAMED])
 
 
-def _of_manifest(record: Record, verdict: Verdict, manifest: Manifest) -> Iterator[str]:
+def _manifest_faults(record: Record, verdict: Verdict, manifest: Manifest) -> Iterator[str]:
     """Yield statements of the manifest that do not follow from the record."""
     expected = manifest_of(
         record,

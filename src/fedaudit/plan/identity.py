@@ -24,7 +24,7 @@ from fedaudit.results.text import plain_json
 PlanKind = TypeVar("PlanKind", bound=Plan)
 
 _AFTER_TRAINING = {"attack", "metric"}
-"""Kinds of custom parts that change no training."""
+"""Kinds of custom parts that do not affect training."""
 FOR_PEOPLE = {"about", "hours"}
 _NOT_OF_A_RUN = {"name", "seeds", "figures", "attacks", "attack_set", "references", "unlearning"}
 """Settings that change neither training nor what the adversary observes in it."""
@@ -77,7 +77,7 @@ def study_key(study: Plan) -> str:
 
 
 def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
-    """Return the key of one run: a hash of what changes its training and what is observed of it.
+    """Return the key of one run: a hash of the settings that affect its training or observation.
 
     Args:
         study: Settings.

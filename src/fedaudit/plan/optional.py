@@ -200,7 +200,7 @@ class CanariesSection(Section):
 
 @public
 class UnlearningSection(Section):
-    """Unlearning of the audited clients' audited samples, and a test of what the model retains.
+    """Unlearning of the audited samples of audited clients, and a test of the model after it.
 
     The test compares the model with a federation that is retrained without these samples.
 

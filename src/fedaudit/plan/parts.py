@@ -26,8 +26,8 @@ from fedaudit.fl.algorithms.base import (
     HONEST,
     Algorithm,
     ChoosesModels,
+    Participants,
     Server,
-    TurnContext,
     draw_cohort,
 )
 from fedaudit.fl.hooks import Defense
@@ -265,9 +265,9 @@ class Setup:
             )
 
     @property
-    def all_clients(self) -> TurnContext:
+    def all_clients(self) -> Participants:
         """All simulated clients with their data and defenses, including those of extensions."""
-        clients = TurnContext(self.algorithm, dict(self.deal.clients), dict(self.defenses))
+        clients = Participants(self.algorithm, dict(self.deal.clients), dict(self.defenses))
         for extension in self.extensions:
             clients = extension.extend_clients(clients)
         return clients
@@ -402,7 +402,7 @@ class Extension:
         """Additional federations of the extension."""
         return ()
 
-    def extend_clients(self, clients: TurnContext) -> TurnContext:
+    def extend_clients(self, clients: Participants) -> Participants:
         """Return all clients, with those that the extension adds or replaces."""
         return clients
 

@@ -5,7 +5,7 @@ They are all that changes a result. Folders, workers and progress change none an
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
@@ -13,7 +13,6 @@ from pydantic import (
     AliasChoices,
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
@@ -252,10 +251,10 @@ class AuditSection(Section):
 
     @model_serializer(mode="wrap")
     def _serialize_samples_as_fair(
-        self, serialize: SerializerFunctionWrapHandler
+        self, serialize: Callable[["AuditSection"], dict[str, object]]
     ) -> dict[str, object]:
         # Records and the keys of studies and runs have had "fair" since the first version.
-        values: dict[str, object] = serialize(self)
+        values = serialize(self)
         return {"fair" if name == "samples" else name: value for name, value in values.items()}
 
     @model_validator(mode="before")

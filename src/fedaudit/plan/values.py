@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound=BaseModel)
 
 _MAX_SHOWN = 80
-"""Characters of a wrong value that an error shows."""
+"""Largest number of characters of a wrong value that an error message shows."""
 
 _STRING_OR_COMMENT = re.compile(
     r'''"{3}(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|"(?:[^"\\\n]++|\\.)*+"'''
@@ -30,7 +30,7 @@ _STRING_OR_COMMENT = re.compile(
 """A string or comment in TOML, whose dots do not separate parts of a key."""
 
 _MANY_DOTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{MAX_DEPTH},}}")
-"""A key of more parts than settings nest; the parser takes quadratic time in their number."""
+"""Key with more parts than any setting has. The parser takes quadratic time in their number."""
 
 _BYTE_ORDER_MARK = "\ufeff"
 _CHECKOUT_FOLDERS = ("studies", "examples")

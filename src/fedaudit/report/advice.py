@@ -1,4 +1,4 @@
-"""Place of a federation on the leak ladder, and changes that lowered the leak of others there."""
+"""Comparison of a federation with the leak ladder, and changes that lowered leaks there."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -22,12 +22,13 @@ from fedaudit.results.ladder import (
 from fedaudit.results.record import Record
 
 LEAST_LOWERED = 0.03
-"""Least decrease of an AUC, and least distance below the AUC here, of a change that is named."""
+"""Smallest decrease of an AUC by a change, and smallest distance below the federation's AUC, at
+which the change is suggested."""
 
 _USABLE = 0.2
 """Test accuracy below which a model is useless on the ladder's data, with ten classes or more."""
 _CHEAP = 0.05
-"""Cost of a change in test accuracy up to which it is preferred."""
+"""Largest loss of test accuracy at which a change is preferred to more expensive ones."""
 _DEFENSES = ("clipping", "dp-sgd")
 _ONE_ALREADY = {"epochs": 1, "rounds": 1}
 _FIXED = fixed_texts("ladder")
@@ -35,7 +36,13 @@ _KINDS: Mapping[str, str] = _FIXED["changes"]
 
 
 class Advice(NamedTuple):
-    """Place on the ladder in words, changes that lowered the leak there, and the best of them."""
+    """Comparison of a federation with the leak ladder.
+
+    Attributes:
+        place: Sentences on the federation's place on the ladder.
+        lowered: Changes that lowered the leak on the ladder, one line per kind.
+        step: Sentence on the best change; empty without one.
+    """
 
     place: str
     lowered: tuple[str, ...]
@@ -43,12 +50,12 @@ class Advice(NamedTuple):
 
 
 def advice(record: Record) -> Advice | None:
-    """Return the place of a federation on the ladder; None if the ladder has no such federations.
+    """Compare a federation with the leak ladder; None if the ladder has no such federations.
 
-    The ladder has classifiers, samples one by one, and honest clients.
+    The ladder has classifiers, audits of single samples, and honest clients.
     """
     task, view, rungs = record.config.get("task"), record.view.name, ladder()
-    elsewhere = (
+    not_covered = (
         record.evaluation != "aligned" or record.nobody_is_a_member,
         unit_of(record) != "sample" or record.clusters,
         record.config.get("attacker") is not None,
@@ -56,7 +63,7 @@ def advice(record: Record) -> Advice | None:
         len({figure.defense for figure in record.where(topic="utility")}) > 1,
         view not in _FIXED["place"],
     )
-    if any(elsewhere):
+    if any(not_covered):
         return None
     # The ladder knows attacks by their catalogue names.
     coded = [f.model_copy(update={"attack": attack_code(f.attack)}) for f in record.estimates]
@@ -97,9 +104,11 @@ def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> st
         return f"{measured}, as expected."
     if auc.value > expected:
         partition = record.config.get("partition")
-        alike = not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
-        unlike = " Clients there have alike label distributions, unlike here." * (not alike)
-        return f"{measured}, more than in nine of ten federations there.{unlike}"
+        is_iid = not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
+        caveat = " Clients of the ladder have equal label distributions, unlike here." * (
+            not is_iid
+        )
+        return f"{measured}, more than in nine of ten federations there.{caveat}"
     defenses = [f", with {defense_name(name)}" for name in _in_force(record)[:1]]
     return f"{measured}, less than expected{''.join(defenses)}."
 
@@ -109,7 +118,7 @@ def _in_force(record: Record) -> list[str]:
 
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:
-    """Return the changes that lowered a leak there below the one here, and are possible here."""
+    """Return the changes that lowered a leak on the ladder below this one and can be made here."""
     training = record.config.get("training")
     settings = training if isinstance(training, Mapping) else {}
     excluded = {kind for kind in _KINDS if settings.get(kind) == _ONE_ALREADY.get(kind, "")}
@@ -131,7 +140,8 @@ def _step(helpful: Sequence[Change]) -> str:
     best = max(cheap or helpful, key=lambda change: change.auc[0] - change.auc[1], default=None)
     if best is None:
         return ""
-    return f"{_KINDS[best.kind]} lowered the leak on the leak ladder: {_figures(best)}."
+    place = "elsewhere (see “On the leak ladder” in the report)"
+    return f"{_KINDS[best.kind]} lowered such a leak {place}: {_figures(best)}."
 
 
 def _figures(change: Change) -> str:

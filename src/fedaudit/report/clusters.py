@@ -173,7 +173,7 @@ def cluster_table(record: Record) -> Grid:
 
 
 _ON_ATTACKS = ("risk", "violations", "estimate")
-"""Words in the names of figures of attacks, which a failed control takes back."""
+"""Words in the names of figures of attacks. A failed control invalidates these figures."""
 
 
 def group_heading(group: str) -> str:

@@ -1,4 +1,4 @@
-"""The figures that lead a report, and the size of the leak that each shows."""
+"""Selection of the main figures of a report, and the size of the leak that each shows."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import compress
@@ -26,8 +26,8 @@ Status = Literal[
     "inconclusive",
     "no leak shown",
 ]
-"""The verdicts, the worst first. "Above guessing" is for sources: label distributions alone may
-explain the success."""
+"""Verdicts, the worst first. "Above guessing" is for source inference whose success label
+distributions alone may explain."""
 
 LEAKS: Mapping[Size, Status] = {
     "strong": "strong leak",
@@ -39,10 +39,15 @@ LEAKS: Mapping[Size, Status] = {
 
 
 class Threshold(NamedTuple):
-    """Lower limits from which on a leak has a size: of an AUC, of rates, and of a share.
+    """Smallest lower limits at which a leak has a size.
 
-    Rates are at 1% false positives or between that and 0.1%, and at 0.1% or fewer. A share is of
-    the possible excess over guessing, or over label distributions.
+    Attributes:
+        word: Name of the size.
+        auc: Limit of an AUC.
+        percent_rate: Limit of a true-positive rate at over 0.1 % to 1 % false positives.
+        thousandth_rate: Limit of a true-positive rate at 0.1 % or fewer false positives.
+        share: Limit of an excess over guessing or over label distributions, as a share of the
+            largest possible excess.
     """
 
     word: Size
@@ -52,7 +57,7 @@ class Threshold(NamedTuple):
     share: float
 
     def of(self, metric: str) -> float | None:
-        """Return the least lower limit of a metric; None if the metric has no words."""
+        """Return the smallest lower limit of a metric; None for metrics without sizes."""
         rate = metric_names.rate_of(metric)
         if metric == metric_names.AUC:
             return self.auc
@@ -67,16 +72,16 @@ SIZES = (
     Threshold("clear", 0.6, 0.05, 0.02, 0.15),
     Threshold("strong", 0.7, 0.1, 0.05, 0.3),
 )
-"""The sizes of a leak, smallest first. A "trace" is everything above guessing. AUCs of 0.55, 0.6
-and 0.7 allow an advantage of about 7, 14 and 29% for the best guess at membership. The shares are
-that advantage for two clients with the same label distribution."""
+"""Sizes of a leak, smallest first. Any value above guessing is a "trace". AUCs of 0.55, 0.6 and 0.7
+correspond to a membership advantage of about 7, 14 and 29 % at the best threshold. The shares are
+the same advantages for source inference between two clients with equal label distributions."""
 
 ROOM_FOR_DOUBT: Size = "clear"
-"""Size from which on an upper limit rules out the verdict "no leak shown"."""
+"""Smallest size at which an upper limit excludes the verdict "no leak shown"."""
 
 
 def size_reached(value: float, metric: str) -> Size | None:
-    """Return the largest size that a value reaches; None at guessing, below, or without sizes."""
+    """Return the largest size that a value reaches; None at or below guessing, or without sizes."""
     reached: Size | None = None
     for threshold in SIZES:
         limit = threshold.of(metric)
@@ -129,11 +134,12 @@ def largest(sizes: list[Size]) -> Size | None:
 
 
 def size_of(figure: Estimate) -> Size | None:
-    """Return the least size of the leak that a figure above guessing shows; else None.
+    """Return the smallest size of the leak that a figure above guessing shows, or None.
 
-    It is the size by the lower limit: the largest of many values errs upward. Without an interval
-    the value itself counts, except of a rate, whose threshold is not known. A rate above guessing
-    by its test whose lower limit is small for lack of non-members is a trace.
+    The size is that of the lower limit, since the largest of many values is biased upwards. Without
+    an interval, the value itself is used, except for a rate, whose threshold is unknown. A rate may
+    be above guessing by its test but have a small lower limit for lack of non-members. It is then a
+    trace.
     """
     if not above_chance(figure) or figure.value is None:
         return None
@@ -146,9 +152,9 @@ def size_of(figure: Estimate) -> Size | None:
 
 
 def size_range(figure: Estimate) -> tuple[Size, Size] | None:
-    """Return the sizes by the lower and the upper limit if the value is two sizes above the first.
+    """Return the sizes of both limits if the value is at least two sizes above the lower limit.
 
-    The smaller size alone would hide the best estimate then.
+    The smaller size alone would then hide the best estimate. Return None otherwise.
     """
     least, value = size_of(figure), figure.value
     by_value = None if value is None else size_reached(value, figure.metric)
@@ -210,9 +216,9 @@ class Look(NamedTuple):
 
 
 DOUBTED = Look("✗ ", "", "not relied on")
-"""Mark of a figure that a failed control takes back."""
+"""Mark of a figure that a failed control invalidates."""
 SIZE_OPEN = Look("△ ", "", "size open")
-"""Mark of a figure above guessing by its test alone."""
+"""Mark of a figure that its test alone, and not its interval, shows above guessing."""
 
 
 def look_of(figure: Estimate) -> Look:

@@ -201,7 +201,7 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
         lead.assumes,
         bounds.against_claim,
         *(other.text for other in bounds.measured[1:]),
-        "" if ceiling is None else f"at most {wording.number(ceiling, -1)} could be found",
+        "" if ceiling is None else f"at most {wording.number(ceiling, -1)} could be shown",
         shortened(bounds.lead.method, 60),
         tone="alarm" * bounds.refutes,
     )

@@ -115,7 +115,7 @@ def cut_within(text: str, limit: int) -> str:
 
 
 _LONGEST_FULL = 400
-"""Characters of a name that the ``full`` text of a cell has at most."""
+"""Largest number of characters in the ``full`` text of a cell."""
 
 
 def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
@@ -131,7 +131,7 @@ Place = str | tuple[str, str]
 """A column by its heading, or by a heading over several columns and its own."""
 
 Content = Cell | str | None
-"""What fills a place of a table; None leaves a dash."""
+"""Content of a cell; None is printed as a dash."""
 
 Filled = Mapping[Place, Content]
 """A row by the headings of its columns."""
@@ -155,7 +155,7 @@ def tabled(
     """Return a table of rows, with the columns that any of them has.
 
     Args:
-        caption: What the table shows.
+        caption: Caption.
         rows: The first column of each is its heading.
         words: Columns without numbers, except the first; the others are set flush right.
         order: Columns that come first; columns below one heading are put side by side.

@@ -127,10 +127,11 @@ def _report(
 ) -> str:
     name, digest = shortened(record.name, 80), record.content_hash
     meta = (record.environment.started[:10], *counts, f"record {shortened(digest, 13)}")
+    sections = sections_of(record)
     return _rendered(
         template,
         f"{kind}: {name}",
-        sections_of(record),
+        sections,
         kind=kind,
         name=name,
         running=(shortened(record.name, 60), f"record {shortened(digest, 21)}"),
@@ -138,6 +139,7 @@ def _report(
         meta=[part for part in meta if part],
         first=first,
         clauses=clause_summary(record),
+        words=wording.explained(f"{first}{sections}"),
         again=reproducing(record),
         **values,
     )

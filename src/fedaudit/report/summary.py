@@ -281,6 +281,7 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
     sizes = _FIXED["sizes"].format(
         words=wording.listed([size.word for size in SIZES[1:]]),
         aucs=wording.listed([f"{size.auc:g}" for size in SIZES[1:]]),
+        rates=wording.listed([f"{size.percent_rate:.0%}" for size in SIZES[1:]]),
         shares=wording.listed([f"{size.share:.0%}" for size in SIZES[1:]]),
     )
     return Section(
@@ -308,11 +309,13 @@ def _controls(record: Record, first: First) -> Section:
     title, lead = "Checks of the audit itself (controls)", wording.sentence(first.controls)
     if record.kind == "games":
         return Section(title, lead=lead, remarks=(_FIXED["no_controls"],))
+    if absent := _controls_not_run(record):
+        lead = wording.sentence(f"{first.controls}; not run: {wording.listed(absent)}")
     grid, table = controls_table(record), None
     if grid.rows:
         rows = tuple(tuple(cell.text for cell in row) for row in grid.rows)
         table = Table(tuple(column.text for column in grid.columns), rows[:MOST_LISTED])
-    signs = {"✓": ("hold", "good"), "?": ("in part", "doubt")}
+    signs = {"✓": ("passed", "good"), "?": ("passed in part", "doubt")}
     badge, tone = signs.get(first.sign, ("failed", "alarm"))
     return Section(title, badge, tone, lead, table=table)
 
@@ -347,10 +350,14 @@ def _unmeasured(record: Record) -> Iterator[str]:
     yield coverage_gaps(record)
     if coverage and coverage.never_measured:
         yield f"Never took part in a measured round: {clients_named(coverage.never_measured)}"
-    ran = {control.control for control in checks_of(record.controls).ran}
-    absent = [name for name in CHECKS if name not in ran]
+    absent = _controls_not_run(record)
     if absent and record.kind != "games":
         yield f"Controls that were not run: {wording.listed(absent)}"
+
+
+def _controls_not_run(record: Record) -> list[str]:
+    ran = {control.control for control in checks_of(record.controls).ran}
+    return [name for name in CHECKS if name not in ran]
 
 
 def _verifying(record: Record, *, is_judged: bool) -> Section:

@@ -122,7 +122,7 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
     if forest.label == COMPARED:
         wide = 36
     each = (width - wide) // many
-    against = f" ({forest.label})" if forest.label.startswith("members") else ""
+    against = f" ({forest.label})" if forest.label.startswith("members ") else ""
     yield from _wrapped(f"{forest.title}{against}", width)
     titles = [track.title for track in forest.tracks]
     if width >= _NARROW:

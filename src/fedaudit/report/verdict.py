@@ -187,7 +187,7 @@ def independence(record: Record) -> str:
 
 
 MOST_FAILED = 3
-"""Failed controls that a line names at most."""
+"""Largest number of failed controls that a line names."""
 
 
 def controls_line(records: Sequence[Record]) -> str:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
 from fedaudit.results.comparison import Comparison
@@ -61,8 +61,7 @@ def percent(share: float, side: int = 0) -> str:
     """
     value = 100 * share
     digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
-    if not 0 < value < 0.005:
-        value = _rounded(value, digits, side)
+    value = _rounded(value, digits, side)
     if value in (0, 100):
         return f"{value:.0f}%"
     if 0 < value < 0.005:
@@ -142,7 +141,7 @@ def value_of(figure: Estimate) -> str:
     """Format the value of a figure, with its sign if it is a difference."""
     if figure.against and figure.value is not None:
         return signed(figure.value, figure.metric)
-    return shown(figure.value, figure.metric)
+    return shown(figure.value, figure.metric, -1 if figure.metric in LOWER_BOUNDS else 0)
 
 
 def interval(low: float | None, high: float | None, metric: str) -> str:

@@ -30,8 +30,6 @@ class Source(Part):
     """Record that was compared.
 
     Attributes:
-        name: Name of its study.
-        content_hash: Its content hash.
         path: Its path relative to the comparison; empty if unknown.
     """
 
@@ -70,7 +68,6 @@ class Difference(Interval):
     """Figure minus that of the row's base, on the same clients.
 
     Attributes:
-        value: The difference.
         runs: Seeds that were paired; 0 if the limits are those of a single seed.
         further: Interval for further pairs of runs; None with one seed.
     """
@@ -84,7 +81,6 @@ class AttackEntry(Interval):
     """Figure of one attack, or of several together, in a row: a mean over seeds and clients.
 
     Attributes:
-        row: Index of the row.
         part: "inside": audited clients that use the row's defense, or all of them without one.
             "outside": audited clients that do not use it. "reference": audited clients of the row
             that this one is compared with.
@@ -94,7 +90,6 @@ class AttackEntry(Interval):
         attacks: Attacks behind a figure of several; "NAME, mirrored" for one that is read as 1 -
             AUC. Empty for a single attack.
         contrast: Non-members that members are compared with, as in an estimate.
-        metric: Name of the metric.
         value: The figure; None if it is missing.
         clients: Audited clients of the part, over which the figure could be a mean; empty in older
             comparisons.
@@ -132,8 +127,6 @@ class FigureEntry(Part):
     """Figure of utility, source inference or clustering in a row, over the runs of its record.
 
     Attributes:
-        row: Index of the row.
-        figure: The figure.
         runs: Number of runs that have it.
         change: Difference from the row's base, paired by seed. None if there is no such base, or no
             seed that both have.
@@ -149,13 +142,10 @@ class FrontPoint(Part):
     """Row as a point of a front: its leakage and its test error, both in [0, 1].
 
     Attributes:
-        row: Index of the row.
-        leakage: The leakage.
-        error: The test error.
         leakage_limits: Limits of the leakage for these runs; None in older comparisons.
         error_limits: Limits of the test error for these runs; None in older comparisons.
         on_front: True if no other row is better on both axes, intervals ignored.
-        lost: Share of what the undefended model learned above guessing that this row lost. It is
+        lost: Share of the undefended model's accuracy above guessing that this row lost. It is
             negative for a row that learned more. None without an undefended row of the same other
             settings, if that one learned nothing, and in older comparisons.
     """
@@ -174,11 +164,6 @@ class Front(Interval):
 
     Attributes:
         family: The defense without its settings.
-        coalition: As in its rows.
-        clients: As in its rows.
-        settings: As in its rows.
-        attack: As in :class:`AttackEntry`.
-        contrast: As in :class:`AttackEntry`.
         metric: The leakage: for "auc" its advantage over guessing, for a rate the rate itself.
         points: The points, the undefended row of the same other settings first, if there is one.
         hypervolume: Share of the unit square that the points dominate.
@@ -204,17 +189,7 @@ class Front(Interval):
 
 
 class Comparison(Part):
-    """Complete comparison of records.
-
-    Attributes:
-        format: Name of the format.
-        version: Version of the format.
-        sources: The compared records.
-        rows: The rows.
-        entries: Figures of attacks.
-        figures: Other figures.
-        fronts: Fronts of the defenses.
-    """
+    """Complete comparison of records: figures of attacks as entries, and all others as figures."""
 
     format: Literal["fedaudit-comparison"] = "fedaudit-comparison"
     version: Literal[2] = 2

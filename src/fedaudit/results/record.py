@@ -152,7 +152,6 @@ class ControlResult(Limits[Share]):
             updates".
         expected: Result of a sound run, in words.
         clients: Clients that a failed control of a whole run names.
-        value: The measured figure.
         passed: Whether it passed; None if it could not be run.
     """
 
@@ -193,7 +192,6 @@ class UsageRow(Part):
 
     Attributes:
         defended: True if the client uses the defense.
-        samples: Samples of the client.
         distinct: Distinct samples that it trained on in each round; 0 if it took no part.
         times_used: Numbers of its samples that it used 0 times over the run, once, twice, ...
         times_recycled: The same for uses that a defense repeated after omitting them.

@@ -440,8 +440,8 @@ def models_of_groups(result: ClusterResult) -> dict[int, int | None]:
     """Return the model that each group is reported with at the end, the largest group first.
 
     It is the model that most of the group's clients chose, among those that no larger group has.
-    Ties go to the model that more clients trained. It is None if clients trained none of these
-    models, or if no client of the group took part.
+    Ties go to the model that more clients trained. It is None if clients trained no such
+    model, or if no client of the group took part.
     """
     last = result.rounds[-1]
     assigned: dict[int, int | None] = {}

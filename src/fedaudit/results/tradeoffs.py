@@ -58,8 +58,8 @@ def directions_of(undefended: Sequence[Estimate]) -> Directions:
 
     The undefended figure alone decides. Averages of defended rows use the same attacks in the same
     direction. A defense therefore gains nothing by pushing an AUC further below .5, and noise is
-    never mirrored upwards. An attack that is not above chance undefended says nothing about a
-    defense and is left out.
+    never mirrored upwards. An attack that is not above chance undefended provides no
+    information about a defense and is excluded.
 
     Args:
         undefended: Attack figures of an undefended record. Figures over its runs decide if there

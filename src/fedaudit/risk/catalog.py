@@ -31,7 +31,7 @@ class MembershipRule(Protocol):
     """Rule that decides about membership from the features of an attack."""
 
     def __call__(self, evidence: Float[Tensor, "samples _"]) -> Bool[Tensor, " samples"]:
-        """Return whether each sample is called a member."""
+        """Return True for each sample that is called a member."""
         ...
 
 
@@ -39,8 +39,8 @@ class MembershipRule(Protocol):
 class Measure(Protocol):
     """Attack on a single model that is fitted on shadow models; a frozen dataclass of settings.
 
-    Computing features and fitting are separate, because the features of a shadow model are computed
-    once and used in several fits.
+    Computing features and fitting are separate methods, because the features of a shadow model are
+    used in several fits.
     """
 
     def evidence(
@@ -68,7 +68,7 @@ class Decision:
     """Attack on a model with its rule fitted on shadow models.
 
     Attributes:
-        measure: Computes the features.
+        measure: Attack that computes the features.
         verdict: The fitted rule.
         start: The model that the shadow models were trained from.
         device: Device to run models on.
@@ -82,7 +82,7 @@ class Decision:
     def __call__(
         self, model: Model, samples: Samples, *, start: Model | None = None
     ) -> Bool[Tensor, " samples"]:
-        """Return whether each sample is called a member of the model's training data.
+        """Return True for each sample that is called a member of the model's training data.
 
         Args:
             model: The attacked model.
@@ -115,7 +115,7 @@ def best_threshold(inside: Float[Tensor, " members"], outside: Float[Tensor, " o
     caught, alarms = (
         len(side) - torch.searchsorted(side.sort().values, levels) for side in (inside, outside)
     )
-    # Cross-multiplied integers, so that rounding breaks no tie.
+    # Cross-multiplied integers are exact, so that ties stay ties.
     gain = caught * len(outside) - alarms * len(inside)
     best = gain.max()
     return float(levels[gain == best][0]) if best > 0 else torch.inf
@@ -131,8 +131,8 @@ def refuse_unusable(inside: Tensor, outside: Tensor) -> None:
     if broken or not (len(inside) and len(outside)):
         raise BadInput(
             f"a threshold separates members from non-members, got {len(inside)} and "
-            f"{len(outside)} of them, of which {broken} have no number as score or loss; give "
-            "samples of both kinds and check the model's outputs"
+            f"{len(outside)} of them, and {broken} have NaN as score or loss; give samples "
+            "of both kinds and check the model's outputs"
         )
 
 
@@ -275,7 +275,7 @@ class Linear:
     offset: float
 
     def __call__(self, evidence: Float[Tensor, "samples evidence"]) -> Bool[Tensor, " samples"]:
-        """Return whether each sample is called a member."""
+        """Return True for each sample that is called a member."""
         return ((evidence - self.center) * self.weights).sum(1) + self.offset > 0
 
 
@@ -366,7 +366,7 @@ class AtLeast:
     lowest: float
 
     def __call__(self, evidence: Float[Tensor, "samples 1"]) -> Bool[Tensor, " samples"]:
-        """Return whether each sample is called a member."""
+        """Return True for each sample that is called a member."""
         return evidence[:, 0] >= self.lowest
 
 

@@ -20,7 +20,7 @@ from fedaudit.core.values import Model, Samples
 from fedaudit.fl.algorithms.base import Cluster, draw_cohort
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import GUESS
-from fedaudit.fl.hooks import UNDEFENDED, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
 from fedaudit.metrics.balanced import counted_balanced_accuracy
@@ -238,7 +238,7 @@ def _shadow(
 def _continued(
     data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
 ) -> _Trained:
-    visit = Visit(
+    client_context = ClientContext(
         round=1,
         rounds=1,
         client=task.number,
@@ -248,7 +248,9 @@ def _continued(
         device=device,
     )
     training = replace(how.training, epochs=how.epochs)
-    return _Trained(task.start, train(task.start, data, training, UNDEFENDED, visit.at(task.start)))
+    return _Trained(
+        task.start, train(task.start, data, training, UNDEFENDED, client_context.at(task.start))
+    )
 
 
 def _repeated(
@@ -268,7 +270,7 @@ def _repeated(
         weights = {client: len(parts[client]) / total for client in cohort}
         uploads = {}
         for client in cohort:
-            visit = Visit(
+            client_context = ClientContext(
                 round=round_,
                 rounds=max(how.rounds, cluster.rounds),
                 client=client,
@@ -278,7 +280,9 @@ def _repeated(
                 device=device,
             )
             sent = Sent((model,))
-            uploads[client] = federation.local(sent, parts[client], {}, UNDEFENDED, visit).upload
+            uploads[client] = federation.local(
+                sent, parts[client], {}, UNDEFENDED, client_context
+            ).upload
         start = model
         folded = federation.fold(model.tensors(), uploads, weights)
         model = Model.from_tensors(model.architecture, folded)

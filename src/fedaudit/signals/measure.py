@@ -86,7 +86,7 @@ def measure_round(
 
 
 _CLIENTS = 64
-"""Clients whose models are in memory at the same time while their outputs are measured."""
+"""Number of clients whose models are in memory together while their outputs are measured."""
 
 
 def _by_clients(

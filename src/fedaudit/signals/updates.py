@@ -38,10 +38,10 @@ class GradientCosine:
 
 @dataclass(frozen=True)
 class CentredTailCosine:
-    """Cosine after the last entries of gradient and update are each centred by their mean.
+    """Cosine of gradient and update after their last entries are centred by their means.
 
-    For a server that knows that a client adds one number to all of its last parameters: this
-    removes the number. The result is the cosine without it, up to the one projected direction.
+    A server can use it if a client adds one random number to all of its last parameters. Centring
+    removes this number, and one direction of the gradient and the update.
 
     Attributes:
         tail: Share of the parameters, counted from the last, to which the number is added, in (0,
@@ -71,9 +71,9 @@ class CentredTailCosine:
 
 @dataclass(frozen=True)
 class WithoutTailCosine:
-    """Cosine over all parameters but the last ones.
+    """Cosine of gradient and update without their last entries.
 
-    For a server that knows where a client adds noise: the other parameters have none.
+    A server can use it if it knows that a client adds noise to its last parameters only.
 
     Attributes:
         tail: Share of the parameters, counted from the last, that is excluded, in (0, 1). In a
@@ -116,8 +116,8 @@ class GradientNorm:
     It does not depend on the client: clients that were sent the same model have the same values.
 
     Source: Nasr et al. 2019, as FedMIA's Grad-Norm.
-    Differs: Also as "grad-norm" over several rounds it keeps this sign; the published code negates
-    the averaged form twice.
+    Differs: The attack "grad-norm", which averages over rounds, has the same sign. The published
+    code negates the average twice.
     """
 
     name = "gradient-norm"
@@ -132,7 +132,7 @@ class GradientDifference:
     """Reduction of I's squared norm when a sample's gradient g is subtracted: |I|^2 - |I - g|^2.
 
     Attributes:
-        scale: "raw" uses I as it is, like the published code. The norm of I is then proportional to
+        scale: "raw" uses I unscaled, like the published code. The norm of I is then proportional to
             the learning rate, and the score is mostly the negative squared norm of g. "sum" scales
             I to the sum of the samples' gradients, for which the threshold 0 was derived.
 
@@ -173,7 +173,7 @@ class GradientDifference:
 
 
 class _Linear(NamedTuple):
-    """Trained linear layer: its path and its weight's shape."""
+    """Path and weight shape of a trained linear layer."""
 
     path: str
     outputs: int
@@ -184,13 +184,14 @@ class _Linear(NamedTuple):
 class ProjectionResidual:
     """Negative share of a linear layer's input that lies outside the row space of its update.
 
-    The input is computed at the model sent, in evaluation mode. For a sequence it consists of all
-    positions together.
+    The input is computed with the model sent, in evaluation mode. For a sequence, it consists of
+    the inputs at all positions.
 
-    An update spans at most as many dimensions as the layer has outputs. An adapter spans at most
-    its rank, and the last layer one dimension less than there are classes. It also spans at most as
-    many dimensions as it had distinct inputs. With more inputs than that, members lie in the span
-    only in part; with more than the layer has input features, the signal says little.
+    The dimension of an update's row space is at most the layer's number of outputs. For an adapter
+    it is at most the rank, and for the last layer at most the number of classes minus 1. It is also
+    at most the number of distinct inputs in training. If training had more distinct inputs than
+    these limits, only a part of each member's input lies in the row space. If it had more than the
+    layer has input features, the signal barely distinguishes members.
 
     Inputs of the first layer are the same in all steps of a client, while those of later layers
     change during training. Noise, weight decay and optimizers that scale each weight (Adam) add
@@ -201,12 +202,12 @@ class ProjectionResidual:
     Attributes:
         layer: Path of the layer in the network, such as ``"3"`` or ``"blocks.0.hidden.0"``. Empty
             selects the first of the layers whose update can span most dimensions.
-        ridge: Strength at which a direction counts half, as a share of the update's norm, in (0,
-            1). With A the layer's update over its norm, the residual is that of I - A'(AA' + ridge²
-            I)⁻¹A.
+        ridge: Singular value, as a share of the update's norm, at which a direction is removed by
+            half, in (0, 1). For an update A divided by its norm, an input is multiplied by I -
+            A'(AA' + ridge² I)⁻¹A.
 
-    Source: Deng et al. 2026 (ProjRes, arXiv 2604.21197), the idea; seen in its abstract alone.
-    Differs: No threshold on singular values, at which rounding would decide what is in the span.
+    Source: Deng et al. 2026 (ProjRes, arXiv 2604.21197): the idea, from the abstract only.
+    Differs: A ridge replaces a threshold on singular values, at which rounding would decide.
     """
 
     layer: str = ""
@@ -244,8 +245,8 @@ class ProjectionResidual:
             exposed = seen.round.exposed[client]
             if exposed.base is None or exposed.update is None:
                 raise NotVisible(
-                    "this view hides the models the clients were sent, or their updates, so this "
-                    "signal cannot be measured"
+                    "this view hides the models that clients received, or their updates, so that "
+                    "this signal cannot be measured"
                 )
             if base not in inputs_of:
                 layer = self._layer_of(exposed.base, seen.device)
@@ -292,7 +293,7 @@ class _ResidualProjection:
         rows = update.detach().double().to(CPU)
         length = rows.norm()
         self._rows = rows / length if float(length) > 0 else rows
-        # The smaller of both products: the inverse gives the same map on either side.
+        # Both products give the same projection; the smaller one is faster to factorise.
         self._wide = rows.shape[0] < rows.shape[1]
         product = self._rows @ self._rows.T if self._wide else self._rows.T @ self._rows
         eye = torch.eye(len(product), dtype=product.dtype)

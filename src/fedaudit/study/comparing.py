@@ -64,10 +64,10 @@ _IGNORED = (
     *("name", "about", "hours", "seeds", "defense", "attacks", "attack_set", "shadow"),
     "references",
 )
-"""Settings that do not distinguish studies."""
+"""Settings that may differ between studies that are otherwise the same."""
 
 _COMPARABLE = ("evaluation", "nobody_is_a_member")
-"""Settings of figures that must agree for figures to be compared."""
+"""Settings of figures that must be equal in two records for their figures to be compared."""
 
 NOTHING_COUNTS = "no attack is above chance undefended, so that there is no average"
 NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
@@ -84,7 +84,7 @@ class _AttackFigures(NamedTuple):
         by_test: Targets whose figure is above chance level by the test alone.
         tested: Whether any figure was tested.
         directions: Direction of the attack by target, from the figures of this row.
-        behind: Attacks that a figure of several attacks is from, by target.
+        behind: Attacks that a combined figure (mean or strongest) is computed from, by target.
     """
 
     values: Values
@@ -105,7 +105,7 @@ def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison
 
     Args:
         records: At least two records. The first is the base of rows without an undefended row.
-        paths: Paths of the records relative to the comparison; may be left out.
+        paths: Paths of the records relative to the comparison file; optional.
 
     Raises:
         BadInput: There are fewer than two records, records of games, or records of both people and
@@ -168,8 +168,8 @@ def record_paths(comparison: Path) -> list[Path]:
         path = comparison.parent / source.path
         if not source.path or not path.is_file():
             raise BadInput(
-                f"{comparison} is of the record {source.name[:80]!r}, which is not at {path}; move "
-                "it back, or give the records themselves"
+                f"{comparison} needs the record {source.name[:80]!r}, which is not at {path}; move "
+                "it back, or give the paths of the records instead"
             )
         paths.append(path)
     return paths
@@ -231,7 +231,7 @@ def _by_attack(
 
 
 def _undefended(rows: Sequence[Row], index: int) -> int | None:
-    """Return the undefended row with a row's other settings, or that row; None without one."""
+    """Return the undefended row whose other settings equal a row's; None without such a row."""
     return index if rows[index].family == NONE else undefended_base(rows, index)
 
 
@@ -310,7 +310,7 @@ def _clients(values: Values) -> Targets:
 
 
 def _gaps(values: Values, figures: _RowFigures, base: Values | None) -> Iterator[str]:
-    """Yield notes on runs without the figure, and on clients without its change."""
+    """Yield notes on runs that lack the figure, and on clients that lack its change."""
     clients = _clients(values)
     seeds = {seed for attack in figures.values() for seed in attack.values if seed is not None}
     counts = sorted({len(seeds_of(values, target)) for target in clients})

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.defenses.cofedmid.partition import ClassGuided, at_random, bounded, overlap_bound
-from fedaudit.fl.hooks import Visit
+from fedaudit.fl.hooks import ClientContext
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_members_that_work_alone_draw_sets_that_know_nothing_of_each_other() -> 
         defense = ClassGuided(members=(0, 1), m_max=5, m_min=5, independent=independent)
         visits = [
             [
-                Visit(
+                ClientContext(
                     round=r,
                     rounds=40,
                     client=c,

@@ -21,7 +21,7 @@ from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Defense, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext
 from fedaudit.fl.simulate import run_fingerprint, simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import architecture
@@ -63,8 +63,8 @@ def classes_used(round: Round, client: int) -> set[int]:
     return set((round.facts[client]["used"] % EACH % CLASSES).tolist())
 
 
-def turn(round: int = 1, client: int = 0) -> Turn:
-    return turns.turn(round, client, 3, weights={0: 0.5, 1: 0.5}, net=NET)
+def context(round: int = 1, client: int = 0) -> TrainingContext:
+    return turns.context(round, client, 3, weights={0: 0.5, 1: 0.5}, net=NET)
 
 
 def test_members_train_on_their_classes_and_cover_all() -> None:
@@ -90,7 +90,7 @@ def test_all_samples_of_assigned_classes_are_used_in_every_epoch() -> None:
 def test_classes_rotate_if_one_round_cannot_cover_all() -> None:
     guided = ClassGuided(members=PAIR, m_max=1, m_min=1)
     covered = [
-        set(np.flatnonzero(guided.assigned(CLASSES, 2, turn(t)).sets.any(0)).tolist())
+        set(np.flatnonzero(guided.assigned(CLASSES, 2, context(t)).sets.any(0)).tolist())
         for t in range(1, 7)
     ]
     assert all(len(one) == 2 for one in covered)
@@ -100,14 +100,16 @@ def test_classes_rotate_if_one_round_cannot_cover_all() -> None:
 
 def test_participating_members_cover_all_classes() -> None:
     guided = ClassGuided(members=(0, 1, 3), m_max=3, m_min=3)
-    own = {c: guided.has_class(DATA[c], turn(client=c)) for c in PAIR}
+    own = {c: guided.has_class(DATA[c], context(client=c)) for c in PAIR}
     labels = [set(DATA[c].labels[own[c]].tolist()) for c in PAIR]
     assert labels[0] | labels[1] == set(range(CLASSES))
 
 
 def test_the_number_of_classes_is_inferred_from_the_output() -> None:
     unnamed = Architecture("net", partial(nn.Linear, 4, CLASSES)).initial(0)
-    at = Visit(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(unnamed)
+    at = ClientContext(round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(
+        unnamed
+    )
     assert (
         len(ClassGuided(members=(0,), m_max=2, m_min=2).select(DATA[0], at)) == 2 * EACH // CLASSES
     )
@@ -117,9 +119,9 @@ def test_invalid_coalitions_and_class_counts_raise() -> None:
     with pytest.raises(BadInput, match=r"needs members, clients by number, such as \[0, 1\]"):
         CoFedMID()  # type: ignore[call-arg]
     with pytest.raises(BadInput, match="from 1 to 6"):
-        ClassGuided(members=PAIR, m_max=7).select(DATA[0], turn())
+        ClassGuided(members=PAIR, m_max=7).select(DATA[0], context())
     with pytest.raises(BadInput, match="is not in it"):
-        ClassGuided(members=(1, 2)).select(DATA[0], turn())
+        ClassGuided(members=(1, 2)).select(DATA[0], context())
 
 
 def test_samples_return_from_the_start_round_up_to_the_limit() -> None:
@@ -136,7 +138,7 @@ def test_samples_return_from_the_start_round_up_to_the_limit() -> None:
 def test_returned_samples_are_of_other_classes_and_limited(recycling: str) -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)  # type: ignore[arg-type]
     for index in range(1, 8):
-        at = turn(index)
+        at = context(index)
         own = DATA[0].ids[ours.has_class(DATA[0], at)]
         chosen = ours.select(DATA[0], at).ids
         back = chosen[~torch.isin(chosen, own)]
@@ -153,12 +155,12 @@ def test_loss_intervals_are_fixed_in_the_start_round() -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=3)
     edges = []
     for index in range(1, 7):
-        ours.select(DATA[0], turn(index))
+        ours.select(DATA[0], context(index))
         edges.append(ours.state()["edges"])
         # Another model: other losses, and the same intervals.
     assert [len(e) for e in edges] == [0, 0, 9, 9, 9, 9]
     moved = NET.initial(5)
-    at = Visit(round=8, rounds=10, client=0, cohort=(0, 1), weights={}, seed=3).at(moved)
+    at = ClientContext(round=8, rounds=10, client=0, cohort=(0, 1), weights={}, seed=3).at(moved)
     ours.select(DATA[0], at)
     assert torch.equal(ours.state()["edges"], edges[2])
 
@@ -167,7 +169,7 @@ def test_sequential_returns_samples_by_increasing_loss() -> None:
     ours = Compensation(
         members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
     )
-    at = turn()
+    at = context()
     losses = at.evaluate(DATA[0])
     left = ~ours.has_class(DATA[0], at)
     ranked = DATA[0].ids[left][losses[left].argsort(stable=True)]
@@ -203,7 +205,7 @@ def test_no_gradient_flows_through_the_soft_label() -> None:
 
 def test_only_returned_samples_have_a_confidence_penalty() -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
-    at = turn()
+    at = context()
     outputs = torch.randn(3, CLASSES, generator=seeded(0, "outputs"))
     batch = Batch(torch.zeros(3, 4), torch.tensor([0, 1, 2]), torch.tensor([7, 8, 9]))
     ours.memory.begin(torch.tensor([8]))
@@ -248,17 +250,17 @@ def test_without_returned_samples_none_are_held_out() -> None:
 
 def test_holding_out_all_samples_raises() -> None:
     ours = Compensation(members=PAIR, start=1, validation=0.999)
-    visit = Visit(round=0, rounds=5, client=0, cohort=PAIR, weights={}, seed=0)
+    client_context = ClientContext(round=0, rounds=5, client=0, cohort=PAIR, weights={}, seed=0)
     with pytest.raises(BadInput, match="all would be held out"):
-        ours.prepare(DATA[0].take(slice(0, 2)), visit)
+        ours.prepare(DATA[0].take(slice(0, 2)), client_context)
 
 
 def test_an_interval_that_harms_validation_samples_loses_weight() -> None:
     ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, validation=0.3)
-    visit = Visit(round=0, rounds=9, client=0, cohort=PAIR, weights={}, seed=3)
-    data = ours.prepare(DATA[0], visit)
+    client_context = ClientContext(round=0, rounds=9, client=0, cohort=PAIR, weights={}, seed=3)
+    data = ours.prepare(DATA[0], client_context)
     for index in range(1, 7):
-        at = turn(index)
+        at = context(index)
         ours.select(data, at)
         arm = ours.memory.arm
         assert arm is not None

@@ -10,20 +10,22 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, flat, plus_tail, tail_of, tail_size
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise, neutral
-from fedaudit.fl.hooks import Turn
+from fedaudit.fl.hooks import TrainingContext
 from fedaudit.observe.round import Update
 from tests.defenses import turns
 
 
-def turn(client: int, weights: dict[int, float], round: int = 1, seed: int = 0) -> Turn:
-    return turns.turn(round, client, seed, weights=weights)
+def context(
+    client: int, weights: dict[int, float], round: int = 1, seed: int = 0
+) -> TrainingContext:
+    return turns.context(round, client, seed, weights=weights)
 
 
 def zeros(size: int = 40) -> Params:
     return {"w": torch.zeros(size // 2, 2), "b": torch.zeros(7, dtype=torch.float64)}
 
 
-def sent(defense: NeutralNoise, at: Turn, values: Params | None = None) -> torch.Tensor:
+def sent(defense: NeutralNoise, at: TrainingContext, values: Params | None = None) -> torch.Tensor:
     return flat(defense.upload(Update(values or zeros()), at).values)
 
 
@@ -46,7 +48,7 @@ def test_neutral_noise_cancels_for_the_actual_weights(
     weights = {c: share / total for c, share in zip(coalition, shares, strict=True)}
     everybody = {**weights, 99: others / total}
     defense = NeutralNoise(members=coalition, sigma=1.0, ratio=ratio, noise=kind)  # type: ignore[arg-type]
-    parts = [weights[c] * sent(defense, turn(c, everybody, seed=seed)) for c in coalition]
+    parts = [weights[c] * sent(defense, context(c, everybody, seed=seed)) for c in coalition]
     assert float(torch.stack(parts).sum(0).abs().max()) < 1e-6
 
 
@@ -61,13 +63,13 @@ def test_neutral_noise_matches_hand_calculation() -> None:
 def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
     weights = {0: 0.5, 1: 0.5}
     size = 47
-    noisy = sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=0.25), turn(0, weights))
+    noisy = sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=0.25), context(0, weights))
     touched = floor(0.25 * size)
     assert torch.equal(noisy[:-touched], torch.zeros(size - touched, dtype=torch.float64))
     assert bool((noisy[-touched:] != 0).all())
     given_update = Update(zeros(), {"mean": torch.ones(2)})
     update = NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0).upload(
-        given_update, turn(0, weights)
+        given_update, context(0, weights)
     )
     assert isinstance(update, Update)
     assert torch.equal(update.buffers["mean"], torch.ones(2))
@@ -78,15 +80,15 @@ def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
 def test_published_noise_is_one_scalar_and_default_noise_a_vector() -> None:
     weights = {0: 0.5, 1: 0.5}
     published = sent(
-        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="published"), turn(0, weights)
+        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="published"), context(0, weights)
     )
     vector = sent(
-        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="vector"), turn(0, weights)
+        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="vector"), context(0, weights)
     )
     assert float(published.max() - published.min()) < 1e-6
     assert float(vector.std()) > 0.1
     older = sent(
-        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="scalar"), turn(0, weights)
+        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="scalar"), context(0, weights)
     )
     assert torch.equal(older, published)
 
@@ -94,10 +96,10 @@ def test_published_noise_is_one_scalar_and_default_noise_a_vector() -> None:
 def test_neutral_noise_differs_by_round_and_coalition() -> None:
     weights = {0: 0.5, 1: 0.3, 2: 0.2}
     noise = [
-        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), turn(0, weights)),
-        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), turn(0, weights, round=2)),
-        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), turn(0, weights, seed=1)),
-        sent(NeutralNoise(members=(0, 2), sigma=1.0, ratio=1.0), turn(0, weights)),
+        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), context(0, weights)),
+        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), context(0, weights, round=2)),
+        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), context(0, weights, seed=1)),
+        sent(NeutralNoise(members=(0, 2), sigma=1.0, ratio=1.0), context(0, weights)),
     ]
     for i, one in enumerate(noise):
         assert all(not torch.equal(one, other) for other in noise[i + 1 :])
@@ -106,7 +108,9 @@ def test_neutral_noise_differs_by_round_and_coalition() -> None:
 def test_the_noise_std_before_projection_is_sigma() -> None:
     # Two equal members: d_0 = (d'_0 - d'_1) / 2, whose spread is sigma / sqrt(2).
     noise = sent(
-        NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0), turn(0, {0: 0.1, 1: 0.1}), zeros(20_000)
+        NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0),
+        context(0, {0: 0.1, 1: 0.1}),
+        zeros(20_000),
     )
     assert float(noise.std()) == pytest.approx(0.3 / 2**0.5, rel=0.03)
 
@@ -114,7 +118,7 @@ def test_the_noise_std_before_projection_is_sigma() -> None:
 def test_noise_of_participating_members_cancels() -> None:
     defense = NeutralNoise(members=(0, 1, 2), sigma=1.0, ratio=1.0)
     weights = {0: 0.25, 2: 0.35, 5: 0.4}
-    parts = [weights[c] * sent(defense, turn(c, weights)) for c in (0, 2)]
+    parts = [weights[c] * sent(defense, context(c, weights)) for c in (0, 2)]
     assert float((parts[0] + parts[1]).abs().max()) < 1e-6
     assert float(parts[0].abs().max()) > 0.01
 
@@ -122,7 +126,8 @@ def test_noise_of_participating_members_cancels() -> None:
 def test_a_single_participating_member_adds_no_noise() -> None:
     given_update = Update(zeros())
     assert (
-        NeutralNoise(members=(0, 1)).upload(given_update, turn(0, {0: 0.5, 5: 0.5})) is given_update
+        NeutralNoise(members=(0, 1)).upload(given_update, context(0, {0: 0.5, 5: 0.5}))
+        is given_update
     )
 
 
@@ -139,7 +144,7 @@ def test_noise_may_start_within_a_parameter() -> None:
 
 def test_a_client_outside_the_coalition_raises() -> None:
     with pytest.raises(BadInput, match="is not in it"):
-        NeutralNoise(members=(0, 1)).upload(Update(zeros()), turn(2, {0: 0.5, 2: 0.5}))
+        NeutralNoise(members=(0, 1)).upload(Update(zeros()), context(2, {0: 0.5, 2: 0.5}))
 
 
 def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() -> None:
@@ -147,7 +152,7 @@ def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() ->
     alone = [
         sent(
             NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0, independent=True),
-            turn(c, weights),
+            context(c, weights),
             zeros(20_000),
         )
         for c in (0, 1)
@@ -158,14 +163,14 @@ def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() ->
     assert abs(float(correlation)) < 0.03
     # It is that client's whoever else names it in a coalition.
     other = NeutralNoise(members=(0, 2), sigma=0.3, ratio=1.0, independent=True)
-    assert torch.equal(alone[0], sent(other, turn(0, {0: 0.5, 2: 0.5}), zeros(20_000)))
+    assert torch.equal(alone[0], sent(other, context(0, {0: 0.5, 2: 0.5}), zeros(20_000)))
     assert not NeutralNoise(members=(0, 1), independent=True).cancels
 
 
 def test_whoever_works_alone_sends_nothing_beside_its_upload() -> None:
     for independent in (False, True):
-        visit = turn(0, {0: 0.5, 1: 0.5})
+        client_context = context(0, {0: 0.5, 1: 0.5})
         NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0, independent=independent).upload(
-            Update(zeros()), visit
+            Update(zeros()), client_context
         )
-        assert ("extra_bytes" in visit.facts) is not independent
+        assert ("extra_bytes" in client_context.facts) is not independent

@@ -12,7 +12,7 @@ from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished, BitwiseRR, OmePublished
-from fedaudit.fl.hooks import Chain, Defense, Guarantee, Plan, Visit, Workload
+from fedaudit.fl.hooks import Chain, ClientContext, Defense, Guarantee, Plan, Workload
 
 WORK = Workload(rounds=3, epochs=1, batch_size=4, samples=40, features=12)
 EACH = [
@@ -25,8 +25,8 @@ EACH = [
 every = pytest.mark.parametrize("defense", EACH, ids=repr)
 
 
-def visit(client: int = 0) -> Visit:
-    return Visit(round=0, rounds=3, client=client, cohort=(client,), weights={}, seed=3)
+def client_context(client: int = 0) -> ClientContext:
+    return ClientContext(round=0, rounds=3, client=client, cohort=(client,), weights={}, seed=3)
 
 
 def images() -> Samples:
@@ -39,29 +39,29 @@ def test_only_features_are_perturbed_with_the_same_shape(
     defense: LocalDP,
 ) -> None:
     given = images()
-    made = defense.prepare(given, visit())
+    made = defense.prepare(given, client_context())
     assert made.features.shape == given.features.shape
     assert not torch.equal(made.features, given.features)
     assert torch.equal(made.labels, given.labels)
     assert torch.equal(made.ids, given.ids)
     assert torch.equal(given.features, images().features)
-    rng = visit().rng("local differential privacy")
+    rng = client_context().rng("local differential privacy")
     assert torch.equal(made.features.flatten(1), defense(given.features.flatten(1), rng))
 
 
 @every
 def test_scalar_features_and_empty_data_are_supported(defense: LocalDP) -> None:
     data = Samples(torch.ones(4), torch.zeros(4, dtype=torch.int64), torch.arange(4))
-    assert defense.prepare(data, visit()).features.shape == (4,)
+    assert defense.prepare(data, client_context()).features.shape == (4,)
     none = images().take(slice(0))
-    assert defense.prepare(none, visit()).features.shape == (0, 3, 2, 2)
+    assert defense.prepare(none, client_context()).features.shape == (0, 3, 2, 2)
 
 
 @every
 def test_integer_features_raise(defense: LocalDP) -> None:
     data = Samples(torch.ones(4, 2).long(), torch.zeros(4, dtype=torch.int64), torch.arange(4))
     with pytest.raises(BadInput, match="perturbs real numbers, but the features are whole numbers"):
-        defense.prepare(data, visit())
+        defense.prepare(data, client_context())
 
 
 @every
@@ -123,7 +123,7 @@ def test_several_mechanisms_in_a_chain_draw_independently() -> None:
 
     def noise(defense: Defense) -> Tensor:
         data = Samples(torch.zeros(1, 500), torch.zeros(1).long(), torch.zeros(1).long())
-        return defense.prepare(data, visit()).features[0]
+        return defense.prepare(data, client_context()).features[0]
 
     once = noise(LdpGaussian(5.0, 2.0))
     again = noise(twice) - once.double().mul(2 / float(once.norm())).float()

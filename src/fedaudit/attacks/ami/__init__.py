@@ -101,8 +101,8 @@ class Rules:
             )
         if self.training.check and not self.validation:
             raise BadInput(
-                "a neuron that is to stop early is checked by records for validation; raise "
-                "game.validation, or set neuron.check to 0"
+                "early stopping of a neuron needs validation records; raise game.validation, or "
+                "set neuron.check to 0"
             )
 
     @property

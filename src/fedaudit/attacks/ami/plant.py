@@ -200,8 +200,8 @@ def said_in(upload: Upload, place: Place) -> bool:
     if not isinstance(upload, Gradient):
         raise Unsupported(
             f"the verdict needs a plain gradient, as FedSGD's clients send it; in an "
-            f"{type(upload).__name__} weight decay or momentum may have moved a neuron's row "
-            "although it did not fire"
+            f"{type(upload).__name__} weight decay or momentum may have changed the row of a "
+            "neuron that did not fire; use FedSGD"
         )
     return bool((gradient_row(upload.values, place) != 0).any())
 

@@ -161,8 +161,8 @@ class Standard(NamedTuple):
         usual = deviation.square().mean().sqrt()
         if not usual > 0:
             raise BadInput(
-                "a neuron cannot learn to distinguish records that are all the same; "
-                f"got {len(rows)} of them"
+                f"a neuron cannot learn from {len(rows)} identical records; give records that "
+                "differ"
             )
         return Standard(mean, 1 / (deviation.clamp(min=0.1 * usual) * rows.shape[1] ** 0.5))
 
@@ -270,8 +270,8 @@ def train_neurons(
         return _train_together(data, how, none, standard=standard, rng=rng)
     if watched is None or not (watched.is_target.any(1) & ~watched.is_target.all(1)).all():
         raise BadInput(
-            "a planted neuron that is to stop early is checked by rows of its target and of "
-            "others: give both"
+            "early stopping of a planted neuron needs validation rows of its target and of "
+            "others; give both"
         )
     if isinstance(data, Batches):
         return _train_together(data, how, watched, standard=standard, rng=rng)

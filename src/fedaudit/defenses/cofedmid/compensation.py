@@ -27,7 +27,7 @@ from fedaudit.defenses.soft_labels import (
     soft_target,
     true_probability,
 )
-from fedaudit.fl.hooks import Turn, Visit
+from fedaudit.fl.hooks import ClientContext, TrainingContext
 from fedaudit.fl.training.manual_backprop import cross_entropy_slope
 
 
@@ -315,75 +315,78 @@ class Compensation(ClassGuided):
         """Whether labels must be classes, as the penalty on returned samples requires."""
         return self.regularise and self.recycle > 0
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         """Hold out validation samples, unless no round returns samples.
 
         Raises:
             BadInput: All samples would be held out.
         """
-        if self.recycle == 0 or self.start > visit.rounds:
+        if self.recycle == 0 or self.start > client_context.rounds:
             return data
-        is_held_out = held_out(data.ids, self.validation, seed=visit.seed)
+        is_held_out = held_out(data.ids, self.validation, seed=client_context.seed)
         if bool(is_held_out.all()):
             raise BadInput(
-                f"client {visit.client} has {len(data)} samples, and all would be held out for "
-                "validation; give it more, or set validation to 0 with another recycling"
+                f"client {client_context.client} has {len(data)} samples, and all would be "
+                "held out for validation; give it more, or set validation to 0 with another "
+                "recycling"
             )
         self.memory.validation = data.take(is_held_out)
         return data.take(~is_held_out) if bool(is_held_out.any()) else data
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
         """Select the samples of the client's classes and the returned ones, in original order."""
-        selected = self.has_class(data, turn)
+        selected = self.has_class(data, context)
         limit = floor(self.recycle * len(data))
-        if turn.round < self.start or limit == 0 or bool(selected.all()):
+        if context.round < self.start or limit == 0 or bool(selected.all()):
             self.memory.begin(data.ids[:0])
             return data.take(selected)
-        returned = self._returned(data, (~selected).nonzero()[:, 0], limit, turn)
+        returned = self._returned(data, (~selected).nonzero()[:, 0], limit, context)
         self.memory.begin(data.ids[returned.positions], returned.arm)
         selected[returned.positions] = True
         return data.take(selected)
 
     def _returned(
-        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, turn: Turn
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
     ) -> _Returned:
         if self.recycling == "random":
-            return _Returned(_random_subset(candidates, limit, turn))
+            return _Returned(_random_subset(candidates, limit, context))
         choose = self._next_in_order if self.recycling == "sequential" else self._of_one_interval
-        return choose(data, candidates, limit, turn)
+        return choose(data, candidates, limit, context)
 
     def _next_in_order(
-        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, turn: Turn
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
     ) -> _Returned:
         """Choose the next samples by loss, continuing where the previous round ended."""
         learned = self.memory.learned
-        ranked = candidates[turn.evaluate(data)[candidates].argsort(stable=True)]
+        ranked = candidates[context.evaluate(data)[candidates].argsort(stable=True)]
         places = torch.arange(learned.position, learned.position + min(limit, len(ranked)))
         self.memory.learned = replace(learned, position=learned.position + limit)
         return _Returned(ranked[(places % len(ranked)).to(ranked.device)])
 
     def _of_one_interval(
-        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, turn: Turn
+        self, data: Samples, candidates: Int[Tensor, " _"], limit: int, context: TrainingContext
     ) -> _Returned:
         """Draw an interval by the learned weights, and choose random samples of it."""
-        scaled = min_max_scaled(turn.evaluate(data))
+        scaled = min_max_scaled(context.evaluate(data))
         learned = self.memory.learned
         if len(learned.edges) == 0:
             learned = replace(learned, edges=edges_of(scaled, self.intervals).cpu())
             self.memory.learned = learned
-        arm = drawn(learned.weights, EXPLORATION, turn.rng("interval"))
+        arm = drawn(learned.weights, EXPLORATION, context.rng("interval"))
         interval = interval_of(scaled, learned.edges.to(scaled.device))
-        return _Returned(_random_subset(candidates[interval[candidates] == arm], limit, turn), arm)
+        return _Returned(
+            _random_subset(candidates[interval[candidates] == arm], limit, context), arm
+        )
 
-    def batch(self, batch: Batch, turn: Turn) -> Batch:
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         """Record which samples were returned, and leave the batch unchanged."""
         if self.memory.back is not None and len(self.memory.back):
-            turn.note("recycled", batch.ids[self.memory.among(batch)])
+            context.note("recycled", batch.ids[self.memory.among(batch)])
         return batch
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Compute the usual loss, with a confidence penalty on returned samples."""
-        plain = super().loss(outputs, batch, turn)
+        plain = super().loss(outputs, batch, context)
         if self.memory.back is None or not self.regularise:
             return plain
         is_returned = self.memory.among(batch)
@@ -393,9 +396,9 @@ class Compensation(ClassGuided):
         penalty = confidence_penalty(outputs[is_returned], labels, mu=self.mu)
         return plain + penalty.sum() / len(batch)
 
-    def slope(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor | None:
+    def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
         """Compute the derivative of the summed loss with respect to the outputs."""
-        if turn.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
+        if context.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
             return None
         slope = cross_entropy_slope(outputs, batch.y)
         is_returned = self.memory.among(batch)
@@ -405,13 +408,13 @@ class Compensation(ClassGuided):
             slope.addcmul_(penalty_slope, is_returned[:, None].to(penalty_slope))
         return slope
 
-    def after(self, start: Model, end: Model, turn: Turn) -> None:
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         """Reward the interval by the decrease of the loss on validation samples."""
         validation, arm = self.memory.validation, self.memory.arm
         if arm is None or validation is None or len(validation) == 0:
             return
-        outputs = outputs_of(end, validation.features, turn.device)
-        gains = turn.evaluate(validation) - start.architecture.loss(outputs, validation.targets)
+        outputs = outputs_of(end, validation.features, context.device)
+        gains = context.evaluate(validation) - start.architecture.loss(outputs, validation.targets)
         self.memory.learned = self.memory.learned.rewarded(arm, gains.double().mean())
 
     def state(self) -> Params:
@@ -423,6 +426,8 @@ class Compensation(ClassGuided):
         self.memory.learned = Learned.of(state)
 
 
-def _random_subset(positions: Int[Tensor, " _"], limit: int, turn: Turn) -> Int[Tensor, " _"]:
-    order = torch.randperm(len(positions), generator=turn.rng("recycling"))[:limit]
+def _random_subset(
+    positions: Int[Tensor, " _"], limit: int, context: TrainingContext
+) -> Int[Tensor, " _"]:
+    order = torch.randperm(len(positions), generator=context.rng("recycling"))[:limit]
     return positions[order.sort().values.to(positions.device)]

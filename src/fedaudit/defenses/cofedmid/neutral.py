@@ -17,7 +17,7 @@ from fedaudit.defenses.cofedmid.partition import (
     present_members,
     shared_seed,
 )
-from fedaudit.fl.hooks import Turn
+from fedaudit.fl.hooks import TrainingContext
 from fedaudit.observe.round import Gradient, Update, Upload
 
 
@@ -65,27 +65,29 @@ class NeutralNoise(CoalitionDefense):
         """True if the members' noise cancels."""
         return self.sigma > 0 and not self.independent
 
-    def upload(self, upload: Upload, turn: Turn) -> Upload:
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Return the upload with noise on the last parameters."""
-        group = cooperating_clients(self.coalition, turn, independent=self.independent)
-        members = present_members(group, turn)
+        group = cooperating_clients(self.coalition, context, independent=self.independent)
+        members = present_members(group, context)
         if self.sigma == 0 or (len(members) < 2 and not self.independent):
             return upload
         if not self.independent:
             # The paper counts two numbers of one byte each.
-            turn.note("extra_bytes", torch.tensor([2]))
+            context.note("extra_bytes", torch.tensor([2]))
         size = tail_size(upload.values, self.ratio)
-        weights = {member: turn.weights[member] for member in members}
-        seed = shared_seed(group, turn)
+        weights = {member: context.weights[member] for member in members}
+        seed = shared_seed(group, context)
         draws = {
             member: self.sigma
             * torch.randn(
                 size if self.noise == "vector" else 1,
-                generator=seeded(seed, "noise", member, turn.round),
+                generator=seeded(seed, "noise", member, context.round),
             )
             for member in members
         }
-        noise = draws[turn.client] if self.independent else neutral(draws, weights, turn.client)
+        noise = (
+            draws[context.client] if self.independent else neutral(draws, weights, context.client)
+        )
         return replace(upload, values=plus_tail(upload.values, noise.expand(size)))
 
 

@@ -17,7 +17,7 @@ from fedaudit.core.errors import BadInput, Unsupported, unknown_name
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.defenses.soft_labels import class_count
-from fedaudit.fl.hooks import ConfiguredDefense, Plan, Turn, Visit
+from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Plan, TrainingContext
 
 
 @dataclass(frozen=True)
@@ -40,34 +40,36 @@ class CoalitionDefense(ConfiguredDefense):
 
 
 def cooperating_clients(
-    coalition: tuple[ClientId, ...], visit: Visit, *, independent: bool
+    coalition: tuple[ClientId, ...], client_context: ClientContext, *, independent: bool
 ) -> tuple[ClientId, ...]:
     """Return the client's coalition, or the client alone if it acts independently.
 
     Raises:
         BadInput: The client is not a member of the coalition.
     """
-    present_members(coalition, visit)
-    return (visit.client,) if independent else coalition
+    present_members(coalition, client_context)
+    return (client_context.client,) if independent else coalition
 
 
-def present_members(coalition: tuple[ClientId, ...], visit: Visit) -> tuple[ClientId, ...]:
+def present_members(
+    coalition: tuple[ClientId, ...], client_context: ClientContext
+) -> tuple[ClientId, ...]:
     """Return the members that take part in this round, ascending.
 
     Raises:
         BadInput: The client is not a member of the coalition.
     """
-    if visit.client not in coalition:
+    if client_context.client not in coalition:
         raise BadInput(
-            f"client {visit.client} uses the defense of the coalition {coalition} and is not in "
-            "it; give it a separate coalition, or add it to the members"
+            f"client {client_context.client} uses the defense of the coalition {coalition} and is "
+            "not in it; give it a separate coalition, or add it to the members"
         )
-    return tuple(sorted(set(coalition) & {*visit.cohort, visit.client}))
+    return tuple(sorted(set(coalition) & {*client_context.cohort, client_context.client}))
 
 
-def shared_seed(coalition: tuple[ClientId, ...], visit: Visit) -> int:
+def shared_seed(coalition: tuple[ClientId, ...], client_context: ClientContext) -> int:
     """Return the secret seed of a coalition, which differs between coalitions."""
-    return seed_for(visit.seed, "coalition", *sorted(coalition))
+    return seed_for(client_context.seed, "coalition", *sorted(coalition))
 
 
 Decay = Callable[[float, int, int], float]
@@ -354,40 +356,40 @@ class ClassGuided(CoalitionDefense):
             )
         self.sizes(plan.classes, plan.rounds)
 
-    def select(self, data: Samples, turn: Turn) -> Samples:
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
         """Return the samples of this client's classes, in their original order."""
-        return data.take(self.has_class(data, turn))
+        return data.take(self.has_class(data, context))
 
-    def has_class(self, data: Samples, turn: Turn) -> Bool[Tensor, " samples"]:
+    def has_class(self, data: Samples, context: TrainingContext) -> Bool[Tensor, " samples"]:
         """Return which samples are of this client's classes in this round."""
-        classes = class_count(turn, data.features)
-        assigned = self.dealt(turn, classes=classes)
+        classes = class_count(context, data.features)
+        assigned = self.dealt(context, classes=classes)
         if not self.independent:
             # The paper counts one byte per label, for as many labels as there are classes.
-            turn.note("extra_bytes", torch.tensor([classes]))
+            context.note("extra_bytes", torch.tensor([classes]))
         return assigned.to(data.labels.device)[data.labels]
 
-    def dealt(self, visit: Visit, *, classes: int) -> Bool[Tensor, " classes"]:
+    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
         """Return the client's classes in a round, which every member can compute."""
-        members = present_members(self._group(visit), visit)
-        assigned = self.assigned(classes, len(members), visit)
-        return torch.from_numpy(assigned.sets[members.index(visit.client)])
+        members = present_members(self._group(client_context), client_context)
+        assigned = self.assigned(classes, len(members), client_context)
+        return torch.from_numpy(assigned.sets[members.index(client_context.client)])
 
-    def assigned(self, classes: int, members: int, visit: Visit) -> Assigned:
+    def assigned(self, classes: int, members: int, client_context: ClientContext) -> Assigned:
         """Return the sets of a round, which are the same for every member."""
-        group = self._group(visit)
+        group = self._group(client_context)
         return _assigned(
-            self.sizes(classes, visit.rounds),
-            visit.round,
+            self.sizes(classes, client_context.rounds),
+            client_context.round,
             classes=classes,
             coalition=len(group),
             members=members,
             assignment=self.assignment,
-            seed=shared_seed(group, visit),
+            seed=shared_seed(group, client_context),
         )
 
-    def _group(self, visit: Visit) -> tuple[ClientId, ...]:
-        return cooperating_clients(self.coalition, visit, independent=self.independent)
+    def _group(self, client_context: ClientContext) -> tuple[ClientId, ...]:
+        return cooperating_clients(self.coalition, client_context, independent=self.independent)
 
     def sizes(self, classes: int, rounds: int) -> tuple[int, ...]:
         """Return the number of classes of a client in each round."""

@@ -17,7 +17,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import Range
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples, chunks
-from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, Plan, Visit, Workload
+from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Guarantee, Plan, Workload
 
 NUMBERS_AT_ONCE = 1 << 17
 """Features per chunk of random draws. It must not change, since it affects the draws of a seed."""
@@ -121,7 +121,7 @@ class LocalDP(ConfiguredDefense):
             self._require_features(prod(plan.shape))
             self._refuse_integers(plan.whole)
 
-    def prepare(self, data: Samples, visit: Visit) -> Samples:
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         """Return samples with perturbed features.
 
         Raises:
@@ -131,7 +131,9 @@ class LocalDP(ConfiguredDefense):
             return data
         self._refuse_integers(data.has_whole_numbers)
         features = data.features
-        noisy = self(features.reshape(len(data), -1), visit.rng("local differential privacy"))
+        noisy = self(
+            features.reshape(len(data), -1), client_context.rng("local differential privacy")
+        )
         return replace(data, features=noisy.reshape(features.shape))
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:

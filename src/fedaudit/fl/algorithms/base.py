@@ -19,7 +19,7 @@ from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
 from fedaudit.engines.base import pickled
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Visit, Workload
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Workload
 from fedaudit.observe.round import Exposed, Gradient, LazyByClient, Sent, Update, Upload
 
 
@@ -74,7 +74,12 @@ class Algorithm(Protocol):
         ...
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
         """Run one client's round; an engine may call this in another process."""
         ...
@@ -356,7 +361,7 @@ def _size(upload: Upload) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-class TurnContext(NamedTuple):
+class Participants(NamedTuple):
     """Data, defenses and algorithm that all client tasks share.
 
     Attributes:
@@ -377,13 +382,13 @@ class ClientTask(NamedTuple):
         sent: The server's message.
         memory: The client's memory.
         defense: The state of its defense.
-        visit: The client and the round.
+        client_context: The client and the round.
     """
 
     sent: Sent
     memory: Params
     defense: Params
-    visit: Visit
+    client_context: ClientContext
 
 
 class ClientResult(NamedTuple):
@@ -404,19 +409,19 @@ class ClientResult(NamedTuple):
     seconds: float
 
 
-def run_client(federation: TurnContext, task: ClientTask) -> ClientResult:
+def run_client(federation: Participants, task: ClientTask) -> ClientResult:
     """Run one client's round; this is the function that engines call."""
-    client = task.visit.client
+    client = task.client_context.client
     defense = federation.defenses.get(client, UNDEFENDED)
     defense.restore(task.defense)
     # Processor time excludes other programs; on a GPU the processor only waits.
-    clock = process_time if task.visit.device.type == "cpu" else perf_counter
+    clock = process_time if task.client_context.device.type == "cpu" else perf_counter
     start = clock()
     upload, memory = federation.algorithm.local(
-        task.sent, federation.data[client], task.memory, defense, task.visit
+        task.sent, federation.data[client], task.memory, defense, task.client_context
     )
     seconds = clock() - start
-    facts = task.visit.facts
+    facts = task.client_context.facts
     if defense.always_acts:
         # A part of a chain may note that it did not act although another part always does.
         facts.pop("acted", None)

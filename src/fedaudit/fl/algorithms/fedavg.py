@@ -12,7 +12,7 @@ from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay
 from fedaudit.core.errors import type_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
 from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
-from fedaudit.fl.hooks import Defense, Turn, Visit, Workload
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
 
@@ -38,19 +38,24 @@ class FedAvg(OneModel):
         return Update
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
         """Train the received model and upload the change."""
-        turn = visit.at(sent.model)
-        trained = self.trained(data, defense, turn)
+        context = client_context.at(sent.model)
+        trained = self.trained(data, defense, context)
         update = Update(
             difference(trained.params, sent.model.params), trained.buffers, samples=len(data)
         )
-        return Local(defense.upload(update, turn), memory)
+        return Local(defense.upload(update, context), memory)
 
-    def trained(self, data: Samples, defense: Defense, turn: Turn) -> Model:
+    def trained(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
         """Return the client's model after local training."""
-        return train(turn.received, data, self.training, defense, turn)
+        return train(context.received, data, self.training, defense, context)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
@@ -118,9 +123,9 @@ class FedProx(FedAvg):
 
     mu: AtLeastZero = 0.01
 
-    def trained(self, data: Samples, defense: Defense, turn: Turn) -> Model:
+    def trained(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
         """Return the client's model after local training with the proximal term."""
-        return train(turn.received, data, self.training, defense, turn, pull=self.mu)
+        return train(context.received, data, self.training, defense, context, pull=self.mu)
 
 
 _MEANS, _SQUARES = "means/", "squares/"

@@ -25,7 +25,7 @@ from fedaudit.core.values import (
     weighted_sum,
 )
 from fedaudit.fl.algorithms.base import Local
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit, Workload
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, Workload
 from fedaudit.fl.training.local import Adam, LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out
 from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
@@ -146,7 +146,7 @@ class TowardOutputs(Defense):
     def __init__(self, outputs: Tensor) -> None:
         self._outputs = outputs
 
-    def loss(self, outputs: Tensor, batch: Batch, turn: Turn) -> Tensor:
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
         """Compute the mean absolute difference of the outputs."""
         return (outputs - self._outputs.to(outputs.device)[batch.ids]).abs().mean()
 
@@ -217,23 +217,30 @@ class FedMD:
         return Sent(extra=state)
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
         """Digest and revisit; the client's network stays in its memory."""
-        net = self.nets[visit.client % len(self.nets)]
+        net = self.nets[client_context.client % len(self.nets)]
         if memory:
             consensus = sent.extra["outputs"]
             model = Model.from_tensors(net, memory)
-            model = self._train_on_public(model, self.digest, TowardOutputs(consensus), visit)
+            model = self._train_on_public(
+                model, self.digest, TowardOutputs(consensus), client_context
+            )
             training = self.revisit
         else:
-            model = net.initial(seed_for(visit.seed, "net", visit.client))
-            model = self._train_on_public(model, self.first_public, UNDEFENDED, visit)
+            model = net.initial(seed_for(client_context.seed, "net", client_context.client))
+            model = self._train_on_public(model, self.first_public, UNDEFENDED, client_context)
             training = self.first_private
-        turn = visit.at(model)
-        trained = train(model, data, training, defense, turn)
-        outputs = outputs_of(trained, self.public.features, visit.device)
-        return Local(defense.upload(Logits({"outputs": outputs}), turn), trained.tensors())
+        context = client_context.at(model)
+        trained = train(model, data, training, defense, context)
+        outputs = outputs_of(trained, self.public.features, client_context.device)
+        return Local(defense.upload(Logits({"outputs": outputs}), context), trained.tensors())
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
@@ -272,9 +279,9 @@ class FedMD:
         }
 
     def _train_on_public(
-        self, model: Model, how: LocalTraining, loss: Defense, visit: Visit
+        self, model: Model, how: LocalTraining, loss: Defense, client_context: ClientContext
     ) -> Model:
-        return train(model, self.public, how, loss, visit.aside("public").at(model))
+        return train(model, self.public, how, loss, client_context.aside("public").at(model))
 
 
 class Students(Mapping[ClientId, Exposed]):

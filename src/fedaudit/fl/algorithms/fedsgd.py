@@ -23,7 +23,7 @@ from fedaudit.core.values import (
 )
 from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
 from fedaudit.fl.algorithms.fedavg import reconstruct
-from fedaudit.fl.hooks import Defense, Objective, Turn, Visit, Workload
+from fedaudit.fl.hooks import ClientContext, Defense, Objective, TrainingContext, Workload
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
@@ -31,7 +31,9 @@ _CHUNK = 512
 _CHUNK_ON_GPU = 4096
 
 
-def full_gradient(model: Model, data: Samples, defense: Defense, turn: Turn) -> Gradient:
+def full_gradient(
+    model: Model, data: Samples, defense: Defense, context: TrainingContext
+) -> Gradient:
     """Compute the gradient of a client's mean loss over all its data, with the defense's hooks.
 
     One gradient step is equivalent to training on one batch of all samples. The gradient of a mean
@@ -43,36 +45,36 @@ def full_gradient(model: Model, data: Samples, defense: Defense, turn: Turn) -> 
         model: The model, which is used in training mode.
         data: The client's (prepared) samples.
         defense: The defense, whose training hooks are called.
-        turn: Context of the hooks, with the device to compute on.
+        context: Context of the hooks, with the device to compute on.
 
     Raises:
         BadInput: The gradient is not finite.
 
     Source: SIA, Algorithm 1 (ClientUpdate); McMahan et al. 2017, section 2 (FedSGD).
     """
-    with computing_on(turn.device), dropout_of(turn):
-        module = loaded(model, "training", turn.device).train()
-        chosen = defense.select(samples_on(data, turn.device), turn)
-        objective = objective_of(module, defense, turn)
+    with computing_on(context.device), dropout_of(context):
+        module = loaded(model, "training", context.device).train()
+        chosen = defense.select(samples_on(data, context.device), context)
+        objective = objective_of(module, defense, context)
         batches = [
-            _of_batch(objective, defense.batch(batch, turn), defense, turn)
-            for batch in _batches(defense, chosen, turn)
+            _of_batch(objective, defense.batch(batch, context), defense, context)
+            for batch in _batches(defense, chosen, context)
         ]
         values = params_on(_mean(batches), CPU)
         trained = Model.of(model.architecture, module)
     if not all(bool(value.isfinite().all()) for value in values.values()):
         raise BadInput(
-            f"client {turn.client}'s gradient is not finite in round {turn.round}; lower the "
+            f"client {context.client}'s gradient is not finite in round {context.round}; lower the "
             "learning rate or check the features"
         )
     return Gradient(values, params_on(trained.buffers, CPU), samples=len(data))
 
 
-def _batches(defense: Defense, chosen: Samples, turn: Turn) -> list[Batch]:
+def _batches(defense: Defense, chosen: Samples, context: TrainingContext) -> list[Batch]:
     """Return one batch of all samples, or the batches that the defense draws, and note them."""
-    batches = list(defense.batches(chosen, len(chosen), turn))
+    batches = list(defense.batches(chosen, len(chosen), context))
     for batch in batches:
-        turn.note("used", batch.ids)
+        context.note("used", batch.ids)
     return batches
 
 
@@ -83,16 +85,18 @@ def _mean(parts: list[Params]) -> Params:
     return scaled(total, 1 / len(parts)) if len(parts) > 1 else total
 
 
-def _of_batch(objective: Objective, batch: Batch, defense: Defense, turn: Turn) -> Params:
+def _of_batch(
+    objective: Objective, batch: Batch, defense: Defense, context: TrainingContext
+) -> Params:
     separable = objective.per_sample is not None and not defense.acts_in("gradient")
     if not separable or not len(batch) or _normalises_over_batches(objective.module):
-        return defense.gradient(objective, batch, turn)
+        return defense.gradient(objective, batch, context)
     params = objective.params
     total = {name: torch.zeros_like(param) for name, param in params.items()}
-    size = by_kind(turn.device, cpu=_CHUNK, gpu=_CHUNK_ON_GPU)
+    size = by_kind(context.device, cpu=_CHUNK, gpu=_CHUNK_ON_GPU)
     for rows in chunks(len(batch), size):
         part = Batch(batch.x[rows], batch.y[rows], batch.ids[rows])
-        values = defense.gradient(objective, part, turn)
+        values = defense.gradient(objective, part, context)
         total = plus(total, values, len(part) / len(batch))
     return total
 
@@ -137,12 +141,17 @@ class FedSGD(OneModel):
         return Gradient
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
         """Upload the gradient of the mean loss over all data at the received model."""
-        turn = visit.at(sent.model)
-        gradient = full_gradient(sent.model, data, defense, turn)
-        return Local(defense.upload(gradient, turn), memory)
+        context = client_context.at(sent.model)
+        gradient = full_gradient(sent.model, data, defense, context)
+        return Local(defense.upload(gradient, context), memory)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]

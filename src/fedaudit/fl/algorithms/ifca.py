@@ -15,7 +15,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples
 from fedaudit.fl.algorithms.base import Local
 from fedaudit.fl.algorithms.fedavg import FedAvg, received_update
-from fedaudit.fl.hooks import Defense, Visit, Workload
+from fedaudit.fl.hooks import ClientContext, Defense, Workload
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Exposed, Sent, Update, Upload, select_clients
 
@@ -77,23 +77,36 @@ class Ifca:
         return Sent(self._models(state))
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
         """Choose a model, train it and upload the update."""
-        is_exploring = visit.round <= self.explore
-        choice = self._random(visit) if is_exploring else self.choose(sent, data, memory, visit)
+        is_exploring = client_context.round <= self.explore
+        choice = (
+            self._random(client_context)
+            if is_exploring
+            else self.choose(sent, data, memory, client_context)
+        )
         chosen = Sent((sent.models[choice],))
-        upload, _ = self._fedavg.local(chosen, self.trained_on(data, visit), {}, defense, visit)
+        upload, _ = self._fedavg.local(
+            chosen, self.trained_on(data, client_context), {}, defense, client_context
+        )
         update = replace(received_update(upload), choice=choice)
         return Local(update, {CHOICE: torch.tensor(choice)})
 
-    def trained_on(self, data: Samples, visit: Visit) -> Samples:
+    def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
         """Return the samples that a client trains on, which are all of its data."""
         return data
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
         """Return the number of the model with the smallest mean loss on the client's data."""
-        return int(losses(sent, data, visit).argmin())
+        return int(losses(sent, data, client_context).argmin())
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
@@ -170,8 +183,8 @@ class Ifca:
             )
         return int(choice)
 
-    def _random(self, visit: Visit) -> int:
-        return int(torch.randint(self.count, (), generator=visit.rng("choice")))
+    def _random(self, client_context: ClientContext) -> int:
+        return int(torch.randint(self.count, (), generator=client_context.rng("choice")))
 
     @cached_property
     def _fedavg(self) -> FedAvg:
@@ -203,9 +216,9 @@ def model_name(number: int) -> str:
     return f"model-{number}"
 
 
-def losses(sent: Sent, data: Samples, visit: Visit) -> Float[Tensor, " models"]:
+def losses(sent: Sent, data: Samples, client_context: ClientContext) -> Float[Tensor, " models"]:
     """Compute the mean loss of every received model on a client's data, in evaluation mode."""
-    means = [visit.at(model).evaluate(data).double().mean() for model in sent.models]
+    means = [client_context.at(model).evaluate(data).double().mean() for model in sent.models]
     return torch.stack(means)
 
 

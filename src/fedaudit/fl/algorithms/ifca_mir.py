@@ -16,7 +16,7 @@ from fedaudit.core.values import ClientId, Model, Params, Samples, plus
 from fedaudit.fl.algorithms.base import Cluster, Local, OwnRisk, PreferenceName, Risk
 from fedaudit.fl.algorithms.fedavg import received_update
 from fedaudit.fl.algorithms.ifca import RESTART, SERVER, Ifca, losses, remembered
-from fedaudit.fl.hooks import Defense, Visit
+from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.observe.round import Sent, Upload
 
 
@@ -103,9 +103,9 @@ class Preference:
         return int((alpha * loss - bonus).argmin() if alpha else loss.argmin())
 
 
-def _note_choice(choice: int, without_risk: int, visit: Visit) -> None:
+def _note_choice(choice: int, without_risk: int, client_context: ClientContext) -> None:
     """Record whether the membership risk changed the client's choice."""
-    visit.note("risk_decided", torch.tensor([int(choice != without_risk)]))
+    client_context.note("risk_decided", torch.tensor([int(choice != without_risk)]))
 
 
 GUESS = 0.5
@@ -166,13 +166,17 @@ class IfcaMir(Ifca):
             )
         return Sent(self._models(state), extra)
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
         """Return the model with the lowest cost by the client's weights of loss and risk."""
-        threshold = self.preference.threshold(visit.seed, visit.client)
+        threshold = self.preference.threshold(client_context.seed, client_context.client)
         bonus = self.bonus * shortage(sent.extra["share"])
-        loss = losses(sent, data, visit)
+        loss = losses(sent, data, client_context)
         choice = self.preference.choose(loss, sent.extra["risk"], threshold, bonus)
-        _note_choice(choice, self.preference.choose_without_risk(loss, threshold, bonus), visit)
+        _note_choice(
+            choice, self.preference.choose_without_risk(loss, threshold, bonus), client_context
+        )
         return choice
 
     def fold(
@@ -260,50 +264,68 @@ class IfcaMirOfClients(Ifca):
         """Return a mask of the samples that are held out of training."""
         return held_out(ids, self.share, seed=seed)
 
-    def trained_on(self, data: Samples, visit: Visit) -> Samples:
+    def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
         """Return the samples that a client trains on, without the held-out ones."""
-        return self._sides(data, visit).trained
+        return self._sides(data, client_context).trained
 
-    def choose(self, sent: Sent, data: Samples, memory: Params, visit: Visit) -> int:
+    def choose(
+        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+    ) -> int:
         """Return the model with the lowest cost by the client's weights of loss and own risk."""
-        sides = self._sides(data, visit)
-        line = remembered(memory, LINE, torch.float64, visit.client)
+        sides = self._sides(data, client_context)
+        line = remembered(memory, LINE, torch.float64, client_context.client)
         risks = [
-            GUESS if line is None else self._risk(visit, model, sides, float(line))
+            GUESS if line is None else self._risk(client_context, model, sides, float(line))
             for model in sent.models
         ]
-        threshold = self.preference.threshold(visit.seed, visit.client)
-        loss, risk = losses(sent, sides.trained, visit), torch.tensor(risks, dtype=torch.float64)
+        threshold = self.preference.threshold(client_context.seed, client_context.client)
+        loss, risk = (
+            losses(sent, sides.trained, client_context),
+            torch.tensor(risks, dtype=torch.float64),
+        )
         no_bonus = torch.zeros_like(risk)
         choice = self.preference.choose(loss, risk, threshold, no_bonus)
-        _note_choice(choice, self.preference.choose_without_risk(loss, threshold, no_bonus), visit)
+        _note_choice(
+            choice, self.preference.choose_without_risk(loss, threshold, no_bonus), client_context
+        )
         return choice
 
     def local(
-        self, sent: Sent, data: Samples, memory: Params, defense: Defense, visit: Visit
+        self,
+        sent: Sent,
+        data: Samples,
+        memory: Params,
+        defense: Defense,
+        client_context: ClientContext,
     ) -> Local:
         """Train as in IFCA, then choose the loss threshold in the client's trained model."""
-        local = super().local(sent, data, memory, defense, visit)
+        local = super().local(sent, data, memory, defense, client_context)
         update = received_update(local.upload)
         start = sent.models[update.choice]
         trained = Model(start.architecture, plus(start.params, update.values), update.buffers)
-        line = self.own_risk.line(*self._losses(visit, trained, self._sides(data, visit)))
+        line = self.own_risk.line(
+            *self._losses(client_context, trained, self._sides(data, client_context))
+        )
         return Local(update, {**local.memory, LINE: torch.tensor(line, dtype=torch.float64)})
 
-    def _sides(self, data: Samples, visit: Visit) -> _Sides:
-        is_held_out = self.held_out(data.ids, seed=visit.seed)
+    def _sides(self, data: Samples, client_context: ClientContext) -> _Sides:
+        is_held_out = self.held_out(data.ids, seed=client_context.seed)
         sides = _Sides(data.take(~is_held_out), data.take(is_held_out))
         if not (len(sides.trained) and len(sides.held_out)):
             raise BadInput(
-                f"client {visit.client} has {len(data)} samples and holds out "
+                f"client {client_context.client} has {len(data)} samples and holds out "
                 f"{len(sides.held_out)}, so that it cannot measure the risk of models; give "
                 "clients more samples, or another share to hold out"
             )
         return sides
 
-    def _risk(self, visit: Visit, model: Model, sides: _Sides, line: float) -> float:
-        return self.own_risk.risk(*self._losses(visit, model, sides), line)
+    def _risk(
+        self, client_context: ClientContext, model: Model, sides: _Sides, line: float
+    ) -> float:
+        return self.own_risk.risk(*self._losses(client_context, model, sides), line)
 
-    def _losses(self, visit: Visit, model: Model, sides: _Sides) -> tuple[Tensor, Tensor]:
-        evaluate = visit.at(model).evaluate
+    def _losses(
+        self, client_context: ClientContext, model: Model, sides: _Sides
+    ) -> tuple[Tensor, Tensor]:
+        evaluate = client_context.at(model).evaluate
         return evaluate(sides.trained), evaluate(sides.held_out)

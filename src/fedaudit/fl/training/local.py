@@ -18,7 +18,7 @@ from fedaudit.core.errors import BadInput, custom_code, setting
 from fedaudit.core.modules import loaded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Samples
-from fedaudit.fl.hooks import Defense, Objective, Turn
+from fedaudit.fl.hooks import Defense, Objective, TrainingContext
 from fedaudit.fl.training.manual_backprop import (
     OutputGradient,
     WrittenOut,
@@ -264,7 +264,7 @@ def train(
     data: Samples,
     how: LocalTraining,
     defense: Defense,
-    turn: Turn,
+    context: TrainingContext,
     *,
     pull: float = 0.0,
 ) -> Model:
@@ -275,7 +275,7 @@ def train(
         data: The client's (prepared) samples.
         how: Epochs, batches and optimizer.
         defense: The defense, whose training hooks are called.
-        turn: Context of the hooks, with the device to train on.
+        context: Context of the hooks, with the device to train on.
         pull: Factor of a proximal term towards the initial model; see
             :class:`fedaudit.fl.training.local.Anchored`.
 
@@ -285,17 +285,17 @@ def train(
     Raises:
         BadInput: Trained parameters are not finite.
     """
-    with computing_on(turn.device):
-        optimizer: Optimizer = how.steps(turn.round, turn.rounds)
+    with computing_on(context.device):
+        optimizer: Optimizer = how.steps(context.round, context.rounds)
         if pull:
             optimizer = Anchored(optimizer, pull)
-        trained = model_on(_trained(model, data, how, optimizer, defense, turn), CPU)
+        trained = model_on(_trained(model, data, how, optimizer, defense, context), CPU)
     if not all(bool(value.isfinite().all()) for value in trained.params.values()):
         raise BadInput(
-            f"client {turn.client}'s training diverged in round {turn.round}: its parameters "
+            f"client {context.client}'s training diverged in round {context.round}: its parameters "
             f"are no longer finite; lower the learning rate ({how.lr}) or check the features"
         )
-    defense.after(model, trained, turn)
+    defense.after(model, trained, context)
     return trained
 
 
@@ -305,18 +305,18 @@ def _trained(
     how: LocalTraining,
     optimizer: Optimizer,
     defense: Defense,
-    turn: Turn,
+    context: TrainingContext,
 ) -> Model:
-    module = loaded(model, "training", turn.device).train()
-    chosen = defense.select(samples_on(data, turn.device), turn)
+    module = loaded(model, "training", context.device).train()
+    chosen = defense.select(samples_on(data, context.device), context)
     # Created after the selection, which may decide whether a defense's loss acts in this round.
-    step = _stepper(module, optimizer, defense, turn)
-    with dropout_of(turn):
+    step = _stepper(module, optimizer, defense, context)
+    with dropout_of(context):
         for _ in range(how.epochs):
-            for batch in defense.batches(chosen, how.batch_size, turn):
-                turn.note("used", batch.ids)
-                with custom_code(partial(_refused_size, model, batch, how, defense, turn)):
-                    step(defense.batch(batch, turn))
+            for batch in defense.batches(chosen, how.batch_size, context):
+                context.note("used", batch.ids)
+                with custom_code(partial(_refused_size, model, batch, how, defense, context)):
+                    step(defense.batch(batch, context))
     return Model.of(model.architecture, module)
 
 
@@ -325,7 +325,7 @@ def _refused_size(
     batch: Batch,
     how: LocalTraining,
     defense: Defense,
-    turn: Turn,
+    context: TrainingContext,
     error: Exception,
     described: str,
 ) -> BadInput | None:
@@ -336,19 +336,21 @@ def _refused_size(
     """
     twice = Batch(*(torch.cat([part, part]) for part in (batch.x, batch.y, batch.ids)))
     try:
-        try_step(model, twice, how, deepcopy(defense), turn)
+        try_step(model, twice, how, deepcopy(defense), context)
     except Exception:
         return None
     return BadInput(
-        f"client {turn.client} has a batch of {len(batch)} in round {turn.round}, and the model "
-        f"{model.architecture.name!r} cannot take a training step on it "
+        f"client {context.client} has a batch of {len(batch)} in round {context.round}, and the "
+        f"model {model.architecture.name!r} cannot take a training step on it "
         f"({described}); batches of {2 * len(batch)} can be trained on: set "
         f"another {setting('training.batch_size')}, or use another model (batch normalisation "
         "needs several samples)"
     )
 
 
-def try_step(model: Model, batch: Batch, how: LocalTraining, defense: Defense, turn: Turn) -> None:
+def try_step(
+    model: Model, batch: Batch, how: LocalTraining, defense: Defense, context: TrainingContext
+) -> None:
     """Take one training step on a copy of a model, as :func:`train` does, and discard the result.
 
     Args:
@@ -356,33 +358,33 @@ def try_step(model: Model, batch: Batch, how: LocalTraining, defense: Defense, t
         batch: A batch of samples, before the defense changes it.
         how: Settings of the optimizer.
         defense: The defense, whose step hooks are called; pass a copy.
-        turn: Context of the hooks, with the device.
+        context: Context of the hooks, with the device.
 
     Raises:
         Exception: Any exception of the network, the loss or the defense on this batch.
     """
-    with computing_on(turn.device), dropout_of(turn):
-        module = loaded(model, "training", turn.device).train()
-        step = _stepper(module, how.steps(turn.round, turn.rounds), defense, turn)
-        step(defense.batch(batch, turn))
+    with computing_on(context.device), dropout_of(context):
+        module = loaded(model, "training", context.device).train()
+        step = _stepper(module, how.steps(context.round, context.rounds), defense, context)
+        step(defense.batch(batch, context))
 
 
 @contextmanager
-def dropout_of(turn: Turn) -> Iterator[None]:
-    """Seed the global generators, from which dropout draws, for this turn, and restore them."""
-    with fork_generators(turn.device):
-        _seed(int(torch.randint(2**62, (), generator=turn.rng("dropout"))), turn.device)
+def dropout_of(context: TrainingContext) -> Iterator[None]:
+    """Seed the global generators, from which dropout draws, for this client, and restore them."""
+    with fork_generators(context.device):
+        _seed(int(torch.randint(2**62, (), generator=context.rng("dropout"))), context.device)
         yield
 
 
-def objective_of(module: nn.Module, defense: Defense, turn: Turn) -> Objective:
+def objective_of(module: nn.Module, defense: Defense, context: TrainingContext) -> Objective:
     """Return a client's training objective, with the loss of its defense."""
     return Objective(
         module,
-        lambda outputs, batch: defense.loss(outputs, batch, turn),
-        per_sample=None if defense.acts_in("loss") else turn.received.architecture.loss,
-        slope=partial(defense.slope, turn=turn) if defense.knows_its_slope else None,
-        task=turn.received.architecture.task,
+        lambda outputs, batch: defense.loss(outputs, batch, context),
+        per_sample=None if defense.acts_in("loss") else context.received.architecture.loss,
+        slope=partial(defense.slope, context=context) if defense.knows_its_slope else None,
+        task=context.received.architecture.task,
     )
 
 
@@ -396,15 +398,15 @@ def _seed(seed: int, device: torch.device) -> None:
 
 
 def _stepper(
-    module: nn.Module, optimizer: Optimizer, defense: Defense, turn: Turn
+    module: nn.Module, optimizer: Optimizer, defense: Defense, context: TrainingContext
 ) -> Callable[[Batch], None]:
     """Return a function that takes a training step on a batch, by the hooks or by hand."""
-    objective = objective_of(module, defense, turn)
+    objective = objective_of(module, defense, context)
     names = list(objective.params)
     params = list(objective.params.values())
 
     def step(batch: Batch) -> None:
-        gradient = defense.gradient(objective, batch, turn)
+        gradient = defense.gradient(objective, batch, context)
         optimizer.step(params, [gradient[name] for name in names])
 
     by_autograd = defense.acts_in("gradient") or not objective.task.reads_plainly

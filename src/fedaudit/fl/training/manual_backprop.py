@@ -25,7 +25,8 @@ from fedaudit.fl.hooks import Objective
 from fedaudit.signals.kernels import product
 
 Slope: TypeAlias = Callable[[Tensor], Tensor]
-"""Function from a network's outputs to the derivative of the loss, summed over a batch, by them."""
+"""Function that maps outputs to the derivative of the loss with respect to them, summed over a
+batch."""
 
 
 def dense_layers(module: nn.Module) -> list[nn.Linear] | None:
@@ -95,8 +96,8 @@ def descend_dense(
     with torch.no_grad():
         rate = -lr / len(x)
         pairs = list(zip(params[::2], params[1::2], strict=True))
-        # _errors computes the error of the layer before a layer before it yields that layer's, so
-        # that changing the layer's weights here cannot change the errors of earlier layers.
+        # _errors computes the next error before it yields the current one. Changing the current
+        # layer's weights here therefore cannot change the errors of earlier layers.
         for (weight, bias), (error, inputs) in zip(
             reversed(pairs), _errors(params, x, slope), strict=True
         ):
@@ -143,7 +144,7 @@ def clip_factors(
 def _errors(
     params: Sequence[Tensor], x: Tensor, slope: Slope
 ) -> Iterator[tuple[Float[Tensor, "samples outputs"], Float[Tensor, "samples inputs"]]]:
-    """Yield, last layer first, the derivative of the summed loss by its output, and its input."""
+    """Yield each layer's derivative of the summed loss by its output, and its input, backwards."""
     weights, biases = params[::2], params[1::2]
     inputs = [x.flatten(1)]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):

@@ -159,7 +159,9 @@ def _identify(reply: Message, context: Context) -> None:
         return
     client = client_in(value)
     if client is None:
-        raise ValueError(f"its partition-id is {str(value)[:80]!r}, which is no number or name")
+        raise ValueError(
+            f"its partition-id is {str(value)[:80]!r}, which is neither a number nor a name"
+        )
     reply.content[IDENTITY] = ConfigRecord({PARTITION: client})
     if OLDER_METRICS in reply.content.config_records:
         reply.content.config_records[OLDER_METRICS][PARTITION] = client

@@ -16,7 +16,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, ClientId, Model, plus
 from fedaudit.filters.claim import Arrays, Claim
-from fedaudit.fl.hooks import Defense, Turn
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.integrations.flower.messages import (
     PARTITION,
     array_of,
@@ -79,7 +79,7 @@ def defense_mod(
         if leaving is None:
             raise BadInput("the reply has no arrays to defend; apply the mod to training only")
         local = _tensors(leaving, names)
-        turn = _turn(message, context, _model(like, received), seed, rounds, shares)
+        context = _turn(message, context, _model(like, received), seed, rounds, shares)
         client_defense = copy.deepcopy(defense)
         if STATE in context.state.array_records:
             stored = context.state.array_records[STATE]
@@ -87,11 +87,11 @@ def defense_mod(
                 {n: tensor_of(array_of(a), f"the state {n!r}") for n, a in stored.items()}
             )
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
-        change = plus(_model(like, local).params, turn.received.params, -1.0)
+        change = plus(_model(like, local).params, context.received.params, -1.0)
         samples = _samples(reply)
-        sent = client_defense.upload(Update(change, buffers, samples=samples), turn)
+        sent = client_defense.upload(Update(change, buffers, samples=samples), context)
         assert isinstance(sent, Update)
-        local |= plus(turn.received.params, sent.values) | sent.buffers
+        local |= plus(context.received.params, sent.values) | sent.buffers
         state = client_defense.state()
         if state:
             arrays = {n: Array(v.detach().cpu().numpy()) for n, v in state.items()}
@@ -128,7 +128,7 @@ def _turn(
     seed: int | None,
     rounds: int,
     weights: Mapping[ClientId, float] | None,
-) -> Turn:
+) -> TrainingContext:
     called = client_in(context.node_config.get(PARTITION))
     if called is None and seed is not None:
         raise BadInput(
@@ -137,7 +137,7 @@ def _turn(
         )
     client = 0 if called is None else number_of(called)
     cohort: Collection[ClientId] = sorted(weights) if weights is not None else (client,)
-    return Turn(
+    return TrainingContext(
         round=round_of(message) or 1,
         rounds=rounds,
         client=client,

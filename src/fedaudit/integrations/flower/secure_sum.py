@@ -111,7 +111,7 @@ class SumRecordingStrategy(Strategy):
         if not results:
             return "no client answered"
         if len({id(result.parameters) for _, result in results}) > 1:
-            return "clients' parameters differ, so they are no sum from secure aggregation"
+            return "clients' parameters differ, so they are not a sum from secure aggregation"
         if len(senders) < len(results):
             return (
                 f"{len(results) - len(senders)} of {len(results)} replies do not name their "

@@ -111,7 +111,7 @@ def _bargain(row: TradeOff) -> str:
     if row.low is not None and row.high is not None:
         limits = f"95% interval {-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
     less = f"{-100 * row.leakage:.1f} points less leakage".replace("-", "−")
-    lost = "" if row.lost is None else f"{wording.percent(row.lost)} of what was learned above "
+    lost = "" if row.lost is None else f"{wording.percent(row.lost)} of the accuracy above "
     cost = f"{lost}guessing lost" if lost else "the model without the defense only guesses"
     cost = "no cost in accuracy shown" if row.error <= 0 else cost
     return f"{less} ({limits}) to the strongest attack, {cost}"

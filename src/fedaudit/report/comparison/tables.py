@@ -270,7 +270,7 @@ def _attack_cell(
 def _relied_on(
     entry: AttackEntry | FigureEntry, comparison: Comparison, doubted: Collection[int]
 ) -> Difference | None:
-    """Return the change of a figure; None if a failed control takes back its row or its base."""
+    """Return the change of a figure; None if a failed control invalidates its row or base."""
     rows = (entry.row, comparison.rows[entry.row].base)
     return None if any(row in doubted for row in rows) else entry.change
 

@@ -1,4 +1,4 @@
-"""Rows of a comparison in words, cautions about them, and the best trade-off."""
+"""Labels of a comparison's rows, cautions about them, and the best trade-off."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
 MOST_SETTINGS = 4
-"""Settings named in a row's heading; the table of rows has all of them."""
+"""Largest number of settings in a row's heading; the table of rows lists all."""
 MOST_LOST = 0.75
-"""A defense that loses at least this share of what was learned above guessing has no merit."""
+"""A defense that loses at least this share of the accuracy above chance is never the best."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
 
 
@@ -66,8 +66,8 @@ def case_of(row: Row | Front) -> str:
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """Return settings in a few words: the last part of each name, and its section if ambiguous."""
-    # A setting of other rows alone is not a property of this one.
+    """Format settings: the last part of each name, preceded by its section if ambiguous."""
+    # A setting that only other rows have is not a property of this row.
     present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
     short = {name: _short_setting(name) for name in present}
     counts = Counter(short.values())
@@ -85,7 +85,7 @@ def _short_setting(name: str) -> str:
 
 
 def on_clients(targets: Sequence[int]) -> str:
-    """Return clients in a few words: "client 3", "clients 0–4"."""
+    """Format client numbers: "client 3", "clients 0–4"."""
     ordered = sorted(targets)
     text = shortened(", ".join(map(str, ordered)), 40)
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
@@ -94,16 +94,16 @@ def on_clients(targets: Sequence[int]) -> str:
 
 
 def clients_of(entry: AttackEntry) -> tuple[int, ...]:
-    """Return the audited clients of an entry's part; in older comparisons those of its figure."""
+    """Return the audited clients of an entry; in older comparisons, the clients of its figure."""
     return tuple(entry.clients or entry.targets)
 
 
 def estimate_of(
     entry: AttackEntry, comparison: Comparison, records: Sequence[Record] = ()
 ) -> Estimate:
-    """Return the figure of an entry, doubted if a failed control of its record takes it back.
+    """Return the figure of an entry, marked as doubtful if a control of its record failed.
 
-    Without the records that were compared nothing is doubted.
+    Without the compared records, no figure is marked.
     """
     figure = Estimate(
         metric=entry.metric,
@@ -128,7 +128,7 @@ def estimate_of(
 
 
 def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
-    """Return rows whose strongest attack has a figure that a failed control takes back."""
+    """Return rows whose strongest attack has a figure that a failed control invalidates."""
     return {
         entry.row
         for entry in comparison.entries
@@ -137,7 +137,7 @@ def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
 
 
 def front_name(front: Front) -> str:
-    """Return a front's name for a reader: defense, its users, and settings that differ."""
+    """Return the label of a front: defense, its users, and settings that differ."""
     texts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
     return _joined(texts, 60)
 
@@ -147,13 +147,13 @@ def _joined(texts: Sequence[str], limit: int) -> str:
 
 
 def sizes_differ(records: Sequence[Record]) -> bool:
-    """Return True if rows audit different numbers of samples, which qualifies any headline."""
+    """Return True if rows audit different numbers of samples; headlines then need a caution."""
     sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
     return len(sizes) > 1
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
-    """Return differences that make records hard to compare, except those of sizes."""
+    """Return differences other than sample sizes that make records hard to compare."""
     names = [(shortened(record.name, 60), record) for record in records]
     failed = [name for name, record in names if checks_of(record.controls).failed]
     texts = [
@@ -176,18 +176,18 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
 
 
 class TradeOff(NamedTuple):
-    """Leakage that a row of a comparison takes away, and its cost in what the model has learned.
+    """Decrease of leakage by the defense of a row, and its cost in accuracy.
 
     Attributes:
-        row: The row of the comparison.
-        name: Its label: the defense with its strength, and its users.
-        leakage: Change of the strongest attack's membership advantage, in shares.
-        error: Change of the test error, in shares.
-        lost: Share of what the undefended model has learned above guessing that this row lacks;
+        row: Index of the row in the comparison.
+        name: Label of the row: the defense with its strength, and its users.
+        leakage: Change of the strongest attack's membership advantage, as a share.
+        error: Change of the test error, as a share.
+        lost: Share of the undefended model's accuracy above guessing that this row lacks;
             None if the undefended model is no better than guessing.
-        undefended: The advantage without the defense.
-        undefended_error: The test error without it.
-        contrast: The non-members that the leakage is against.
+        undefended: Membership advantage without the defense.
+        undefended_error: Test error without the defense.
+        contrast: Kind of non-members that members are compared with.
         low: Lower limit of the change of leakage; None if unknown.
         high: Upper limit, over all attacks of the row; None if unknown.
     """
@@ -205,40 +205,41 @@ class TradeOff(NamedTuple):
 
     @property
     def lowers(self) -> bool:
-        """True if the leakage is shown to be lower than undefended."""
+        """True if the interval shows lower leakage than without the defense."""
         return self.leakage < 0 and self.high is not None and self.high < 0
 
     @property
     def pays(self) -> bool:
-        """True if leakage falls by more than is lost, and at least a quarter is not lost."""
+        """True if leakage falls by more than accuracy, of which over a quarter is kept."""
         keeps = self.lost is not None and self.lost < MOST_LOST
         return self.lowers and keeps and self.cost < 0
 
     @property
     def cost(self) -> float:
-        """Share of what was learned that is lost, less the fall of leakage."""
+        """Share of the accuracy above guessing that is lost, minus the decrease of leakage."""
         return self.leakage + (1.0 if self.lost is None else self.lost)
 
 
 def best_tradeoff(comparison: Comparison) -> TradeOff | None:
-    """Return the row with the least cost of those that pay; None if none does.
+    """Return the row with the lowest cost among rows with more benefit than cost, or None.
 
-    Both sides are shares of what guessing leaves open: the membership advantage (2 AUC - 1) of the
-    strongest attack, and the part of the undefended model's accuracy above guessing that is lost.
-    Their sum is a convention of this report; the front shows all rows.
+    Benefit is the decrease of the strongest attack's membership advantage (2 AUC - 1). Cost is the
+    lost share of the undefended model's accuracy above guessing. That both have the same weight is
+    a convention of this report. The front shows all rows.
     """
     return least_cost([row for row in tradeoffs(comparison) if row.pays])
 
 
 def least_cost(rows: Sequence[TradeOff]) -> TradeOff | None:
-    """Return the trade-off with the least cost; None without any."""
+    """Return the trade-off with the lowest cost; None for an empty list."""
     return min(rows, key=lambda row: row.cost, default=None)
 
 
 def tradeoffs(comparison: Comparison) -> list[TradeOff]:
-    """Compare every defended row with the undefended one, for the contrast that leaks most.
+    """Compare every defended row with its undefended row, for the contrast that leaks most.
 
-    Rows whose undefended one has no attack above chance are left out: there is nothing to lower.
+    Rows are omitted if their undefended row has no attack above chance, so that no leak can be
+    lowered.
     """
     fronts = [
         front
@@ -273,7 +274,7 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
 
 
 def nothing_to_lower(comparison: Comparison) -> bool:
-    """Return True if rows are defended, and no undefended one has an attack above chance."""
+    """Return True if there are defended rows, but no undefended row has an attack above chance."""
     return holds_defenses(comparison) and not any(
         entry.above and comparison.rows[entry.row].family == NO_DEFENSE
         for entry in comparison.entries
@@ -288,9 +289,9 @@ def holds_defenses(comparison: Comparison) -> bool:
 def strongest_entry(
     comparison: Comparison, row: int, contrast: str, clients: Sequence[int] | None = None
 ) -> AttackEntry | None:
-    """Return the AUC of a row's strongest attack on the clients that defend; None without one.
+    """Return the AUC of a row's strongest attack on the defended clients, or None.
 
-    Of an undefended row it is the figure on ``clients``, if the row has that.
+    For an undefended row, it is the AUC on ``clients`` if the row has one.
     """
     entries = [
         entry
@@ -309,11 +310,11 @@ def _limits(
 ) -> tuple[float | None, float | None]:
     """Return limits of the change of the strongest attack's advantage; None if unknown.
 
-    The upper one allows for every attack of the row, as the strongest attack's own limit does.
+    The upper limit covers every attack of the row, like the limit of the strongest attack.
     """
     entry = strongest_entry(comparison, row, contrast)
     change = entry.change if entry else None
-    # A change against another row than the undefended one of the front is another difference.
+    # The base of a change can be another row than the undefended row of the front.
     if change is None or comparison.rows[row].base != undefended:
         return None, None
     if change.low is None or change.high is None:
@@ -333,12 +334,12 @@ def largest_difference(comparison: Comparison) -> str:
     if not changes:
         return ""
     change, row, base, contrast = max(changes, key=lambda item: abs(item[0].value))
-    # Parts that both labels share would hide the difference.
-    every = labels_of(comparison)
-    pair = [every[place].split(" · ") for place in (row, base)]
+    # Parts that both labels share are omitted, so that the difference is visible.
+    labels = labels_of(comparison)
+    pair = [labels[place].split(" · ") for place in (row, base)]
     name, other = (
-        shortened(" · ".join([part for part in label if part not in rival] or label), 60)
-        for label, rival in (pair, pair[::-1])
+        shortened(" · ".join([part for part in label if part not in other_label] or label), 60)
+        for label, other_label in (pair, pair[::-1])
     )
     limits = "no interval"
     if change.low is not None and change.high is not None:

@@ -31,11 +31,11 @@ BASELINE = Style(GREY, "", "diamond-open")
 DOUBTED = Style(GREY, "", "circle-open")
 
 MOST_LINES = 20
-"""Rows of a picture at most; the tables have the others."""
+"""Largest number of rows of a picture; the tables have the others."""
 
 
 def doubted(look: Style) -> Style:
-    """Return the look of a figure that a failed control takes back: the same symbol in outline."""
+    """Return the look of a figure that a failed control invalidates: the symbol as an outline."""
     return Style(GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
 

@@ -25,14 +25,15 @@ def estimate_table(
     """Return a table of figures, in the order in which their rows and columns first appear.
 
     Args:
-        caption: What the table shows.
-        estimates: The figures; the first of a place fills it.
-        rows: Returns the heading of a figure's row.
-        columns: Returns the heading of a figure's column, or the heading over several and that.
-        cell: Returns a figure's cell; None leaves a dash.
+        caption: Caption.
+        estimates: Figures. If several belong to one cell, the first is shown.
+        rows: Function that returns the heading of a figure's row.
+        columns: Function that returns the heading of a figure's column, or a pair of a group
+            heading and that heading.
+        cell: Function that returns a figure's cell, or None for a dash.
         order: Columns that come first, in this order, if a figure has them.
         first: Heading of the first column.
-        under: Passed to :func:`tabled`, as are ``notes`` and ``remark``.
+        under: Argument of :func:`tabled`, like ``notes`` and ``remark``.
     """
     lines: dict[Cell, dict[Place, Content]] = {}
     for estimate in estimates:
@@ -53,8 +54,8 @@ def measured(
 ) -> Cell | None:
     """Return the cell of a figure: its value, size, interval, and the interval for further runs.
 
-    A figure that a failed control takes back is marked as such, and None gives no cell. The text
-    ``unbounded`` replaces a missing interval.
+    A figure that a failed control invalidates is marked as such. The result is None without a
+    figure. The text ``unbounded`` replaces a missing interval.
     """
     if figure is None:
         return None
@@ -64,7 +65,7 @@ def measured(
 
 
 def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
-    """Return a change with its limits for these runs and for further ones, a line each.
+    """Return lines with a change, its limits for these runs, and its limits for further runs.
 
     A star marks a change whose interval excludes 0: for these runs, else for further ones.
     """

@@ -28,11 +28,11 @@ from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Curve, Record
 
 MOST_SAMPLES = 20
-"""Exposed samples that are shown at most; the record has them all."""
+"""Largest number of exposed samples that are shown; the record has all."""
 MOST_NAMED = 3
-"""Attacks that are named for each exposed sample; their number is given as well."""
+"""Largest number of attacks that are named for each exposed sample, next to their total."""
 _MOST_COLOURED = 4
-"""Curves in colour; eight of them could not be distinguished at 1 % and below."""
+"""Largest number of coloured curves. Eight cannot be distinguished at rates of 1 % and below."""
 
 
 def membership_section(record: Record) -> Section | None:
@@ -79,7 +79,7 @@ def _by_setting(caption: str, figures: list[Estimate]) -> list[Grid]:
 
 
 def other_figures_table(record: Record) -> Grid | None:
-    """Return figures of other metrics (epsilon, balanced accuracy); None if there are none."""
+    """Return figures of other metrics (epsilon, balanced accuracy); None without such figures."""
     figures = summarised(record.findings, headline=False)
     labels = differing(map(_setting_of_all, figures))
     return _figures_table("Other figures", figures, labels) if figures else None
@@ -151,7 +151,7 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     ceiling, labels = figure.ceiling, figure.labels_alone
     lines = (
         counts,
-        "" if ceiling is None else f"of at most {wording.shown(ceiling, figure.metric)}",
+        "" if ceiling is None else f"of at most {wording.shown(ceiling, figure.metric, -1)}",
         "" if labels is None else f"labels alone {wording.number(labels)}",
     )
     return measured(figure, evidence.look_of(figure), *lines, mark=mark)

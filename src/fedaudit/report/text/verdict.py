@@ -23,7 +23,7 @@ from fedaudit.report.verdict import (
     unit_of,
     units_of,
 )
-from fedaudit.results.estimate import Estimate
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import AttackRow, Record
 from fedaudit.results.unlearning import unlearning_rows
@@ -141,7 +141,10 @@ def audited_samples(record: Record) -> str:
 def _defenses(record: Record) -> str:
     used = [figure.defense for figure in record.findings] + run_defenses(record)
     names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
-    return f", with {wording.listed(names)}" if names else ""
+    if not names:
+        return ""
+    is_defended = len(names) == 1 and names[0] != wording.defense_name(NO_DEFENSE)
+    return f", with {'the defense ' * is_defended}{wording.listed(names)}"
 
 
 def questions(record: Record) -> list[str]:

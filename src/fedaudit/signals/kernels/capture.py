@@ -305,7 +305,7 @@ def _in_order(values: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
 Measure: TypeAlias = Callable[[Tensor, Tensor], LayerProducts]
 
 VMAP_CHUNK = 8
-"""Samples whose full gradients are in memory together; larger chunks are slower on a CPU."""
+"""Number of samples whose full gradients are in memory together. Larger chunks are slower."""
 
 
 def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:

@@ -158,7 +158,7 @@ def growth_from(values: object, source: str) -> Growth | None:
         )
     ):
         raise Damaged(
-            f"the list in {source} of what was added to the study is damaged; restore the file "
+            f"the list in {source} of additions to the study is damaged; restore the file "
             "from a copy"
         )
     return Growth(**values)

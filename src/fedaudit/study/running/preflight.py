@@ -28,7 +28,7 @@ from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.fl.hooks import UNDEFENDED, Defense, Turn, Visit
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
@@ -375,10 +375,10 @@ def _batches(
     for round in _planned_rounds(run, data):
         if client not in run.cohort(round):
             continue
-        turn = _turn(run, client, net, round, device)
-        chosen = defense.select(data, turn)
+        context = _turn(run, client, net, round, device)
+        chosen = defense.select(data, context)
         for _ in range(run.study.training.epochs):
-            drawn = [batch for batch in defense.batches(chosen, batch_size, turn) if len(batch)]
+            drawn = [batch for batch in defense.batches(chosen, batch_size, context) if len(batch)]
             for batch in (min(drawn, key=len), max(drawn, key=len)) if drawn else ():
                 # The defense is copied now, because its state within the round belongs to the
                 # batch.
@@ -400,12 +400,12 @@ def _planned_rounds(run: Setup, data: Samples) -> list[int]:
 
 def _turn(
     run: Setup, client: ClientId, net: Architecture, round: int, device: torch.device
-) -> Turn:
+) -> TrainingContext:
     """Return the state of a client that trains an untrained model in a round."""
     cohort = run.cohort(round)
     if client not in cohort:
         cohort = tuple(sorted(run.deal.clients))
-    visit = Visit(
+    client_context = ClientContext(
         round=round,
         rounds=run.study.training.rounds,
         client=client,
@@ -414,18 +414,18 @@ def _turn(
         seed=run.federation_seed,
         device=device,
     )
-    return visit.at(net.initial(0))
+    return client_context.at(net.initial(0))
 
 
 def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.device) -> None:
-    turn = _turn(run, planned.client, net, planned.round, device)
+    context = _turn(run, planned.client, net, planned.round, device)
     batch = planned.batch
     if batch is None:
         samples = samples_on(planned.samples.take(slice(0, planned.size)), device)
         batch = Batch(samples.features, samples.targets, samples.ids)
-    batch = replace(batch, x=in_model_dtype(batch.x, turn.received))
+    batch = replace(batch, x=in_model_dtype(batch.x, context.received))
     training = run.study.training.local()
-    try_step(turn.received, batch, training, planned.defense, turn)
+    try_step(context.received, batch, training, planned.defense, context)
 
 
 def _untrainable(

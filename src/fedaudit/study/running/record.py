@@ -294,7 +294,7 @@ _UNDEFENDED = {
 
 
 def _undefended(run: Setup, name: str, way: str) -> str:
-    """Describe an attack, and say so if the adversary's models train without the defense."""
+    """Describe an attack; note whether the adversary's models train without the defense."""
     attack = attack_named(name)
     is_undefended = any(
         extension.ignores_defense and extension.is_needed_by(attack) for extension in run.extensions

@@ -64,12 +64,12 @@ def refuse_impossible(device: torch.device) -> None:
     """Raise if the system has no fork, or models are run on a GPU."""
     if not hasattr(os, "fork"):
         raise BadInput(
-            "measure='beside' needs a system with fork, such as Linux; use 'now' or 'after'"
+            "measure='background' needs a system with fork, such as Linux; use 'now' or 'after'"
         )
     if device.type != "cpu":
         raise BadInput(
-            f"measure='beside' measures on the CPU, and the device is {device}; omit the device, "
-            "or use 'now' or 'after'"
+            f"measure='background' measures on the CPU, and the device is {device}; omit the "
+            "device, or use 'now' or 'after'"
         )
 
 
@@ -82,7 +82,7 @@ def is_left_alone(folder: Path) -> bool:
     return trainer == os.getpid() or _has_ended(trainer)
 
 
-class Beside:
+class BackgroundProcess:
     """Background process that measures waiting rounds, seen from the training process.
 
     It is forked with the first round that waits, so that the network need not be importable.

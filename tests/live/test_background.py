@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.live import beside
+from fedaudit.live import background
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import hand_over, read_waiting, waiting
 from fedaudit.live.measuring import Measuring
@@ -52,7 +52,7 @@ def same(one: Path, other: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["beside", "after"])
+@pytest.mark.parametrize("when", ["background", "after"])
 @pytest.mark.parametrize(
     ("view", "kind"),
     [
@@ -137,7 +137,7 @@ def test_training_waits_only_if_the_queue_is_full(
     slow(monkeypatch, 0.3)
     monkeypatch.setattr("fedaudit.live.measuring.MOST_WAITING", 2)
     said: list[str] = []
-    with recorder(tmp_path, measure="beside", log=said.append) as one:
+    with recorder(tmp_path, measure="background", log=said.append) as one:
         for each in rounds():
             one.round(each.number, sent=each.sent, uploads=each.uploads)
             assert len(waiting(tmp_path)) <= 2
@@ -149,7 +149,7 @@ def test_training_waits_only_if_the_queue_is_full(
 def test_a_round_file_that_cannot_be_deleted_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "_PATIENCE", 1.0)
+    monkeypatch.setattr(background, "_PATIENCE", 1.0)
     own = Path.unlink
 
     def kept(self: Path, missing_ok: bool = False) -> None:
@@ -158,7 +158,7 @@ def test_a_round_file_that_cannot_be_deleted_is_measured_once(
         own(self, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", kept)
-    one = recorder(tmp_path, measure="beside", strict=False)
+    one = recorder(tmp_path, measure="background", strict=False)
     watch(one)
     with pytest.warns(RuntimeWarning, match="read-only file system"):
         one.close()
@@ -167,11 +167,11 @@ def test_a_round_file_that_cannot_be_deleted_is_measured_once(
 
 
 def test_the_measuring_process_is_not_a_child(tmp_path: Path) -> None:
-    with recorder(tmp_path, measure="beside") as one:
+    with recorder(tmp_path, measure="background") as one:
         watch(one)
-        assert one._measuring._beside is not None
+        assert one._measuring._process is not None
         with pytest.raises(ChildProcessError):
-            os.waitpid(one._measuring._beside._pid, os.WNOHANG)
+            os.waitpid(one._measuring._process._pid, os.WNOHANG)
 
 
 def test_if_fork_fails_rounds_are_measured_at_the_end(
@@ -182,7 +182,7 @@ def test_if_fork_fails_rounds_are_measured_at_the_end(
 
     monkeypatch.setattr(os, "fork", full)
     said: list[str] = []
-    with recorder(tmp_path, measure="beside", log=said.append) as one:
+    with recorder(tmp_path, measure="background", log=said.append) as one:
         watch(one)
     assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
     assert any("could not be kept running" in text for text in said)
@@ -200,7 +200,7 @@ def test_an_error_of_one_round_does_not_affect_the_next(
         return own(self, seen, entry)
 
     monkeypatch.setattr(Measuring, "_measured", once)
-    one = recorder(tmp_path, measure="beside", strict=False)
+    one = recorder(tmp_path, measure="background", strict=False)
     with pytest.warns(RuntimeWarning, match="round 1 is not recorded"):
         slowly(one)
     with pytest.warns(RuntimeWarning, match="1 of 4 rounds are not recorded"):
@@ -221,7 +221,7 @@ def test_a_closed_recording_accepts_no_rounds(tmp_path: Path) -> None:
 
 def test_a_measuring_process_holds_only_its_own_lock(tmp_path: Path) -> None:
     with recorder(tmp_path / "other", measure="after") as other:
-        one = recorder(tmp_path / "one", measure="beside")
+        one = recorder(tmp_path / "one", measure="background")
         watch(one)
         other.close()
         recorder(tmp_path / "other").close()
@@ -237,8 +237,8 @@ def test_a_killed_measuring_process_loses_no_rounds(
         watch(one)
     slow(monkeypatch, 0.05)
     said: list[str] = []
-    with recorder(tmp_path / "killed", measure="beside", log=said.append) as one:
-        helper = one._measuring._beside
+    with recorder(tmp_path / "killed", measure="background", log=said.append) as one:
+        helper = one._measuring._process
         assert helper is not None
         for index, each in enumerate(rounds()):
             one.round(each.number, sent=each.sent, uploads=each.uploads)
@@ -251,7 +251,7 @@ def test_a_killed_measuring_process_loses_no_rounds(
 def test_a_hanging_measuring_process_does_not_block_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "_PATIENCE", 0.2)
+    monkeypatch.setattr(background, "_PATIENCE", 0.2)
     own, trainer = Measuring._measured, os.getpid()
 
     def hanging(self: Measuring, *given: object) -> dict[int, str]:
@@ -260,7 +260,7 @@ def test_a_hanging_measuring_process_does_not_block_training(
         return own(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Measuring, "_measured", hanging)
-    with recorder(tmp_path, measure="beside") as one:
+    with recorder(tmp_path, measure="background") as one:
         watch(one)
     assert [entry.measured for entry in read_round_log(tmp_path)] == [True] * ROUNDS
 
@@ -280,7 +280,7 @@ for one in rounds():
 """
 
 
-@pytest.mark.parametrize("when", ["beside", "after"])
+@pytest.mark.parametrize("when", ["background", "after"])
 @pytest.mark.slow
 def test_a_killed_training_can_be_resumed_without_loss(when: str, tmp_path: Path) -> None:
     with recorder(tmp_path / "now") as one:
@@ -296,7 +296,7 @@ def test_a_killed_training_can_be_resumed_without_loss(when: str, tmp_path: Path
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     said: list[str] = []
-    if when == "beside":
+    if when == "background":
         # The process goes on alone, and whoever starts again waits for it.
         one = recorder(folder, measure=when, log=said.append)
         assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3]
@@ -317,13 +317,13 @@ def test_an_interrupted_loop_reports_unmeasured_rounds(tmp_path: Path) -> None:
     watch(one)
     one.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert len(waiting(tmp_path)) == ROUNDS
-    assert said[-1].startswith("4 rounds are not measured yet: open the recording again")
+    assert said[-1].startswith("4 rounds are still to be measured: open the recording again")
     recorder(tmp_path).close()
     assert not waiting(tmp_path)
     assert len(read_round_log(tmp_path)) == ROUNDS
 
 
-@pytest.mark.parametrize("when", ["beside", "after"])
+@pytest.mark.parametrize("when", ["background", "after"])
 def test_a_round_that_cannot_be_measured_is_reported(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,8 +362,10 @@ def test_a_damaged_queued_round_does_not_affect_others(tmp_path: Path) -> None:
 def test_a_misspelt_measure_setting_raises_and_creates_no_folder(tmp_path: Path) -> None:
     # The function itself: in tests its arguments' types are looked at before it is called.
     unchecked: Callable[..., Recorder] = inspect.unwrap(record)
-    with pytest.raises(BadInput, match="time of measuring named 'besides'; did you mean 'beside'"):
-        unchecked(tmp_path / "recording", network, data().split.audit, measure="besides")
+    with pytest.raises(
+        BadInput, match="time of measuring named 'backgrounds'; did you mean 'background'"
+    ):
+        unchecked(tmp_path / "recording", network, data().split.audit, measure="backgrounds")
     assert not (tmp_path / "recording").exists()
 
 
@@ -372,12 +374,12 @@ def test_background_measurement_without_fork_raises_with_advice(
 ) -> None:
     monkeypatch.delattr(os, "fork")
     with pytest.raises(BadInput, match="a system with fork"):
-        recorder(tmp_path, measure="beside")
+        recorder(tmp_path, measure="background")
 
 
 def test_the_printed_cost_depends_on_the_measuring_time(tmp_path: Path) -> None:
     said: list[str] = []
-    for when in ("beside", "after"):
+    for when in ("background", "after"):
         recorder(tmp_path / when, measure=when, log=said.append).close()
-    assert "in another process, for which at most 4 rounds wait" in said[0]
+    assert "in a background process, for which at most 4 rounds wait" in said[0]
     assert "when the recording is closed, until when each round waits" in said[1]
