@@ -40,7 +40,7 @@ def test_every_room_stands_on_a_floor_and_knows_none_above_it() -> None:
                 assert top[one] <= bottom[two], f"{module} imports {other}, from a floor above"
 
 
-def test_files_of_tensors_are_opened_where_their_order_is_made_canonical() -> None:
+def test_only_observe_tensors_opens_tensor_files() -> None:
     opening = {
         str(path.relative_to(SRC))
         for path in SRC.rglob("*.py")
@@ -109,7 +109,7 @@ def is_ours(name: str) -> bool:
 
 
 @pytest.mark.slow
-def test_files_that_somebody_names_are_opened_by_one_function_that_takes_regular_files() -> None:
+def test_user_files_are_opened_as_regular_files_only() -> None:
     found = {
         place: name
         for module, path in FILES.items()
