@@ -1,4 +1,4 @@
-"""A task with every reading: a class is also a sequence of one token, which a model predicts."""
+"""A task that supports every reading of outputs: classes and tokens."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What every test shares: one thread, patience, and data sets where somebody has put them."""
+"""Settings and fixtures for all tests: one thread, time limits and data folders."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Workers who go from one session to the next, since each takes a second to start."""
+"""Worker processes that are reused between tests, since each takes a second to start."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Records that a test has changed, with the digest that they then have to carry."""
+"""Records that a test changes, with an updated digest."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Estimates written shortly, for tests."""
+"""Short constructors of estimates for tests."""
 
 from collections.abc import Mapping
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""How the work of a function grows with its input, by counted calls: the same on any machine."""
+"""Growth of a function's work with its input, by counted calls."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Small networks whose gradients are known by a backward pass a sample, however they are taken."""
+"""Small networks for comparing gradients with one backward pass per sample."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Programs that tests start: command lines in this process, and what is to be stopped."""
+"""Command lines in this process, and programs that tests start and stop."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A processor on which a product's last bit depends on where in it a row or column stands.
+"""A simulated processor whose matrix products depend on the position of rows and columns.
 
 Real ones work through matrices in blocks, and what is left over at the edges goes another way, so
 that equal rows get unequal values at some sizes, on some processors and in some versions of a

@@ -1,4 +1,4 @@
-"""Samples made up for tests."""
+"""Generated samples for tests."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A GPU for machines without one: real numbers, and torch's rules about where tensors are.
+"""A simulated GPU that checks the placement of tensors.
 
 Tensors "on the GPU" are ordinary ones whose memory carries a mark. What a GPU would refuse is
 refused here: an operation on tensors of both kinds, a random draw from the wrong generator, a

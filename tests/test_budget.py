@@ -1,4 +1,4 @@
-"""Small files that unpack to gigabytes are refused before memory is set aside, or are read."""
+"""Small files that unpack to gigabytes are refused before memory is allocated."""
 
 import json
 import subprocess

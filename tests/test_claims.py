@@ -1,4 +1,4 @@
-"""The page of claims says what claims and records give, by rules that hold in cases by hand."""
+"""The rules by which claims are judged, and the claims page."""
 
 import math
 import re

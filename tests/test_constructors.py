@@ -1,4 +1,4 @@
-"""Constructors of the public API refuse wrong arguments by name, and explain the right ones."""
+"""Errors of constructors in the public API."""
 
 import doctest
 import inspect

@@ -1,4 +1,4 @@
-"""How commands end that did not come to their end."""
+"""Exit codes and messages of commands that fail or are interrupted."""
 
 import io
 import os

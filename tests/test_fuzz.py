@@ -1,4 +1,4 @@
-"""What fuzzing starts from is read, and not refused at once: else nothing would be tried."""
+"""The seed inputs of fuzzing are readable."""
 
 import time
 from random import Random

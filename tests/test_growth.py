@@ -1,4 +1,4 @@
-"""What a small file can hold is worked through once, and not once for each part of it."""
+"""Readers process hostile files in linear time."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Files of runs and recordings that say what none can: each is refused where it is read."""
+"""Impossible values in files of runs and recordings raise errors."""
 
 import json
 from collections.abc import Callable, Mapping

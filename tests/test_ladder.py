@@ -1,4 +1,4 @@
-"""The leak ladder's page is what its records give, and its rule is the nearest line it says."""
+"""The leak ladder page matches its records."""
 
 import runpy
 from functools import cache

@@ -1,4 +1,4 @@
-"""Words of strangers begin no command of a CI system, and no line that looks like a verdict."""
+"""Texts of a record cannot start commands of a CI system or imitate a verdict."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Public names have the catalogues' settings, types that mypy checks, and examples that run."""
+"""Public names: settings, types and examples."""
 
 import doctest
 import inspect

@@ -1,4 +1,4 @@
-"""The pages of claims and of the ladder say what the records say; `make docs` checks the others."""
+"""Claims and ladder pages match the records; `make docs` checks the other pages."""
 
 import re
 import runpy

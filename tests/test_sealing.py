@@ -1,4 +1,4 @@
-"""Records and comparisons carry a digest, and results are for their owner alone."""
+"""Records and comparisons carry a digest, and results are readable by their owner only."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Wrong types and wrong shapes are noticed while tests run, whichever way they are checked."""
+"""Wrong types and shapes raise while tests run."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What is written can be read back: writers hold the limits of their readers."""
+"""Written files stay within the limits of their readers."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Types are checked while tests run: by jaxtyping where axes are named, else by beartype alone.
+"""Runtime type checks in tests: jaxtyping for named axes, otherwise beartype.
 
 jaxtyping binds the arguments of a call by name, checks them twice and opens a scope for the names
 of axes. A function needs the scope alone, and where it names no axes not that either; the rest took

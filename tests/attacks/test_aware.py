@@ -1,4 +1,4 @@
-"""An attack that knows in which rounds a sample can have been trained on."""
+"""Adaptive attacks that know in which rounds a sample may have been trained on."""
 
 from collections.abc import Mapping
 

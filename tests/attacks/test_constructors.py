@@ -1,4 +1,4 @@
-"""Constructors of attacks check their settings, as study files have them checked."""
+"""Validation of settings by the constructors of attacks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The fall of the loss after poisoned rounds, by hand."""
+"""Decrease of the loss after poisoned rounds."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""RMIA and LiRA against what their papers say, word for word."""
+"""RMIA and LiRA compared with their papers."""
 
 import numpy as np
 import pytest

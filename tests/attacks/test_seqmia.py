@@ -1,4 +1,4 @@
-"""The recurrent network: what it learns, from what, and that it is the same each time."""
+"""SeqMIA: training of the recurrent network and reproducibility."""
 
 from functools import cache
 

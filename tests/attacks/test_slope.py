@@ -1,4 +1,4 @@
-"""The slope of a signal over rounds: by hand, and against numpy's fit of a line."""
+"""Slope of a signal over rounds, compared with numpy."""
 
 import numpy as np
 import pytest

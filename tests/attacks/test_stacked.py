@@ -1,4 +1,4 @@
-"""The stacked attack: its evidence by hand, and that it weighs by what it has learned."""
+"""The stacked attack: evidence and learned weights."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What every federated algorithm of the catalogue keeps to.
+"""Contract of every federated algorithm in the catalogue.
 
 A new algorithm is a file, a row of the catalogue, and an entry in ``SETTINGS`` and ``REFUSED``.
 """

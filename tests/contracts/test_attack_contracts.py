@@ -1,4 +1,4 @@
-"""What every attack of the catalogue keeps to, with its settings at their defaults."""
+"""Contract of every attack in the catalogue, with default settings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

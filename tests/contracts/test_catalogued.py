@@ -1,4 +1,4 @@
-"""Every file of a catalogue"s folder is in the catalogue, or stated here not to be an entry."""
+"""Every module of a catalogue's folder is in the catalogue, or listed here as no entry."""
 
 import pkgutil
 

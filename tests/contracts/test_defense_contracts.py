@@ -1,4 +1,4 @@
-"""What every defense of the catalogue keeps to."""
+"""Contract of every defense in the catalogue."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every metric of the table is a number of scores and membership alone."""
+"""Contract of every metric in the table."""
 
 import math
 from statistics import fmean

@@ -1,4 +1,4 @@
-"""Every signal of the catalogue says something of one sample, whatever is measured beside it."""
+"""Contract of every signal in the catalogue."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Errors of custom code: which become refusals, and which pass as they are."""
+"""Errors of custom code: those that become refusals, and those that are raised unchanged."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The digest of an object's source covers what the object uses, and nothing else."""
+"""Digests of custom objects cover the source that they use, and nothing else."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""The denoising task: what is drawn, what is compared, and what is refused."""
+"""The denoising task."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Everything that can be sent to a GPU, on a simulated one: placement, not speed."""
+"""Placement of tensors, on a simulated GPU."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""Values that nobody trains, digested: they tell one pretrained network from another."""
+"""Digests of frozen parameters, which distinguish pretrained networks."""
 
 from functools import partial
 

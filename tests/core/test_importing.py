@@ -1,4 +1,4 @@
-"""Code that a folder names runs only where whoever asks says that it may."""
+"""Custom code of a folder is imported only if it is trusted."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A folder for one process at a time."""
+"""Folder locks between processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Tasks: losses worked out by hand, refusals, and what is read of a module's outputs."""
+"""Tasks: losses, errors and readings of a module's outputs."""
 
 import pickle
 from functools import partial

@@ -1,4 +1,4 @@
-"""A data set that shows where each of its samples went."""
+"""A data set whose samples can be traced by their features."""
 
 import torch
 

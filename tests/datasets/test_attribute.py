@@ -1,4 +1,4 @@
-"""Clients whose people differ in an attribute."""
+"""Clients that differ in an attribute of their samples."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""People who are audited with all of their samples: how they are read, drawn and dealt."""
+"""Person-level audits: reading, drawing and partitioning people."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What attacks learn from shares no sample with what is audited."""
+"""Data for learned attacks are disjoint from audited samples."""
 
 import numpy as np
 import pytest

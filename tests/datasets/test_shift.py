@@ -1,4 +1,4 @@
-"""Groups of clients whose images differ."""
+"""Groups of clients with shifted images."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a defense could not go through with is refused before anything is trained."""
+"""Checks before training that a defense fits the run."""
 
 from dataclasses import replace
 from functools import partial

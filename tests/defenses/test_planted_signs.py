@@ -1,4 +1,4 @@
-"""Signs of a planted neuron, on models small enough to work them out by hand."""
+"""Indicators of planted neurons, on small models."""
 
 import math
 from functools import partial

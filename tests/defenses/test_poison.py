@@ -1,4 +1,4 @@
-"""What a malicious client sends: against plain training on mislabelled samples, and by hand."""
+"""Poisoned uploads of a malicious client."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What every engine does, whatever it runs on."""
+"""Contract of every engine."""
 
 import pytest
 import torch

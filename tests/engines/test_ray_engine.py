@@ -1,4 +1,4 @@
-"""The Ray engine against the contract of engines, and against the local one, to the bit."""
+"""The Ray engine: contract, and results identical to the local engine."""
 
 import importlib
 import logging

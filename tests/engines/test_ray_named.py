@@ -1,4 +1,4 @@
-"""How the Ray engine is asked for, and what is said where Ray is missing."""
+"""Selection of the Ray engine, and the error if Ray is missing."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""Two machines of a Ray cluster, imitated on this one: both work, and one is lost in mid-round."""
+"""A simulated Ray cluster of two machines, of which one fails during a round."""
 
 import os
 import signal

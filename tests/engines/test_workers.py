@@ -1,4 +1,4 @@
-"""How worker processes begin and end, whatever comes in between."""
+"""Start and end of worker processes."""
 
 import atexit
 import os

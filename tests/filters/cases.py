@@ -1,4 +1,4 @@
-"""Privacy filters as people write them: sound ones, and ones with a fault each."""
+"""Correct and faulty privacy filters."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Filters and modules that do everything to their process but to be checked."""
+"""Filters and modules that fail or end their process."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Steps of DP-SGD, from a batch to a noisy gradient: fedaudit's, Opacus's, and broken ones."""
+"""Correct and faulty steps of DP-SGD: fedaudit's, Opacus's and others."""
 
 import warnings
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sound filters are not blamed, and each fault of a broken one is found by its name."""
+"""check-dp accepts correct filters and reports the fault of each broken one."""
 
 import os
 from collections.abc import Callable

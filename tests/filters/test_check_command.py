@@ -1,4 +1,4 @@
-"""The command ends with a verdict's code for a verdict, and for nothing else."""
+"""Exit codes of check-dp."""
 
 import json
 import subprocess

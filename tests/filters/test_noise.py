@@ -1,4 +1,4 @@
-"""Tests of noise keep their error, and find what they are for."""
+"""Error rate and power of the tests of noise."""
 
 import math
 from collections.abc import Callable

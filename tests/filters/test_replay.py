@@ -1,4 +1,4 @@
-"""Frozen draws come again whatever they are drawn from, and forms of updates bring values back."""
+"""Replay of random draws, and conversion of update formats."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""What each federated algorithm is known by; what all owe is in tests/contracts."""
+"""Specific behaviour of each federated algorithm; tests/contracts has the common part."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Losses of all kinds against autograd over the whole network."""
+"""Derivatives of losses compared with autograd."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Clipped sums against one backward pass a sample, in double precision."""
+"""Clipped gradient sums compared with one backward pass per sample."""
 
 import logging
 import warnings

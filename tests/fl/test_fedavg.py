@@ -1,4 +1,4 @@
-"""What federated averaging comes to where it can be worked out by other means."""
+"""Federated averaging compared with independent calculations."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What clustered learning comes to, and what weighing risk changes."""
+"""Clustered federated learning: IFCA and IFCA-MIR."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

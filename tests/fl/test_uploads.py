@@ -1,4 +1,4 @@
-"""Uploads of many clients: some in memory, the others on the disk, the same to the bit."""
+"""Storage of many clients' uploads in memory and on disk."""
 
 import gc
 import pickle

@@ -1,4 +1,4 @@
-"""Networks as people write them, with the samples that they take."""
+"""Typical third-party networks, with suitable samples."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Clients that are called by name, as loops of one's own call them."""
+"""Clients with names in custom loops."""
 
 import json
 from pathlib import Path

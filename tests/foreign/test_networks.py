@@ -1,4 +1,4 @@
-"""Networks of other people go through every door, and their gradients are those of autograd."""
+"""Third-party networks in recordings and simulations; gradients compared with autograd."""
 
 import copy
 import inspect

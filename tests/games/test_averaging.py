@@ -1,4 +1,4 @@
-"""Rounds that averaging needs: the formulas against games that are drawn round by round."""
+"""Formulas for games over several rounds, compared with simulated games."""
 
 import math
 

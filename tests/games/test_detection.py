@@ -1,4 +1,4 @@
-"""The detector of a study of games: what it finds, and that it is resumed and read back."""
+"""The detector of planted neurons in studies of games."""
 
 import json
 from pathlib import Path

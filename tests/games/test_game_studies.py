@@ -1,4 +1,4 @@
-"""The studies of games in the folder of studies: each can be started by whoever has the data."""
+"""Studies of games in the studies folder can be started."""
 
 from pathlib import Path
 

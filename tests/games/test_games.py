@@ -1,4 +1,4 @@
-"""Studies of games from file to record: resumed, refused, and read back."""
+"""Studies of games: running, resuming, errors and reading."""
 
 import json
 from pathlib import Path

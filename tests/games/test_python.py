@@ -1,4 +1,4 @@
-"""Games of objects: what a file of names says, the same record, and clear refusals."""
+"""Games from Python objects."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Games in real rounds: they agree with signs where nothing hides them, and no noise is outdone."""
+"""Games in simulated rounds."""
 
 from functools import cache
 from pathlib import Path

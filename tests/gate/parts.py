@@ -1,4 +1,4 @@
-"""Records of few figures, whose limits are chosen, and the policies that they are held against."""
+"""Records with few estimates and policies for tests of the gate."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The gate from the command line, on runs that were carried out."""
+"""The gate command on complete runs."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The example of a gate in CI is one that works."""
+"""The CI example of the gate."""
 
 import re
 from pathlib import Path

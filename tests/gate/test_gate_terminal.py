@@ -1,4 +1,4 @@
-"""The end of `fedaudit gate` on a terminal: the conclusion first, in one screen."""
+"""Terminal output of the gate."""
 
 import re
 from io import StringIO

@@ -1,4 +1,4 @@
-"""What a policy says of records whose figures are chosen by hand."""
+"""Verdicts of a policy on records with given estimates."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The JUnit file: read by others, whatever a record is called."""
+"""The JUnit output of the gate."""
 
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""The arithmetic of a gate: limits against ceilings, and what would settle them."""
+"""Outcomes from limits and ceilings, and required sample sizes."""
 
 import pytest
 from hypothesis import given

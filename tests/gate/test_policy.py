@@ -1,4 +1,4 @@
-"""Policies from TOML: what they default to, and what is refused."""
+"""Reading policies: defaults and errors."""
 
 from pathlib import Path
 

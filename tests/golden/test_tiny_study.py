@@ -1,4 +1,4 @@
-"""One whole study whose figures are kept: a change in any part of the chain shows here.
+"""Estimates of one small study are compared with stored values.
 
 The figures are kept to three digits, since another processor may round sums otherwise. When a
 change is meant, run ``python -m tests.golden.test_tiny_study`` and look at what moved.

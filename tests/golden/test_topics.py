@@ -1,4 +1,4 @@
-"""Small runs of every topic give the figures that are kept.
+"""Estimates of a small run of each topic are compared with stored values.
 
 Another processor may round sums otherwise, so that the test allows for a sample more or less on a
 side. Where the code is changed and figures must stay what they are,

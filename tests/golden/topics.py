@@ -1,4 +1,4 @@
-"""One small run of each topic, and its figures as plain numbers, whatever a record looks like."""
+"""A small run of each topic, with its estimates as plain numbers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache

@@ -1,4 +1,4 @@
-"""Flower without its processes: a grid that calls a ClientApp, and clients that train on digits."""
+"""A Flower federation in one process, with clients that train on digits."""
 
 import copy
 import random

@@ -1,4 +1,4 @@
-"""Canary nodes in a Flower app with noise of its own: what is printed is below the truth."""
+"""Canary nodes in a Flower app with server noise."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Defenses of uploads act in front of a ClientApp as they act in fedaudit's own clients."""
+"""Upload defenses as Flower mods."""
 
 from unittest.mock import Mock
 

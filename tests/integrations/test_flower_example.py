@@ -1,4 +1,4 @@
-"""The examples for Flower: what the audit adds is marked, and all projects run."""
+"""The Flower examples."""
 
 import difflib
 import importlib

@@ -1,4 +1,4 @@
-"""A client of Flower that errs or lies is left out by name; the others are measured as before."""
+"""Faulty and malicious Flower clients are excluded without affecting others."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Flower's own mods, and mods of a project, are checked as they stand in front of a client."""
+"""check-dp on Flower mods."""
 
 import math
 

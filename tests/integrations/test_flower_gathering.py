@@ -1,4 +1,4 @@
-"""Clients of Flower hand over their parts of an audit, decline, or are absent."""
+"""Collecting audit parts from Flower clients."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Strategies of Flower's older interface: recorded through the grid, refused by the wrapper."""
+"""Flower's older interface: recorded through the grid, refused by the wrapper."""
 
 import inspect
 import warnings

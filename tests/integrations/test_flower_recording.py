@@ -1,4 +1,4 @@
-"""A recorder beside Flower's own strategies and grids sees what clients were sent and sent back."""
+"""Recording Flower strategies and grids."""
 
 import random
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""What Flower's clients say of their own training is compared with what the recorder measures."""
+"""Training metrics that Flower clients report are compared with recorded ones."""
 
 from pathlib import Path
 

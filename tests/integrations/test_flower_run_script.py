@@ -1,4 +1,4 @@
-"""What examples/flower/run.sh starts, and what Flower starts, ends with it."""
+"""examples/flower/run.sh ends all processes that it starts."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Behind Flower's secure aggregation a recorder sees what the server sees: masks and a sum."""
+"""Recording Flower's secure aggregation: the recorder sees masks and a sum."""
 
 from pathlib import Path
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""Adapters alone, as sites of NVFlare send them: recorded, or refused once at the first round."""
+"""Adapter uploads of NVFlare sites."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The example for NVFlare: what the audit adds is marked, and the project runs and is audited."""
+"""The NVFlare example."""
 
 import difflib
 import importlib

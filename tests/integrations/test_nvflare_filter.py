@@ -1,4 +1,4 @@
-"""A filter of NVFlare's server records what sites were sent and sent back, and changes nothing."""
+"""The recording filter of an NVFlare server."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""NVFlare's own filters, and filters of a project, are checked as they stand at a site."""
+"""check-dp on NVFlare filters."""
 
 import math
 

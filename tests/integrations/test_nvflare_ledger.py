@@ -1,4 +1,4 @@
-"""What is written down of NVFlare's rounds is what a recorder is told in a loop of one's own."""
+"""The NVFlare ledger records rounds like a custom loop."""
 
 import importlib.util
 from collections.abc import Mapping

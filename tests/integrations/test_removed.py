@@ -1,4 +1,4 @@
-"""Imports of what was removed say what to use instead."""
+"""Imports of removed names suggest a replacement."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Training metrics are found among what clients report; metrics of an evaluation are not taken."""
+"""Extraction of training metrics from client reports."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A small federation of digits, trained by a loop of its own, for the tests of recordings."""
+"""A small federation of digits in a custom loop, for tests of recordings."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,4 +1,4 @@
-"""Adapters of PEFT's, as people send them, recorded under the network's own names."""
+"""Recording PEFT adapters."""
 
 import warnings
 from pathlib import Path

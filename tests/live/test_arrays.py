@@ -1,4 +1,4 @@
-"""Arrays of anybody's become tensors of real numbers, or are refused in one sentence."""
+"""Conversion of third-party arrays to tensors."""
 
 import io
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Rounds measured beside the training or after it: the same figures, whatever is killed."""
+"""Rounds measured in a background process or after training."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""Canary clients in a federation of somebody's own, in each form in which models travel."""
+"""Canary clients in custom federations."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Clients have one number each, in whichever spelling their names come."""
+"""Client names in different spellings."""
 
 import unicodedata
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Exact copies among the samples of an audit."""
+"""Exact copies among audited samples."""
 
 import warnings
 from pathlib import Path

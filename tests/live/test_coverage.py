@@ -1,4 +1,4 @@
-"""Coverage of a recording: what was measured, what is missing, and what a gate makes of it."""
+"""Coverage of a recording: measured and missing rounds, and the gate."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A round is measured without the uploads that the caller could not read, and names them."""
+"""Rounds with excluded uploads."""
 
 from pathlib import Path
 

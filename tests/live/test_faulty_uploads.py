@@ -1,4 +1,4 @@
-"""One client's faulty upload leaves out that client in that round, and changes no other figure."""
+"""A faulty upload excludes its client from the round and changes nothing else."""
 
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -1,4 +1,4 @@
-"""Recordings of clients with different label distributions: no leak where there is none."""
+"""Recordings of clients with different label distributions."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Names of parameters fit the network whatever wraps it, and no name costs the server time."""
+"""Matching of parameter names of wrapped networks."""
 
 from collections.abc import Callable, Collection
 from time import monotonic

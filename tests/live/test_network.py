@@ -1,4 +1,4 @@
-"""Networks that are given to a recorder: their outputs are logits, and controls untrained."""
+"""Networks that a recorder accepts."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Recordings in which a part of the audited clients took part, down to a single one."""
+"""Recordings with partial participation."""
 
 import json
 from collections.abc import Mapping

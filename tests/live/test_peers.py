@@ -1,4 +1,4 @@
-"""The control on updates that attacks compare: degenerate peers are named, unequal clients pass."""
+"""The control on peer updates."""
 
 from collections.abc import Callable
 from pathlib import Path

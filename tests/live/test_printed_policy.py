@@ -1,4 +1,4 @@
-"""The policy that a gate prints passes recordings without a leak, whatever clients are like."""
+"""The printed default policy passes recordings without a leak."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A recorder in somebody's loop measures what a study would, and never stands in its way."""
+"""The recorder measures like a study and does not disturb training."""
 
 import json
 import re

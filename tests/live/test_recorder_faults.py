@@ -1,4 +1,4 @@
-"""What goes wrong beside a recorder ends no loop, and spoils no recording."""
+"""Errors next to a recorder."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""Training metrics that clients report are compared with those of the uploads that are measured."""
+"""Reported training metrics are compared with those of the measured uploads."""
 
 import io
 import json

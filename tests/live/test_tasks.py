@@ -1,4 +1,4 @@
-"""Live recordings of other tasks than classification, with adapters alone uploaded."""
+"""Recordings of tasks other than classification."""
 
 from copy import deepcopy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What clients train and do not send is estimated, declared or refused, and never made up."""
+"""Parameters that clients train but do not send."""
 
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Bounds on the epsilon of a client's presence, from statistics whose distribution is known."""
+"""Bounds on client-level epsilon from statistics with a known distribution."""
 
 from collections.abc import Callable
 

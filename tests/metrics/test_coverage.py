@@ -1,4 +1,4 @@
-"""The coverage table's own parts, and a small piece of it; `python -m benchmarks.coverage`."""
+"""Parts of the coverage benchmark; `python -m benchmarks.coverage` runs it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The smallest leak that a study finds, against simulated attacks and their corrected tests."""
+"""The smallest detectable leak, compared with simulated attacks and corrected tests."""
 
 from math import sqrt
 from statistics import NormalDist

@@ -1,4 +1,4 @@
-"""Gaps between groups: by hand, and against fairlearn asked class by class."""
+"""Fairness gaps between groups, compared with fairlearn."""
 
 import sys
 import warnings

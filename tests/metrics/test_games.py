@@ -1,4 +1,4 @@
-"""Success in security games: by hand, by counting every case, and against what is claimed."""
+"""Success in security games and bounds from claims."""
 
 import math
 from itertools import combinations, product

@@ -1,4 +1,4 @@
-"""Success behind normal noise: known values, and what was measured on normal draws."""
+"""Success under Gaussian noise."""
 
 import math
 

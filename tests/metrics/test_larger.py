@@ -1,4 +1,4 @@
-"""Limits of larger samples are those that larger samples have."""
+"""Predicted limits of larger samples."""
 
 import numpy as np
 import pytest

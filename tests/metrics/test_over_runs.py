@@ -1,4 +1,4 @@
-"""Figures whose samples come in runs: the area, its limits, and rates on other runs."""
+"""Metrics of samples grouped by run."""
 
 import numpy as np
 import pytest

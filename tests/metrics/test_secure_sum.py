@@ -1,4 +1,4 @@
-"""Bounds on one update in a sum, against Gaussian sums of which the truth is known."""
+"""Bounds on one update in a sum, for Gaussian sums with known epsilon."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Comparisons within strata and classes: known answers, a slow method, and simulated coverage."""
+"""Comparisons within strata: known values, a slow method and simulated coverage."""
 
 import numpy as np
 import pytest

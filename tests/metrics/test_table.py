@@ -1,4 +1,4 @@
-"""Metrics of one's own, whose bootstrap intervals hold what they promise."""
+"""Custom metrics and the coverage of their bootstrap intervals."""
 
 import numpy as np
 import pytest

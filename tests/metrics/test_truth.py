@@ -1,4 +1,4 @@
-"""Membership given in every form that users have it in."""
+"""Accepted formats of membership."""
 
 import doctest
 import sys

@@ -1,4 +1,4 @@
-"""Forgotten against unseen samples: verdicts, their errors, and the two models together."""
+"""Forgotten and held-out samples: verdicts and their error rates."""
 
 import math
 

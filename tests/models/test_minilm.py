@@ -1,4 +1,4 @@
-"""MiniLM: what is trained of it, and whether gradients are those of autograd."""
+"""MiniLM: trained parameters and gradients."""
 
 import pytest
 import torch

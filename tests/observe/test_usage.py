@@ -1,4 +1,4 @@
-"""What clients used, counted round by round and kept through a stop."""
+"""Counts of the samples and bytes that clients used."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Packs whose figures are right and that hide a leak by what was chosen or left out."""
+"""Packs with correct estimates that omit or change choices."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Packs: whole, whatever is changed in them is found and named."""
+"""Evidence packs: writing, verifying and signing."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Suppressed figures of a pack cannot be calculated from those that are left.
+"""Suppressed estimates of a pack cannot be recovered from the remaining ones.
 
 An AUC is a share of pairs of a member and a non-member that are in order. The pairs are counted by
 target, seed, class of both and source of the non-member: these counts are the unknowns of a linear

@@ -1,4 +1,4 @@
-"""The content hash of a packed record, made again from the folder of its run."""
+"""The content hash of a packed record, recomputed from its run folder."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What leaves the house in a pack: nothing about single samples or small groups."""
+"""Suppression of single samples and small groups in packs."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

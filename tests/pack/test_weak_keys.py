@@ -1,4 +1,4 @@
-"""Keys by which a signature says nothing of who signed are refused."""
+"""Weak signature keys are refused."""
 
 import base64
 import hashlib

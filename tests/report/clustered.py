@@ -1,4 +1,4 @@
-"""Made-up results of clustered learning that look like real ones: clients settle, some leave."""
+"""Generated results of clustered learning."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""A made-up record that looks like a real one: scores are drawn, figures are counted on them."""
+"""Generated records with realistic scores."""
 
 from collections.abc import Sequence
 from functools import cache

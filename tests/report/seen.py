@@ -1,4 +1,4 @@
-"""What tests read off a page, a terminal, a table or a panel."""
+"""Text that tests read from pages, terminals, tables and panels."""
 
 import re
 from io import StringIO

@@ -1,4 +1,4 @@
-"""What a report says of a federation's place on the leak ladder."""
+"""Advice of a report from the leak ladder."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, nothing goes wrong, and no foreign script runs."""
+"""The report in a browser: it renders, and no injected script runs."""
 
 import json
 import re

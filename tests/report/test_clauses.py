@@ -1,4 +1,4 @@
-"""The map from clause to figure: every answer by hand."""
+"""Answers of the clause map."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""No text of a record, in whatever field, reaches a page or a terminal as it came."""
+"""Texts of a record are cleaned before they are shown."""
 
 from pydantic import BaseModel
 

@@ -1,4 +1,4 @@
-"""Printed names of clients stay apart where they are cut."""
+"""Shortened client names remain distinguishable."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Records of several audited clients: whose bars and limits are shown, and what a headline says."""
+"""Reports on several audited clients: bars, limits and headline."""
 
 from collections.abc import Sequence
 

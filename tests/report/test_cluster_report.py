@@ -1,4 +1,4 @@
-"""What a report says of clustered learning."""
+"""Reports on clustered learning."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The comparison as a reader sees it."""
+"""Comparison pages."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The first screen: one figure in badge, headline, picture and number; nothing long above."""
+"""The summary at the top of a report."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a report of games says of planted models that a client may find."""
+"""Reports on the detector of planted models."""
 
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.games import detector_table, detector_words

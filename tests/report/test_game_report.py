@@ -1,4 +1,4 @@
-"""What a report of security games says, and that it says what is in the record."""
+"""Reports on security games."""
 
 import json
 import math

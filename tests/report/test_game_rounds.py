@@ -1,4 +1,4 @@
-"""Points in real rounds in a report: apart from mechanisms, beside what their noise allows."""
+"""Reports on games in simulated rounds."""
 
 import math
 

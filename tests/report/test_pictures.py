@@ -1,4 +1,4 @@
-"""The first picture of each kind of record."""
+"""The first chart of each kind of record."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The printed report: its header, its cells, and colours that can be told from the ground."""
+"""The printed report: header, cells and colours with sufficient contrast."""
 
 import re
 import shutil

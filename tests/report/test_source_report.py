@@ -1,4 +1,4 @@
-"""What a report says of source inference."""
+"""Reports on source inference."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The page that can be filed: known contents of each kind of record, and nothing of strangers."""
+"""The summary document of each kind of record."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A small part of `python -m benchmarks.verdicts`: the verdicts on simulated studies."""
+"""Parts of the verdict benchmark; `python -m benchmarks.verdicts` runs it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is measured where clients have no common model, or do not take part in every round."""
+"""Views and signals with different client models or partial participation."""
 
 from dataclasses import replace
 from functools import cache, partial

@@ -1,4 +1,4 @@
-"""Signals from outputs against their definitions, and whose model they look at."""
+"""Signals from outputs, compared with their definitions."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""The projection residual against answers by hand, singular vectors and what limits it."""
+"""The projection residual, compared with singular vectors."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Signals against what they are by definition, worked out one sample and client at a time."""
+"""Signals compared with their definitions, for one sample and client at a time."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Signals of language models: values worked out by hand, and gradients held against autograd."""
+"""Signals of language models: known values, and gradients compared with autograd."""
 
 import logging
 from functools import partial

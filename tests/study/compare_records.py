@@ -1,4 +1,4 @@
-"""Records with figures chosen by hand, for comparisons."""
+"""Records with given estimates, for comparisons."""
 
 from collections.abc import Mapping
 

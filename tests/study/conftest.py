@@ -1,4 +1,4 @@
-"""Studies that were carried out once, for all tests that only look at what is left of them."""
+"""Finished studies that tests share and only read."""
 
 import pytest
 

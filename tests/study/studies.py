@@ -1,4 +1,4 @@
-"""Studies that take a second, and less, for tests."""
+"""Small studies for tests."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How often a defense acted and risks decided, in whole studies and in their reports."""
+"""Effects of defenses and risks, in studies and reports."""
 
 from pathlib import Path
 

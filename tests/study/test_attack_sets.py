@@ -1,4 +1,4 @@
-"""Which attacks a study runs that names none, and that a longer catalogue changes no figure."""
+"""Default attacks of studies, which do not depend on new catalogue entries."""
 
 import json
 from pathlib import Path

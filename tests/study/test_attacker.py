@@ -1,4 +1,4 @@
-"""A malicious client in whole studies: what it sends, what it sees, and what is refused."""
+"""A malicious client in complete studies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which attacks an average is over, in which direction, and which attack is the strongest."""
+"""Selection of attacks for means, their direction, and the strongest attack."""
 
 from collections.abc import Mapping
 

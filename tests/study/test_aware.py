@@ -1,4 +1,4 @@
-"""What an adversary that knows the class assignment is told, and what comes of it."""
+"""Attacks that know the class assignment, in complete studies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Canary clients in whole studies: what they send, who sees them, and what they tell."""
+"""Canary clients in complete studies."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Canary records in whole studies: the bound, the claim beside it, and forgotten noise."""
+"""Canary records in complete studies."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Membership first, then whose a sample is: known answers on signals made for the purpose."""
+"""Membership inference followed by source inference, on signals with known answers."""
 
 from collections.abc import Mapping
 from functools import cache

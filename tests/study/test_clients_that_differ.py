@@ -1,4 +1,4 @@
-"""Studies of several targets and of every draw where clients have different label distributions."""
+"""Studies with several targets, draws and different label distributions."""
 
 from pathlib import Path
 

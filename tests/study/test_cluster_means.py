@@ -1,4 +1,4 @@
-"""Means over seeds of clustered learning, from results small enough to check by eye."""
+"""Means over seeds of clustered learning."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A study of clustered learning, and what its record says of models, risks and groups."""
+"""Studies of clustered learning and their records."""
 
 from dataclasses import replace
 from functools import cache, partial

@@ -1,4 +1,4 @@
-"""What a defense buys, for whom and at what cost, checked by hand."""
+"""Comparisons of defenses: leakage and accuracy."""
 
 import math
 from pathlib import Path

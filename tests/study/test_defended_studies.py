@@ -1,4 +1,4 @@
-"""Who defends with what, as a study says it."""
+"""Settings of defenses in studies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

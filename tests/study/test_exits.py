@@ -1,4 +1,4 @@
-"""Custom code that ends the program is refused, and its row of a grid is named."""
+"""Custom code that ends the program raises an error with the grid row."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What optional tables add to a run: one extension a table, with hooks from set-up to record."""
+"""Extensions: one per optional table of a study."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

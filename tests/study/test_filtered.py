@@ -1,4 +1,4 @@
-"""A filter of somebody's own in a whole study: how far it turns updates stands in the record."""
+"""Custom upload filters in a complete study."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An audit of objects from Python: the same study, the same figures, and clear refusals."""
+"""Audits from Python objects."""
 
 import html
 import json

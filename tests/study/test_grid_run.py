@@ -1,4 +1,4 @@
-"""A grid from its file to one comparison, through the command line."""
+"""A grid from its file to a comparison, on the command line."""
 
 import json
 import re

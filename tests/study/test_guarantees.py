@@ -1,4 +1,4 @@
-"""What a record says of defenses for which something is proven."""
+"""Formal guarantees in records."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The audit's truth where defenses hold samples out of training."""
+"""Membership of samples that a defense holds out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

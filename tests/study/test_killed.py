@@ -1,4 +1,4 @@
-"""A study killed at any moment goes on, and ends as if nothing had happened."""
+"""Killed studies can be resumed."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Attacks that learn, in whole studies: on what, trained how often, and gone on with how."""
+"""Learned attacks in complete studies."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Points of a grid that cannot work are refused before any of them is trained."""
+"""Impossible variants raise before any training."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Names of catalogues in settings, however they are typed."""
+"""Spelling of catalogue names in settings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Studies that older versions carried out describe what was run then."""
+"""Settings of older studies keep their meaning."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""What is there is never lost to what is written."""
+"""Existing files are not overwritten."""
 
 import json
 import os

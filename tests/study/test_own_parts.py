@@ -1,4 +1,4 @@
-"""A study names parts of its owner's own as module:object, from a file beside it."""
+"""Custom parts of a study as module:object."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Source inference on random samples of each client's own training data, beside a fair draw."""
+"""Source inference on random training samples of each client."""
 
 import json
 from collections import Counter

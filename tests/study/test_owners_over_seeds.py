@@ -1,4 +1,4 @@
-"""What a record says of source attacks over its seeds, and what is above guessing."""
+"""Source inference over several seeds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""People as the units of an audit, in whole studies: what hides by sample and not by person."""
+"""Person-level audits in complete studies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Drawn pictures: what a denoiser that knows the answer draws, and where they are shown."""
+"""Generated images of diffusion models, and where reports show them."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Runs are shared where all that makes them is the same, and only there."""
+"""The pool of runs that studies share."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What is found out before anything is trained, for one study and for all rows of a grid."""
+"""Checks before training, for studies and grids."""
 
 import sys
 from collections.abc import Callable

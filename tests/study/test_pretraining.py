@@ -1,4 +1,4 @@
-"""Pretraining: done once, gone on with where it was stopped, and part of what a study is."""
+"""Pretraining in studies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The rows and tables of a record: every figure once, and means by themselves."""
+"""Rows and tables of a record."""
 
 from collections.abc import Iterator
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Reference federations, in whole studies: on what they train, how often, and what compares."""
+"""Reference federations in complete studies."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which samples a model's real risk is asked of."""
+"""Samples for the actual risk of a model."""
 
 import torch
 from jaxtyping import Bool

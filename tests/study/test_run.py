@@ -1,4 +1,4 @@
-"""Whole studies in miniature: what they write, repeat and refuse."""
+"""Small complete studies: outputs, reproducibility and errors."""
 
 import json
 import os

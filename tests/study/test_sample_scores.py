@@ -1,4 +1,4 @@
-"""Scores beside a record: the record's figures come again from them, and differences are paired."""
+"""Stored scores reproduce the estimates of a record."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One client's update in a round's sum, in whole studies."""
+"""One client's update in a secure sum, in complete studies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Options never take the names that the program itself passes to a part."""
+"""Options cannot replace arguments that the program passes itself."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whose samples a source attack is asked about, and whose chances its answers are."""
+"""Samples and clients of source inference."""
 
 from dataclasses import replace
 

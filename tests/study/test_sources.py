@@ -1,4 +1,4 @@
-"""Source inference in whole studies, and studies of other algorithms than federated averaging."""
+"""Source inference, and other algorithms than FedAvg, in complete studies."""
 
 from fractions import Fraction
 from functools import cache

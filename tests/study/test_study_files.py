@@ -1,4 +1,4 @@
-"""The files in the folder of studies: each can be started by whoever has the data."""
+"""The study files of the repository can be started."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every task from Python and from a file: trained, attacked, controlled, reported, gated."""
+"""Every task from Python and from a file: training, attacks, controls, report and gate."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

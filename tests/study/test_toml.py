@@ -1,4 +1,4 @@
-"""TOML of strangers: refused before the parser can be kept busy by it."""
+"""Hostile TOML files are refused before parsing becomes slow."""
 
 import time
 import tomllib

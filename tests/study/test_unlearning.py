@@ -1,4 +1,4 @@
-"""Unlearning in whole studies: who trains on what, where it begins, and what is said of it."""
+"""Unlearning in complete studies."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Servers that hide what they planted: the neuron fires as before, and less of it shows."""
+"""Adaptive AMI servers that disguise planted neurons."""
 
 import pytest
 import torch

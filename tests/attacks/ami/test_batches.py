@@ -1,4 +1,4 @@
-"""Neurons trained in batches of rows: one step by hand, the rows of each batch, what is held."""
+"""Batched training of planted neurons."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""No record within the box takes a neuron beyond its range."""
+"""Bounds on the values of a neuron over a box of records."""
 
 from itertools import product
 

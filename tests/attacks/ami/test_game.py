@@ -1,4 +1,4 @@
-"""The security games: who wins when, and that nothing leaks between their parts."""
+"""Security games of AMI."""
 
 from dataclasses import replace
 

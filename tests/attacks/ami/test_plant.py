@@ -1,4 +1,4 @@
-"""Neurons planted in a real federated round: the gradient says what their sign says."""
+"""Planted neurons in federated rounds."""
 
 import pytest
 import torch

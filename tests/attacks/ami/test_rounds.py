@@ -1,4 +1,4 @@
-"""What a server reads off uploads that hide a neuron's sign: scores by hand, copies, sums."""
+"""Scores that a server computes from uploads of several rounds or clients."""
 
 import pytest
 import torch

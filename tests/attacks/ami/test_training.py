@@ -1,4 +1,4 @@
-"""A planted neuron fires for its target alone, and both ways of training it agree."""
+"""Training of planted neurons."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""Sets of classes: their sizes, what they cover and what they have in common."""
+"""Assignment of classes to the members of a coalition."""
 
 from itertools import combinations
 

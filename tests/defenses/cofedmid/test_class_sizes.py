@@ -1,4 +1,4 @@
-"""How many classes clients train on, by hand and as the coalition's size would have it."""
+"""Number of classes that clients train on."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""CoFedMID in whole runs: who trains on what, in which order, and what is remembered."""
+"""CoFedMID in complete runs."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The choice of an interval: probabilities and rewards by hand, and a best arm that is found."""
+"""EXP3: probabilities, rewards and convergence to the best arm."""
 
 from math import exp
 

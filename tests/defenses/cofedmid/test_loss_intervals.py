@@ -1,4 +1,4 @@
-"""Intervals of losses: equally full where they are made, and fixed from then on."""
+"""Loss intervals of the compensation."""
 
 import torch
 from hypothesis import given

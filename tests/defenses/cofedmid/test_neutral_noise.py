@@ -1,4 +1,4 @@
-"""Noise that hides single uploads and cancels in the average."""
+"""Neutral noise, which cancels in the average."""
 
 from math import floor
 
