@@ -35,7 +35,7 @@ class Tokens(nn.Module):
 
 
 class LowRank(nn.Module):
-    """A frozen layer with a trained pair of low rank beside it, as LoRA has it."""
+    """A frozen layer with a trained low-rank pair, as in LoRA."""
 
     def __init__(self, inner: int, outer: int, rank: int = 2) -> None:
         super().__init__()

@@ -134,7 +134,7 @@ class Card(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Calls(TorchFunctionMode):
-    """Stands for what torch's Python functions do about devices."""
+    """Replaces the device handling of torch's Python functions."""
 
     def __init__(self, marks: _Marks) -> None:
         super().__init__()

@@ -337,7 +337,7 @@ def test_a_regime_with_a_missing_record_can_only_contradict() -> None:
 def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     barely = (0.021, 0.061)
     assert verdict([barely], tier=2).verdict == "confirmed"
-    # Alone it holds; beside one that is open it does not, since that one was tested, too.
+    # Alone it holds. With an open claim it does not, since that one was tested too.
     both = judging.corrected([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
     assert both[0].verdict == "open"
     assert routes.why(both[0], routes.share_of_error(both), 2) == (
@@ -632,7 +632,7 @@ def test_regeneration_continues_after_failures_and_skips_finished_records(
     assert "2 of 4 records were made again" in said
     assert "failed: broken: exit code 3 of fedaudit fail broken" in said
     assert "failed: silent: exit code 0" in said
-    # What was made is not made again; what failed is tried again.
+    # Finished units are skipped, and failed ones are repeated.
     called.clear()
     assert again.run_units([units[0], units[3]], run) == 0
     assert called == []

@@ -31,7 +31,7 @@ def study(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
-    """Studies that were handed over to be carried out; none of them is."""
+    """Collect the studies that would be run, without running them."""
     handed: list[Study] = []
 
     def keep(study: Study, *_: object) -> None:

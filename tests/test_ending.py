@@ -181,7 +181,7 @@ def test_unencodable_characters_are_escaped_with_the_same_exit_code(
 
 
 def closed_pipe() -> TextIO:
-    """A pipe that nobody reads."""
+    """A pipe without a reader."""
     reading, writing = os.pipe()
     os.close(reading)
     return os.fdopen(writing, "w", buffering=1)
@@ -220,7 +220,7 @@ def full() -> TextIO:
 
 
 def closed() -> TextIO:
-    """A stream whose descriptor somebody has closed."""
+    """A stream with a closed descriptor."""
     stream = os.fdopen(os.dup(1), "w", buffering=1)
     os.close(stream.fileno())
     return stream

@@ -154,7 +154,7 @@ def table_rows(page: str) -> list[list[str]]:
 
 @pytest.fixture
 def units(monkeypatch: pytest.MonkeyPatch) -> list[again.Unit]:
-    """What would be made again, if it were."""
+    """Collect the records that would be regenerated."""
     found: list[again.Unit] = []
 
     def keep(units: Sequence[again.Unit]) -> int:

@@ -210,7 +210,7 @@ def auc_by_hand(signals: np.ndarray, owners: np.ndarray, at: int, slope: float) 
 def test_the_offline_slope_is_tuned_on_members_of_references(
     member: float, hard: float, easy: tuple[float, float], slope: float
 ) -> None:
-    # The first sample is the first reference's member, the second the second's, the last nobody's.
+    # Sample 0 is a member of reference 0, sample 1 of reference 1, and sample 2 of none.
     signals = [[member, hard, easy[0]], [hard, member, easy[1]]]
     rule = tuned(signals, [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]])
     if easy[0] != easy[1]:

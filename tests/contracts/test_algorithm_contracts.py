@@ -88,7 +88,7 @@ REFUSED: dict[str, Wrong] = {
 """For each algorithm values of each of its settings that cannot be."""
 
 NAMES_A_PART = {"public", "nets", "student"}
-"""Settings that name a data set or network: whoever looks these up refuses them."""
+"""Settings that name a data set or network. Invalid names raise when they are resolved."""
 
 FAITHFUL = {"fedadam"}
 """Algorithms that differ from their source in nothing."""

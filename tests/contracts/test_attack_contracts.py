@@ -48,7 +48,7 @@ def samples(count: int, purpose: str, first_id: int = 0) -> Samples:
     return random_samples(seeded(5, purpose), count, FEATURES, classes=CLASSES, first=first_id)
 
 
-# Labels that have nothing to do with features can only be learned by heart.
+# Labels that are independent of the features can only be memorised.
 HELD = samples(CANARIES, "held")
 UNSEEN = samples(CANARIES, "unseen", CANARIES)
 AUDITED = Samples.joined(HELD, UNSEEN)
@@ -59,7 +59,7 @@ NOBODYS = samples(400, "nobody's", 5000)
 
 
 def federation(held: Samples, seed: int) -> tuple[Round, ...]:
-    """A run in which the target learns some samples by heart."""
+    """Simulate a run in which the target memorises some samples."""
     clients = {
         c: samples(CANARIES, f"client {c} of {seed}", 1000 * (c + 1)) for c in range(CLIENTS)
     }
@@ -73,13 +73,13 @@ def federation(held: Samples, seed: int) -> tuple[Round, ...]:
 
 @cache
 def trained() -> tuple[Round, ...]:
-    """A run in which the target has learned the first half of the audited samples by heart."""
+    """Return a run in which the target memorised the first half of the audited samples."""
     return federation(HELD, 3)
 
 
 @cache
 def reference(seed: int) -> tuple[Round, ...]:
-    """A run of the adversary's own, in which nobody has an audited sample."""
+    """Return a shadow run without any audited sample."""
     return federation(SHADOW_HELD, seed)
 
 
@@ -89,7 +89,7 @@ def ready(name: str, of_nobody: bool = False) -> Attack:
 
     One that compares with reference models has two, measured on the samples that are attacked.
     """
-    # Told that the target can have trained on anything in any round.
+    # Side information: the target may have trained on all samples in all rounds.
     attack = ATTACKS[name].with_side_information(dict.fromkeys(range(1, 6), torch.tensor(True)))
     if attack.needs_references:
         attacked = NOBODYS if of_nobody else AUDITED
@@ -110,7 +110,7 @@ def attack(request: pytest.FixtureRequest) -> Attack:
 
 @cache
 def measured(of_nobody: bool = False) -> Mapping[str, Measurements]:
-    """All signals of the audited samples, or of samples that nobody has ever trained on."""
+    """Measure all signals of the audited samples, or of samples without members."""
     return stacked(measure(trained(), SIGNALS, NOBODYS if of_nobody else AUDITED))
 
 
@@ -181,7 +181,7 @@ def test_arbitrary_client_ids_give_equal_scores(attack: Attack) -> None:
 
 
 def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
-    """The rounds with the parts that stand for some knowledge deleted."""
+    """Return the rounds without the parts that some knowledge reveals."""
     gone = dict.fromkeys((part for sees, part in PARTS.items() if sees in hidden))
     for round in rounds:
         exposed = {

@@ -381,7 +381,7 @@ def test_a_restored_state_continues_the_defense(name: str) -> None:
 @pytest.mark.slow
 @every_active
 def test_an_interrupted_run_resumes_with_identical_results(name: str, tmp_path: Path) -> None:
-    # Not everybody is asked in every round.
+    # Participation is partial.
     def begun(checkpoint: Path | None) -> Iterator[Round]:
         return simulate(
             FEDAVG,

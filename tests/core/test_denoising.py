@@ -64,7 +64,7 @@ def test_fixed_draws_are_the_same_for_all_and_others_for_each_sample_and_model()
     one = outputs_of(fixed, same)
     assert torch.equal(one, one[:1].expand(3, -1))
     found = outputs_of(drawn, SAMPLES.features)
-    # Whatever stands beside a sample, and whenever it is asked.
+    # The result depends neither on other samples of the batch nor on the order of calls.
     torch.testing.assert_close(outputs_of(drawn, SAMPLES.features[5:6]), found[5:6])
     # Two models that differ in what no sample of the first concept asks for.
     other = Model(drawn.architecture, {"concepts.weight": drawn.params["concepts.weight"].clone()})

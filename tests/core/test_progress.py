@@ -6,7 +6,7 @@ from fedaudit.core.progress import Pace, bars, quiet
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that changes only on request."""
 
     def __init__(self) -> None:
         self.now = 100.0

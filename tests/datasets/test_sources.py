@@ -662,7 +662,7 @@ class TestImageFolder:
 
 
 class Rows(list[object]):
-    """Stands for a column of the package datasets, as it is stored."""
+    """Imitates a stored column of the datasets package."""
 
     def array(self) -> ndarray:
         return np.asarray(list(self))

@@ -125,7 +125,7 @@ def test_items_without_a_request_are_neither_processed_nor_kept(
 
 
 class Odd(Exception):
-    """Cannot be made again from what it says."""
+    """An error that cannot be reconstructed from its arguments."""
 
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")

@@ -138,7 +138,7 @@ def test_a_worker_of_unknown_process_number_ends_with_its_pipe() -> None:
 
 
 class Begun:
-    """Workers who were told to begin, and their process numbers."""
+    """Yield started workers and their process ids."""
 
     def __init__(self, count: int = 1) -> None:
         self.crew = _WorkerPool(pickled((contract.product, 1)), count)

@@ -78,7 +78,7 @@ _rng = np.random.default_rng(5)
 
 
 def by_module(update: Update) -> Update:
-    """A generator of the module's, which goes on from call to call."""
+    """A module-level generator, which continues between calls."""
     return with_noise(update, lambda shape: _rng.normal(0, SIGMA, shape))
 
 
@@ -149,7 +149,7 @@ _median: list[float] = []
 
 
 def clip_of_the_module(update: Update) -> Update:
-    """Clips to the median of the lengths that it has seen, which nobody hides."""
+    """Clips to the median of earlier norms, which is not protected by noise."""
     _median.append(length(update))
     return noisy(clipped(update, min(CLIP, float(np.median(_median)))))
 
@@ -275,7 +275,7 @@ def thinned(update: Update) -> Update:
 
 
 def without_a_seed(update: Update) -> Update:
-    """A generator that nobody outside can seed."""
+    """A generator that cannot be seeded from outside."""
     rng = torch.Generator()
     rng.seed()
     return with_noise(update, lambda shape: SIGMA * torch.randn(shape, generator=rng))

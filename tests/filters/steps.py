@@ -94,7 +94,7 @@ def _clipped_sum(x: Tensor, y: Tensor) -> tuple[list[str], list[Tensor]]:
 
 
 def noise_by_batch(x: Tensor, y: Tensor) -> Params:
-    """Divides sum and noise by the samples that were drawn, whose number is nobody's business."""
+    """Divides sum and noise by the number of drawn samples, which is private."""
     names, total = _clipped_sum(x, y)
     return {
         name: (part + SIGMA * CLIP * torch.randn(part.shape)) / len(x)

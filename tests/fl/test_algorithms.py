@@ -225,7 +225,7 @@ def test_fedembedding_averages_rows_over_clients_that_changed_them() -> None:
     weights = {0: 0.25, 1: 0.75}
     one = FedEmbedding(architecture, SGD)
     after = one.models(one.fold(start.tensors(), uploads, weights))["global"].params["weight"]
-    # By hand: both moved the first row, the second client alone the next, nobody the last.
+    # Both clients changed the first row, only the second client the next, and none the last.
     expected = torch.tensor([[2.5, 5.0], [5.0, 0.0], [0.0, 0.0]])
     torch.testing.assert_close(after - start.params["weight"], expected)
 

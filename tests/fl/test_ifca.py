@@ -155,7 +155,7 @@ def test_an_untrained_model_keeps_its_last_risk() -> None:
         TINY, HOW, 2, risk=Told((0.9, 0.2)), every=1, preference=Preference("fixed", alpha=0.0)
     )
     rounds = run(mir, rounds=3)
-    # Told 0.9 and a guess, everybody moves to the second, which is then found to have 0.2.
+    # With risks 0.9 and chance, all clients move to the second model, which then has 0.2.
     told = [round.sent[0].extra["risk"].tolist() for round in rounds]
     assert told == [[0.5, 0.5], [0.9, 0.5], [0.9, 0.2]]
 

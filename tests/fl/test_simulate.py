@@ -79,7 +79,7 @@ def test_rounds_are_generated_lazily() -> None:
 
 @dataclass
 class Noting(Defense):
-    """Notes what it is told."""
+    """Records the contexts that it receives."""
 
     prepared: ClassVar[list[ClientContext]] = []
     turns: ClassVar[list[TrainingContext]] = []

@@ -142,7 +142,7 @@ def test_any_other_network_is_left_to_autograd(module: nn.Module) -> None:
 
 
 class Keeping(nn.Module):
-    """A convolution beside one that nothing uses."""
+    """A convolution next to an unused one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -192,7 +192,7 @@ def test_one_hot_soft_labels_equal_hard_labels() -> None:
 
 
 class Sparse(Defense):
-    """Draws nobody in every second step, as Poisson sampling may."""
+    """Yields an empty batch in every second step, which Poisson sampling can give."""
 
     def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         for batch in super().batches(data, batch_size, context):

@@ -134,7 +134,7 @@ class Attentive(nn.Module):
 
 
 class ByHand(nn.Module):
-    """Weights outside layers, and a layer whose weight is also used beside it."""
+    """Parameters outside layers, and a layer with a weight that is also used elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -318,7 +318,7 @@ def test_in_place_networks_do_not_change_samples() -> None:
 
 
 class Adapted(nn.Module):
-    """A frozen network with a trained adapter beside its layer."""
+    """A frozen layer with a trained adapter."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -47,13 +47,13 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that hardly learns, on few samples."""
+    """Run a study that barely learns, on few samples."""
     return carried(tmp_path_factory.mktemp("small"), {"rounds": 2, "epochs": 1, "lr": 0.001}, 60)
 
 
 @pytest.fixture(scope="module")
 def leaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that learns its samples by heart."""
+    """Run a study that memorises its samples."""
     return carried(tmp_path_factory.mktemp("leaking"), {"rounds": 8, "epochs": 6, "lr": 0.1}, 300)
 
 

@@ -158,7 +158,7 @@ def test_a_refuted_claim_fails_only_after_correction() -> None:
     barely = point("ome", REFUTED.proven_epsilon - 0.02, None, right=95)
     assert barely.refuted
     assert said(played(barely), text).outcome is Outcome.FAIL
-    # Held beside twenty others, its own test is one of many.
+    # With twenty other tests, the correction makes it insignificant.
     many = [point("ome", 9.0, None, right=50, label=f"{place}") for place in range(20)]
     assert said(played(barely, *many), text).outcome is Outcome.INCONCLUSIVE
 

@@ -53,7 +53,7 @@ def coalition(folder: Path) -> Figures:
 
 
 def comparison(folder: Path) -> Figures:
-    """The same beside no defense: changes, accuracy, fronts."""
+    """Compare the run with an undefended one: changes, accuracy, fronts."""
     plain = run_study(_study(), folder / "plain")
     return dict(_compared(compared([plain, _defended()])))
 
@@ -107,7 +107,7 @@ def rounds(folder: Path) -> Figures:
 
 
 def live(folder: Path) -> Figures:
-    """A recording of somebody's own loop, attacked."""
+    """Attack a recording of a custom loop."""
     attacks = ["blackbox-loss", "avg-cosine", "sia"]
     found = attack_recording(recorded(folder / "recording"), attacks, folder / "out")
     return {**dict(_membership(found)), **dict(_sources(found))}

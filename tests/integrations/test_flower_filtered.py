@@ -106,7 +106,7 @@ def test_older_reporting_mods_do_not_clip(mod: Mod) -> None:
 
 
 def noised_by_records(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A mod of somebody's own for a NumPyClient: noise without clipping."""
+    """A custom mod for a NumPyClient: noise without clipping."""
     came = message.content.array_records["fitins.parameters"]
     reply = call_next(message, context)
     sent = reply.content.array_records["fitres.parameters"]

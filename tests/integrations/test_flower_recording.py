@@ -57,7 +57,7 @@ def npy(length: str) -> bytes:
 def by_hand(
     grid: StubGrid, folder: Path, after: list[ArrayRecord], **settings: object
 ) -> dict[tuple[int, str], Tensor]:
-    """The same messages told to a recorder one by one, with nothing of the integration."""
+    """Record the same messages without the integration."""
     partition = {node: int(c.node_config["partition-id"]) for node, c in grid.contexts.items()}
     train = [m for m in grid.sent if m.metadata.message_type == "train"]
     replies = {m.metadata.reply_to_message_id: m for m in grid.received if m.has_content()}
@@ -417,7 +417,7 @@ def test_other_views_record_flower_like_a_custom_loop(view: str, tmp_path: Path)
 
 
 def loop(grid: Grid, rounds: int = 2) -> None:
-    """A server of somebody's own: no strategy, rounds counted from 0, nothing evaluated."""
+    """A custom server without strategy or evaluation, and with rounds from 0."""
     arrays = initial()
     for index in range(rounds):
         content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": index})})
@@ -447,7 +447,7 @@ def test_a_custom_flower_loop_is_recorded_through_its_grid(tmp_path: Path) -> No
         )
     found = measured(tmp_path / "flower")
     expected = by_hand(stub, tmp_path / "hand", ends)
-    # The last model is nobody's message, so that it is taken to be the weighted mean.
+    # No message contains the last model, so that the weighted mean is assumed.
     same(
         {key: value for key, value in found.items() if key[0] == 1},
         {key: value for key, value in expected.items() if key[0] == 1},

@@ -236,7 +236,7 @@ def test_a_site_that_sends_no_model_is_excluded(content: Shareable, tmp_path: Pa
     ("metrics", "reported"),
     [
         ({"train_loss": 0.25, "train_acc": 0.9}, {"loss": 0.25, "accuracy": 0.9}),
-        # Metrics beside weights are of the received model, by NVFlare's convention.
+        # By NVFlare's convention, metrics sent with weights are of the received model.
         ({"accuracy": 0.5, "loss": 1.0, "val_loss": 1.0}, {}),
         ({"train_loss": "low", "train_accuracy": None}, {}),
         (0.5, {}),

@@ -69,7 +69,7 @@ def module(params: Mapping[str, Tensor]) -> nn.Module:
 
 
 class Live(NamedTuple):
-    """A round as somebody's loop has it."""
+    """A round of a custom loop."""
 
     number: int
     sent: dict[str, Tensor]

@@ -91,7 +91,7 @@ def test_peft_parameters_are_matched_to_the_network(network: type[nn.Module]) ->
 
 
 def test_peft_lists_raise_and_named_parameters_are_read() -> None:
-    net = adapted("norm")  # it stands before what is adapted, and PEFT sends it after
+    net = adapted("norm")  # it precedes the adapted layers, and PEFT sends it after them
     shape, sent = shape_of(net), peft.get_peft_model_state_dict(net)
     with pytest.raises(BadInput, match="in another order than that of its parameters; send them"):
         shape.model_of(list(sent.values()), whose="it")

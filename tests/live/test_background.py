@@ -297,7 +297,7 @@ def test_a_killed_training_can_be_resumed_without_loss(when: str, tmp_path: Path
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     said: list[str] = []
     if when == "background":
-        # The process goes on alone, and whoever starts again waits for it.
+        # The process continues alone, and a restarted recorder waits for it.
         one = recorder(folder, measure=when, log=said.append)
         assert [entry.round for entry in read_round_log(folder)] == [1, 2, 3]
         assert said[0].startswith("the previous run still measures ")

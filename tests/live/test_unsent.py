@@ -44,7 +44,7 @@ def network(momentum: float | None = 0.1) -> nn.Sequential:
 @cache
 def split() -> Split:
     digits = load_digits()
-    # Pixels far from a mean of 0 and a variance of 1, as of images that nobody has scaled.
+    # Pixels with a mean far from 0 and a variance far from 1, as in unscaled images.
     x, y = torch.tensor(digits.data, dtype=torch.float32) * 4, torch.tensor(digits.target)
     y = (y + torch.randint(0, 10, y.shape, generator=torch.Generator().manual_seed(1))) % 10
     return fedaudit.fair_split({c: (x[c:360:3], y[c:360:3]) for c in range(3)}, audited=80)
@@ -93,7 +93,7 @@ def without_statistics(net: nn.Module) -> dict[str, Tensor]:
 
 
 def server_side(net: nn.Module) -> nn.Module:
-    """A module that the server fills with parameters, and whose statistics nobody fills."""
+    """A module with parameters from the server, but without its running statistics."""
     made = network()
     made.load_state_dict(without_statistics(net), strict=False)
     return made

@@ -60,7 +60,7 @@ def test_a_useless_attack_refutes_nothing() -> None:
     assert gaussian_epsilon(Counts(50, 100, 50, 100), delta=1e-5).value == 0
     assert one_run_bound(Guesses(100, 50, 100)).value == 0
     assert one_run_gaussian_bound(Guesses(100, 50, 100), delta=1e-5).value == 0
-    # What right guesses alone would have shown is told all the same.
+    # The ceiling for correct guesses is reported nevertheless.
     perfect = one_run_bound(Guesses(100, 100, 100))
     assert one_run_bound(Guesses(100, 50, 100)).ceiling == perfect.value > 0
 
@@ -195,7 +195,7 @@ def test_members_given_first_gain_nothing_from_ties() -> None:
 
 @pytest.mark.slow
 def test_the_one_run_bound_holds_for_a_mechanism_of_known_budget() -> None:
-    # Each sample's bit told with randomised response at epsilon 1: bound wrong in at most 5%.
+    # Randomised response at epsilon 1 for each sample: the bound is wrong in at most 5 %.
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(200):

@@ -54,7 +54,7 @@ def values(
 
 
 def one_class(metric: str, labels: Answers, predictions: Answers, group: Answers) -> float:
-    """What fairlearn says of a class against the rest."""
+    """Return fairlearn's gaps of one class against the rest."""
     how: Callable[..., float] = FAIRLEARN[metric]
     return how(labels, predictions, sensitive_features=group)
 
@@ -108,7 +108,7 @@ def test_classes_missing_in_a_group_are_left_out_of_class_rates() -> None:
     found = values(labels, predictions, [0, 0, 0, 1, 1, 1])
     # Caught: class 0 alike, class 1 in 1/1 against 1/2, class 2 in group 0 alone.
     assert found["equal opportunity"] == pytest.approx(0.25)
-    # Class 2 counts for parity: given to 1/3 of one group and to nobody of the other.
+    # Class 2 counts for parity: predicted for 1/3 of one group and for none of the other.
     assert found["demographic parity"] == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
 
 

@@ -125,7 +125,7 @@ def test_the_mean_of_no_runs_is_refused(put_together: object) -> None:
 def test_combined_limits_are_the_smallest_mean_not_rejected(
     hits: tuple[int, int],
 ) -> None:
-    """Beside a search over a fine grid of both shares."""
+    """The result agrees with a search over a fine grid of both shares."""
     low, high = held_together([counted_limits(hit, 60) for hit in hits])
     grid = np.linspace(0, 1, 401)
     at_least, at_most = ([tail(hit, grid) for hit in hits] for tail in (_at_least, _at_most))

@@ -6,7 +6,7 @@ from fedaudit.metrics import auc, redraw, tpr_at_fpr
 
 
 def cube(rounds: int = 30, clients: int = 4, samples: int = 3000) -> np.ndarray:
-    """A signal in which samples differ for good and nobody was trained on any of them."""
+    """A signal with persistent differences between samples, of which none was trained on."""
     rng = np.random.default_rng(0)
     own = rng.normal(size=samples)
     return (own + rng.normal(size=(rounds, clients, samples))).astype(np.float32)

@@ -37,7 +37,7 @@ def test_identical_updates_give_bounds_of_zero() -> None:
 
 def test_anisotropic_noise_does_not_hide_the_update() -> None:
     rng = seeded_numpy(2, "shape")
-    # All of the noise lies along one direction, and the update has a part beside it.
+    # All noise is along one direction, and the update has an orthogonal component.
     others = rng.normal(size=(400, 1)) * np.ones(30) + 0.01 * rng.normal(size=(400, 30))
     update = np.zeros(30)
     update[0] = 1.0

@@ -42,7 +42,7 @@ Change = Callable[[Path], object]
 
 
 def packed(record: Record, folder: Path) -> Path:
-    """The pack of a record, beside it and its policy."""
+    """Write the pack of a record next to the record and its policy."""
     write_record(record, folder / "record.json")
     (folder / "policy.toml").write_text(POLICY)
     write_pack(folder / "record.json", folder / "policy.toml", folder / "pack")
@@ -71,14 +71,14 @@ def manifest(pack: Path) -> Manifest:
 
 
 def rewritten(pack: Path, **changes: object) -> None:
-    """A manifest that somebody changed who knows how a manifest is made."""
+    """Rewrite a manifest consistently, as a knowledgeable forger would."""
     changed = Manifest.model_validate({**manifest(pack).model_dump(), **changes})
     changed = changed.model_copy(update={"digest": digest_of(changed)})
     (pack / "manifest.json").write_text(manifest_text(changed))
 
 
 def resealed(pack: Path) -> None:
-    """The hashes of the manifest made anew, as somebody would who changed a file."""
+    """Recompute the hashes of the manifest, as a forger would after changing a file."""
     files = [
         one.model_copy(update={"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
         for one in manifest(pack).files
@@ -487,10 +487,10 @@ def test_verify_accepts_only_the_signature_of_the_given_key(
     check = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(public), "-rawin"]
     files = ["-in", str(out / "manifest.json"), "-sigfile", str(out / "manifest.sig")]
     subprocess.run([*check, *files], check=True, capture_output=True)
-    # Without a key a signature is told of, and nothing is said of it.
+    # Without a key, a signature is mentioned but not checked.
     assert exit_code("verify", out) == 0
     assert "not checked: manifest.sig" in capsys.readouterr().out
-    # Made anew around the same record, and signed by somebody else.
+    # Rebuilt from the same record, and signed with another key.
     assert exit_code(*words, "--out", tmp_path / "again", "--sign", other) == 0
     assert exit_code("verify", tmp_path / "again", "--signer", others) == 0
     assert exit_code("verify", tmp_path / "again", "--signer", public) == 1

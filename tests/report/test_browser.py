@@ -126,7 +126,7 @@ def opened(of: Record, folder: Path) -> tuple[str, dict[str, str]]:
 
 
 def is_harmless(document: str) -> bool:
-    """Whether nothing from outside ran or stands in the page as an element."""
+    """Return whether no injected text ran as a script or became an element."""
     visible = re.sub(r"(?s)<script.*?</script>", "", document)
     return (
         "hacked" not in notes_of(document)

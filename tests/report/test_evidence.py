@@ -56,7 +56,7 @@ def test_a_rate_is_above_guessing_by_its_exact_test() -> None:
 
 
 def test_a_figure_two_words_above_its_lower_limit_has_both_words() -> None:
-    """A rate of 11 % is no weak leak beside an AUC that shows a strong one."""
+    """A rate of 11 % does not weaken the verdict of an AUC that shows a strong leak."""
     rate = figure(metric="tpr@0.01", value=0.113, low=0.022, high=0.24, significant=True)
     assert look_of(rate) == ("▲ ", "weak", "weak to strong")
     assert size_words(rate) == "a leak of a size between weak and strong"

@@ -28,7 +28,7 @@ LOSS = ByAttack(ATTACKS["blackbox-loss"])
 
 
 def noisy(count: int) -> Samples:
-    """Half of the labels say nothing of the features, so that they can only be learned by heart."""
+    """Half of the labels are independent of the features and can only be memorised."""
     rng = seeded(2, "noisy", count)
     features = torch.randn(count, 20, generator=rng)
     labels = features[:, :4].argmax(1)

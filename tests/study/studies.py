@@ -24,7 +24,7 @@ QUICK: Sections = {
 
 
 class Carried(NamedTuple):
-    """A study that was carried out: what it found, and its folder, to be copied before a change."""
+    """A finished study: its record, and its folder, which tests copy before changing it."""
 
     record: Record
     folder: Path

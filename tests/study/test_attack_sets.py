@@ -108,7 +108,7 @@ def test_attack_sets_fix_the_settings_of_attacks() -> None:
         assert attack_set("2026-2")[name].settings()["offline"] == 0.3
         assert attack_set(DEFAULT_SET)[name].settings()["offline"] == -1
     assert attack_set("2026-2")["rmia-series"].settings()["rounds"] == "mean"
-    # Whoever runs the default set takes the catalogue's rows.
+    # The default set uses the settings of the catalogue.
     assert DEFAULT_SET not in SET_SETTINGS
 
 

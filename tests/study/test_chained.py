@@ -24,7 +24,7 @@ CLIENTS, EACH, STRANGERS = 4, 5, 100
 
 @cache
 def run() -> tuple[Setup, SourceQueries]:
-    """Five samples of each of four clients, and a hundred of nobody."""
+    """Five samples of each of four clients, and a hundred held-out samples."""
     made = setup(
         small_study(
             audit={"draw": "sia", "fair": 1, "options": {"per_client": EACH, "n_unseen": STRANGERS}}
@@ -59,7 +59,7 @@ def found(
 
 
 def low() -> Float[Tensor, "rounds clients samples"]:
-    """Two rounds in which every loss is 10, but of strangers, whose losses are 1 to 100."""
+    """Two rounds with losses of 10, except for held-out samples with losses from 1 to 100."""
     values = torch.full((2, CLIENTS, len(run()[0].deal.audit)), -10.0)
     values[:, :, strangers()] = -torch.arange(1.0, STRANGERS + 1)
     return values

@@ -64,7 +64,7 @@ def result(
 def figures_of(
     runs: Sequence[ClusterResult], accuracies: Sequence[float] = (0.8,)
 ) -> list[Estimate]:
-    """Figures of the runs and over them, with these accuracies of everybody in turn."""
+    """Estimates of runs with the given accuracies, and over the runs."""
     found = []
     for at, run in enumerate(runs):
         share = accuracies[at % len(accuracies)]

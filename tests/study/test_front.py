@@ -505,7 +505,7 @@ print(run.record.findings[0].value, list(run.record.config["code"]))
 
 
 def carry_out(text: str, monkeypatch: pytest.MonkeyPatch, script: Path | None = None) -> None:
-    """Runs a script, or what stands after ``python -c``, in this process."""
+    """Run a script, or the code after ``python -c``, in this process."""
     main = ModuleType("__main__")
     if script:
         script.write_text(text)

@@ -43,7 +43,7 @@ def test_dp_sgd_epsilon_is_stated_per_run_and_per_round(
 
 
 def test_with_all_clients_the_least_protected_is_stated() -> None:
-    # Their sizes differ: the smallest client's samples are drawn most often, whoever the target.
+    # Sizes differ. The smallest client's samples are drawn most often, whatever the target.
     study = small_study(
         defense={"name": "dp-sgd", "options": {"clip": 1.0, "noise_multiplier": 1.5}},
         attacks={"sia": {}},

@@ -137,7 +137,7 @@ def test_attacks_learn_from_a_shadow_client_with_the_same_defense() -> None:
     assert found.plan.representative == {0: 0, 1: 1, 2: 0}
     assert found.runs[0].study.audit.targets == (0, 1)
     assert found.runs[0].defenses.keys() == {0, 2}
-    # Without a defense one client of the shadow stands for all, and no further data is taken.
+    # Without a defense, one shadow client represents all, and no further data are used.
     plain = setup(learning_study(audit=audit), 1, None).extension(Shadow)
     assert plain is not None
     assert plain.plan.representative == dict.fromkeys((0, 1, 2), 0)
@@ -185,7 +185,7 @@ def test_the_shadow_federation_has_the_same_coalition(tmp_path: Path) -> None:
     assert shadow.study.audit.targets == (0, 3)
     record = run_study(study, tmp_path)
     assert {f.target for f in record.findings if f.attack == "seqmia"} >= {0, 3}
-    # Which samples its members hold out and which classes they take is drawn anew.
+    # Held-out samples and classes of its members are drawn independently.
     held = [set(one.deal.clients[0].ids.tolist()) for one in (run, shadow)]
     assert not held[0] & held[1]
 

@@ -45,7 +45,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example's files, and its study carried out, with the defense of a loss of its own."""
+    """Copy the example's files and run its study with the custom-loss defense."""
     folder = tmp_path_factory.mktemp("own")
     shutil.copytree(EXAMPLE, folder / "files", ignore=shutil.ignore_patterns("__pycache__"))
     before = list(sys.path)

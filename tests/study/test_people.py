@@ -28,7 +28,7 @@ PEOPLE = {
 
 
 def people_study(**changes: object) -> Study:
-    """Members give some 27 samples each, which a model of the last round hardly gives away."""
+    """Members have some 27 samples each, which the last model barely leaks."""
     audit = {"unit": "person", "fair": 120, "view": "final"}
     values: dict[str, object] = {
         "data": PEOPLE,
@@ -44,7 +44,7 @@ def people_study(**changes: object) -> Study:
 
 
 def brief_study(*, rounds: int = 3, epochs: int = 8) -> Study:
-    """For what depends on no more than that people stand out; figures are made from fewer draws."""
+    """Return a faster study, with fewer random draws, for tests that only need a leak."""
     return people_study(
         training={"rounds": rounds, "epochs": epochs},
         figures={"permutations": 20, "blind_classifier": False},

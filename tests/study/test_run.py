@@ -86,7 +86,7 @@ def test_the_sum_view_refuses_rules_over_clients(
     record = run_study(quick_study(audit={"view": "sum"}, attacks={}), tmp_path)
     refused = {row.name: row.note for row in record.attacks if row.status == "refused"}
     learned = {name for name, attack in attack_set(DEFAULT_SET).items() if attack.learns}
-    # Whose sample it is cannot be asked where nobody's upload is seen.
+    # Source inference is impossible without uploads of single clients.
     assert set(refused) == {"fedmia-1", "fedmia-2", *learned, *SOURCE_ATTACKS}
     assert "UPLOADS" in refused["fedmia-1"]
 

@@ -138,7 +138,7 @@ def test_success_by_round_is_of_the_single_round_attack() -> None:
 def test_overfitting_is_measured_for_every_client() -> None:
     found = result()
     assert len(found.overfitting) == 4
-    # Twenty digits, twenty epochs: all are learned by heart.
+    # Twenty digits in twenty epochs are memorised.
     assert min(found.overfitting) > 0.02
 
 

@@ -130,7 +130,7 @@ def _blank(
     if options.get("people"):
         people = torch.arange(len(whole)) // 7 % int(str(options["people"]))
         whole = replace(whole, subject=people)
-    if task.name == "denoising":  # inputs lie beside their labels
+    if task.name == "denoising":  # inputs are stored next to their labels
         train, test = (
             part.replace(features=torch.zeros(1).expand(part.features.shape))
             for part in (whole.train, whole.test)

@@ -122,7 +122,7 @@ def test_a_task_is_audited_from_training_to_the_gate(name: str, tmp_path: Path) 
     found = {one.metric: one for one in record.where(topic="utility")}
     assert found[CASES[name].utility].value is not None
     aucs = record.where(topic="membership", metric="auc", contrast="mixed")
-    # What is learned by heart is found, whatever the task.
+    # Memorised samples are detected for every task.
     assert max(one.number for one in aucs if one.low and one.low > 0.5) > 0.6
     assert {one.control for one in record.controls} >= {"permuted members", "untrained model"}
     assert all(control.passed is not False for control in record.controls)

@@ -147,7 +147,7 @@ def test_randomisation_is_done_by_batch_and_kept_within_memory(
         return noisy(records, rng)
 
     for kept in (0, 2 * 16 * 8 * 4):
-        # Rows are made again with the same noise: what is kept changes nothing.
+        # Rows are regenerated with the same noise, so that caching does not change results.
         monkeypatch.setattr(train, "_KEPT", kept)
         assert_same(made(randomiser=note), usual)
         training, _ = contest()._rows(0)

@@ -22,7 +22,7 @@ from fedaudit.fl.hooks import ClientContext
         (100, 2, 20, 0),
         # 50 * (5 * 50 - 100) / (100 * 4) = 18.75
         (100, 5, 50, 19),
-        # 10 * (2 * 10 - 10) / (10 * 1) = 10: everybody has all.
+        # 10 * (2 * 10 - 10) / (10 * 1) = 10: all members have all classes.
         (10, 2, 10, 10),
         (10, 1, 4, 0),
     ],

@@ -161,7 +161,7 @@ def test_a_single_member_adds_noise_that_does_not_cancel() -> None:
     assert [float(noise.std()) for noise in alone] == pytest.approx([0.3, 0.3], rel=0.03)
     correlation = torch.corrcoef(torch.stack(alone))[0, 1]
     assert abs(float(correlation)) < 0.03
-    # It is that client's whoever else names it in a coalition.
+    # The draw belongs to this client, whatever coalition lists it.
     other = NeutralNoise(members=(0, 2), sigma=0.3, ratio=1.0, independent=True)
     assert torch.equal(alone[0], sent(other, context(0, {0: 0.5, 2: 0.5}), zeros(20_000)))
     assert not NeutralNoise(members=(0, 1), independent=True).cancels

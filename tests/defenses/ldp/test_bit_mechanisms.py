@@ -97,7 +97,7 @@ def test_decoded_features_have_the_stated_flip_rates(mechanism: BitMechanism) ->
     before, after = point.encode(x[0]), point.encode(drawn(mechanism, x))
     flips = mechanism.flips(2)
     chances = torch.where(before, flips.drops, flips.sets)
-    # Zero below zero comes out as zero: what is a sign is told from words that are not 0.
+    # Minus zero is decoded as zero, so that the sign is read from non-zero words only.
     told = after[..., 1:].any(-1)
     for feature, bit in np.ndindex(2, 10):
         rows = after[told[:, feature]] if bit == 0 else after
