@@ -49,7 +49,7 @@ fair = 150
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_what_a_user_can_mend_ends_with_a_sentence_and_a_code(
+def test_user_errors_end_with_a_message_and_exit_code(
     error: BaseException, said: str, code: int
 ) -> None:
     end = end_of(error)
@@ -60,7 +60,7 @@ def test_what_a_user_can_mend_ends_with_a_sentence_and_a_code(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shape mismatch"), KeyError("x")])
-def test_a_fault_of_the_program_is_seen_whole(error: BaseException) -> None:
+def test_program_errors_keep_their_traceback(error: BaseException) -> None:
     assert end_of(error) is None
 
 
@@ -73,13 +73,13 @@ def nobody_handles_sigterm() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nobody_handles_sigterm")
-def test_sigterm_stops_what_is_inside_and_means_afterwards_what_it_meant_before() -> None:
+def test_sigterm_stops_the_block_and_its_handler_is_restored() -> None:
     with pytest.raises(Terminated), stopping_at_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_handler_of_somebody_else_stays() -> None:
+def test_a_foreign_signal_handler_is_kept() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with stopping_at_sigterm():
@@ -88,7 +88,7 @@ def test_a_handler_of_somebody_else_stays() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_another_thread_has_no_signals_to_handle() -> None:
+def test_other_threads_install_no_signal_handler() -> None:
     found: list[object] = []
 
     def look() -> None:
@@ -103,9 +103,7 @@ def test_another_thread_has_no_signals_to_handle() -> None:
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["program", "all of its processes"])
 @pytest.mark.slow
-def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
-    whole_group: bool, tmp_path: Path
-) -> None:
+def test_a_terminated_study_stops_its_workers(whole_group: bool, tmp_path: Path) -> None:
     study, out = tmp_path / "study.toml", tmp_path / "out"
     study.write_text(STUDY)
     command = [sys.executable, "-m", "fedaudit", "run", str(study), "--out", str(out)]
@@ -134,7 +132,7 @@ def test_a_study_that_is_terminated_stops_as_at_ctrl_c_and_its_workers_are_gone(
         time.sleep(0.05)
 
 
-def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
+def test_program_errors_have_their_own_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(*_: object, **__: object) -> None:
@@ -167,7 +165,7 @@ def test_a_fault_of_the_program_ends_with_a_code_that_no_verdict_has(
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 @pytest.mark.parametrize("words", [("list",), ("explain", "fedmia-2"), ("report", "\udcff\u03b5")])
-def test_a_terminal_of_any_encoding_gets_escapes_and_the_same_exit_code(
+def test_unencodable_characters_are_escaped_with_the_same_exit_code(
     words: tuple[str, ...], encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed = io.TextIOWrapper(io.BytesIO(), encoding, errors="strict")
@@ -190,7 +188,7 @@ def closed_pipe() -> TextIO:
 
 
 @pytest.mark.slow
-def test_a_reader_that_is_gone_ends_the_printing_and_not_the_command(
+def test_a_closed_pipe_ends_printing_but_not_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "study.toml").write_text(
@@ -205,7 +203,7 @@ def test_a_reader_that_is_gone_ends_the_printing_and_not_the_command(
     assert (tmp_path / "report.html").is_file()
 
 
-def test_a_pipe_that_breaks_ends_a_program_with_its_own_exit_code() -> None:
+def test_a_broken_pipe_has_its_own_exit_code() -> None:
     with closed_pipe() as pipe:
         done = subprocess.run(
             [sys.executable, "-m", "fedaudit", "gate", "--print-policy"],
@@ -236,7 +234,7 @@ def nothing() -> TextIO | None:
 @pytest.mark.parametrize("stream", [full, closed, closed_pipe, nothing])
 @pytest.mark.parametrize("both", [False, True], ids=["stderr", "both"])
 @pytest.mark.parametrize("end", ["refusal", "fault", "pass", "fail", "inconclusive"])
-def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_take(
+def test_exit_codes_do_not_depend_on_output_streams(
     stream: Callable[[], TextIO | None], both: bool, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = {"refusal": 2, "fault": 70, "pass": 0, "fail": 1, "inconclusive": 3}
@@ -267,7 +265,7 @@ def test_refusals_faults_and_verdicts_keep_their_codes_whatever_the_streams_can_
 @pytest.mark.parametrize(
     ("stream", "why"), [(full, "No space left on device"), (nothing, "it is closed")]
 )
-def test_what_is_printed_and_lost_is_refused_where_it_is_no_verdict(
+def test_lost_output_raises_unless_the_exit_code_is_a_verdict(
     stream: Callable[[], TextIO | None],
     why: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -294,9 +292,7 @@ def suppressed_close(stream: TextIO) -> None:
     [("2>/dev/full", 2), ("2>&-", 2), (">&- 2>&-", 2), (">/dev/full 2>/dev/full", 2)],
 )
 @pytest.mark.slow
-def test_a_program_without_streams_ends_with_the_code_of_its_refusal(
-    redirection: str, code: int
-) -> None:
+def test_without_output_streams_exit_codes_are_kept(redirection: str, code: int) -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec '{sys.executable}' -m fedaudit verify nothere {redirection}"],
         capture_output=True,
@@ -305,7 +301,7 @@ def test_a_program_without_streams_ends_with_the_code_of_its_refusal(
     assert (done.returncode, done.stdout) == (code, b"")
 
 
-def test_a_file_gets_no_number_of_a_stream_that_the_program_was_started_without(
+def test_closed_streams_do_not_redirect_output_to_files(
     tmp_path: Path,
 ) -> None:
     code = (
@@ -319,7 +315,7 @@ def test_a_file_gets_no_number_of_a_stream_that_the_program_was_started_without(
     assert told.read_text() == ""
 
 
-def test_a_program_that_cannot_be_imported_ends_with_no_verdict(tmp_path: Path) -> None:
+def test_import_errors_do_not_exit_with_a_verdict_code(tmp_path: Path) -> None:
     (tmp_path / "cyclopts.py").write_text("raise ImportError('not installed')")
     done = subprocess.run(
         [sys.executable, "-m", "fedaudit", "list"],

@@ -168,19 +168,19 @@ def allowed(module: str, other: str) -> bool:
     return any(is_in(other, place) for place in FLOORS[room].split())
 
 
-def test_the_source_is_found() -> None:
+def test_source_files_and_imports_are_found() -> None:
     assert len(FILES) > 50
     assert "fedaudit.core.values" in ours("fedaudit.fl.algorithms.fedavg")
     assert ("plan.algorithm", "algorithms") in set(arrows())
     assert ours("fedaudit.cli.running") > ours("fedaudit.cli.running", at_once=True)
 
 
-def test_every_module_lies_in_a_room_of_the_table() -> None:
+def test_every_module_belongs_to_a_listed_package() -> None:
     assert {module for module in FILES if not room_of(module)} == {"fedaudit", "fedaudit.__main__"}
     assert all(within(room) for room in FLOORS)
 
 
-def test_a_room_stands_on_rooms_further_down_only() -> None:
+def test_packages_depend_only_on_lower_layers() -> None:
     floors = list(FLOORS)
     for room, stands_on in FLOORS.items():
         for place in stands_on.split() if stands_on != EVERYTHING_BELOW else []:
@@ -189,13 +189,13 @@ def test_a_room_stands_on_rooms_further_down_only() -> None:
             assert floors.index(below) < floors.index(room), f"{room} stands on {place}"
 
 
-def test_no_module_imports_what_its_room_does_not_stand_on() -> None:
+def test_modules_import_only_declared_dependencies() -> None:
     wrong = {arrow for arrow in arrows() if not allowed(*arrow)}
     assert sorted(wrong - set(EXCEPTIONS)) == []
     assert sorted(set(EXCEPTIONS) - wrong) == [], "an exception that is none any more"
 
 
-def test_a_room_stands_on_nothing_that_it_does_not_use() -> None:
+def test_declared_dependencies_are_used() -> None:
     found = list(arrows())
     for room, stands_on in FLOORS.items():
         used = {other for module, other in found if room_of(f"fedaudit.{module}") == room}
@@ -203,17 +203,17 @@ def test_a_room_stands_on_nothing_that_it_does_not_use() -> None:
             assert any(is_in(other, place) for other in used), f"{room} does not use {place}"
 
 
-def test_whoever_trains_measures_or_attacks_does_not_know_the_truth() -> None:
+def test_training_measuring_and_attacks_cannot_import_membership() -> None:
     for module, other in arrows():
         if any(is_in(module, room) for room in BLIND):
             assert not any(is_in(other, place) for place in TRUTH), f"{module} imports {other}"
 
 
-def test_the_package_itself_imports_only_its_table_of_names_before_it_is_asked() -> None:
+def test_importing_the_package_loads_only_lazy_names() -> None:
     assert ours("fedaudit", at_once=True) == {"fedaudit.core.lazy"}
 
 
-def test_other_frameworks_are_known_to_their_integration_alone() -> None:
+def test_only_integrations_import_other_frameworks() -> None:
     outside = set(FILES) - set(within("integrations"))
     for module in outside:
         packages = {name.split(".")[0] for name, _ in imports(module)}
@@ -230,26 +230,26 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("room", LIBRARIES)
-def test_numbers_records_and_pages_need_no_training(room: str) -> None:
+def test_metrics_results_and_reports_need_no_training_libraries(room: str) -> None:
     for module in within(room):
         packages = {name.split(".")[0] for name, _ in imports(module)} - {"fedaudit"}
         assert packages - LIBRARIES[room] <= set(sys.stdlib_module_names), module
 
 
-def test_a_pack_is_made_and_checked_without_what_makes_a_record_again() -> None:
+def test_packing_and_verifying_do_not_import_remaking() -> None:
     of_the_run = "fedaudit.pack.remaking"
     for module in set(within("pack")) - {of_the_run}:
         assert of_the_run not in ours(module), module
 
 
-def test_rules_do_not_lean_on_each_other() -> None:
+def test_attack_rules_do_not_import_each_other() -> None:
     machinery = {"fedaudit.attacks.base"}
     rules = set(within("attacks")) - machinery - set(within("attacks.ami")) - {"fedaudit.attacks"}
     for rule in rules:
         assert not ours(rule) & (rules - {rule}), rule
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_there_are_no_import_cycles() -> None:
     done: set[str] = set()
 
     def visit(module: str, path: tuple[str, ...]) -> None:
@@ -278,11 +278,11 @@ def loaded(code: str, of: set[str]) -> list[str]:
 HEAVY = {"torch", "numpy", "sklearn", "scipy", "pydantic"}
 
 
-def test_help_answers_without_loading_anything_heavy() -> None:
+def test_help_loads_no_heavy_libraries() -> None:
     assert loaded("import fedaudit.cli", HEAVY) == []
 
 
-def test_a_report_is_written_without_loading_what_trains_or_calculates(tmp_path: Path) -> None:
+def test_a_report_is_written_without_loading_training_or_metrics(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(record(details=False).model_dump_json(), encoding="utf-8")
     code = f"from fedaudit.cli import report; from pathlib import Path; report(Path({str(path)!r}))"
@@ -292,7 +292,7 @@ def test_a_report_is_written_without_loading_what_trains_or_calculates(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_gate_judges_without_loading_what_trains(tmp_path: Path) -> None:
+def test_a_gate_runs_without_loading_training(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(record(details=False).model_dump_json(), encoding="utf-8")
     code = (
@@ -308,7 +308,7 @@ SLOW = {"scipy.special", "scipy.stats", "scipy.optimize", "sklearn", "pandas", "
 """What takes long to load, or loads what does: NumPy's compiler of Fortran for scipy.special."""
 
 
-def test_figures_are_there_without_what_is_slow_to_load() -> None:
+def test_metrics_load_no_slow_libraries() -> None:
     assert loaded("from fedaudit.metrics import *", SLOW | {"torch"}) == []
 
 
@@ -332,7 +332,7 @@ fedaudit.__main__.main()
 
 
 @pytest.mark.slow
-def test_a_small_study_is_trained_without_waiting_for_what_is_slow_to_load(tmp_path: Path) -> None:
+def test_a_small_study_loads_no_slow_libraries(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(
         'name = "small"\ndata.name = "digits"\npartition.clients = 3\ntraining.rounds = 2\n'

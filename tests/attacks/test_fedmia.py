@@ -182,6 +182,6 @@ def test_one_other_client_is_too_few_and_the_message_offers_a_way_out() -> None:
     "settings",
     [{"outlier_sigmas": 0.0}, {"outlier_sigmas": nan}, {"variance_floor": -1e-8}],
 )
-def test_settings_without_meaning_are_refused(settings: dict[str, float]) -> None:
+def test_invalid_training_settings_raise(settings: dict[str, float]) -> None:
     with pytest.raises(BadInput, match="must be above 0"):
         OneSidedLikelihood(**settings)  # type: ignore[arg-type]

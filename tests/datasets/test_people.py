@@ -61,7 +61,7 @@ def test_all_samples_of_a_person_are_audited_and_have_one_holder() -> None:
         assert held.get(sample, NOBODY) == owner
 
 
-def test_a_third_of_people_are_the_targets_a_third_others_and_a_third_nobodys() -> None:
+def test_people_are_members_others_or_held_out_with_equal_probability() -> None:
     counts = np.zeros(3)
     elsewhere = np.zeros(5)
     for seed in range(30):
@@ -93,7 +93,7 @@ def test_the_background_does_not_depend_on_how_the_coins_fell(
     assert holders(other) != {}
 
 
-def test_samples_of_a_person_who_visits_several_clients_are_divided_among_them() -> None:
+def test_samples_of_a_person_at_several_clients_are_divided() -> None:
     deal = drawn(each=2, people=120)
     found = holders(deal)
     assert {len(who) for who in found.values() if who != {NOBODY}} == {2}
@@ -105,7 +105,7 @@ def test_samples_of_a_person_who_visits_several_clients_are_divided_among_them()
         assert abs((own == 0).sum() - (own != 0).sum()) <= 1
 
 
-def test_several_targets_have_people_of_their_own() -> None:
+def test_several_targets_have_disjoint_people() -> None:
     audit = drawn(targets=(0, 3)).audit
     assert audit.subject is not None
     first, second = (set(audit.subject[audit.fair_for(t)].tolist()) for t in (0, 3))
@@ -122,7 +122,7 @@ def test_several_targets_have_people_of_their_own() -> None:
         ({"each": 0}, "give 1 to 4"),
     ],
 )
-def test_draws_of_people_that_there_are_not_are_refused(changes: dict[str, int], told: str) -> None:
+def test_draws_of_too_many_people_raise(changes: dict[str, int], told: str) -> None:
     with pytest.raises(BadInput, match=told):
         drawn(**changes)  # type: ignore[arg-type]
 
@@ -147,7 +147,7 @@ def test_a_stored_audit_set_keeps_its_people() -> None:
     assert "subject" not in replace(audit, subject=None).tensors()
 
 
-def test_a_shadow_federation_draws_people_from_what_is_left() -> None:
+def test_a_shadow_federation_draws_remaining_people() -> None:
     deal = draw(
         DATA, clients=3, partition=IID(samples_per_client=200), n_fair=40, seed=0, unit="person"
     )
@@ -163,7 +163,7 @@ def test_a_shadow_federation_draws_people_from_what_is_left() -> None:
     assert not set(shadow.subject.tolist()) & set(holders(deal))
 
 
-def test_people_stay_with_their_samples_where_classes_are_left_out() -> None:
+def test_selecting_classes_keeps_people_with_their_samples() -> None:
     fewer = select_classes(DATA, [2, 0])
     assert fewer.subject is not None
     kept = np.isin(torch.cat([DATA.train.labels, DATA.test.labels]).numpy(), [0, 2])
@@ -213,7 +213,7 @@ def test_a_file_with_a_test_part_names_people_twice(tmp_path: Path) -> None:
         ({"patient": X[:, 0]}, "one name or whole number for each sample"),
     ],
 )
-def test_people_of_other_samples_are_refused(
+def test_person_arrays_of_wrong_length_raise(
     tmp_path: Path, arrays: dict[str, np.ndarray], told: str
 ) -> None:
     write(tmp_path, x=X, y=Y, **arrays)
@@ -230,19 +230,19 @@ def test_arrays_in_memory_have_people_with_and_without_a_test_part() -> None:
         samples(X[:40], Y[:40], X[40:], Y[40:], subject=NAMES[:40])
 
 
-def test_names_of_a_table_are_taken_as_texts() -> None:
+def test_person_names_of_object_type_are_read_as_text() -> None:
     found = samples(X, Y, subject=NAMES.astype(object))(seed=2)
     assert [of(found, row) for row in range(60)] == [i // 6 for i in range(60)]
 
 
-def test_numbers_of_people_are_refused_where_they_are_not_one_a_sample() -> None:
+def test_one_valid_person_number_per_sample_is_required() -> None:
     codes = torch.from_numpy(SUBJECT)
     for wrong in (codes[:-1], codes - 1):
         with pytest.raises(BadInput, match="one person for each sample"):
             replace(DATA, subject=wrong)
 
 
-def test_generated_people_share_features_and_labels_as_much_as_is_asked() -> None:
+def test_generated_people_have_the_requested_similarity() -> None:
     for alike, least, most in ((0.0, 0.0, 0.05), (0.5, 0.35, 0.65), (1.0, 0.8, 1.2)):
         made = load("synthetic", seed=0, samples=5000, people=100, dimensions=1, alike=alike)
         assert made.subject is not None
@@ -253,7 +253,7 @@ def test_generated_people_share_features_and_labels_as_much_as_is_asked() -> Non
         load("synthetic", seed=0, samples=50, people=60)
 
 
-def test_members_and_others_are_told_as_they_would_be_without_training() -> None:
+def test_origins_of_people_cover_all_kinds() -> None:
     audit = drawn().audit
     origin = audit.origin(0)
     assert {Origin(o) for o in np.unique(origin)} == set(Origin)

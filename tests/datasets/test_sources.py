@@ -82,7 +82,7 @@ class TestMade:
         with pytest.raises(BadInput, match="progression_classes"):
             load("diabetes", progression_classes=classes)
 
-    def test_the_same_seed_splits_digits_alike_and_another_seed_does_not(self) -> None:
+    def test_the_digits_split_depends_on_the_seed(self) -> None:
         first, again, other = (load("digits", seed=seed) for seed in (1, 1, 2))
         assert torch.equal(first.test.features, again.test.features)
         assert not torch.equal(first.test.labels, other.test.labels)
@@ -103,7 +103,7 @@ class TestMade:
 
 
 class TestNpz:
-    def test_parts_in_the_file_are_kept(self, tmp_path: Path) -> None:
+    def test_train_and_test_parts_of_a_file_are_kept(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", x_train=IMAGES[:8], y_train=LABELS[:8],
                  x_test=IMAGES[8:], y_test=LABELS[8:])  # fmt: skip
         dataset = load("own", data_dir=tmp_path, standardise=False)
@@ -111,13 +111,13 @@ class TestNpz:
         assert dataset.test.labels.tolist() == LABELS[8:].tolist()
         assert dataset.name == "own"
 
-    def test_one_block_is_split_by_the_seed(self, tmp_path: Path) -> None:
+    def test_a_single_part_is_split_by_the_seed(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
         one, two = (load("own", data_dir=tmp_path, seed=1, test_share=0.25) for _ in range(2))
         assert len(one.test) == 3
         assert torch.equal(one.train.features, two.train.features)
 
-    def test_the_environment_says_where_data_lie(
+    def test_the_data_folder_is_read_from_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
@@ -130,7 +130,7 @@ class TestNpz:
             load("own", data_dir=tmp_path)
         assert not (tmp_path / "ran").exists()
 
-    def test_an_entry_that_is_no_array_or_stands_twice_is_refused(self, tmp_path: Path) -> None:
+    def test_invalid_and_duplicate_archive_entries_are_refused(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", x=IMAGES, y=LABELS)
         with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
             archive.writestr("z.npy", b"no array")
@@ -148,7 +148,7 @@ class TestNpz:
         ("shape", "said"),
         [("(8, 100000000000000000000000)", "declares more values"), ("(((", "cannot be read")],
     )
-    def test_a_header_that_no_array_has_is_refused(
+    def test_an_invalid_array_header_is_refused(
         self, tmp_path: Path, shape: str, said: str
     ) -> None:
         text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
@@ -166,7 +166,7 @@ class TestNpz:
         ],
     )
     @pytest.mark.parametrize("name", ["x", "y", "columns", "vocab_json"])
-    def test_more_values_than_the_file_has_bytes_are_not_waited_for(
+    def test_headers_that_announce_more_values_than_bytes_are_refused(
         self, tmp_path: Path, name: str, kind: str, shape: str, said: str
     ) -> None:
         text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
@@ -195,7 +195,7 @@ class TestNpz:
         loaded = load("own", data_dir=tmp_path)
         assert len(loaded.train) + len(loaded.test) == len(IMAGES)
 
-    def test_a_dictionary_of_gigabytes_is_not_set_aside(self, tmp_path: Path) -> None:
+    def test_an_lzma_dictionary_of_gigabytes_is_refused(self, tmp_path: Path) -> None:
         _packed(tmp_path / "own.npz", zipfile.ZIP_LZMA)
         data = bytearray((tmp_path / "own.npz").read_bytes())
         with zipfile.ZipFile(tmp_path / "own.npz") as archive:
@@ -225,9 +225,7 @@ class TestTable:
             vocab_json=np.frombuffer(vocabulary.encode(), dtype=np.uint8),
         )  # fmt: skip
 
-    def test_categories_become_one_feature_a_value_and_numbers_are_standardised(
-        self, tmp_path: Path
-    ) -> None:
+    def test_categories_are_one_hot_encoded_and_numbers_standardised(self, tmp_path: Path) -> None:
         self.store(tmp_path, [[20, 0], [30, 1], [40, 1]], '{"sex": ["f", "m"]}')
         dataset = load("people", data_dir=tmp_path, group="sex")
         spread = (200 / 3) ** 0.5
@@ -245,7 +243,7 @@ class TestTable:
             (1, "{sex", {}, "not JSON"),
         ],
     )
-    def test_codes_groups_and_vocabularies_that_do_not_fit_are_refused(
+    def test_invalid_codes_groups_and_vocabularies_are_refused(
         self, tmp_path: Path, sex: int, vocabulary: str, options: dict[str, Any], said: str
     ) -> None:
         self.store(tmp_path, [[20, 0], [30, sex], [40, 1]], vocabulary)
@@ -269,7 +267,7 @@ class TestTable:
             ({"x": IMAGES, "y": LABELS}, {"group": "sex"}, "no named columns"),
         ],
     )
-    def test_arrays_that_make_no_data_set_are_refused(
+    def test_arrays_of_wrong_shapes_are_refused(
         self, tmp_path: Path, arrays: dict[str, ndarray], options: dict[str, Any], said: str
     ) -> None:
         np.savez(tmp_path / "own.npz", **arrays)  # type: ignore[arg-type]
@@ -298,7 +296,7 @@ class TestIdx:
         assert torch.equal(dataset.train.features, plain(IMAGES[:9, None]))
         assert dataset.test.labels.tolist() == LABELS[9:].tolist()
 
-    def test_emnist_letters_count_from_one_and_lie_on_their_side(self, tmp_path: Path) -> None:
+    def test_emnist_letters_are_renumbered_and_transposed(self, tmp_path: Path) -> None:
         store_idx(tmp_path / "emnist", prefix="emnist-letters-", tested="test", first=1)
         dataset = load(
             "idx:emnist", data_dir=tmp_path, prefix="emnist-letters-", first_label=1,
@@ -425,7 +423,7 @@ class TestCifar:
             (b"I1\np999999999\n.", r"a step \(PUT\)"),
         ],
     )
-    def test_a_batch_of_something_else_is_damaged(
+    def test_a_batch_with_wrong_contents_is_damaged(
         self, tmp_path: Path, batch: bytes, said: str
     ) -> None:
         self.store(tmp_path / "c")
@@ -497,7 +495,7 @@ class TestModesOfPictures:
         with pytest.raises(BadInput, match="training samples of 'shades' have the same features"):
             load("images:shades", seed=1, data_dir=saved(tmp_path, white))
 
-    def test_arrays_that_are_all_the_same_are_refused_at_every_source(self, tmp_path: Path) -> None:
+    def test_constant_features_are_refused_by_every_source(self, tmp_path: Path) -> None:
         y = np.arange(12) % 3
         np.savez(tmp_path / "flat.npz", x=np.tile(np.arange(4.0), (12, 1)), y=y)
         with pytest.raises(BadInput, match="training samples of 'flat' have the same features"):
@@ -532,7 +530,7 @@ class TestImageFolder:
         assert dataset.train.features.shape == (7, 1, 2, 2)
         assert dataset.normalisation.startswith("resized to 2 x 2, pixels / 255")
 
-    def test_of_train_alone_a_share_is_held_out_and_said(self, tmp_path: Path) -> None:
+    def test_without_a_test_folder_a_share_is_held_out_and_reported(self, tmp_path: Path) -> None:
         names = {f"{c}/{i}": i for c in ("cat", "dog") for i in range(4)}
         store_pictures(tmp_path / "pets/train", names)
         dataset = load("pets", data_dir=tmp_path, seed=1, test_share=0.25)
@@ -547,7 +545,7 @@ class TestImageFolder:
         "parts",
         [("training", "testing"), ("train", "valid"), ("test",), ("Train", "Test"), ("val",)],
     )
-    def test_parts_under_other_names_are_not_taken_for_classes(
+    def test_folders_named_like_parts_are_not_taken_for_classes(
         self, parts: tuple[str, ...], tmp_path: Path
     ) -> None:
         for part in parts:
@@ -557,12 +555,12 @@ class TestImageFolder:
         with pytest.raises(BadInput, match="are parts and no classes; name them train and test"):
             load("pets", data_dir=tmp_path)
 
-    def test_a_class_of_trains_is_a_class(self, tmp_path: Path) -> None:
+    def test_a_class_may_be_called_train(self, tmp_path: Path) -> None:
         names = {f"{c}/{i}": i for c in ("train", "plane") for i in range(4)}
         store_pictures(tmp_path / "travel", names)
         assert load("travel", data_dir=tmp_path, seed=1, test_share=0.25).classes == 2
 
-    def test_a_class_only_tested_on_is_refused(self, tmp_path: Path) -> None:
+    def test_a_class_without_training_samples_is_refused(self, tmp_path: Path) -> None:
         store_pictures(tmp_path / "pets/train", {"cat/1": 1, "dog/1": 1})
         store_pictures(tmp_path / "pets/test", {"cow/1": 1})
         with pytest.raises(BadInput, match=r"class 'cow', which .* lacks"):
@@ -581,7 +579,7 @@ class TestImageFolder:
         with pytest.raises(Damaged, match=r"1\.png cannot be read as a picture"):
             load("pets", data_dir=tmp_path)
 
-    def test_a_pipe_among_pictures_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
+    def test_a_pipe_among_pictures_is_refused_at_once(self, tmp_path: Path) -> None:
         store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
         os.mkfifo(tmp_path / "pets" / "b" / "9.png")
         with pytest.raises(
@@ -611,7 +609,7 @@ class TestImageFolder:
         shutil.rmtree(deep / "x" / "x")
         assert len(load("pets", data_dir=tmp_path).train) == 8
 
-    def test_more_entries_than_are_read_are_refused(
+    def test_folders_with_too_many_entries_are_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
@@ -729,21 +727,17 @@ class TestHuggingFace:
         with pytest.raises(BadInput, match=r"picture 0 of the part 'train' would take 0\.18"):
             from_tables("t", {"train": columns(image=large, label=[0, 1] * 3)}, seed=0)
 
-    def test_pictures_that_are_small_alone_are_refused_if_they_are_large_together(
-        self, from_tables: Reads
-    ) -> None:
+    def test_pictures_that_exceed_memory_together_are_refused(self, from_tables: Reads) -> None:
         many: list[object] = [as_stored(Image.new("1", (1500, 1500)))] * 40
         with pytest.raises(BadInput, match="40 pictures of 1500 x 1500 pixels would take"):
             from_tables("t", {"train": columns(image=many, label=[0, 1] * 20)}, seed=0)
 
-    def test_postscript_under_the_name_of_a_picture_is_handed_to_no_program(
-        self, from_tables: Reads
-    ) -> None:
+    def test_postscript_named_as_a_picture_is_not_executed(self, from_tables: Reads) -> None:
         drawn: list[object] = [as_stored(Image.new("RGB", (4, 4)), "EPS")] * 6
         with pytest.raises(Damaged, match=r"picture 0 of the part 'train' .* none of PNG"):
             from_tables("t", {"train": columns(image=drawn, label=[0, 1] * 3)}, seed=0)
 
-    def test_a_picture_that_is_cut_off_is_refused_by_its_place(self, from_tables: Reads) -> None:
+    def test_a_truncated_picture_is_refused_with_its_position(self, from_tables: Reads) -> None:
         pictures: list[object] = [as_stored(Image.fromarray(image)) for image in IMAGES]
         whole = pictures[7]
         assert isinstance(whole, dict)
@@ -751,7 +745,7 @@ class TestHuggingFace:
         with pytest.raises(Damaged, match="picture 7 of the part 'train' cannot be read"):
             from_tables("t", {"train": columns(image=pictures, label=list(LABELS))}, seed=0)
 
-    def test_a_path_in_a_table_is_read_within_the_folders_of_the_data_set_only(
+    def test_table_paths_outside_the_data_set_are_refused(
         self, from_tables: Reads, tmp_path: Path
     ) -> None:
         (tmp_path / "own").mkdir()
@@ -782,7 +776,7 @@ class TestHuggingFace:
             from_tables("t", {"train": columns(image=rows, label=[0, 1] * 2)}, (tmp_path,), seed=0)
 
     @pytest.mark.parametrize("error", [RuntimeError("cut off"), KeyError("x"), OSError("gone")])
-    def test_whatever_the_package_raises_is_one_sentence(
+    def test_errors_of_the_datasets_package_become_one_sentence(
         self, error: Exception, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*_: object) -> None:
@@ -793,14 +787,14 @@ class TestHuggingFace:
         with pytest.raises(BadInput, match="data set 'x' cannot be loaded"):
             load("hf:x")
 
-    def test_without_the_package_the_way_to_install_it_is_said(
+    def test_the_missing_datasets_package_raises_with_install_command(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
         with pytest.raises(BadInput, match=r"pip install 'fedaudit\[data\]'"):
             load("hf:mnist")
 
-    def test_columns_of_arrow_are_read_as_they_are_stored(self, from_tables: Reads) -> None:
+    def test_arrow_columns_are_read_with_their_stored_types(self, from_tables: Reads) -> None:
         pyarrow = pytest.importorskip("pyarrow")
         stored = pyarrow.table(
             {
@@ -816,9 +810,7 @@ class TestHuggingFace:
             from_tables("t", {"train": table}, seed=0, features="ragged", test_share=0.5)
 
     @pytest.mark.slow
-    def test_parquet_of_few_bytes_for_many_rows_is_refused_before_it_is_loaded(
-        self, tmp_path: Path
-    ) -> None:
+    def test_compressed_parquet_bombs_are_refused_before_loading(self, tmp_path: Path) -> None:
         pyarrow = pytest.importorskip("pyarrow")
         parquet = pytest.importorskip("pyarrow.parquet")
         pytest.importorskip("datasets")
@@ -841,7 +833,7 @@ class TestHuggingFace:
 
 
 class TestNames:
-    def test_a_misspelt_name_gets_the_nearest_and_the_places_looked_at(
+    def test_a_misspelt_name_raises_with_suggestion_and_searched_places(
         self, tmp_path: Path
     ) -> None:
         (tmp_path / "mnist.npz").write_bytes(b"")
@@ -853,7 +845,7 @@ class TestNames:
             load("mnist", data_dir=tmp_path / "nowhere")
 
     @pytest.mark.parametrize("name", ["../mnist", "", ".", "a/b", "npz:../x"])
-    def test_a_name_cannot_leave_the_data_directory(self, tmp_path: Path, name: str) -> None:
+    def test_names_outside_the_data_directory_are_refused(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(BadInput, match="not a name of a data set"):
             load(name, data_dir=tmp_path)
 
@@ -869,7 +861,7 @@ class TestNames:
             ("synthetic", {"samples": 10, "classes": 1}, "classes of synthetic takes a whole"),
         ],
     )
-    def test_what_a_source_cannot_take_is_refused_with_what_it_can(
+    def test_unsupported_options_raise_with_the_supported_ones(
         self, name: str, options: dict[str, Any], said: str
     ) -> None:
         with pytest.raises(BadInput, match=said):

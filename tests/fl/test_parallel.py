@@ -52,7 +52,7 @@ def test_alone_means_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(workers)) == 1
 
 
-def test_the_global_generator_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_does_not_use_the_global_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_cores", lambda: 4)
     model = mlp(0.0).initial(1)
     before = torch.get_rng_state()

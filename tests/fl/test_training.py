@@ -47,11 +47,11 @@ def trained(
     return train(start, DATA, how, defense or Defense(), (at or client_context()).at(start))
 
 
-def test_the_constant_rate_stays() -> None:
+def test_the_constant_schedule_keeps_the_learning_rate() -> None:
     assert [LocalTraining(lr=0.2).rate(r, 10) for r in (1, 10)] == [0.2, 0.2]
 
 
-def test_the_cosine_rate_falls_from_the_whole_towards_nothing() -> None:
+def test_the_cosine_schedule_decays_to_almost_zero() -> None:
     how = LocalTraining(lr=0.2, schedule="cosine")
     assert how.rate(1, 10) == 0.2
     assert how.rate(6, 10) == pytest.approx(0.1)
@@ -59,13 +59,13 @@ def test_the_cosine_rate_falls_from_the_whole_towards_nothing() -> None:
     assert how.rate(10, 10) > 0
 
 
-def test_the_exponential_rate_loses_a_hundredth_each_round() -> None:
+def test_the_exponential_schedule_decays_by_one_per_cent() -> None:
     how = LocalTraining(lr=0.2, schedule="exponential")
     assert [how.rate(r, 10) for r in (1, 2, 3)] == pytest.approx([0.2, 0.198, 0.19602])
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_rounds_rate_is_what_its_steps_take(schedule: str) -> None:
+def test_training_steps_use_the_learning_rate_of_the_round(schedule: str) -> None:
     how = LocalTraining(batch_size=10, lr=0.2, schedule=schedule)  # type: ignore[arg-type]
     first = flat(trained(how=how).params) - flat(DENSE.initial(0).params)
     later = flat(trained(how=how, at=client_context(round=4)).params) - flat(
@@ -74,7 +74,7 @@ def test_a_rounds_rate_is_what_its_steps_take(schedule: str) -> None:
     torch.testing.assert_close(later, first * how.rate(4, 10) / how.rate(1, 10))
 
 
-def test_updates_are_turned_into_summed_gradients_by_the_scale() -> None:
+def test_gradient_scale_converts_updates_to_summed_gradients() -> None:
     how = LocalTraining(batch_size=5, lr=1e-4)
     scale = how.gradient_scale(1, 10, samples=len(DATA))
     assert scale is not None
@@ -86,7 +86,7 @@ def test_updates_are_turned_into_summed_gradients_by_the_scale() -> None:
     torch.testing.assert_close(scale * travelled, summed, rtol=0.02, atol=0.02)
 
 
-def test_the_scale_knows_of_momentum_and_epochs_and_nothing_of_adam() -> None:
+def test_gradient_scale_includes_momentum_and_is_unknown_for_adam() -> None:
     how = LocalTraining(batch_size=8, lr=0.1, momentum=0.9, epochs=2)
     # 20 samples make 3 batches an epoch, so 6 steps of 0.1, each ten times as long by momentum.
     assert how.gradient_scale(1, 10, samples=20) == pytest.approx(20 / (6 * 0.1 / 0.1))
@@ -100,20 +100,20 @@ def test_a_batch_larger_than_the_data_is_one_step() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_training_that_diverges_is_refused_and_says_where(optimizer: str) -> None:
+def test_diverging_training_raises_with_client_and_round(optimizer: str) -> None:
     how = LocalTraining(lr=3e37, epochs=5, batch_size=2, optimizer=optimizer)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=r"client 0's training diverged in round 1: .*3e\+37"):
         trained(how=how)
 
 
-def test_dropout_is_drawn_by_seed_round_and_client() -> None:
+def test_dropout_depends_on_seed_round_and_client() -> None:
     same = flat(trained(DROPPING).params)
     assert torch.equal(flat(trained(DROPPING).params), same)
     for other in (client_context(seed=1), client_context(client=1), client_context(round=2)):
         assert not torch.equal(flat(trained(DROPPING, at=other).params), same)
 
 
-def test_dropout_is_drawn_anew_when_one_turn_trains_twice() -> None:
+def test_training_twice_in_a_round_draws_new_dropout_masks() -> None:
     """As clients of federated distillation do."""
     start = DROPPING.initial(0)
     whole = LocalTraining(batch_size=10)
@@ -124,7 +124,7 @@ def test_dropout_is_drawn_anew_when_one_turn_trains_twice() -> None:
 
 
 @pytest.mark.parametrize("architecture", [DENSE, DROPPING], ids=["dense", "dropping"])
-def test_the_global_generator_is_left_as_it_was(architecture: Architecture) -> None:
+def test_training_does_not_use_the_global_generator(architecture: Architecture) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     expected = flat(trained(architecture).params)
@@ -133,7 +133,7 @@ def test_the_global_generator_is_left_as_it_was(architecture: Architecture) -> N
     assert torch.equal(flat(trained(architecture).params), expected)
 
 
-def test_training_changes_neither_the_model_it_starts_from_nor_the_data() -> None:
+def test_training_does_not_modify_the_start_model_or_data() -> None:
     start, features = DENSE.initial(0), DATA.features.clone()
     train(start, DATA, LocalTraining(), Defense(), client_context().at(start))
     assert torch.equal(flat(start.params), flat(DENSE.initial(0).params))
@@ -185,7 +185,7 @@ class Soft(Defense):
         return Batch(batch.x, torch.eye(3)[batch.y], batch.ids)
 
 
-def test_certain_soft_labels_train_as_hard_ones() -> None:
+def test_one_hot_soft_labels_equal_hard_labels() -> None:
     torch.testing.assert_close(
         flat(trained(defense=Soft()).params), flat(trained().params), rtol=1e-5, atol=1e-7
     )
@@ -200,11 +200,11 @@ class Sparse(Defense):
             yield Batch(batch.x[:0], batch.y[:0], batch.ids[:0])
 
 
-def test_steps_in_which_nobody_is_drawn_leave_the_model() -> None:
+def test_empty_batches_do_not_change_the_model() -> None:
     assert torch.equal(flat(trained(defense=Sparse()).params), flat(trained().params))
 
 
-def test_each_sample_is_shown_once_an_epoch_with_its_own_id() -> None:
+def test_each_epoch_contains_every_sample_once() -> None:
     context = client_context().at(DENSE.initial(0))
     batches = list(Defense().batches(DATA, 4, context))
     assert [len(batch) for batch in batches] == [4, 4, 2]
@@ -218,13 +218,13 @@ def test_each_sample_is_shown_once_an_epoch_with_its_own_id() -> None:
     assert not torch.equal(again, ids), "the next epoch has another order"
 
 
-def test_a_hook_evaluates_losses_as_the_model_in_evaluation_mode_has_them() -> None:
+def test_hooks_evaluate_losses_in_evaluation_mode() -> None:
     model = DROPPING.initial(0)
     expected = DROPPING.loss(model.module()(DATA.features), DATA.labels)
     torch.testing.assert_close(client_context().at(model).evaluate(DATA), expected.detach())
 
 
-def test_a_hook_that_does_nothing_uploads_the_update_itself() -> None:
+def test_the_default_upload_hook_returns_the_update() -> None:
     update = Update({"w": torch.ones(2)})
     assert Defense().upload(update, client_context().at(DENSE.initial(0))) is update
 
@@ -242,6 +242,6 @@ def test_a_hook_that_does_nothing_uploads_the_update_itself() -> None:
         ({"optimizer": "adamw"}, "did you mean 'adam'"),
     ],
 )
-def test_settings_without_meaning_are_refused(settings: dict[str, float], said: str) -> None:
+def test_invalid_training_settings_raise(settings: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         LocalTraining(**settings)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def about_owners(*seeds: int, right: int = 60, mixes: float = 0.3) -> Record:
     return with_sources(*found, seeds=seeds).model_copy(update={"controls": controlled})
 
 
-def test_success_is_held_against_the_ceiling_less_what_label_distributions_explain() -> None:
+def test_the_excess_over_labels_is_compared_with_the_ceiling() -> None:
     one = about_owners(1)
     (excess,) = one.where(topic="source", against=LABELS, seed=1)
     assert None not in (excess.low, excess.high)
@@ -41,7 +41,7 @@ def test_success_is_held_against_the_ceiling_less_what_label_distributions_expla
     assert said(one, SOURCES.format(low - 1e-4)).outcome is Outcome.FAIL
 
 
-def test_a_level_of_an_earlier_version_lets_nothing_pass_that_success_does_not() -> None:
+def test_older_label_levels_never_make_a_gate_pass() -> None:
     now = about_owners(1, 2)
     older = [
         one.model_copy(update={"method": one.method.replace(" and Zou", "")})
@@ -66,7 +66,7 @@ def test_a_level_of_an_earlier_version_lets_nothing_pass_that_success_does_not()
         assert said(before, policy.format(least - 1e-3)).outcome is Outcome.FAIL
 
 
-def test_the_worst_seed_of_a_source_attack_decides_unless_means_are_asked_for() -> None:
+def test_the_worst_seed_of_a_source_attack_decides() -> None:
     several = about_owners(1, 2, 3)
     check = ceiling(said(several, SOURCES.format(0.5)))
     assert check.figures == 3
@@ -75,7 +75,7 @@ def test_the_worst_seed_of_a_source_attack_decides_unless_means_are_asked_for() 
     assert ceiling(said(several, means)).figures == 1
 
 
-def test_what_would_settle_a_source_attack_settles_it() -> None:
+def test_the_reported_sample_size_decides_a_source_attack() -> None:
     one = about_owners(1)
     (excess,) = one.where(topic="source", against=LABELS, seed=1)
     top = excess.number + 0.01
@@ -84,21 +84,21 @@ def test_what_would_settle_a_source_attack_settles_it() -> None:
     assert more.count > 0
 
 
-def test_sources_that_are_asked_for_and_not_there_leave_the_gate_open() -> None:
+def test_missing_source_results_are_inconclusive() -> None:
     none = record(details=False)
     assert said(none, SOURCES.format(0.5)).outcome is Outcome.INCONCLUSIVE
     named = SOURCES.format(0.5).replace("0.5", '0.5\nattacks = ["sia-mean"]')
     assert said(about_owners(1), named).outcome is Outcome.INCONCLUSIVE
 
 
-def test_what_a_policy_does_not_ask_about_is_named() -> None:
+def test_topics_without_policy_rule_are_listed() -> None:
     both = about_owners(1).model_copy(update={"clusters": [clustered(clients=10, minority=2)]})
     told = said(both, "[clusters]\nrisk = 1.0")
     assert told.unjudged == ["whose a sample is (no [sources] in the policy)"]
     assert told.outcome is Outcome.PASS
 
 
-def test_every_model_that_clients_use_at_the_end_of_every_run_is_evaluated() -> None:
+def test_all_final_models_of_all_runs_are_judged() -> None:
     runs = [clustered(seed=seed, clients=40, minority=10) for seed in (1, 2)]
     both = record(details=False, seeds=(1, 2)).model_copy(update={"clusters": runs})
     last = [model for run in runs for model in run.rounds[-1].models if model.clients]
@@ -111,7 +111,7 @@ def test_every_model_that_clients_use_at_the_end_of_every_run_is_evaluated() -> 
     assert "is unknown, as the record has" in needed_by(ceiling(between)).text
 
 
-def test_a_model_of_unknown_risk_or_a_run_without_models_leaves_the_gate_open() -> None:
+def test_unknown_model_risks_are_inconclusive() -> None:
     run = clustered(clients=10, minority=2)
     unknown = {"risk": None, "low": None, "high": None}
     models = [model.model_copy(update=unknown) for model in run.rounds[-1].models]
@@ -122,7 +122,7 @@ def test_a_model_of_unknown_risk_or_a_run_without_models_leaves_the_gate_open() 
         assert said(given, "[clusters]\nrisk = 1.0").outcome is Outcome.INCONCLUSIVE
 
 
-def test_games_are_held_against_the_share_that_is_won() -> None:
+def test_games_are_compared_with_the_success_ceiling() -> None:
     high = played(point(right=60)).games[0].adv.high
     assert said(played(point(right=60)), f"[games]\nsuccess = {high!r}").outcome is Outcome.PASS
     assert said(played(NONE), "[games]\nsuccess = 0.6").outcome is Outcome.FAIL
@@ -132,7 +132,7 @@ def test_games_are_held_against_the_share_that_is_won() -> None:
     assert (more.then, more.what) == (Outcome.PASS, "games")
 
 
-def test_the_worst_point_of_games_decides_among_the_mechanisms_asked_for() -> None:
+def test_the_worst_point_of_the_requested_mechanisms_decides() -> None:
     several = played(NONE, HONEST)
     assert said(several, "[games]\nsuccess = 0.7").outcome is Outcome.FAIL
     named = '[games]\nsuccess = 0.7\nmechanisms = ["bitwise-rr"]'
@@ -141,7 +141,7 @@ def test_the_worst_point_of_games_decides_among_the_mechanisms_asked_for() -> No
     assert said(several, missing).outcome is Outcome.INCONCLUSIVE
 
 
-def test_a_actual_epsilon_is_known_and_no_bound_is_above_any_ceiling() -> None:
+def test_an_infinite_actual_epsilon_exceeds_every_ceiling() -> None:
     text = "[games]\ncontradicted = false\nactual_epsilon = {}"
     exact = 6.999999999999034
     assert said(played(HONEST), text.format(exact)).outcome is Outcome.PASS
@@ -149,7 +149,7 @@ def test_a_actual_epsilon_is_known_and_no_bound_is_above_any_ceiling() -> None:
     assert said(played(NONE), text.format(1e12)).outcome is Outcome.FAIL
 
 
-def test_a_success_that_refutes_the_named_epsilon_fails_unless_only_uncorrected() -> None:
+def test_a_refuted_claim_fails_only_after_correction() -> None:
     text = "[games]\nsuccess = 1.0"
     told = said(played(REFUTED), text)
     assert told.outcome is Outcome.FAIL
@@ -163,7 +163,7 @@ def test_a_success_that_refutes_the_named_epsilon_fails_unless_only_uncorrected(
     assert said(played(barely, *many), text).outcome is Outcome.INCONCLUSIVE
 
 
-def test_bounds_from_games_share_their_error_and_never_pass() -> None:
+def test_epsilon_bounds_from_games_never_pass() -> None:
     text = "[games]\ncontradicted = false\nepsilon = {}"
     assert said(played(NONE), text.format(0.5)).outcome is Outcome.FAIL
     silent = said(played(NONE), text.format(20.0))

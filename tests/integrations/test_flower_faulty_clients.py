@@ -194,7 +194,7 @@ FATAL = [("no weight", "older"), ("no arrays", "older")]
 
 
 @pytest.mark.parametrize(("fault", "interface"), [one for one in BOTH if one not in FATAL])
-def test_a_faulty_reply_leaves_out_its_client_by_name_and_nobody_else(
+def test_a_faulty_reply_excludes_only_its_client(
     fault: str, interface: str, tmp_path: Path
 ) -> None:
     spoils, why = EXCLUDED[fault]
@@ -234,7 +234,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("fault", UNKNOWN)
-def test_a_reply_of_an_unknown_client_is_noted_and_the_others_are_measured(
+def test_a_reply_of_an_unknown_client_affects_no_other(
     fault: str, interface: str, tmp_path: Path
 ) -> None:
     spoils, why = UNKNOWN[fault]
@@ -246,7 +246,7 @@ def test_a_reply_of_an_unknown_client_is_noted_and_the_others_are_measured(
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_a_reply_with_another_clients_number_leaves_out_that_client_alone(
+def test_a_duplicate_client_number_excludes_only_that_client(
     interface: str, tmp_path: Path
 ) -> None:
     with pytest.warns(RuntimeWarning, match="without client 2: several nodes claim .* client 2"):
@@ -255,7 +255,7 @@ def test_a_reply_with_another_clients_number_leaves_out_that_client_alone(
     assert [*only(tmp_path).excluded] == [2]
 
 
-def test_a_client_that_alone_gives_a_weight_does_not_leave_out_the_others(tmp_path: Path) -> None:
+def test_a_single_reported_weight_does_not_exclude_other_clients(tmp_path: Path) -> None:
     def unweighted(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
         training = message.metadata.message_type == "train"
@@ -270,13 +270,13 @@ def test_a_client_that_alone_gives_a_weight_does_not_leave_out_the_others(tmp_pa
     assert only(tmp_path).excluded == {}
 
 
-def test_a_strict_recording_ends_with_a_faulty_reply(tmp_path: Path) -> None:
+def test_a_strict_recorder_raises_for_a_faulty_reply(tmp_path: Path) -> None:
     grid = StubGrid(client_app([spoiling(no_arrays), identity_mod]))  # type: ignore[list-item]
     with pytest.raises(BadInput, match="carries no arrays"):
         RecordingStrategy(Deaf(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
 
 
-def test_a_server_whose_recorder_breaks_goes_on_training(
+def test_training_continues_if_the_recorder_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*given: object, **named: object) -> None:
@@ -347,7 +347,7 @@ def named_audit() -> dict[str, tuple[Tensor, Tensor]]:
 NAMES = ("hospital-a", "clinic 7", "2.7")
 
 
-def test_clients_that_nodes_call_by_name_are_recorded_and_attacked_by_name(tmp_path: Path) -> None:
+def test_named_flower_clients_are_recorded_and_attacked_by_name(tmp_path: Path) -> None:
     audit = fair_split(named_audit(), audited=40).audit
     made = record(tmp_path / "r", network, audit, attacks=("blackbox-loss",), strict=True)
     names = dict(enumerate(NAMES))
@@ -369,7 +369,7 @@ def only_last(folder: Path) -> RoundEntry:
     return read_round_log(folder)[-1]
 
 
-def test_an_older_strategy_that_adds_up_every_metric_does_not_meet_a_clients_name(
+def test_client_names_are_hidden_from_strategies_that_sum_metrics(
     tmp_path: Path,
 ) -> None:
     def added(metrics: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
@@ -418,7 +418,7 @@ def vertical(grid: Grid, rounds: int) -> int:
     return done
 
 
-def test_vertical_federated_learning_is_named_in_its_first_round_and_trains_on(
+def test_vertical_federated_learning_warns_and_training_continues(
     tmp_path: Path,
 ) -> None:
     grid = RecordingGrid(StubGrid(embedding_app()), recorder(tmp_path, strict=False))
@@ -446,7 +446,7 @@ class Head(OlderFedAvg):
         return ndarrays_to_parameters(gradients), {"accuracy": 50.0}
 
 
-def test_embeddings_in_the_older_interface_are_named_in_the_first_round_and_train_on(
+def test_embeddings_in_the_older_interface_warn_and_training_continues(
     tmp_path: Path,
 ) -> None:
     start = ndarrays_to_parameters([np.zeros((1, 12)), np.zeros(1)])
@@ -476,14 +476,14 @@ def test_embeddings_in_the_older_interface_are_named_in_the_first_round_and_trai
         ([(3, 2)], [], False),
     ],
 )
-def test_uploads_of_which_no_array_has_a_shape_of_the_model_are_no_model(
+def test_uploads_without_any_model_shape_are_foreign(
     sent: list[tuple[int, ...]], uploads: list[list[tuple[int, ...]]], foreign: bool
 ) -> None:
     arrays = [[np.zeros(shape) for shape in one] for one in (sent, *uploads)]
     assert share_no_shape(arrays[:1], arrays[1:]) == foreign
 
 
-def test_values_that_are_not_finite_are_let_pass_where_they_came_back_as_they_were_sent() -> None:
+def test_unchanged_non_finite_values_are_accepted() -> None:
     mask: dict[str, Tensor | np.ndarray] = {
         "mask": np.array([0.0, -np.inf], np.float32),
         "weight": np.ones(2),
@@ -496,7 +496,7 @@ def test_values_that_are_not_finite_are_let_pass_where_they_came_back_as_they_we
             refuse_not_finite(mask, Mock(return_value=sent))
 
 
-def test_a_grid_that_sees_no_training_says_that_nothing_is_recorded(tmp_path: Path) -> None:
+def test_a_grid_without_training_messages_warns(tmp_path: Path) -> None:
     grid = RecordingGrid(StubGrid(client_app()), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match="no message of the type train was sent"):
         grid.close()

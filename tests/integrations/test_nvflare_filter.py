@@ -136,7 +136,7 @@ def names() -> list[str]:
 
 
 @pytest.mark.parametrize("back", [whole, tensors, difference])
-def test_losses_are_those_of_the_models_that_sites_have(
+def test_recorded_losses_match_the_models_of_the_sites(
     back: Callable[[Live, int], Shareable], tmp_path: Path
 ) -> None:
     made = server(tmp_path)
@@ -162,7 +162,7 @@ def test_losses_are_those_of_the_models_that_sites_have(
     assert attack_recording(tmp_path / "recording", (), out, figures=SMALL["figures"]).findings
 
 
-def test_a_site_that_fails_and_one_that_says_nothing_are_in_the_record(tmp_path: Path) -> None:
+def test_failed_and_silent_sites_are_recorded(tmp_path: Path) -> None:
     made = server(tmp_path)
     live = next(watched())
     for site in names():
@@ -187,7 +187,7 @@ def test_a_site_that_fails_and_one_that_says_nothing_are_in_the_record(tmp_path:
         (Shareable(), "it carries no DXO"),
     ],
 )
-def test_what_cannot_be_read_of_the_only_site_is_named_and_costs_the_round_alone(
+def test_an_unreadable_result_of_the_only_site_loses_only_its_round(
     content: Shareable, says: str, tmp_path: Path
 ) -> None:
     made = server(tmp_path)
@@ -216,9 +216,7 @@ def test_what_cannot_be_read_of_the_only_site_is_named_and_costs_the_round_alone
         Shareable(),
     ],
 )
-def test_a_site_that_sends_no_model_is_left_out_and_the_others_are_measured(
-    content: Shareable, tmp_path: Path
-) -> None:
+def test_a_site_that_sends_no_model_is_excluded(content: Shareable, tmp_path: Path) -> None:
     made = server(tmp_path)
     live = next(watched())
     for site in names():
@@ -245,7 +243,7 @@ def test_a_site_that_sends_no_model_is_left_out_and_the_others_are_measured(
         (None, {}),
     ],
 )
-def test_only_metrics_of_training_are_read_of_a_site(
+def test_only_training_metrics_of_a_site_are_read(
     metrics: object, reported: dict[str, float]
 ) -> None:
     content = message(DataKind.WEIGHTS, {"a": np.zeros(1)}, **{MetaKey.INITIAL_METRICS: metrics})
@@ -253,7 +251,7 @@ def test_only_metrics_of_training_are_read_of_a_site(
 
 
 @pytest.mark.parametrize("steps", [10**400, float("nan"), -1, True, "many"])
-def test_a_weight_that_is_none_counts_as_one(steps: object, tmp_path: Path) -> None:
+def test_an_invalid_weight_counts_as_one(steps: object, tmp_path: Path) -> None:
     made = server(tmp_path)
     live = next(watched())
     made.send(0, "site-0", model_of(live))
@@ -264,7 +262,7 @@ def test_a_weight_that_is_none_counts_as_one(steps: object, tmp_path: Path) -> N
     assert [one.measured for one in read_round_log(tmp_path / "recording")] == [True]
 
 
-def test_a_model_sent_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_sent_model_is_reported(tmp_path: Path) -> None:
     made = server(tmp_path)
     live = next(watched())
     made.send(0, "site-0", message(DataKind.WEIGHT_DIFF, numpy_of(live.sent)))
@@ -273,7 +271,7 @@ def test_a_model_sent_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "what site-0 was sent cannot be read: it is data of the kind WEIGHT_DIFF" in made.log[0]
 
 
-def test_a_task_without_a_round_and_a_context_without_a_site_end_nothing(tmp_path: Path) -> None:
+def test_tasks_without_round_or_site_do_not_end_the_run(tmp_path: Path) -> None:
     made = server(tmp_path)
     made.send("second", "site-0", message(DataKind.WEIGHTS, {"a": np.zeros(1)}))
     assert "the round of a task is 'second'" in made.log[0]
@@ -282,7 +280,7 @@ def test_a_task_without_a_round_and_a_context_without_a_site_end_nothing(tmp_pat
     assert made.panics == []
 
 
-def test_other_tasks_are_not_recorded_and_a_run_without_training_is_told_of(tmp_path: Path) -> None:
+def test_other_tasks_are_ignored_and_missing_training_warns(tmp_path: Path) -> None:
     made = server(tmp_path, task="learn")
     live = next(watched())
     made.send(0, "site-0", model_of(live))
@@ -292,13 +290,13 @@ def test_other_tasks_are_not_recorded_and_a_run_without_training_is_told_of(tmp_
     assert read_round_log(tmp_path / "recording") == []
 
 
-def test_a_run_that_cannot_be_recorded_ends_before_anybody_trains(tmp_path: Path) -> None:
+def test_an_unrecordable_run_ends_before_training(tmp_path: Path) -> None:
     made = server(tmp_path, broken)
     assert made.panics == ["fedaudit: the run cannot be recorded: no such data"]
     made.receive(0, "site-0", Shareable())
 
 
-def test_a_strict_recording_ends_the_run_with_a_round_that_it_cannot_record(
+def test_a_strict_recorder_ends_the_run_at_an_unrecordable_round(
     tmp_path: Path,
 ) -> None:
     made = server(tmp_path, strict)
@@ -310,7 +308,7 @@ def test_a_strict_recording_ends_the_run_with_a_round_that_it_cannot_record(
     assert "data of the kind METRICS" in made.panics[0]
 
 
-def test_a_view_without_uploads_reads_none(tmp_path: Path) -> None:
+def test_a_view_without_uploads_reads_no_uploads(tmp_path: Path) -> None:
     made = server(tmp_path, blind)
     for live in watched():
         made.send(live.number - 1, "site-0", model_of(live))
@@ -321,7 +319,7 @@ def test_a_view_without_uploads_reads_none(tmp_path: Path) -> None:
     assert [one.measured for one in read_round_log(tmp_path / "recording")] == [True, True]
 
 
-def test_a_job_names_the_filter_by_its_arguments_and_copies_nothing_of_fedaudit(
+def test_a_job_stores_only_the_arguments_of_the_filter(
     tmp_path: Path,
 ) -> None:
     job = FedJob(name="job")
@@ -350,7 +348,7 @@ def test_a_job_names_the_filter_by_its_arguments_and_copies_nothing_of_fedaudit(
         ("site-1", {"filter_type": FilterType.TASK_RESULT}, "this object can only be assigned"),
     ],
 )
-def test_a_filter_that_would_see_nothing_is_refused(
+def test_a_filter_without_models_to_see_raises(
     target: str, how: dict[str, object], says: str
 ) -> None:
     with pytest.raises((BadInput, ValueError), match=says):

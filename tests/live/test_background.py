@@ -166,13 +166,8 @@ def test_a_round_file_that_cannot_be_deleted_is_measured_once(
     assert [entry.round for entry in read_round_log(tmp_path)] == [1, 2, 3, 4]
 
 
-<<<<<<< HEAD:tests/live/test_background.py
-def test_a_program_that_waits_for_all_its_children_does_not_wait_for_ours(tmp_path: Path) -> None:
-    with recorder(tmp_path, measure="background") as one:
-=======
 def test_the_measuring_process_is_not_a_child(tmp_path: Path) -> None:
-    with recorder(tmp_path, measure="beside") as one:
->>>>>>> w-read3:tests/live/test_beside.py
+    with recorder(tmp_path, measure="background") as one:
         watch(one)
         assert one._measuring._process is not None
         with pytest.raises(ChildProcessError):
@@ -328,13 +323,8 @@ def test_an_interrupted_loop_reports_unmeasured_rounds(tmp_path: Path) -> None:
     assert len(read_round_log(tmp_path)) == ROUNDS
 
 
-<<<<<<< HEAD:tests/live/test_background.py
 @pytest.mark.parametrize("when", ["background", "after"])
-def test_a_round_that_cannot_be_measured_is_told_of(
-=======
-@pytest.mark.parametrize("when", ["beside", "after"])
 def test_a_round_that_cannot_be_measured_is_reported(
->>>>>>> w-read3:tests/live/test_beside.py
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Measuring, *given: object) -> dict[int, str]:

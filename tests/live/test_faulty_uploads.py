@@ -120,7 +120,7 @@ def same(folder: Path, expected: Mapping[tuple[int, str], Tensor]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", UPLOADS)
-def test_a_faulty_upload_costs_its_sender_that_round_and_no_other_figure(
+def test_a_faulty_upload_excludes_only_its_client_and_round(
     fault: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
@@ -145,7 +145,7 @@ def test_a_faulty_upload_costs_its_sender_that_round_and_no_other_figure(
 
 
 @pytest.mark.parametrize("weight", [-1.0, torch.nan, torch.inf, -torch.inf, 1e300, None, "many"])
-def test_an_impossible_weight_costs_its_sender_that_round_alone(
+def test_an_invalid_weight_excludes_only_its_client_and_round(
     weight: object, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
@@ -161,7 +161,7 @@ def test_an_impossible_weight_costs_its_sender_that_round_alone(
 
 
 @pytest.mark.parametrize("sent", ["missing", "nan", "none"])
-def test_a_client_whose_own_model_is_not_known_is_left_out_alone(
+def test_a_client_with_unknown_received_model_is_excluded_alone(
     sent: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
@@ -180,7 +180,7 @@ def test_a_client_whose_own_model_is_not_known_is_left_out_alone(
 
 
 @pytest.mark.parametrize("client", ["a name", -3, 10**17, 1.5, None])
-def test_an_upload_of_a_client_that_nobody_knows_costs_no_other(
+def test_an_upload_of_an_unknown_client_affects_no_other(
     client: object, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
@@ -196,7 +196,7 @@ def test_an_upload_of_a_client_that_nobody_knows_costs_no_other(
     assert [one.unknown for one in read_round_log(tmp_path)] == [False, True, False]
 
 
-def test_two_uploads_of_one_client_leave_it_out_by_number(
+def test_two_uploads_of_one_client_exclude_it(
     expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     with record(tmp_path, network, AUDIT, attacks=ALL, keep="full") as recorder:
@@ -213,7 +213,7 @@ def test_two_uploads_of_one_client_leave_it_out_by_number(
 
 @pytest.mark.parametrize("when", ["background", "after"])
 @pytest.mark.parametrize("fault", ["nan", "large"])
-def test_whenever_rounds_are_measured_one_faulty_upload_costs_no_other(
+def test_at_any_measuring_time_a_faulty_upload_affects_no_other(
     when: Any, fault: str, expected: Mapping[tuple[int, str], Tensor], tmp_path: Path
 ) -> None:
     recorder = record(tmp_path, network, AUDIT, attacks=ALL, keep="full", measure=when)
@@ -231,7 +231,7 @@ def test_whenever_rounds_are_measured_one_faulty_upload_costs_no_other(
     assert [list(one.excluded) for one in read_round_log(tmp_path)] == [[], [FAULTY], []]
 
 
-def test_a_strict_recording_stops_at_a_faulty_upload_and_names_its_sender(tmp_path: Path) -> None:
+def test_a_strict_recorder_raises_for_a_faulty_upload(tmp_path: Path) -> None:
     (one, *_) = LIST
     uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
     with (
@@ -241,7 +241,7 @@ def test_a_strict_recording_stops_at_a_faulty_upload_and_names_its_sender(tmp_pa
         tell(recorder, one, uploads)
 
 
-def test_a_strict_recording_goes_on_where_the_server_kept_the_upload_out(tmp_path: Path) -> None:
+def test_a_strict_recorder_continues_if_the_server_rejected_the_upload(tmp_path: Path) -> None:
     (one, *_) = LIST
     uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
     with (
@@ -253,7 +253,7 @@ def test_a_strict_recording_goes_on_where_the_server_kept_the_upload_out(tmp_pat
 
 
 @pytest.mark.parametrize(("after", "kept_out"), [(True, (FAULTY,)), (False, ())])
-def test_an_upload_that_is_not_finite_was_kept_out_if_the_next_model_is(
+def test_a_finite_next_model_shows_that_a_nan_upload_was_rejected(
     after: bool, kept_out: tuple[int, ...], tmp_path: Path
 ) -> None:
     (one, *_) = LIST
@@ -266,7 +266,7 @@ def test_an_upload_that_is_not_finite_was_kept_out_if_the_next_model_is(
     assert read_round_log(tmp_path)[0].kept_out == kept_out
 
 
-def test_an_upload_that_the_server_kept_out_is_measured_and_not_averaged(tmp_path: Path) -> None:
+def test_a_rejected_upload_is_measured_but_not_averaged(tmp_path: Path) -> None:
     (one, *_) = LIST
     for place, (uploads, more) in enumerate(
         [(one.uploads, {"kept_out": [2]}), ({c: one.uploads[c] for c in (0, 1)}, {})]
@@ -281,7 +281,7 @@ def test_an_upload_that_the_server_kept_out_is_measured_and_not_averaged(tmp_pat
     assert accuracy(kept) == accuracy(left)
 
 
-def test_the_sum_of_a_round_is_refused_where_a_summand_cannot_be_read(tmp_path: Path) -> None:
+def test_the_sum_of_a_round_with_a_faulty_upload_is_refused(tmp_path: Path) -> None:
     (one, *_) = LIST
     uploads = {**one.uploads, FAULTY: UPLOADS["nan"](one.uploads[FAULTY])}
     recorder = record(tmp_path, network, AUDIT, attacks=FEW[:2], view="sum")
@@ -291,7 +291,7 @@ def test_the_sum_of_a_round_is_refused_where_a_summand_cannot_be_read(tmp_path: 
         recorder.close()
 
 
-def test_masks_of_minus_infinity_that_come_back_as_sent_are_no_fault(tmp_path: Path) -> None:
+def test_unchanged_infinite_buffers_are_no_fault(tmp_path: Path) -> None:
     class Masked(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -308,7 +308,7 @@ def test_masks_of_minus_infinity_that_come_back_as_sent_are_no_fault(tmp_path: P
     assert read_round_log(tmp_path)[0].measured
 
 
-def test_a_peer_that_cannot_be_measured_names_its_client(tmp_path: Path) -> None:
+def test_an_unmeasurable_peer_warns_with_its_client(tmp_path: Path) -> None:
     (one, *_) = LIST
     split = data().split.audit
     uploads = {**one.uploads, 2: {n: v * 1e30 for n, v in one.uploads[2].items()}}
@@ -323,7 +323,7 @@ def not_finite(model: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: torch.full_like(value, torch.nan) for name, value in model.items()}
 
 
-def test_a_round_whose_model_afterwards_is_not_finite_is_missing_by_its_reason(
+def test_a_round_with_a_non_finite_next_model_is_missing(
     tmp_path: Path,
 ) -> None:
     first, second, *_ = LIST
@@ -336,7 +336,7 @@ def test_a_round_whose_model_afterwards_is_not_finite_is_missing_by_its_reason(
 
 
 @pytest.mark.parametrize("fault", ["nan", "huge"])
-def test_a_model_that_a_faulty_upload_spoiled_costs_no_other_client_the_round(
+def test_a_global_model_spoiled_by_an_upload_keeps_other_clients(
     fault: str, tmp_path: Path
 ) -> None:
     (one, *_) = LIST
@@ -354,7 +354,7 @@ def test_a_model_that_a_faulty_upload_spoiled_costs_no_other_client_the_round(
 
 
 @pytest.mark.parametrize("which", ["sent", "after"])
-def test_a_view_of_global_models_refuses_one_that_is_not_finite(which: str, tmp_path: Path) -> None:
+def test_the_globals_view_refuses_non_finite_models(which: str, tmp_path: Path) -> None:
     (one, *_) = LIST
     models: dict[str, Any] = {"sent": one.sent, "after": one.after}
     recorder = record(tmp_path, network, AUDIT, attacks=["blackbox-loss"], view="globals")

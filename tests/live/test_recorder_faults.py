@@ -51,7 +51,7 @@ def test_a_missed_round_of_impossible_clients_does_not_end_the_loop(
             recorder.close()
 
 
-def test_a_loop_that_raises_warnings_is_not_ended_by_those_of_the_recorder(tmp_path: Path) -> None:
+def test_recorder_warnings_never_become_errors(tmp_path: Path) -> None:
     said: list[str] = []
     with catch_warnings():
         simplefilter("error")
@@ -66,7 +66,7 @@ def test_a_loop_that_raises_warnings_is_not_ended_by_those_of_the_recorder(tmp_p
 
 
 @pytest.mark.parametrize("weight", [math.inf, math.nan, -1.0, 1e308])
-def test_weights_that_give_no_shares_are_told_of(weight: float, tmp_path: Path) -> None:
+def test_invalid_weights_warn(weight: float, tmp_path: Path) -> None:
     one = next(rounds())
     with (
         record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
@@ -77,7 +77,7 @@ def test_weights_that_give_no_shares_are_told_of(weight: float, tmp_path: Path) 
         )
 
 
-def test_complex_numbers_are_told_of(tmp_path: Path) -> None:
+def test_complex_parameters_warn(tmp_path: Path) -> None:
     one = next(rounds())
     turned = {n: v.to(torch.complex64) for n, v in one.sent.items()}
     with (
@@ -87,7 +87,7 @@ def test_complex_numbers_are_told_of(tmp_path: Path) -> None:
         recorder.round(1, sent=turned, uploads=one.uploads)
 
 
-def test_where_no_uploads_are_seen_a_round_that_comes_late_is_told_of(tmp_path: Path) -> None:
+def test_a_late_round_in_the_globals_view_warns(tmp_path: Path) -> None:
     first, second, third, last = rounds()
     with record(tmp_path, network, AUDIT, view="globals") as recorder:
         recorder.round(1, sent=first.sent)
@@ -103,7 +103,7 @@ def test_where_no_uploads_are_seen_a_round_that_comes_late_is_told_of(tmp_path: 
     ]
 
 
-def test_a_recording_that_was_stopped_before_its_first_round_is_gone_on_with(
+def test_a_recording_without_rounds_can_be_resumed(
     tmp_path: Path,
 ) -> None:
     record(tmp_path / "x", network, AUDIT, attacks=FEW).close()
@@ -111,7 +111,7 @@ def test_a_recording_that_was_stopped_before_its_first_round_is_gone_on_with(
     assert attack_recording(folder, (), tmp_path / "out", figures=SMALL["figures"]).watched
 
 
-def test_a_disk_that_fills_up_leaves_no_half_line(
+def test_a_full_disk_leaves_no_partial_log_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = RoundEntry(round=1, asked=(0,), answered=(0,), measured=False)
@@ -156,13 +156,13 @@ def test_a_misspelt_kind_of_uploads_gets_the_nearest_name(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("how", [{"every": 0}, {"name": "a b"}, {"sizes": {0: -1}}])
-def test_settings_that_no_recording_has_are_refused(how: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_recording_settings_raise(how: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=rf"^{next(iter(how))}[.0-9]*: it should be .*, got "):
         record(tmp_path, network, AUDIT, attacks=FEW, **how)
 
 
 @pytest.mark.parametrize("file", [RECORDING_FILE, LOG_FILE])
-def test_a_key_that_stands_twice_is_refused(file: str, tmp_path: Path) -> None:
+def test_duplicate_json_keys_raise(file: str, tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recording")
     text = (folder / file).read_text()
     (folder / file).write_text(text.replace("{", '{"round": 1, "name": "x", ', 1))
@@ -172,9 +172,7 @@ def test_a_key_that_stands_twice_is_refused(file: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["measured", "rounds", LOG_FILE, "lock", "untrained-1"])
 @pytest.mark.parametrize("what", ["link", "dangling", "pipe"])
-def test_a_folder_in_which_no_round_could_be_kept_is_refused_before_the_loop_begins(
-    name: str, what: str, tmp_path: Path
-) -> None:
+def test_an_unusable_folder_raises_before_training(name: str, what: str, tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "recording", tmp_path / "elsewhere"
     folder.mkdir()
     if what == "pipe":
@@ -191,7 +189,7 @@ def test_a_folder_in_which_no_round_could_be_kept_is_refused_before_the_loop_beg
 @pytest.mark.parametrize(
     "name", ["audit.safetensors", "samples.safetensors", "measured/round-000001.safetensors"]
 )
-def test_what_is_left_without_its_recording_is_not_replaced(name: str, tmp_path: Path) -> None:
+def test_files_without_a_recording_are_not_replaced(name: str, tmp_path: Path) -> None:
     path = tmp_path / "recording" / name
     path.parent.mkdir(parents=True)
     path.write_text("MINE")

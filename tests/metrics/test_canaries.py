@@ -59,7 +59,7 @@ def test_the_true_epsilon_is_exceeded_no_more_often_than_nominal(
     assert np.mean([found.one_run.value > epsilon for found in bounds]) <= most
 
 
-def test_bounds_rise_to_the_truth_with_canaries() -> None:
+def test_bounds_approach_the_true_epsilon_with_more_canaries() -> None:
     rng = np.random.default_rng(3)
     found = [canary_bounds(*drawn(rng, 4.0, n), delta=DELTA).mean_only for n in (20, 20_000)]
     few, many = (one.value for one in found if one is not None)
@@ -76,7 +76,7 @@ def test_bounds_rise_to_the_truth_with_canaries() -> None:
         (np.zeros(60), np.ones(60, dtype=bool), "non-members|fair coins"),
     ],
 )
-def test_what_says_nothing_is_refused(z: np.ndarray, inside: np.ndarray, match: str) -> None:
+def test_uninformative_canaries_raise(z: np.ndarray, inside: np.ndarray, match: str) -> None:
     with pytest.raises(BadInput, match=match):
         canary_bounds(z, inside, delta=DELTA)
 
@@ -89,7 +89,7 @@ def record_scores(
     return 7.0 + 0.3 * z, inside
 
 
-def test_bounds_on_a_canary_record_by_hand() -> None:
+def test_canary_record_bounds_match_hand_calculation() -> None:
     scores, inside = record_scores(np.random.default_rng(2), 3.9, 500)
     found = record_bounds(scores, inside, guesses=100, delta=DELTA)
     counted = count_guesses(scores, inside, 100)
@@ -107,7 +107,7 @@ def test_bounds_on_a_canary_record_by_hand() -> None:
     assert found.if_normal.method == "mean-only normal 95%, delta 1e-05"
 
 
-def test_bounds_on_a_canary_record_rise_with_what_they_take_for_granted() -> None:
+def test_stronger_assumptions_give_larger_bounds() -> None:
     scores, inside = record_scores(np.random.default_rng(3), 3.9, 500)
     found = record_bounds(scores, inside, guesses=100, delta=DELTA)
     coins = one_run_epsilon(scores, inside, guesses=100, delta=DELTA)
@@ -116,7 +116,7 @@ def test_bounds_on_a_canary_record_rise_with_what_they_take_for_granted() -> Non
     assert 0 < coins.value < found.if_gaussian.value < found.if_normal.value
 
 
-def test_scores_without_a_leak_bound_nothing() -> None:
+def test_scores_without_leak_give_bounds_of_zero() -> None:
     rng = np.random.default_rng(4)
     scores, inside = rng.normal(size=400), rng.random(400) < 0.5
     found = record_bounds(scores, inside, guesses=80, delta=DELTA)
@@ -134,7 +134,7 @@ def test_scores_without_a_leak_bound_nothing() -> None:
     ],
     ids=["laplace", "infinite", "equal"],
 )
-def test_scores_that_are_not_normal_have_no_bound_that_needs_it(
+def test_non_normal_scores_have_no_normal_bound(
     shape: Callable[[np.random.Generator, int], np.ndarray], said: str
 ) -> None:
     rng = np.random.default_rng(5)
@@ -144,7 +144,7 @@ def test_scores_that_are_not_normal_have_no_bound_that_needs_it(
     assert said in found.refusal
 
 
-def test_members_with_another_spread_have_no_bound_from_means() -> None:
+def test_unequal_variances_have_no_normal_bound() -> None:
     rng = np.random.default_rng(6)
     inside = rng.random(2000) < 0.5
     scores = rng.normal(size=2000) * np.where(inside, 1.15, 1.0)
@@ -153,7 +153,7 @@ def test_members_with_another_spread_have_no_bound_from_means() -> None:
     assert "differ in their variance" in found.refusal
 
 
-def test_of_few_canaries_it_is_not_told_if_their_scores_are_normal() -> None:
+def test_few_canaries_have_no_normal_bound() -> None:
     scores, inside = record_scores(np.random.default_rng(7), 3.9, 199)
     found = record_bounds(scores, inside, guesses=38, delta=DELTA)
     assert (found.if_normal, found.refusal) == (
@@ -175,7 +175,7 @@ def test_bounds_on_a_canary_record_exceed_the_truth_no_more_often_than_nominal()
 
 
 @pytest.mark.parametrize("is_member", [np.ones(8, bool), np.zeros(8, bool)])
-def test_records_whose_coins_all_fell_alike_have_a_refusal_in_place_of_bounds(
+def test_equal_coins_give_a_refusal_instead_of_bounds(
     is_member: np.ndarray,
 ) -> None:
     found = record_bounds(np.arange(8.0), is_member, guesses=2, delta=DELTA)
@@ -187,7 +187,7 @@ def test_records_whose_coins_all_fell_alike_have_a_refusal_in_place_of_bounds(
         one_run_epsilon(np.arange(8.0), is_member, guesses=2)
 
 
-def test_coins_of_which_one_fell_otherwise_have_a_bound() -> None:
+def test_one_different_coin_is_sufficient_for_a_bound() -> None:
     assert one_sided_coins(np.arange(8) < 7) == ""
     found = record_bounds(np.arange(8.0), np.arange(8) < 7, guesses=2, delta=DELTA)
     assert found.if_gaussian is not None

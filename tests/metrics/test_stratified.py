@@ -27,7 +27,7 @@ def test_only_pairs_of_one_stratum_count() -> None:
 
 @given(st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
-def test_the_value_is_the_share_of_ordered_pairs_counted_one_by_one(seed: int) -> None:
+def test_stratified_auc_is_the_share_of_ordered_pairs(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(6, 40))
     scores = rng.integers(0, 5, count).astype(float)
@@ -47,7 +47,7 @@ def test_the_value_is_the_share_of_ordered_pairs_counted_one_by_one(seed: int) -
         assert found.low <= found.value <= found.high
 
 
-def test_one_stratum_gives_the_value_and_nearly_the_limits_of_delong() -> None:
+def test_one_stratum_agrees_with_delong() -> None:
     rng = np.random.default_rng(1)
     truth = np.arange(400) < 200
     scores = rng.normal(size=400) + 0.8 * truth
@@ -60,7 +60,9 @@ def test_one_stratum_gives_the_value_and_nearly_the_limits_of_delong() -> None:
 @pytest.mark.parametrize(("strata", "size"), [(40, 2), (20, 6), (8, 60), (3, 200)])
 @pytest.mark.parametrize("shift", [0.0, 1.0])
 @pytest.mark.slow
-def test_limits_hold_for_many_small_strata(strata: int, size: int, shift: float) -> None:
+def test_intervals_have_their_coverage_for_many_small_strata(
+    strata: int, size: int, shift: float
+) -> None:
     """The truth is the AUC of pairs within strata, whose offsets differ widely."""
     rng, held, runs = np.random.default_rng(strata), 0, 400
     client = np.repeat(np.arange(strata), size)
@@ -74,7 +76,7 @@ def test_limits_hold_for_many_small_strata(strata: int, size: int, shift: float)
 
 
 @pytest.mark.slow
-def test_the_test_within_strata_errs_as_often_as_it_says() -> None:
+def test_the_stratified_test_has_its_error_rate() -> None:
     rng, client = np.random.default_rng(3), np.repeat(np.arange(12), 10)
     p_values = np.array(
         [
@@ -89,7 +91,7 @@ def test_the_test_within_strata_errs_as_often_as_it_says() -> None:
 
 
 @pytest.mark.slow
-def test_rates_of_pooled_clients_hold_their_limits_without_a_leak() -> None:
+def test_pooled_tpr_intervals_have_their_coverage_without_leak() -> None:
     """Clients' scores differ in location and scale; a coin decides about membership."""
     rng, client, held = np.random.default_rng(5), np.repeat(np.arange(10), 60), 0
     for _ in range(200):
@@ -102,7 +104,7 @@ def test_rates_of_pooled_clients_hold_their_limits_without_a_leak() -> None:
     assert held / 200 >= 0.94
 
 
-def test_scaling_leaves_the_order_within_a_stratum_and_infinite_scores_as_they_are() -> None:
+def test_scaling_keeps_infinite_scores_and_order() -> None:
     scaled = scaled_within(np.array([1.0, 2.0, 9.0, np.inf, 100.0, 300.0]), [0, 0, 0, 0, 1, 1])
     assert scaled.tolist() == [-1.0, 0.0, 7.0, np.inf, -1.0, 1.0]
     assert scaled_within(np.array([4.0, 4.0]), [0, 0]).tolist() == [0.0, 0.0]
@@ -152,7 +154,7 @@ def test_matched_members_and_nonmembers_have_one_label_distribution(seed: int) -
         assert np.allclose(ours * theirs.sum(), theirs * ours.sum())
 
 
-def test_labels_alone_reach_what_they_can_and_nothing_more() -> None:
+def test_the_label_baseline_reaches_its_known_auc() -> None:
     rng = np.random.default_rng(2)
     truth = np.arange(2000) < 1000
     # Members are of class 1 with probability .8, others with .2: the best AUC is .8.
@@ -168,7 +170,7 @@ def test_strata_of_another_length_are_refused() -> None:
         stratified_auc([1.0, 2.0], [True, False], [1])
 
 
-def test_labels_alone_of_pooled_clients_say_nothing_where_each_tossed_its_own_coin() -> None:
+def test_the_pooled_label_baseline_is_at_chance_for_fair_coins() -> None:
     rng = np.random.default_rng(3)
     client = np.repeat([0, 1, 2], 600)
     # Clients differ in classes and in their share of members, and in no client are they related.
@@ -182,7 +184,7 @@ def test_labels_alone_of_pooled_clients_say_nothing_where_each_tossed_its_own_co
     assert within <= 0.53
 
 
-def test_labels_alone_within_strata_agree_with_the_slow_comparison() -> None:
+def test_the_stratified_label_baseline_matches_a_slow_method() -> None:
     rng = np.random.default_rng(4)
     strata = rng.integers(0, 3, 900)
     truth = rng.random(900) < 0.5
@@ -191,7 +193,7 @@ def test_labels_alone_within_strata_agree_with_the_slow_comparison() -> None:
     assert within == pytest.approx(stratified_auc(labels, truth, strata).value, abs=0.02)
 
 
-def test_labels_alone_of_strata_without_both_sides_are_not_known() -> None:
+def test_the_label_baseline_needs_strata_with_both_sides() -> None:
     rng = np.random.default_rng(5)
     truth = [True, True, True, False, False, False]
     strata = [0, 0, 0, 1, 1, 1]

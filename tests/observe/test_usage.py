@@ -38,7 +38,7 @@ def told(index: int) -> Round:
     )
 
 
-def test_every_use_of_a_sample_is_counted_and_strange_samples_are_not() -> None:
+def test_sample_uses_are_counted_for_known_samples_only() -> None:
     usage = add_round(empty_usage(CLIENTS), told(1))
     assert usage.ids[0].tolist() == [3, 7, 9]
     assert usage.used[0].tolist() == [0, 1, 2]
@@ -49,14 +49,14 @@ def test_every_use_of_a_sample_is_counted_and_strange_samples_are_not() -> None:
     assert usage.seconds.tolist() == [[0.5, 1.0]]
 
 
-def test_rounds_add_up_and_a_round_that_comes_again_does_not() -> None:
+def test_usage_sums_rounds_and_ignores_repeated_ones() -> None:
     usage = add_round(add_round(empty_usage(CLIENTS), told(1)), told(2))
     assert usage.used[0].tolist() == [0, 2, 4]
     assert usage.rounds == 2
     assert add_round(usage, told(2)) is usage
 
 
-def test_a_client_that_was_not_asked_used_nothing() -> None:
+def test_clients_that_do_not_participate_use_no_samples() -> None:
     usage = add_round(empty_usage(CLIENTS), replace(told(1), facts={}, seconds={}))
     assert usage.used[0].tolist() == [0, 0, 0]
     assert usage.seconds.tolist() == [[0.0, 0.0]]
@@ -67,7 +67,7 @@ def filtered(index: int, *cosines: float) -> Round:
     return replace(told(index), facts=facts)
 
 
-def test_a_filters_cosine_is_kept_round_by_round_and_that_of_several_is_their_mean() -> None:
+def test_filter_cosines_are_averaged_and_kept_by_round() -> None:
     usage = empty_usage(CLIENTS)
     for round in (filtered(1, 0.5), filtered(2, 0.25, 0.75), filtered(3)):
         usage = add_round(usage, round)
@@ -76,7 +76,7 @@ def test_a_filters_cosine_is_kept_round_by_round_and_that_of_several_is_their_me
     assert usage.filter_cosine[2].isnan().all()
 
 
-def test_a_file_from_before_cosines_were_kept_is_read_and_goes_on(tmp_path: Path) -> None:
+def test_usage_files_without_cosines_are_read_and_continued(tmp_path: Path) -> None:
     for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
         pass
     tensors, notes = read_tensors(tmp_path / USAGE_FILE)
@@ -90,7 +90,7 @@ def test_a_file_from_before_cosines_were_kept_is_read_and_goes_on(tmp_path: Path
     assert usage.filter_cosine[1, 1] == 0.5
 
 
-def test_a_file_with_tensors_of_each_client_as_older_versions_wrote_it_is_read(
+def test_usage_files_with_tensors_per_client_are_read(
     tmp_path: Path,
 ) -> None:
     for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
@@ -112,7 +112,7 @@ def test_a_file_with_tensors_of_each_client_as_older_versions_wrote_it_is_read(
             assert torch.equal(getattr(then, part)[client], getattr(now, part)[client])
 
 
-def test_usage_takes_as_many_tensors_however_many_clients_there_are(
+def test_the_number_of_usage_tensors_does_not_depend_on_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedaudit.core.pretrained.MAX_TENSORS", 20)
@@ -126,9 +126,7 @@ def test_usage_takes_as_many_tensors_however_many_clients_there_are(
 
 
 @pytest.mark.parametrize("name", ["acted", "risk_decided"])
-def test_whether_a_defense_or_a_risk_changed_anything_is_kept_round_by_round(
-    name: str, tmp_path: Path
-) -> None:
+def test_effects_of_defenses_and_risks_are_kept_by_round(name: str, tmp_path: Path) -> None:
     rounds = [
         replace(told(index), facts={4: {name: torch.tensor(steps)}} if steps else {})
         for index, steps in ((1, [0, 1, 0]), (2, [0, 0]), (3, []))
@@ -143,7 +141,7 @@ def test_whether_a_defense_or_a_risk_changed_anything_is_kept_round_by_round(
     assert kept[:, 0].isnan().all()
 
 
-def test_a_file_without_these_counts_is_read_and_one_with_others_is_refused(
+def test_usage_files_without_counts_are_read_and_wrong_counts_raise(
     tmp_path: Path,
 ) -> None:
     for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
@@ -161,9 +159,7 @@ def test_a_file_without_these_counts_is_read_and_one_with_others_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link", "loop", "dangling"])
-def test_usage_that_is_no_regular_file_is_refused_and_not_taken_for_absent(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_usage_path_that_is_no_regular_file_raises(kind: str, tmp_path: Path) -> None:
     path = tmp_path / USAGE_FILE
     if kind == "pipe":
         os.mkfifo(path)
@@ -181,7 +177,7 @@ def test_a_missing_round_is_refused() -> None:
         add_round(empty_usage(CLIENTS), told(2))
 
 
-def test_what_is_kept_goes_on_after_a_stop_and_no_adversary_is_told(tmp_path: Path) -> None:
+def test_usage_resumes_after_interruption_and_is_hidden_from_attacks(tmp_path: Path) -> None:
     for rounds in ([told(1), told(2)], [told(2), told(3)]):
         for round in record_usage(rounds, CLIENTS, tmp_path, "ours"):
             assert round.facts == {}
@@ -195,7 +191,7 @@ def test_what_is_kept_goes_on_after_a_stop_and_no_adversary_is_told(tmp_path: Pa
 
 
 @pytest.mark.parametrize("part", ["distinct", "extra_bytes", "seconds", "used", "recycled"])
-def test_counts_that_cannot_be_are_refused(tmp_path: Path, part: str) -> None:
+def test_impossible_usage_counts_raise(tmp_path: Path, part: str) -> None:
     for _ in record_usage([told(1)], CLIENTS, tmp_path, "ours"):
         pass
     tensors, notes = read_tensors(tmp_path / "usage.safetensors")
@@ -204,5 +200,5 @@ def test_counts_that_cannot_be_are_refused(tmp_path: Path, part: str) -> None:
         read_usage(tmp_path, "ours")
 
 
-def test_nothing_is_known_where_nothing_was_kept(tmp_path: Path) -> None:
+def test_missing_usage_files_give_none(tmp_path: Path) -> None:
     assert read_usage(tmp_path, "ours") is None

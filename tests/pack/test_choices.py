@@ -63,14 +63,14 @@ def test_an_honest_pack_of_kept_updates_is_sound(run: Path, tmp_path: Path) -> N
     assert "policy.toml has the settings of your policy policy.toml" in found.checked
 
 
-def test_an_attack_that_was_left_out_is_named(run: Path, tmp_path: Path) -> None:
+def test_an_omitted_attack_is_reported(run: Path, tmp_path: Path) -> None:
     pack = attacked(run, tmp_path, "blackbox-loss")
     assert any("attacks, targets, seeds" in one for one in verify(pack).unchecked)
     found = compare_with_run(verify(pack), run)
     assert wrong(found) == "the record omits attacks of the run: loss-series"
 
 
-def test_attacks_that_the_receivers_policy_names_are_enough(run: Path, tmp_path: Path) -> None:
+def test_the_attacks_of_the_receivers_policy_are_sufficient(run: Path, tmp_path: Path) -> None:
     named = POLICY.replace("auc = 0.6", 'auc = 0.6\nattacks = ["blackbox-loss"]')
     reattack(run, ["blackbox-loss"], tmp_path / "again")
     pack = packed(tmp_path / "again" / "record.json", tmp_path, named)
@@ -95,14 +95,14 @@ def test_attacks_that_the_receivers_policy_names_are_enough(run: Path, tmp_path:
         ("most_exposed", 1),
     ],
 )
-def test_a_setting_of_figures_that_is_not_the_runs_is_named(
+def test_settings_of_figures_that_differ_from_the_run_are_reported(
     name: str, value: object, run: Path, tmp_path: Path
 ) -> None:
     found = compare_with_run(verify(attacked(run, tmp_path, **{name: value})), run)
     assert f"settings of figures are not those of the run: figures.{name} is " in wrong(found)
 
 
-def test_a_control_that_was_added_is_no_forgery(run: Path) -> None:
+def test_an_added_control_is_accepted(run: Path) -> None:
     record = read_record(run / "record.json")
     config: Json = json.loads(json.dumps(record.config))
     config["figures"]["planted_leak"] = True

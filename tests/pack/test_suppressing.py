@@ -18,7 +18,7 @@ def reread(given: Record) -> Record:
     return Record.model_validate_json(given.model_dump_json())
 
 
-def test_the_samples_that_stand_out_are_gone_and_so_are_their_scores() -> None:
+def test_packs_remove_exposed_samples_and_histograms() -> None:
     given, counts = suppressed(FULL)
     assert FULL.exposed
     assert FULL.histograms
@@ -29,7 +29,7 @@ def test_the_samples_that_stand_out_are_gone_and_so_are_their_scores() -> None:
     assert given.content_hash == FULL.content_hash
 
 
-def test_groups_are_shown_from_the_stated_size_on() -> None:
+def test_groups_below_the_minimum_size_are_suppressed() -> None:
     sizes = [(9, 100), (100, 9), (100, 100)]
     whole = [
         one.model_copy(update={"n_members": 209, "n_nonmembers": 209})
@@ -46,7 +46,7 @@ def test_groups_are_shown_from_the_stated_size_on() -> None:
     assert counts["groups"] == 2
 
 
-def test_a_figure_on_few_samples_loses_its_value_and_its_curve() -> None:
+def test_estimates_on_few_samples_lose_value_and_curve() -> None:
     few = auc(0.4, 0.9, n_members=9, attack="fedmia-1")
     curve = FULL.curves[0].model_copy(
         update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
@@ -60,13 +60,13 @@ def test_a_figure_on_few_samples_loses_its_value_and_its_curve() -> None:
     assert counts["findings"] == counts["curves"] == 1
 
 
-def test_a_proven_epsilon_is_about_no_samples_and_stays() -> None:
+def test_a_formal_epsilon_is_not_suppressed() -> None:
     given = {"attack": "", "metric": "formal_epsilon", "value": 4.0, "low": None, "high": None}
     formal = auc(0.0, 1.0, **given, n_members=0, n_nonmembers=0)
     assert suppressed(found(formal)).record.findings == [formal]
 
 
-def test_a_client_with_few_of_a_class_shows_no_classes_and_a_small_client_is_gone() -> None:
+def test_small_classes_and_small_clients_are_suppressed() -> None:
     rows = [
         ClientRow(client=0, samples=100, audited=20, class_counts=[91, 9]),
         ClientRow(client=1, samples=100, audited=20, class_counts=[100, 0]),
@@ -76,7 +76,7 @@ def test_a_client_with_few_of_a_class_shows_no_classes_and_a_small_client_is_gon
     assert [(row.client, row.class_counts) for row in given.clients] == [(0, []), (1, [100, 0])]
 
 
-def test_how_few_audited_samples_a_client_holds_is_not_told() -> None:
+def test_small_counts_of_audited_samples_are_suppressed() -> None:
     rows = [
         ClientRow(client=n, samples=100, audited=audited, class_counts=[100])
         for n, audited in enumerate((0, 9, 10, 30))
@@ -87,7 +87,7 @@ def test_how_few_audited_samples_a_client_holds_is_not_told() -> None:
     assert suppressed(given.record, 10).record == given.record
 
 
-def test_single_samples_of_people_go_with_the_figures_of_few_people() -> None:
+def test_sample_aucs_of_few_people_are_suppressed() -> None:
     def on(unit: str, members: int, seed: int) -> Estimate:
         given = auc(0.4, 0.9, n_members=members, attack="rmia", seed=seed)
         return given.model_copy(update={"unit": unit})
@@ -102,7 +102,7 @@ def test_single_samples_of_people_go_with_the_figures_of_few_people() -> None:
     assert reread(given) == given
 
 
-def test_clients_without_a_row_go_with_the_smallest_of_them() -> None:
+def test_summaries_of_other_clients_follow_the_smallest_one() -> None:
     others = OtherClients(
         clients=40, samples=900, fewest=12, most=90, audited=0, class_counts=[891, 9]
     )
@@ -114,7 +114,7 @@ def test_clients_without_a_row_go_with_the_smallest_of_them() -> None:
     assert suppressed(large, 13).record.other_clients is None
 
 
-def test_sources_lose_small_classes_and_go_with_their_figures_where_few_were_asked() -> None:
+def test_source_results_on_few_samples_are_suppressed() -> None:
     classes = [
         ClassSuccess(label=0, samples=9, right=1),
         ClassSuccess(label=1, samples=11, right=1),
@@ -132,7 +132,7 @@ def test_sources_lose_small_classes_and_go_with_their_figures_where_few_were_ask
 
 @settings(max_examples=20)
 @given(st.integers(0, 150))
-def test_to_suppress_again_changes_nothing_and_what_is_left_is_a_record(smallest: int) -> None:
+def test_suppression_is_idempotent_and_gives_a_valid_record(smallest: int) -> None:
     one = with_sources(source("sia"))
     estimates = [*FULL.estimates, *one.where(topic="source")]
     whole = FULL.model_copy(update={"sources": one.sources, "estimates": estimates})
@@ -143,7 +143,7 @@ def test_to_suppress_again_changes_nothing_and_what_is_left_is_a_record(smallest
     assert reread(once) == once
 
 
-def test_a_curve_of_a_suppressed_figure_cannot_be_put_back() -> None:
+def test_restored_curves_of_suppressed_estimates_are_detected() -> None:
     few = auc(0.4, 0.9, n_members=9, attack="fedmia-1")
     curve = FULL.curves[0].model_copy(
         update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
@@ -152,13 +152,13 @@ def test_a_curve_of_a_suppressed_figure_cannot_be_put_back() -> None:
     assert suppressed(given.model_copy(update={"curves": [curve]})).counts["curves"] == 1
 
 
-def test_sizes_of_small_clients_are_not_in_the_settings() -> None:
+def test_sizes_of_small_clients_are_removed_from_settings() -> None:
     config: dict[str, object] = {"name": "x", "recording": {"sizes": {"0": 100, "1": 9}}}
     given = suppressed(FULL.model_copy(update={"config": config}), 10).record
     assert given.config["recording"] == {"sizes": {"0": 100}}
 
 
-def test_limits_that_a_suppressed_figure_follows_from_are_gone() -> None:
+def test_limits_that_reveal_a_suppressed_estimate_are_removed() -> None:
     further = Interval(low=0.5, high=0.9, method="t")
     few = auc(0.4, 0.9, n_members=9, seed=None)
     few = few.model_copy(update={"further": further, "labels_alone": 0.7})
@@ -166,7 +166,7 @@ def test_limits_that_a_suppressed_figure_follows_from_are_gone() -> None:
     assert (given.further, given.labels_alone, given.tests) == (None, None, [])
 
 
-def test_a_figure_that_a_suppressed_one_follows_from_is_suppressed_and_rightly_blank() -> None:
+def test_estimates_that_reveal_a_suppressed_one_are_suppressed() -> None:
     sizes = {"unseen": 40, "other_client": 9, "mixed": 49}
     figures = [
         auc(0.4, 0.9, n_members=40, n_nonmembers=n, contrast=contrast, seed=seed)
@@ -181,13 +181,13 @@ def test_a_figure_that_a_suppressed_one_follows_from_is_suppressed_and_rightly_b
     assert len(wrongly_blank(given.model_copy(update={"estimates": false}), 10)) == 4
 
 
-def test_a_mean_over_runs_goes_with_the_run_on_few_samples() -> None:
+def test_means_over_a_suppressed_run_are_suppressed() -> None:
     runs = [auc(0.4, 0.9, n_members=n, seed=seed) for seed, n in ((1, 9), (2, 40), (None, 49))]
     given = suppressed(found(*runs), 10).record
     assert [one.seed for one in given.findings if one.value is not None] == [2]
 
 
-def test_a_control_on_a_small_client_shows_its_outcome_alone() -> None:
+def test_controls_on_small_clients_keep_only_their_outcome() -> None:
     few = auc(0.4, 0.9, n_members=9)
     about = ControlResult(
         control="reported training metrics",

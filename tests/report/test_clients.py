@@ -53,12 +53,12 @@ def test_every_bar_of_several_clients_names_its_client() -> None:
     assert bars(of_clients(*three())) == ["clinic-c · a", "hospital-a · a", "hospital-b · a"]
 
 
-def test_the_bar_of_all_clients_pooled_is_the_first_however_low_it_is() -> None:
+def test_the_pooled_bar_is_always_first() -> None:
     record = of_clients(*three(0.9, significant=True), pooled(0.51, 0.47, 0.55))
     assert bars(record)[:2] == ["pooled clients · a", "hospital-a · a"]
 
 
-def test_bars_of_clients_without_names_have_their_numbers() -> None:
+def test_bars_of_unnamed_clients_show_their_numbers() -> None:
     assert bars(only(*three()))[0] == "client 2 · a"
 
 
@@ -66,7 +66,7 @@ def test_the_bars_of_a_single_client_need_no_name() -> None:
     assert bars(only(auc(0.7, 0.6, 0.8, target=0))) == ["a"]
 
 
-def test_bars_beyond_the_most_that_are_drawn_are_counted() -> None:
+def test_bars_that_are_not_drawn_are_counted() -> None:
     figures = [auc(0.5, 0.4, 0.6, target=number) for number in range(50)]
     (forest,) = first_picture(only(*figures))
     assert len(forest.lines) == 20
@@ -93,7 +93,7 @@ def test_the_printed_limit_is_the_largest_with_its_client() -> None:
     assert "AUC up to 0.700 for hospital-b" in upper_bounds(headline(cleaned(record)))
 
 
-def test_the_limit_of_all_clients_pooled_stands_before_that_of_a_client() -> None:
+def test_the_pooled_limit_precedes_limits_of_clients() -> None:
     record = of_clients(*three(), pooled(0.51, 0.47, 0.55, significant=False))
     tile = screen(record).numbers[0]
     assert tile.value == "0.510"
@@ -115,20 +115,20 @@ def test_limits_of_rates_name_their_client_too() -> None:
     assert said.endswith("for hospital-b")
 
 
-def test_a_leak_names_the_client_it_is_shown_for_and_the_limit_of_another() -> None:
+def test_leaks_and_limits_name_their_clients() -> None:
     record = of_clients(*three(0.65, significant=True))
     first = screen(record)
     assert "Shown for hospital-a (1 of 3 audited clients)" in first.headline
     assert "hospital-a" in first.numbers[0].detail
 
 
-def test_a_pooled_headline_says_what_is_compared() -> None:
+def test_a_pooled_headline_describes_the_comparison() -> None:
     record = of_clients(*three(), pooled(0.65, 0.62, 0.68, significant=True))
     said = "Shown over all 3 audited clients, each compared with its own held-out samples"
     assert said in verdict(record).headline
 
 
-def test_a_pooled_figure_of_fewer_clients_says_so_in_bars_and_limits() -> None:
+def test_pooled_estimates_of_fewer_clients_are_labelled() -> None:
     few = [auc(0.5, 0.4, 0.58, attack="fta-l", target=c, **SIZES) for c in (0, 1)]
     figures = [auc(0.5, 0.4, 0.56, attack="a", target=c, **SIZES) for c in (0, 1, 2)]
     over = [pooled(0.5, 0.4, 0.6, attack=name, significant=False) for name in ("a", "fta-l")]
@@ -158,7 +158,7 @@ def test_a_client_that_leaks_by_itself_is_named_next_to_the_pooled_figure(
     assert headline.endswith("for hospital-a alone")
 
 
-def test_clients_that_are_too_small_to_be_judged_alone_are_said_to_be() -> None:
+def test_clients_too_small_for_a_verdict_are_mentioned() -> None:
     over_all = [
         pooled(0.51, 0.49, 0.53, significant=False),
         rate(0.01, 0.005, 0.015, target=None, within="client", significant=False),
@@ -168,7 +168,7 @@ def test_clients_that_are_too_small_to_be_judged_alone_are_said_to_be() -> None:
     assert "single clients are too small to be judged alone" in headline
 
 
-def test_only_the_small_ones_among_clients_are_called_too_small() -> None:
+def test_only_small_clients_are_called_too_small() -> None:
     large = [
         auc(0.5, 0.48, 0.52, target=0, significant=False),
         rate(0.01, 0.005, 0.015, target=0, significant=False),
@@ -179,7 +179,7 @@ def test_only_the_small_ones_among_clients_are_called_too_small() -> None:
     assert "hospital-b is too small to be judged alone" in headline
 
 
-def test_labels_alone_stand_in_the_cell_of_a_figure() -> None:
+def test_the_label_baseline_is_shown_with_the_estimate() -> None:
     record = only(auc(0.65, 0.62, 0.68, target=0, significant=True, labels_alone=0.503))
     assert "labels alone 0.503" in words(report_html(record))
 
@@ -215,6 +215,6 @@ def test_the_question_about_canaries_is_about_a_canary_sample() -> None:
     ("unit", "said"),
     [("sample", "a given sample was"), ("person", "a given person's data were")],
 )
-def test_the_question_about_other_units_keeps_its_words(unit: str, said: str) -> None:
+def test_the_audited_question_depends_on_the_unit(unit: str, said: str) -> None:
     record = only(auc(0.8, 0.7, 0.9, unit=unit))
     assert said in verdict(record).audited

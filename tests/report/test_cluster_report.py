@@ -163,7 +163,7 @@ EMPTY = [
     ],
     ids=["one-group", "five", "one-round", "seeds", "empty", "unknown", "two", "defense", "all"],
 )
-def test_every_page_is_whole(results: tuple[ClusterResult, ...]) -> None:
+def test_every_report_is_complete(results: tuple[ClusterResult, ...]) -> None:
     record = with_clusters(*results)
     assert 'id="clusters"' in report_html(record)
     assert "controls" in printed(record, width=100).lower()

@@ -305,7 +305,7 @@ FLAT = Spread(edges=[0.0, 0.0], of_target=[0], of_others=[0])
     ],
     ids=["none", "one", "shared", "refuted", "two", "far", "zero", "half", "flat", "many"],
 )
-def test_every_page_is_whole(points: tuple[PointPlayed, ...]) -> None:
+def test_every_report_is_complete(points: tuple[PointPlayed, ...]) -> None:
     record = played(*points)
     document = report_html(record)
     assert len(cells(points_table(record), "Point")) == len(points)

@@ -128,7 +128,7 @@ def test_direction_and_surrogate_characters_do_not_reach_the_page() -> None:
     assert not set("\u202e\u2028\u2029\x00") & set(outside)
 
 
-def test_every_figure_of_the_record_stands_in_the_page_with_its_interval() -> None:
+def test_the_page_contains_every_estimate_with_its_interval() -> None:
     for figure in made("plain").findings:
         if figure.value is None:
             assert f"needs {figure.note.split()[2]} more" in page_of("plain").text
@@ -172,7 +172,7 @@ def test_a_very_long_name_is_never_printed_whole() -> None:
     assert not re.search("n{130}", both.text)
 
 
-def test_refused_figures_say_why() -> None:
+def test_refused_estimates_show_their_reason() -> None:
     assert "needs 970 more" in report_html(record(size=30))
     figures = [
         changed(one, value=None, low=None, high=None, note="the score is constant")
@@ -196,11 +196,11 @@ def test_refused_figures_say_why() -> None:
         "Reproduce",
     ],
 )
-def test_the_report_has_its_parts(heading: str) -> None:
+def test_the_report_has_all_sections(heading: str) -> None:
     assert heading in page_of("plain").text
 
 
-def test_a_reader_without_scripts_or_sight_finds_names_for_everything() -> None:
+def test_the_report_is_accessible_without_scripts() -> None:
     assert len(page_of("plain").named("h1")) == 1
     assert len(page_of("plain").named("caption")) == len(page_of("plain").named("table"))
     plots = [div for div in page_of("plain").named("div") if div.get("class") == "plot"]
@@ -218,13 +218,13 @@ def test_links_of_the_contents_lead_to_parts_that_exist() -> None:
     assert len([i for _, a in page_of("plain").elements if (i := a.get("id"))]) == len(ids - {None})
 
 
-def test_the_flawed_redraw_has_a_banner_and_sound_evaluation_has_none() -> None:
+def test_only_the_redraw_evaluation_has_a_warning_banner() -> None:
     warning = "These figures mean nothing about leakage."
     assert warning in report_html(record(evaluation="redraw", details=False))
     assert warning not in page_of("plain").text
 
 
-def test_a_record_with_next_to_nothing_still_makes_a_report() -> None:
+def test_an_almost_empty_record_has_a_report() -> None:
     bare = changed(
         record(details=False, controls=()),
         estimates=[],
@@ -278,7 +278,7 @@ def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> 
     assert "dp-sgd" in page.text
 
 
-def test_a_comparison_needs_two_records_and_warns_of_a_flawed_one() -> None:
+def test_a_comparison_needs_two_records_and_warns_of_redraw() -> None:
     with pytest.raises(BadInput, match="at least 2 records, got 1"):
         compared([made("plain")])
     flawed = [small(), changed(small(), evaluation="redraw")]

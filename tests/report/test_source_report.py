@@ -31,7 +31,7 @@ def details(grid: Grid | None, heading: str) -> list[str]:
     return [cell.detail for cell in cells(grid, heading)]
 
 
-def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_mixes_give() -> None:
+def test_source_leaks_are_reported_with_chance_and_label_baseline() -> None:
     said = verdict(with_sources(found()))
     assert said.status == "clear leak"
     assert said.headline == (
@@ -47,7 +47,7 @@ def test_what_is_named_beyond_class_mixes_is_told_with_what_guessing_and_class_m
     assert "Can the adversary find out which client a training sample is from?" in said.audited
 
 
-def test_a_level_of_an_earlier_version_is_said_to_be_one_wherever_it_is_printed() -> None:
+def test_label_levels_of_earlier_versions_are_marked_everywhere() -> None:
     now = with_sources(*SEEDS)
     older = [
         one.model_copy(update={"method": one.method.replace(LABELS_METHOD, "Clopper-Pearson 95%")})
@@ -61,7 +61,7 @@ def test_a_level_of_an_earlier_version_is_said_to_be_one_wherever_it_is_printed(
     assert not any("too high" in one.detail for one in tiles(now))
 
 
-def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_samples() -> None:
+def test_success_explained_by_labels_is_no_sample_leak() -> None:
     record = with_sources(found(mixes=0.48, class_p_value=0.3))
     said = verdict(record)
     assert said.status == "above guessing"
@@ -70,13 +70,13 @@ def test_owners_that_class_mixes_give_away_are_above_guessing_and_no_leak_of_sam
     assert column(source_table(record), "Attack success rate") == ["▷ 50.0%"]
 
 
-def test_samples_that_could_not_be_named_at_all_are_told_of() -> None:
+def test_unmeasured_clients_are_mentioned() -> None:
     runs = [found(seed=seed, absent=[3] * seed) for seed in (0, 1)]
     assert "No measured round has a model of 1 client" in source_sentence(with_sources(*runs))
     assert "No measured round" not in source_sentence(with_sources(runs[0]))
 
 
-def test_success_by_chance_is_no_leak_shown_where_the_interval_leaves_little_room() -> None:
+def test_chance_level_success_with_a_narrow_interval_is_no_leak_shown() -> None:
     said = verdict(with_sources(found(right=120, each=120, **BY_CHANCE)))  # type: ignore[arg-type]
     assert said.status == "no leak shown"
     assert said.headline == "No leak of sources shown by the attacks that were run"
@@ -94,7 +94,7 @@ def test_few_samples_are_inconclusive() -> None:
     ("right", "status"),
     [(480, "strong leak"), (300, "weak leak"), (260, "trace of a leak")],
 )
-def test_a_leak_has_the_word_that_its_lower_limit_reaches(right: int, status: str) -> None:
+def test_the_leak_size_follows_from_the_lower_limit(right: int, status: str) -> None:
     assert verdict(with_sources(found(right=right, each=100))).status == status
 
 
@@ -104,25 +104,25 @@ def test_sizes_start_at_their_thresholds() -> None:
     assert words_ == [None, None, "trace", "weak", "clear", "strong", "strong"]
 
 
-def test_a_mean_over_seeds_is_told_as_one() -> None:
+def test_means_over_seeds_are_labelled() -> None:
     table = source_table(with_sources(*SEEDS))
     assert column(table, "Attack success rate") == ["▲ 50.0%"]
     assert details(table, "Attack success rate")[0].split("\n")[1] == "44.6–55.4%"
     assert "Means over seeds" in table.remark
 
 
-def test_a_table_has_p_values_corrected_and_alone() -> None:
+def test_the_source_table_has_corrected_and_uncorrected_p_values() -> None:
     grid = source_table(with_sources(found(p_value=0.01), found("b", p_value=0.02)))
     shown = [one.split("\n")[-1] for one in details(grid, "Attack success rate")]
     assert shown == ["p 0.020, alone 0.010", "p 0.020"]
     assert "Holm" in grid.remark
 
 
-def test_seeds_that_agree_have_a_verdict_by_the_limits_of_the_runs() -> None:
+def test_agreeing_seeds_have_a_verdict_from_run_limits() -> None:
     assert verdict(with_sources(found(seed=1), found(seed=2))).status == "clear leak"
 
 
-def test_what_the_test_alone_finds_is_marked_as_of_open_size() -> None:
+def test_leaks_found_only_by_the_test_have_an_unknown_size() -> None:
     record = with_sources(found(seed=1, right=11), found(seed=2, right=17))
     assert column(source_table(record), "Attack success rate") == ["△ 11.7%"]
     assert details(source_table(record), "Attack success rate")[0].startswith("size open")
@@ -130,7 +130,7 @@ def test_what_the_test_alone_finds_is_marked_as_of_open_size() -> None:
     assert "more seeds" in said.meaning
 
 
-def test_figures_are_shown_as_the_record_has_them() -> None:
+def test_the_table_uses_the_significance_of_the_record() -> None:
     record = with_sources(found())
     quiet = [
         changed(one, tests=[estimates.Test(null=LABELS, significant=False)])
@@ -141,7 +141,7 @@ def test_figures_are_shown_as_the_record_has_them() -> None:
     assert verdict(changed(record, estimates=quiet)).status == "above guessing"
 
 
-def test_membership_is_told_first_and_sources_after_it() -> None:
+def test_the_headline_gives_membership_before_sources() -> None:
     both = verdict(with_sources(found(), membership=True))
     assert both.status == "strong leak"
     first, second = both.headline.split(". ")
@@ -150,7 +150,7 @@ def test_membership_is_told_first_and_sources_after_it() -> None:
     assert "which client a training sample is from?" in both.audited
 
 
-def test_no_verdict_is_milder_than_what_sources_show() -> None:
+def test_the_verdict_is_at_least_as_severe_as_source_inference() -> None:
     quiet = with_sources(found(), membership=True, strengths=(0.02, 0.03, 0.0))
     said = verdict(quiet)
     assert said.status == "clear leak"
@@ -159,18 +159,18 @@ def test_no_verdict_is_milder_than_what_sources_show() -> None:
     assert second.startswith("No leak of membership shown")
 
 
-def test_a_failed_control_stands_above_what_is_found_of_sources() -> None:
+def test_a_failed_control_takes_precedence_over_source_leaks() -> None:
     said = verdict(with_sources(found(), controls=(control("untrained model", passed=False),)))
     assert said.status == "control failed"
 
 
-def test_every_figure_that_a_failed_control_takes_back_is_marked_in_the_table() -> None:
+def test_estimates_with_a_failed_control_are_marked_in_the_table() -> None:
     failed = cleaned(with_sources(found(), controls=(control("untrained model", passed=False),)))
     for row in source_table(failed).rows:
         assert all("not relied on" in cell.detail for cell in row[1:])
 
 
-def test_a_page_about_sources_alone_does_not_speak_of_membership() -> None:
+def test_a_source_only_report_does_not_mention_membership() -> None:
     document = report_html(with_sources(found(), found("b", by_round=[]), controls=()))
     text = words(document)
     assert "<title>Source audit: digits-fedavg-10</title>" in document
@@ -180,14 +180,14 @@ def test_a_page_about_sources_alone_does_not_speak_of_membership() -> None:
     assert 'id="attacks"' not in document
 
 
-def test_a_page_about_both_has_both_units() -> None:
+def test_a_report_on_both_topics_describes_both() -> None:
     text = words(report_html(with_sources(found(), membership=True)))
     assert "Membership and source audit of a federated-learning run" in text
     assert "whether a given sample was in the training data of" in text
     assert "which client a training sample is from?" in text
 
 
-def test_a_page_about_membership_alone_is_as_it_was() -> None:
+def test_a_membership_only_report_has_no_source_section() -> None:
     document = report_html(with_sources(membership=True))
     assert "Membership audit:" in document
     assert 'id="sources"' not in document
@@ -216,7 +216,7 @@ EMPTY: dict[str, object] = {
     ],
     ids=["empty", "two", "forty", "seeds", "none-and-all", "settings", "uneven", "zero"],
 )
-def test_every_page_is_whole(results: tuple[SourceFound, ...]) -> None:
+def test_every_report_is_complete(results: tuple[SourceFound, ...]) -> None:
     record = with_sources(*results)
     for of in (record, with_sources(*results, membership=True)):
         assert 'id="sources"' in report_html(of)
@@ -224,7 +224,7 @@ def test_every_page_is_whole(results: tuple[SourceFound, ...]) -> None:
     assert "Source inference" in comparison_html(compared([record, record]), [record, record])
 
 
-def test_a_record_without_samples_of_its_own_settings_says_its_guarantee_below_the_table() -> None:
+def test_the_guarantee_is_printed_below_the_source_table() -> None:
     budget = estimate(metric="formal_epsilon", value=2.5, contrast="unseen", method="Renyi")
     record = with_sources(found())
     record = changed(record, estimates=[budget, *record.estimates])
@@ -280,7 +280,7 @@ def test_changes_are_paired_by_seed() -> None:
     ]
 
 
-def test_records_without_sources_have_no_such_table_in_a_comparison() -> None:
+def test_records_without_sources_have_no_source_comparison() -> None:
     records = [with_sources(membership=True), with_sources(membership=True)]
     assert source_comparison(compared(records)) is None
     mixed = [with_sources(membership=True), with_sources(found())]

@@ -46,7 +46,7 @@ def same(left: Shadows, right: Shadows) -> bool:
 
 @settings(max_examples=15)
 @given(size=st.integers(1, 40), available=st.integers(10, 40), seed=st.integers(0, 10**6))
-def test_a_shadow_is_trained_on_as_many_as_its_cluster_and_as_many_are_left_out(
+def test_shadows_have_as_many_members_and_nonmembers_as_their_cluster(
     size: int, available: int, seed: int
 ) -> None:
     how = replace(HOW, epochs=1)
@@ -59,7 +59,7 @@ def test_a_shadow_is_trained_on_as_many_as_its_cluster_and_as_many_are_left_out(
         assert both <= set(range(available))
 
 
-def test_a_shadow_is_its_model_trained_on_with_its_samples() -> None:
+def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
     server, (cluster,) = samples(20), clusters(8)
     (found,) = shadow_models([cluster], server, HOW, seed=5)
     client_context = ClientContext(
@@ -107,7 +107,7 @@ def test_shadows_do_not_depend_on_other_clusters(how: ShadowTraining) -> None:
     assert same(together[1], changed[1])
 
 
-def test_shadows_keep_the_proportion_of_their_clusters_where_the_server_has_too_little() -> None:
+def test_shadow_sizes_are_scaled_to_the_samples_of_the_server() -> None:
     assert shadow_sizes([7_500, 42_500], 10_000) == [882, 5_000]
     assert shadow_sizes([7_500, 42_500], 10_000, "capped") == [5_000, 5_000]
     # With enough of its own, the server's shadows are as large as the clusters.
@@ -120,9 +120,7 @@ def test_shadows_keep_the_proportion_of_their_clusters_where_the_server_has_too_
     st.integers(10, 10**5),
     st.sampled_from(["proportional", "capped"]),
 )
-def test_a_shadow_takes_two_samples_to_half_of_the_servers_and_none_of_what_nobody_trains(
-    sizes: list[int], available: int, way: str
-) -> None:
+def test_shadow_sizes_are_within_bounds(sizes: list[int], available: int, way: str) -> None:
     found = shadow_sizes(sizes, available, way)
     for own, shadow in zip(sizes, found, strict=True):
         assert shadow == 0 if own == 0 else 2 <= shadow <= max(2, min(own, available // 2))
@@ -131,7 +129,7 @@ def test_a_shadow_takes_two_samples_to_half_of_the_servers_and_none_of_what_nobo
     assert [shadow for _, shadow in pairs] == sorted(found)
 
 
-def test_a_repeated_shadow_is_a_federation_of_its_own_as_large_and_as_long() -> None:
+def test_repeated_shadows_train_a_federation_of_equal_size() -> None:
     server, (cluster,) = samples(30), clusters(12)
     cluster = cluster._replace(clients=3, rounds=4, share=0.67)
     how = replace(REPEATED, training=replace(REPEATED.training, schedule="cosine"), rounds=6)
@@ -174,20 +172,20 @@ def test_a_scaled_down_shadow_has_fewer_clients_of_the_same_size(
     assert seen == [5] * 4 * 2
 
 
-def test_shadows_of_one_model_differ_and_so_do_those_of_another_seed() -> None:
+def test_shadows_differ_by_number_and_seed() -> None:
     (one,) = shadow_models(clusters(9), samples(30), HOW, seed=3)
     (other,) = shadow_models(clusters(9), samples(30), HOW, seed=4)
     assert not torch.equal(one.inside[0].sort().values, one.inside[1].sort().values)
     assert not same(one, other)
 
 
-def test_a_model_that_nobody_trains_has_no_shadows() -> None:
+def test_an_untrained_cluster_has_no_shadows() -> None:
     empty, used = shadow_models(clusters(0, 5), samples(30), HOW, seed=3)
     assert empty.models == empty.inside == empty.outside == ()
     assert len(used.models) == 3
 
 
-def test_running_statistics_go_on_from_the_models() -> None:
+def test_shadows_continue_the_running_statistics() -> None:
     model = architecture("vgg11", shape=(3, 32, 32), classes=3, hidden="").initial(1)
     server = samples(10, (3, 32, 32))
     how = ShadowTraining(LocalTraining(batch_size=2, lr=1e-3), 1, "continued", epochs=1)
@@ -204,13 +202,13 @@ def test_too_few_samples_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("count", "epochs"), [(0, 1), (1, 0)])
-def test_no_shadows_and_untrained_ones_are_refused(count: int, epochs: int) -> None:
+def test_zero_shadows_or_epochs_raise(count: int, epochs: int) -> None:
     with pytest.raises(BadInput, match="at least 1 shadow"):
         ShadowTraining(TRAINING, count=count, epochs=epochs)
 
 
 @pytest.mark.parametrize("given", [{"way": "lazily"}, {"sizes": "large"}])
-def test_shadows_in_an_unknown_way_are_refused(given: dict[str, str]) -> None:
+def test_unknown_shadow_settings_raise(given: dict[str, str]) -> None:
     with pytest.raises(BadInput, match=r"lazily|large"):
         ShadowTraining(TRAINING, **given)  # type: ignore[arg-type]
 

@@ -131,7 +131,7 @@ def test_clients_sent_the_same_model_have_one_number() -> None:
     assert first == third != second
 
 
-def test_the_number_of_workers_changes_no_bit() -> None:
+def test_results_do_not_depend_on_the_number_of_workers() -> None:
     one = measure_round(ROUND, ALL, SAMPLES, workers=1).signals
     two = measure_round(ROUND, ALL, SAMPLES, workers=2).signals
     assert all(torch.equal(one[name], two[name]) for name in one)

@@ -69,7 +69,7 @@ def defended(aucs: Mapping[str, float]) -> Comparison:
     return compared([PLAIN, given("noise", values, {1: 0.9}, defense=noise(0.1), reach=0.04)])
 
 
-def test_an_attack_counts_above_chance_and_mirrored_below_it_and_else_not_at_all() -> None:
+def test_attacks_count_above_chance_or_mirrored_below_it() -> None:
     figures = [auc("finds", FOUND), auc("misses", MISSED), auc("inverted", INVERTED)]
     known = directions_of(figures)
     assert {key.attack: by[0] for key, by in known.items()} == {
@@ -79,7 +79,7 @@ def test_an_attack_counts_above_chance_and_mirrored_below_it_and_else_not_at_all
     }
 
 
-def test_an_auc_below_chance_by_its_own_interval_alone_is_not_mirrored_among_many() -> None:
+def test_mirroring_requires_significance_after_correction() -> None:
     alone = auc("a", 0.45)
     assert alone.high is not None
     assert alone.high < 0.5
@@ -100,7 +100,7 @@ def test_chance_rarely_mirrors_any_of_ten_attacks() -> None:
     assert wrong <= 15
 
 
-def test_a_row_without_a_leak_has_a_mean_at_chance_in_either_direction() -> None:
+def test_mirrored_means_without_leak_are_at_chance() -> None:
     rng = np.random.default_rng(4)
     signs: dict[str, dict[int | None, Direction]] = {"a": {0: 1}, "b": {0: -1}}
     means, folded = [], []
@@ -113,7 +113,7 @@ def test_a_row_without_a_leak_has_a_mean_at_chance_in_either_direction() -> None
     assert np.mean(folded) > 0.52, "folding each row by itself takes noise for a leak"
 
 
-def test_a_mirrored_figure_has_its_limits_turned_round() -> None:
+def test_mirroring_exchanges_the_limits() -> None:
     made = average({"b": {1: {0: Value(0.3, 0.25, 0.36, "")}}}, {"b": {0: -1}})
     value = made.values[1][0]
     assert (value.value, value.low, value.high) == pytest.approx((0.7, 0.64, 0.75))

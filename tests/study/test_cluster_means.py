@@ -129,7 +129,7 @@ def test_without_a_second_trained_model_the_minority_has_no_model() -> None:
     assert "1 of 2 runs do not have this figure" in one.note
 
 
-def test_a_clients_risk_is_that_of_the_model_it_uses() -> None:
+def test_client_risk_is_the_risk_of_its_model() -> None:
     means = figures_of([result([0, 0, 0, 0, 0, 1])])
     assert mean_of(means, "mean risk of a client", "minority").value == pytest.approx(0.61)
     assert mean_of(means, "mean risk of a client").value == pytest.approx((5 * 0.52 + 0.7) / 6)
@@ -164,7 +164,7 @@ def test_violations_are_reported_with_their_noise_floor() -> None:
     assert many.value == pytest.approx(0.0228, abs=0.006)
 
 
-def test_one_run_keeps_its_own_interval_and_several_on_one_test_set_are_no_surer() -> None:
+def test_accuracy_intervals_do_not_narrow_over_runs_on_one_test_set() -> None:
     one = mean_of(figures_of([result([0, 0, 0, 0, 1, 1])]), "accuracy")
     assert (one.low, one.high, one.method) == (0.1, 0.95, "Clopper-Pearson 95%")
     runs = [result(GROUPS, seed=seed) for seed in (1, 2, 3)]
@@ -176,7 +176,7 @@ def test_one_run_keeps_its_own_interval_and_several_on_one_test_set_are_no_surer
     assert mean.further.method == "an interval over further runs needs 5 seeds, got 3"
 
 
-def test_agreement_is_one_for_the_groups_themselves_and_nothing_for_one_model_for_all() -> None:
+def test_agreement_is_one_for_the_groups_and_zero_for_one_model() -> None:
     turned = [1 - group for group in GROUPS]
     assert mean_of(figures_of([result(turned)]), "agreement with the groups").value == 1.0
     assert mean_of(figures_of([result([0] * 6)]), "agreement with the groups").value == 0.0
@@ -190,7 +190,7 @@ def test_moves_are_counted_client_by_client() -> None:
     assert mean_of(means, "clients that moved at the end").value == 1
 
 
-def test_one_measured_round_says_nothing_of_moves() -> None:
+def test_one_measured_round_gives_no_count_of_moves() -> None:
     assert not [m for m in figures_of([result(GROUPS)]) if "moved" in m.metric]
 
 
@@ -217,7 +217,7 @@ def test_changes_are_paired_by_seed() -> None:
     assert change.further.method == "an interval over further runs needs 5 seeds, got 2"
 
 
-def test_five_common_seeds_say_what_further_pairs_would_give() -> None:
+def test_five_common_seeds_give_an_interval_for_further_pairs() -> None:
     ifca, mir = (
         counts(**{f"s{seed}": value for seed, value in enumerate(values)})
         for values in ((4, 5, 6, 4, 6), (2, 2, 4, 1, 3))
@@ -229,7 +229,7 @@ def test_five_common_seeds_say_what_further_pairs_would_give() -> None:
     assert change.further.low == pytest.approx(-2.6 - 2.7764 * (0.3 / 5) ** 0.5, abs=1e-3)
 
 
-def test_the_risk_of_a_model_is_surer_over_more_runs() -> None:
+def test_the_risk_interval_narrows_over_runs() -> None:
     one, many = (
         mean_of(
             figures_of([result([0, 0, 0, 0, 1, 1], seed=s) for s in range(runs)]),
@@ -268,13 +268,13 @@ def late(first: list[int | None]) -> ClusterResult:
     return result(before, choice).model_copy(update={"joined": first})
 
 
-def test_a_client_chose_nothing_before_it_took_part() -> None:
+def test_clients_have_no_choice_before_participating() -> None:
     one = late([7, 1, 1, 1, 1, None])
     assert choices(one, one.rounds[0]) == [None, 0, 0, 0, 1, None]
     assert choices(one) == [1, 0, 0, 0, 1, None]
 
 
-def test_to_take_part_for_the_first_time_is_no_move() -> None:
+def test_the_first_participation_is_no_move() -> None:
     assert moves(late([7, 1, 1, 1, 1, 1])) == [[]]
     assert moves(result([0, 0, 0, 0, 1, 0], [1, 0, 0, 0, 1, 0])) == [[0]]
 
@@ -293,11 +293,11 @@ def test_clients_that_do_not_participate_do_not_count() -> None:
     assert agreement != of_all
 
 
-def test_a_group_that_takes_no_part_has_no_model() -> None:
+def test_a_group_that_never_participates_has_no_model() -> None:
     assert models_of_groups(late([1, 1, 1, 1, None, None]))[1] is None
 
 
-def test_an_older_study_keeps_the_shadow_models_that_it_had() -> None:
+def test_older_studies_keep_their_shadow_settings() -> None:
     old = resolve_older_settings({"name": "x", "risk": {"shadows": 3, "epochs": 5}})
     assert old["risk"] == {"training": "continued", "sizes": "capped", "shadows": 3, "epochs": 5}
     new = {"risk": {"training": "repeated", "epochs": None, "sizes": "proportional"}}

@@ -27,18 +27,18 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_variant_differs_in_what_it_says_and_in_its_name(file: Path) -> None:
+def test_a_variant_changes_its_settings_and_its_name(file: Path) -> None:
     found = {study.name: study.training.rounds for study in read_studies(file)}
     assert found == {"sizes": 5, "sizes-small": 2, "sizes-large": 50}
 
 
-def test_a_variant_is_found_under_another_name_of_the_study(file: Path) -> None:
+def test_variants_are_found_after_renaming_the_study(file: Path) -> None:
     studies = read_studies(file, {"name": "mine"})
     (small,) = chosen_studies(studies, "small")
     assert (small.name, small.training.rounds) == ("mine-small", 2)
 
 
-def test_an_unknown_variant_names_those_there_are(file: Path) -> None:
+def test_an_unknown_variant_raises_with_the_known_ones(file: Path) -> None:
     with pytest.raises(BadInput, match="known: all, large, small"):
         chosen_studies(read_studies(file), "tiny")
 
@@ -70,7 +70,7 @@ def test_an_unknown_variant_names_those_there_are(file: Path) -> None:
         ),
     ],
 )
-def test_wrong_settings_are_refused_in_words_for_who_writes_them(
+def test_invalid_settings_raise_with_readable_messages(
     values: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(BadInput, match=sentence):
@@ -87,14 +87,14 @@ def test_deeply_nested_settings_are_refused(tmp_path: Path) -> None:
         read_studies(path, {"data.options" + ".a" * 2000: 1})
 
 
-def test_a_variant_is_not_named_as_the_option_that_runs_all_of_them(tmp_path: Path) -> None:
+def test_a_variant_cannot_be_called_all(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text('name = "x"\n[variants.all]\n"training.rounds" = 2\n')
     with pytest.raises(BadInput, match=r"is named 'all', and --variant all runs .*another name"):
         read_studies(path)
 
 
-def test_a_variant_has_a_name(tmp_path: Path) -> None:
+def test_a_variant_without_name_raises(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text('name = "x"\n[variants.""]\n"training.rounds" = 2\n')
     with pytest.raises(BadInput, match=r"a variant in .* has no name"):
@@ -111,7 +111,7 @@ def test_a_variant_cannot_name_itself(table: str, tmp_path: Path) -> None:
         read_studies(path)
 
 
-def test_more_rounds_than_files_can_be_named_after_are_refused() -> None:
+def test_too_many_rounds_raise() -> None:
     with pytest.raises(BadInput, match=r"training\.rounds .* less than or equal to 999999"):
         study_from({"name": "x", "training": {"rounds": 1_000_000}})
 
@@ -127,7 +127,7 @@ def test_options_keep_their_types() -> None:
     ]
 
 
-def test_a_variant_of_a_study_that_has_none_is_refused_as_such(tmp_path: Path) -> None:
+def test_selecting_a_variant_of_a_plain_study_raises(tmp_path: Path) -> None:
     file = tmp_path / "plain.toml"
     file.write_text('name = "plain"\n', encoding="utf-8")
     with pytest.raises(BadInput, match="plain has no variants; leave --variant=tiny out"):
@@ -135,7 +135,7 @@ def test_a_variant_of_a_study_that_has_none_is_refused_as_such(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("plan", [Study, GameStudy])
-def test_a_section_that_is_left_out_is_an_empty_one(plan: type[Section]) -> None:
+def test_omitted_sections_equal_empty_ones(plan: type[Section]) -> None:
     # It is made without being checked, since a schema of its own takes time to build.
     default = [field.default for field in plan.model_fields.values()]
     left_out = [one for one in default if isinstance(one, Section)]
@@ -147,9 +147,7 @@ def test_a_section_that_is_left_out_is_an_empty_one(plan: type[Section]) -> None
 
 
 @pytest.mark.parametrize("name", ["samples", "fair", "people"])
-def test_an_override_replaces_the_number_of_samples_under_any_of_its_names(
-    name: str, tmp_path: Path
-) -> None:
+def test_overrides_accept_old_names_of_settings(name: str, tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text('name = "x"\n[audit]\nfair = 50\n', encoding="utf-8")
     (study,) = read_studies(path, {f"audit.{name}": 60})

@@ -43,7 +43,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> str:
     return "together"
 
 
-def test_one_defense_is_itself_and_more_are_a_chain_in_the_order_given() -> None:
+def test_several_defenses_form_a_chain_in_order() -> None:
     assert defenses(**NOISE, clients=[1]) == {1: GradientNoise(0.1)}
     found = defenses(**NOISE, clients=[1], chain=[FEW_BITS, HALF])
     assert found == {1: Chain((GradientNoise(0.1), GradientQuantization(4), DataSampling(0.5)))}
@@ -58,7 +58,7 @@ def test_a_variant_without_the_defense_may_keep_its_options() -> None:
     assert defenses(name="none", options={"sigma": 0.1}) == {}
 
 
-def test_a_defense_that_takes_a_coalition_is_given_its_group(together: str) -> None:
+def test_coalition_defenses_receive_their_group(together: str) -> None:
     found = defenses(
         name=together,
         clients=[3, 1],
@@ -74,7 +74,7 @@ def test_the_coalition_is_no_setting_of_a_study(together: str) -> None:
         defenses(name=together, options={"coalition": 1})
 
 
-def test_each_client_has_an_instance_of_its_own() -> None:
+def test_each_client_has_its_own_defense_instance() -> None:
     found = defenses(**NOISE, chain=[FEW_BITS])
     first, second = found[0], found[1]
     assert isinstance(first, Chain)
@@ -83,7 +83,7 @@ def test_each_client_has_an_instance_of_its_own() -> None:
     assert all(a is not b for a, b in zip(first.parts, second.parts, strict=True))
 
 
-def test_without_clients_a_defense_is_for_all_that_have_no_other() -> None:
+def test_a_defense_without_clients_covers_all_remaining_clients() -> None:
     found = defenses(**NOISE, also=[{**FEW_BITS, "clients": [0, 2]}])
     assert {client for client, one in found.items() if isinstance(one, GradientNoise)} == {1, 3}
     assert {client for client, one in found.items() if one == GradientQuantization(4)} == {0, 2}
@@ -113,7 +113,7 @@ def test_contradictory_groups_of_defenses_are_refused(
         defenses(**defense)
 
 
-def test_two_parts_that_both_say_how_batches_are_drawn_are_refused_by_name() -> None:
+def test_two_defenses_that_draw_batches_raise() -> None:
     with pytest.raises(Unsupported, match="DataSampling and DataSampling both replace the way"):
         defenses(**HALF, chain=[HALF])
 
@@ -129,11 +129,11 @@ def test_two_parts_that_both_say_how_batches_are_drawn_are_refused_by_name() -> 
         ({**NOISE, "also": [{**HALF, "clients": [0]}]}, "gradient-noise, data-sampling"),
     ],
 )
-def test_a_label_names_all_that_is_used(defense: dict[str, object], label: str) -> None:
+def test_the_defense_label_lists_all_parts(defense: dict[str, object], label: str) -> None:
     assert small_study(defense=defense).defense.label == label
 
 
-def test_a_study_without_a_chain_is_the_study_that_it_was_before_there_were_chains() -> None:
+def test_studies_without_chain_keep_their_run_key() -> None:
     assert (
         run_key(small_study(audit=FAIR_ALONE), 1)
         == "9ec79c61d8081f41f0236e20861ba552f870deab93b6fe4f544ce9ccd985bfc4"
@@ -144,13 +144,13 @@ def test_a_study_without_a_chain_is_the_study_that_it_was_before_there_were_chai
 
 
 @pytest.mark.parametrize("more", [{"chain": [FEW_BITS]}, {"also": [{**HALF, "clients": [0]}]}])
-def test_a_chain_or_another_group_makes_another_run(more: dict[str, object]) -> None:
+def test_chains_and_groups_change_the_run_key(more: dict[str, object]) -> None:
     assert run_key(small_study(defense={**NOISE, **more}), 1) != run_key(
         small_study(defense=NOISE), 1
     )
 
 
-def test_a_study_file_writes_a_chain_as_tables_and_its_record_names_all_parts(
+def test_chains_are_written_as_tables_in_study_files(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "study.toml"

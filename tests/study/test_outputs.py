@@ -61,7 +61,7 @@ def test_an_attack_never_replaces_a_record_of_other_settings(
     assert again.content_hash == first.content_hash
 
 
-def test_an_attack_replaces_the_record_of_other_attacks_and_says_so(
+def test_an_attack_replaces_the_record_of_other_attacks_with_a_note(
     recording: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -96,7 +96,7 @@ def test_a_study_never_replaces_the_record_of_an_attack(recording: Path, tmp_pat
     assert files_in(tmp_path) == before
 
 
-def test_a_record_that_cannot_be_read_and_a_page_that_is_none_are_left_alone(
+def test_unreadable_records_and_foreign_pages_are_not_replaced(
     tmp_path: Path,
 ) -> None:
     study: Study = quick_study()
@@ -118,9 +118,7 @@ def test_a_page_may_be_replaced(start: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["page.pdf", "page.json", "page.html.gz", "record.xml"])
-def test_a_page_is_written_under_the_name_of_a_page_only(
-    name: str, recording: Path, tmp_path: Path
-) -> None:
+def test_reports_require_a_html_file_name(name: str, recording: Path, tmp_path: Path) -> None:
     record = read_record(recording / "record.json")
     with pytest.raises(BadInput, match=r"would be an HTML page.*ends in \.html, such as"):
         write_report(record, tmp_path / name)
@@ -149,7 +147,7 @@ def test_a_report_is_not_written_over_its_record_or_another_file(tmp_path: Path)
     assert files_in(tmp_path) == before
 
 
-def test_a_missing_folder_is_named_as_it_was_given(
+def test_a_missing_folder_is_reported_as_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, other = records(tmp_path, "a", "b")
@@ -178,7 +176,7 @@ def test_a_comparison_is_not_written_over_a_record_or_another_comparison(tmp_pat
     assert files_in(tmp_path) == before
 
 
-def test_a_comparison_is_made_again_and_may_grow(tmp_path: Path) -> None:
+def test_a_comparison_can_be_repeated_and_extended(tmp_path: Path) -> None:
     one, other, third = records(tmp_path, "a", "b", "c")
     out = tmp_path / "comparison.html"
     cli.compare(one, other, out=out)
@@ -230,7 +228,7 @@ def test_progress_covers_every_phase_of_a_study(tmp_path: Path) -> None:
         assert steps == sorted(steps)
 
 
-def test_what_a_user_wrote_does_not_make_a_record_unreadable(tmp_path: Path) -> None:
+def test_user_texts_do_not_make_a_record_unreadable(tmp_path: Path) -> None:
     study = quick_study(about="turned \u202e round\x1b[2J", hours="x" * 20_000)
     written = run_study(study, tmp_path)
     assert read_record(tmp_path / "record.json") == written
@@ -238,7 +236,7 @@ def test_what_a_user_wrote_does_not_make_a_record_unreadable(tmp_path: Path) -> 
     assert run_study(study, tmp_path).content_hash == written.content_hash
 
 
-def test_links_in_a_studys_folder_lead_to_no_file_that_is_written(tmp_path: Path) -> None:
+def test_study_folders_are_not_written_through_symlinks(tmp_path: Path) -> None:
     foreign, out = tmp_path / "foreign", tmp_path / "out"
     foreign.write_text("precious")
     (out / "seed-1").mkdir(parents=True)
@@ -285,7 +283,7 @@ def test_a_study_is_not_attacked_through_a_link(
     assert files_in(elsewhere) == before
 
 
-def test_a_page_that_is_of_no_record_is_not_replaced(
+def test_a_page_without_record_is_not_replaced(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "report.html").write_text(PAGE)
@@ -306,7 +304,7 @@ def test_a_page_that_is_of_no_record_is_not_replaced(
     assert (tmp_path / "comparison.html").read_text() == PAGE
 
 
-def test_scores_of_no_record_are_not_replaced(
+def test_scores_without_record_are_not_replaced(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "scores.safetensors").write_text("MINE")

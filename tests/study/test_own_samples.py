@@ -60,7 +60,7 @@ def number_of(**changes: object) -> int | None:
     return completed(skewed_study(**changes)).audit.sources
 
 
-def test_a_third_of_the_audited_samples_is_divided_among_clients_that_differ() -> None:
+def test_the_default_number_of_source_samples() -> None:
     assert number_of() == 90 // 12
     assert number_of(audit={"fair": 40}) == 3
     assert number_of(partition={**SKEWED, "clients": 8}) == 3
@@ -78,7 +78,7 @@ def test_a_third_of_the_audited_samples_is_divided_among_clients_that_differ() -
     ],
     ids=["membership alone", "equal clients", "published draw", "view of a sum", "asked"],
 )
-def test_other_draws_measure_no_further_samples(changes: dict[str, object]) -> None:
+def test_other_draws_have_no_source_samples(changes: dict[str, object]) -> None:
     study = skewed_study(**changes)
     run = setup(study, 1, None)
     assert run.study.audit.sources == 0
@@ -86,13 +86,13 @@ def test_other_draws_measure_no_further_samples(changes: dict[str, object]) -> N
     assert run.deal.measured is run.deal.audit.samples
 
 
-def test_a_number_that_is_given_is_kept_whatever_the_draw() -> None:
+def test_a_given_number_of_source_samples_is_kept() -> None:
     assert number_of(audit={"sources": 9}) == 9
     iid = {"samples_per_client": 60}
     assert number_of(partition=iid, audit={"sources": 9}) == 9
 
 
-def test_a_published_draw_takes_no_further_samples() -> None:
+def test_source_samples_raise_for_published_draws() -> None:
     with pytest.raises(BadInput, match=r"audit\.sources is 5; leave it out"):
         skewed_study(audit={"draw": "sia", "sources": 5})
 
@@ -101,7 +101,7 @@ def deal(sources: int) -> Deal:
     return setup(skewed_study(audit={"sources": sources}), 1, None).deal
 
 
-def test_equally_many_samples_are_drawn_of_what_each_client_trains_on() -> None:
+def test_source_samples_are_equally_many_per_client() -> None:
     found = deal(20)
     assert found.own is not None
     assert Counter(found.own.owner.tolist()) == dict.fromkeys(range(4), 20)
@@ -111,7 +111,7 @@ def test_equally_many_samples_are_drawn_of_what_each_client_trains_on() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_samples_that_are_audited_anyway_are_not_measured_twice() -> None:
+def test_audited_source_samples_are_measured_once() -> None:
     found = deal(60)
     assert found.own is not None
     audited = found.audit.samples.ids[torch.from_numpy(found.audit.owner != NOBODY)]
@@ -120,14 +120,14 @@ def test_samples_that_are_audited_anyway_are_not_measured_twice() -> None:
     assert len(found.measured) == len(found.audit) + len(found.own.added)
 
 
-def test_as_many_are_drawn_as_the_smallest_client_has() -> None:
+def test_source_samples_are_limited_by_the_smallest_client() -> None:
     found = deal(10_000)
     assert found.own is not None
     smallest = min(found.sizes.values())
     assert Counter(found.own.owner.tolist()) == dict.fromkeys(range(4), smallest)
 
 
-def test_own_samples_have_the_label_distribution_of_their_client() -> None:
+def test_source_samples_follow_the_label_distribution_of_their_client() -> None:
     found = deal(10_000)
     assert found.own is not None
     labels = found.measured.labels[torch.from_numpy(found.own.place)].numpy()
@@ -139,7 +139,7 @@ def test_own_samples_have_the_label_distribution_of_their_client() -> None:
         assert abs(own - expected).max() < 4
 
 
-def test_no_other_draw_depends_on_the_samples_for_sources() -> None:
+def test_source_samples_do_not_change_other_draws() -> None:
     plain, more = deal(0), deal(20)
     assert plain.own is None
     stored, also = plain.audit.tensors(), more.audit.tensors()
@@ -149,7 +149,7 @@ def test_no_other_draw_depends_on_the_samples_for_sources() -> None:
         assert torch.equal(samples.ids, more.clients[client].ids)
 
 
-def test_samples_that_a_client_holds_out_are_not_its_own() -> None:
+def test_source_samples_exclude_samples_held_out_by_a_client() -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     run = setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
     assert run.deal.own is not None
@@ -297,7 +297,7 @@ def test_a_pack_hides_figures_on_too_few_samples_of_a_draw() -> None:
     assert suppressed(kept, fair + 1).record == kept
 
 
-def test_python_asks_for_them_by_the_same_name(tmp_path: Path) -> None:
+def test_python_and_study_files_use_the_same_setting(tmp_path: Path) -> None:
     federation = fa.Federation(
         fa.datasets.digits(),
         clients=fa.partitions.Dirichlet(4, beta=0.3, samples_per_client=60),

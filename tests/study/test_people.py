@@ -70,7 +70,7 @@ def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, list[s
     return record, lines
 
 
-def test_intervals_of_samples_whose_people_are_known_say_that_they_ignore_them(
+def test_sample_intervals_with_known_people_state_that_they_ignore_them(
     one_by_one: tuple[Record, list[str]],
 ) -> None:
     record, lines = one_by_one
@@ -83,7 +83,7 @@ def test_intervals_of_samples_whose_people_are_known_say_that_they_ignore_them(
     assert any("audit people instead" in line for line in lines)
 
 
-def test_a_report_asks_for_people_where_they_are_known_and_not_used(
+def test_a_report_advises_a_person_audit_if_people_are_known(
     one_by_one: tuple[Record, list[str]],
 ) -> None:
     record, _ = one_by_one
@@ -95,7 +95,7 @@ def test_a_report_asks_for_people_where_they_are_known_and_not_used(
     assert not any(asked in other.remark for other in others)
 
 
-def test_audits_of_people_have_no_such_note(carried: Carried) -> None:
+def test_person_audits_have_no_independence_note(carried: Carried) -> None:
     assert independence(carried.record) == ""
     assert not any("people ignored" in f.method for f in carried.record.estimates)
 
@@ -118,7 +118,7 @@ def test_people_can_leak_if_single_samples_do_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_figure_of_an_attack_is_on_people_but_for_the_area_of_single_samples(
+def test_person_audits_give_person_estimates_and_a_sample_auc(
     carried: Carried,
 ) -> None:
     record = carried.record
@@ -131,7 +131,7 @@ def test_every_figure_of_an_attack_is_on_people_but_for_the_area_of_single_sampl
     assert epsilon.unit == "person"
 
 
-def test_a_persons_score_is_the_mean_over_all_of_their_samples(carried: Carried) -> None:
+def test_person_scores_average_all_samples(carried: Carried) -> None:
     run = setup(brief_study(), 1, None)
     truth = target_truth(run, 0)
     kept = read_scores(carried.folder / "scores.safetensors")[1, 0]
@@ -150,12 +150,12 @@ def test_a_persons_score_is_the_mean_over_all_of_their_samples(carried: Carried)
     assert found == pytest.approx(np.array(by_hand))
 
 
-def test_the_mean_by_person_is_that_of_the_rows_of_each() -> None:
+def test_mean_by_averages_rows_per_person() -> None:
     values = np.array([[1.0, 10.0], [3.0, 30.0], [5.0, 0.0]])
     assert mean_by(np.array([7, 2, 7]), values).tolist() == [[3.0, 30.0], [3.0, 5.0]]
 
 
-def test_report_and_terminal_speak_of_people(carried: Carried) -> None:
+def test_report_and_terminal_describe_people(carried: Carried) -> None:
     said, page = verdict(carried.record), report_html(carried.record)
     assert "people whose data were trained on can be distinguished from others" in said.headline
     assert "whether a given person's data were in the training data" in said.audited
@@ -164,7 +164,7 @@ def test_report_and_terminal_speak_of_people(carried: Carried) -> None:
     assert ">Person<" in page
 
 
-def test_where_nobody_is_a_member_half_of_the_unseen_people_are_called_members() -> None:
+def test_null_members_label_half_of_the_held_out_people() -> None:
     study = people_study(figures={"nobody_is_a_member": True, "permutations": 20})
     truth = target_truth(setup(study, 1, None), 0)
     units = truth.units
@@ -175,7 +175,7 @@ def test_where_nobody_is_a_member_half_of_the_unseen_people_are_called_members()
         assert set(truth.origin[truth.subject == person]) == {origin}
 
 
-def test_one_reference_in_two_has_all_samples_of_a_person_where_references_are_online() -> None:
+def test_online_references_contain_each_person_in_half() -> None:
     study = people_study(
         attacks={"rmia": {}}, references={"count": 4, "online": True},
         partition={"clients": 4, "samples_per_client": 300}, audit={"fair": 40},

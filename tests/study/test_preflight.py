@@ -66,7 +66,7 @@ def with_last_batch_of_one(**changes: object) -> tuple[Study, Setup]:
     return study, setup(study, 1, None)
 
 
-def test_a_last_batch_of_one_is_refused_by_the_clients_name_with_a_size_that_works(
+def test_a_last_batch_of_one_raises_with_a_working_size(
     tmp_path: Path,
 ) -> None:
     study, run = with_last_batch_of_one()
@@ -84,7 +84,7 @@ def test_a_last_batch_of_one_is_refused_by_the_clients_name_with_a_size_that_wor
     check_run(setup(quick_study(training={"batch_size": size - 1}), 1, None))
 
 
-def test_batches_are_those_that_a_defense_draws() -> None:
+def test_preflight_checks_use_the_batches_of_the_defense() -> None:
     half = {"name": "data-sampling", "options": {"share": 0.5}}
     sizes = setup(quick_study(), 1, None).deal.sizes.values()
     drawn = [max(1, int(0.5 * size)) for size in sizes]
@@ -108,7 +108,7 @@ CLASSES_BY_ROUND = {
 }
 
 
-def test_batches_of_every_round_are_planned_and_no_size_is_advised_that_may_fail() -> None:
+def test_preflight_checks_plan_the_batches_of_every_round() -> None:
     run = setup(quick_study(**CLASSES_BY_ROUND), 1, None)
     with pytest.raises(BadInput, match=r"client .*one batch of round \d+ has 1, ") as refused:
         check_run(run)
@@ -162,7 +162,7 @@ def fails_always(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Fails(int(np.prod(shape)), classes)
 
 
-def test_a_network_that_fails_whatever_the_size_stays_a_fault_in_training(
+def test_a_network_that_always_fails_raises_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedaudit.study.running.preflight.CHECKS", ())
@@ -177,7 +177,7 @@ def test_the_advised_batch_size_differs_from_the_refused_one(most: int) -> None:
     assert _better_batch_size([most * 3 + 1, 60], most, 1) != most
 
 
-def test_rounds_that_cost_too_much_to_plan_are_a_part_with_the_first_and_the_last() -> None:
+def test_long_studies_plan_a_subset_of_rounds() -> None:
     run = setup(quick_study(training={"rounds": 999_999, "epochs": 1}), 1, None)
     planned = _planned_rounds(run, run.deal.clients[0])
     assert planned[0] == 1
@@ -199,7 +199,7 @@ def test_every_seed_and_every_federation_of_the_adversary_is_checked(
     assert seen == [1, shadows[0], 2, shadows[1]]
 
 
-def test_checks_leave_random_streams_and_models_as_they_are() -> None:
+def test_preflight_checks_do_not_change_random_streams_or_models() -> None:
     sizes = setup(quick_study(), 1, None).deal.sizes.values()
     batch = _twin_training(list(sizes)).batch_size
     run = setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None)
@@ -216,7 +216,7 @@ def test_checks_leave_random_streams_and_models_as_they_are() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_the_planted_leaks_twin_has_no_batch_of_one() -> None:
+def test_the_planted_leak_training_has_no_batch_of_one() -> None:
     assert _twin_training([500, 100, 100]) == _TWIN_TRAINING
     assert _twin_training([165, 33, 33]).batch_size == 17
     assert all(size % _twin_training([33, 35, 69]).batch_size != 1 for size in (33, 35, 69))
@@ -257,7 +257,7 @@ def test_a_missing_engine_refuses_the_whole_grid(
     assert not out.exists()
 
 
-def test_all_rows_that_cannot_work_are_named_and_a_shared_reason_is_given_once() -> None:
+def test_all_impossible_rows_are_listed_with_shared_reasons_once() -> None:
     needs = {"defense": {"name": "client-dp"}, "partition": {"clients": 4, "scheme": "dirichlet"}}
     studies = [
         quick_study(name="one", **needs),
@@ -272,7 +272,7 @@ def test_all_rows_that_cannot_work_are_named_and_a_shared_reason_is_given_once()
     assert second.startswith("three: ")
 
 
-def test_all_required_settings_are_asked_for_at_once_with_the_papers_values() -> None:
+def test_missing_required_settings_are_listed_with_paper_values() -> None:
     study = quick_study(
         defense={"name": "client-dp", "chain": [{"name": "mixup"}], "also": []},
         partition={"clients": 4, "scheme": "dirichlet"},
@@ -285,7 +285,7 @@ def test_all_required_settings_are_asked_for_at_once_with_the_papers_values() ->
     assert "defense.options.alpha (published: 1e-5 to 1e5 (FedMIA), 0.01 (CoFedMID))" in said
 
 
-def test_what_training_itself_refuses_is_refused_for_a_row_of_a_grid_beforehand() -> None:
+def test_errors_of_training_are_raised_for_grid_rows_beforehand() -> None:
     study = quick_study(
         name="outputs",
         algorithm={"name": "ifca"},
@@ -307,7 +307,7 @@ def test_what_training_itself_refuses_is_refused_for_a_row_of_a_grid_beforehand(
         ),
     ],
 )
-def test_a_row_that_fails_leaves_the_others_complete_and_the_exit_code_says_so(
+def test_a_failing_row_does_not_stop_other_rows(
     error: Exception,
     code: int,
     reason: str,
@@ -339,7 +339,7 @@ def test_a_row_that_fails_leaves_the_others_complete_and_the_exit_code_says_so(
 
 
 @pytest.mark.slow
-def test_the_smallest_leak_is_stated_before_training_for_the_tests_that_are_made(
+def test_the_smallest_detectable_leak_is_printed_before_training(
     tmp_path: Path,
 ) -> None:
     study = quick_study(audit={"targets": [0, 1], "extra_unseen": 60}, figures={"fprs": [0.05]})
@@ -361,7 +361,7 @@ def test_the_smallest_leak_is_stated_before_training_for_the_tests_that_are_made
 
 
 @pytest.mark.slow
-def test_clients_that_are_judged_together_count_as_tests_too(tmp_path: Path) -> None:
+def test_pooled_tests_count_for_the_detectable_leak(tmp_path: Path) -> None:
     skewed = {"scheme": "dirichlet", "clients": 4, "options": {"beta": 0.5}}
     study = quick_study(
         audit={"targets": [0, 1]}, partition=skewed, seeds=[1, 2], training={"rounds": 2}

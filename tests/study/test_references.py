@@ -54,7 +54,7 @@ def trained_on(run: Setup) -> set[int]:
     return set(torch.cat([part.ids for part in run.deal.clients.values()]).tolist())
 
 
-def test_references_train_on_nothing_that_the_run_touches_and_are_measured_on_its_samples() -> None:
+def test_reference_data_are_disjoint_from_the_run() -> None:
     run = setup(final_study(), 1, None)
     first, second = run.own_federations
     for one in run.own_federations:
@@ -67,7 +67,7 @@ def test_references_train_on_nothing_that_the_run_touches_and_are_measured_on_it
     assert trained_on(first) != trained_on(second)
 
 
-def test_some_of_the_first_references_own_samples_are_measured_in_all_of_them() -> None:
+def test_samples_of_the_first_reference_are_measured_in_all() -> None:
     study = final_study(references={"count": 6}, audit={"view": "final", "fair": 30})
     run = setup(study, 1, None)
     (found,) = run.extensions
@@ -87,7 +87,7 @@ def test_some_of_the_first_references_own_samples_are_measured_in_all_of_them() 
     assert len(alone.deal.audit) == 90
 
 
-def test_online_every_audited_sample_is_in_half_of_the_references() -> None:
+def test_online_references_contain_every_sample_in_half() -> None:
     offline = setup(final_study(references={"count": 4}), 1, None)
     run = setup(final_study(references=HALVES), 1, None)
     audited = run.deal.audit.samples.ids.numpy()
@@ -106,7 +106,7 @@ def test_online_every_audited_sample_is_in_half_of_the_references() -> None:
             assert torch.equal(data.features[place], run.deal.audit.samples.features[at])
 
 
-def test_a_view_without_uploads_has_references_by_default_and_one_with_them_where_named() -> None:
+def test_only_views_without_uploads_have_default_references() -> None:
     data = {"partition": {"samples_per_client": 120}, "references": None}
     run = setup(final_study(**data), 1, None)
     assert {"rmia", "lira"} <= run.attacks.keys()
@@ -123,7 +123,7 @@ def test_a_view_without_uploads_has_references_by_default_and_one_with_them_wher
     assert not older.own_federations
 
 
-def test_references_are_defended_as_the_run_is_and_change_no_audited_run() -> None:
+def test_references_share_the_defense_and_do_not_change_the_run() -> None:
     def keys(**changes: object) -> list[str]:
         run = setup(final_study(**changes), 1, None)
         return [run_key(one.study, one.seed) for one in (run, *run.own_federations)]
@@ -137,7 +137,7 @@ def test_references_are_defended_as_the_run_is_and_change_no_audited_run() -> No
     assert "references" not in settings_of(final_study(references=None))
 
 
-def test_members_are_found_by_comparison_and_all_controls_hold(final: Carried) -> None:
+def test_reference_attacks_find_members_and_controls_pass(final: Carried) -> None:
     record = final.record
     for name in ("rmia", "lira"):
         against_unseen = [
@@ -154,7 +154,7 @@ def test_members_are_found_by_comparison_and_all_controls_hold(final: Carried) -
 
 
 @pytest.mark.slow
-def test_workers_a_stop_and_a_second_start_change_no_bit(final: Carried, tmp_path: Path) -> None:
+def test_workers_and_interruption_do_not_change_results(final: Carried, tmp_path: Path) -> None:
     study = final_study(figures={"planted_leak": True})
     assert run_study(study, tmp_path / "two", workers=2).content_hash == final.record.content_hash
     halted = shutil.copytree(final.folder, tmp_path / "halted")

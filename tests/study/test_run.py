@@ -40,7 +40,7 @@ def test_the_content_hash_depends_only_on_the_seed(quick: Carried, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_number_of_workers_changes_no_bit(small: Carried, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_workers(small: Carried, tmp_path: Path) -> None:
     together = run_study(small_study(), tmp_path, workers=2)
     assert small.record.content_hash == together.content_hash
 
@@ -59,7 +59,7 @@ def test_every_attack_has_three_contrasts_with_intervals(small: Carried) -> None
         assert figure.low <= figure.value <= figure.high
 
 
-def test_a_rate_that_the_sample_is_too_small_for_is_inconclusive(small: Carried) -> None:
+def test_a_tpr_on_too_few_samples_is_inconclusive(small: Carried) -> None:
     rates = [f for f in small.record.findings if f.metric == "tpr@0.001"]
     assert rates
     assert all(f.value is None and f.note.startswith("inconclusive: needs") for f in rates)
@@ -80,7 +80,7 @@ def test_several_seeds_also_give_their_mean(tmp_path: Path) -> None:
         assert mean.value == pytest.approx(np.mean(runs))
 
 
-def test_under_the_sum_view_rules_over_clients_are_refused_with_what_is_missing(
+def test_the_sum_view_refuses_rules_over_clients(
     tmp_path: Path,
 ) -> None:
     record = run_study(quick_study(audit={"view": "sum"}, attacks={}), tmp_path)
@@ -99,7 +99,7 @@ def test_an_attack_named_for_too_weak_a_view_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["sum", "globals", "final"])
-def test_weaker_views_run_to_the_end(view: str, tmp_path: Path) -> None:
+def test_studies_with_weaker_views_complete(view: str, tmp_path: Path) -> None:
     record = run_study(quick_study(audit={"view": view}, attacks={}), tmp_path)
     assert any(f.value is not None for f in record.findings)
 
@@ -130,7 +130,7 @@ def test_redrawn_non_members_differ_without_any_membership(tmp_path: Path) -> No
     assert redrawn.evaluation == "redraw"
 
 
-def test_attacks_on_a_recording_give_the_figures_of_the_run(small: Carried, tmp_path: Path) -> None:
+def test_reattacking_gives_the_estimates_of_the_run(small: Carried, tmp_path: Path) -> None:
     again = reattack(small.folder, ["fedmia-2"], tmp_path)
     ours = [f for f in small.record.findings if f.attack == "fedmia-2" and f.metric == "auc"]
     theirs = [f for f in again.findings if f.attack == "fedmia-2" and f.metric == "auc"]
@@ -157,7 +157,7 @@ def folder(quick: Carried, tmp_path: Path) -> Path:
     return shutil.copytree(quick.folder, tmp_path / "study")
 
 
-def test_a_folder_with_another_study_is_refused_and_left_alone(folder: Path) -> None:
+def test_a_folder_with_another_study_raises_and_is_not_changed(folder: Path) -> None:
     before = (folder / "record.json").read_bytes()
     with pytest.raises(BadInput, match="holds a study with other settings"):
         run_study(quick_study(training={"rounds": 6}), folder)
@@ -201,7 +201,7 @@ def test_a_full_disk_is_refused_before_training(
         ({"audit": {"fair": 5000}}, "short"),
     ],
 )
-def test_what_cannot_work_is_refused_before_training(
+def test_impossible_studies_raise_before_training(
     changes: dict[str, object], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
@@ -231,7 +231,7 @@ def test_only_figures_of_a_recording_can_be_changed(quick: Carried, tmp_path: Pa
         reattack(quick.folder, [], tmp_path / "b", figures={"training.rounds": 2})
 
 
-def test_a_wrong_setting_is_called_as_it_was_given(quick: Carried, tmp_path: Path) -> None:
+def test_errors_name_settings_as_the_user_gave_them(quick: Carried, tmp_path: Path) -> None:
     wrong = {"figures.evaluation": "redrw"}
     with pytest.raises(BadInput, match=r"^figures\.evaluation: it should be 'aligned'"):
         reattack(quick.folder, [], tmp_path / "b", figures=wrong)
@@ -263,7 +263,7 @@ def test_altered_measurements_are_refused(name: str, value: float, folder: Path)
         reattack(folder, [], folder / "again")
 
 
-def test_a_round_whose_numbers_were_changed_in_its_file_is_refused(folder: Path) -> None:
+def test_a_changed_value_in_a_round_file_is_refused(folder: Path) -> None:
     path = folder / "seed-1" / "measured" / "round-000002.safetensors"
     content = bytearray(path.read_bytes())
     content[-3] ^= 1  # still a number, and a signal that could be
@@ -272,7 +272,7 @@ def test_a_round_whose_numbers_were_changed_in_its_file_is_refused(folder: Path)
         reattack(folder, [], folder / "again")
 
 
-def test_rounds_of_an_older_version_carry_no_hash_and_are_attacked_with_a_word(
+def test_rounds_of_older_versions_without_hash_are_attacked_with_a_note(
     folder: Path,
 ) -> None:
     said: list[str] = []
@@ -286,7 +286,7 @@ def test_rounds_of_an_older_version_carry_no_hash_and_are_attacked_with_a_word(
     assert any("1 of 2 measured rounds in" in line and "have no hash" in line for line in said)
 
 
-def test_a_linked_folder_of_rounds_gets_none_written_outside(tmp_path: Path) -> None:
+def test_rounds_are_not_written_through_symlinks(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     for name in ("seed-1", "seed-1/measured"):
         out = tmp_path / name.replace("/", "-")
@@ -297,7 +297,7 @@ def test_a_linked_folder_of_rounds_gets_none_written_outside(tmp_path: Path) -> 
         assert not any((tmp_path / "elsewhere").iterdir())
 
 
-def test_damaged_rounds_are_called_damaged_and_not_another_runs(folder: Path) -> None:
+def test_damaged_rounds_are_not_mistaken_for_another_run(folder: Path) -> None:
     path = folder / "seed-1" / "measured" / "round-000002.safetensors"
     tensors, notes = read_tensors(path)
     cut = {n: v[:, :-1].clone() if v.ndim == 2 and len(v) else v for n, v in tensors.items()}
@@ -319,7 +319,7 @@ def test_damaged_rounds_are_called_damaged_and_not_another_runs(folder: Path) ->
         reattack(folder, [], folder / "again")
 
 
-def test_kept_updates_of_clients_that_the_run_has_not_are_refused(tmp_path: Path) -> None:
+def test_kept_updates_of_unknown_clients_are_refused(tmp_path: Path) -> None:
     run_study(quick_study(audit={"keep": "full"}), tmp_path / "run")
     path = tmp_path / "run" / "seed-1" / "rounds" / "round-000002" / "server.safetensors"
     tensors, notes = read_tensors(path)
@@ -357,12 +357,12 @@ def test_another_runs_measurements_are_refused(tmp_path: Path) -> None:
         run_study(quick_study(seeds=[1, 2]), tmp_path)
 
 
-def test_words_for_people_may_change_without_another_run(quick: Carried, folder: Path) -> None:
+def test_descriptions_can_change_without_a_new_run(quick: Carried, folder: Path) -> None:
     again = run_study(quick_study(hours="a minute", about="Small."), folder)
     assert again.content_hash == quick.record.content_hash
 
 
-def test_an_attack_again_keeps_the_settings_of_the_study(tmp_path: Path) -> None:
+def test_reattacking_keeps_the_attack_settings_of_the_study(tmp_path: Path) -> None:
     given = quick_study(attacks={"fedmia-2": {"outlier_sigmas": 1.0, "leave_one_out": True}})
     record = run_study(given, tmp_path / "run")
     again = reattack(tmp_path / "run", ["fedmia-2"], tmp_path / "again")

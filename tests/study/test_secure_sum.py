@@ -106,7 +106,7 @@ def test_several_runs_have_the_least_bound_of_all(tmp_path: Path) -> None:
     record = run_study(sum_study(seeds=[1, 2], defense=NOISE), tmp_path)
     each = [values(record, seed) for seed in (1, 2)]
     assert values(record, None) == {name: min(one[name] for one in each) for name in each[0]}
-    assert "has the last round’s sum" in measured_epsilon(record).text
+    assert "with the last round’s sum" in measured_epsilon(record).text
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_overfitted_clients_are_distinguished_beyond_their_label_distributions(n
     assert beyond.number > 0
 
 
-def test_a_record_adds_up() -> None:
+def test_source_counts_of_a_record_are_consistent() -> None:
     found = result()
     confusion = np.array(found.confusion)
     assert np.trace(confusion) == round(figure().number * found.samples)
@@ -128,26 +128,26 @@ def test_with_disjoint_classes_labels_explain_all_success(
     assert baseline > 0.7
 
 
-def test_success_round_by_round_is_of_the_attack_on_one_round() -> None:
+def test_success_by_round_is_of_the_single_round_attack() -> None:
     found = result()
     assert found.rounds == [2, 4]
     assert found.by_round[-1] == figure().number
     assert result("sia-mean").by_round == []
 
 
-def test_overfitting_is_counted_for_every_client() -> None:
+def test_overfitting_is_measured_for_every_client() -> None:
     found = result()
     assert len(found.overfitting) == 4
     # Twenty digits, twenty epochs: all are learned by heart.
     assert min(found.overfitting) > 0.02
 
 
-def test_the_gap_of_uploads_is_the_mean_of_what_is_counted_for_each_client() -> None:
+def test_the_upload_gap_is_the_mean_over_clients() -> None:
     (gap,) = record().where(metric="upload_gap")
     assert gap.value == pytest.approx(np.mean(result().overfitting))
 
 
-def test_overfitting_is_counted_on_all_classes_of_a_test_part_in_their_order(
+def test_overfitting_uses_all_classes_of_a_sorted_test_part(
     tmp_path: Path,
 ) -> None:
     labels = np.repeat(np.arange(4), 600)
@@ -170,7 +170,7 @@ def test_membership_first_respects_the_false_positive_rate() -> None:
     assert loose.right <= loose.called
 
 
-def test_every_seed_says_that_a_client_was_not_asked_about() -> None:
+def test_each_seed_reports_clients_without_source_samples() -> None:
     failed: dict[str, dict[str, str]] = {}
     for seed in (1, 2):
         few = setup(source_study(audit={"fair": 1}), seed, None)
@@ -185,7 +185,7 @@ def test_untrained_models_give_chance_level_source_accuracy() -> None:
     assert all(c.passed for c in controls)
 
 
-def test_the_whole_catalogue_asks_about_owners_too(small: Carried) -> None:
+def test_default_studies_include_source_inference(small: Carried) -> None:
     whole = small.record
     assert {s.attack for s in whole.sources} == set(SIA)
     # As many of each client as the one with fewest audited samples has.
@@ -193,7 +193,7 @@ def test_the_whole_catalogue_asks_about_owners_too(small: Carried) -> None:
     assert {s.samples for s in whole.sources} == {4 * each}
 
 
-def test_a_client_without_audited_samples_is_said_to_be_the_reason(tmp_path: Path) -> None:
+def test_missing_source_inference_names_the_client_without_samples(tmp_path: Path) -> None:
     study = quick_study(partition={"clients": 8}, audit={"fair": 5}, attacks={"sia": {}})
     assert source_queries(setup(study, 1, None)) is None
     (row,) = run_study(study, tmp_path).attacks
@@ -201,14 +201,14 @@ def test_a_client_without_audited_samples_is_said_to_be_the_reason(tmp_path: Pat
     assert "no audited sample" in row.note
 
 
-def test_a_recording_is_asked_about_owners_afterwards(tmp_path: Path) -> None:
+def test_source_inference_can_run_on_a_recording(tmp_path: Path) -> None:
     run_study(source_study(attacks={"loss-series": {}}), tmp_path / "run")
     again = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
     assert result(of=again) == result()
     assert figure(of=again) == figure()
 
 
-def test_the_hash_is_over_what_is_said_of_owners(tmp_path: Path) -> None:
+def test_the_content_hash_covers_source_results(tmp_path: Path) -> None:
     pool, sized = tmp_path / "pool", source_study(attacks={"sia": {"prior": "size"}})
     one = run_study(source_study(attacks={"sia": {}}), tmp_path / "one", pool=pool)
     other = run_study(sized, tmp_path / "two", pool=pool)
@@ -268,7 +268,7 @@ def test_a_study_of_any_algorithm_is_complete(name: str, tmp_path: Path) -> None
     assert found.where(metric="test_accuracy")[0].number > 0.3 or name == "fedsgd"
 
 
-def test_one_local_epoch_of_fedavg_is_what_was_published_as_fedsgd(tmp_path: Path) -> None:
+def test_legacy_fedsgd_is_fedavg_with_one_epoch(tmp_path: Path) -> None:
     once = {"epochs": 1, "lr": 0.3}
     legacy = source_study(algorithm={"name": "legacy-fedsgd"}, training=once)
     one = run_study(legacy, tmp_path / "a")
@@ -318,7 +318,7 @@ def test_fedmd_is_audited_through_students(tmp_path: Path) -> None:
     assert np.mean(gaps) == pytest.approx(gap.number, abs=0.5 / test.samples)
 
 
-def test_of_fedmd_the_whole_catalogue_without_what_needs_updates_is_run(tmp_path: Path) -> None:
+def test_fedmd_studies_run_all_attacks_except_on_updates(tmp_path: Path) -> None:
     whole = fedmd_study(model={"name": "mlp"}, training={"rounds": 1}, attacks={})
     found = run_study(whole, tmp_path)
     refused = {row.name for row in found.attacks if row.status == "refused"}
@@ -336,13 +336,13 @@ def test_of_fedmd_the_whole_catalogue_without_what_needs_updates_is_run(tmp_path
         {"audit": {"draw": "sia", "fair": 1, "keep": "full"}},
     ],
 )  # fmt: skip
-def test_what_fedmd_does_not_show_is_refused_before_training(changes: dict[str, object]) -> None:
+def test_attacks_on_updates_raise_for_fedmd_before_training(changes: dict[str, object]) -> None:
     for refuse in (lambda study: setup(study, 1, None), lambda study: refuse_misfits([study])):
         with pytest.raises(NotVisible, match="outputs on public samples"):
             refuse(fedmd_study(**changes))
 
 
-def test_fedmds_clients_may_have_different_networks() -> None:
+def test_fedmd_clients_may_have_different_networks() -> None:
     options = {"public": "digits", "public_samples": 60, "nets": "2,3; 2,2,3", "student": ""}
     study = fedmd_study(algorithm={"name": "fedmd", "options": options})
     nets = setup(study, 1, None).algorithm.nets
@@ -367,14 +367,14 @@ def test_fedmds_clients_may_have_different_networks() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_an_algorithm_is_refused(
+def test_settings_that_do_not_fit_an_algorithm_raise(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
         setup(fedmd_study(**changes), 1, None)
 
 
-def test_the_guarantee_of_dp_sgd_counts_what_the_algorithm_does() -> None:
+def test_the_dp_sgd_guarantee_counts_the_steps_of_the_algorithm() -> None:
     fedsgd = setup(source_study(algorithm={"name": "fedsgd"}, training={"epochs": 1}), 1, None)
     work = fedsgd.algorithm.workload(4, 20)
     assert (work.rounds, work.epochs, work.batch_size) == (4, 1, 20)

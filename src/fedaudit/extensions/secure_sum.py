@@ -120,7 +120,7 @@ class SecureSum(Extension):
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return the bounds of each audited client in each run, and the minimum over runs.
 
-        The minimum is a valid bound for every run. The maximum would exceed the error level.
+        The minimum is a valid bound for every run. The error level of the maximum is unknown.
         """
         by_run = [_read(measured) for measured in runs]
         figures = [

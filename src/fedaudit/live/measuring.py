@@ -52,7 +52,7 @@ def locked(folder: Path, log: Callable[[str], None]) -> Lock:
     except BadInput:
         if not is_left_alone(folder):
             raise
-        log(f"the run before still measures {_rounds(len(waiting(folder)))}; waiting for it")
+        log(f"the previous run still measures {_rounds(len(waiting(folder)))}; waiting for it")
         return lock_folder(folder, wait=True)
 
 

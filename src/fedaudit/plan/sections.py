@@ -5,7 +5,7 @@ They are all that changes a result. Folders, workers and progress change none an
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
@@ -250,7 +250,9 @@ class AuditSection(Section):
     keep: Literal["signals", "snapshots", "full"] = "signals"
 
     @model_serializer(mode="wrap")
-    def _serialize_samples_as_fair() -> dict[str, object]:
+    def _serialize_samples_as_fair(
+        self, serialize: Callable[["AuditSection"], dict[str, object]]
+    ) -> dict[str, object]:
         # Records and the keys of studies and runs have had "fair" since the first version.
         values = serialize(self)
         return {"fair" if name == "samples" else name: value for name, value in values.items()}

@@ -40,7 +40,7 @@ coalitions = st.lists(st.floats(1e-3, 1.0), min_size=2, max_size=9)
     ratio=st.floats(0.01, 1.0),
     seed=st.integers(0, 50),
 )
-def test_noise_cancels_in_the_average_with_the_weights_really_used(
+def test_neutral_noise_cancels_for_the_actual_weights(
     shares: list[float], others: float, kind: str, ratio: float, seed: int
 ) -> None:
     coalition = tuple(range(3, 3 + len(shares)))
@@ -52,7 +52,7 @@ def test_noise_cancels_in_the_average_with_the_weights_really_used(
     assert float(torch.stack(parts).sum(0).abs().max()) < 1e-6
 
 
-def test_each_clients_noise_by_hand() -> None:
+def test_neutral_noise_matches_hand_calculation() -> None:
     draws = {0: torch.tensor([1.0]), 1: torch.tensor([3.0])}
     # |w|^2 = .05 and sum w d' = .1 + .6 = .7: 1 - .1 / .05 * .7 and 3 - .2 / .05 * .7
     weights = {0: 0.1, 1: 0.2}
@@ -77,7 +77,7 @@ def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
     assert torch.equal(given_update.values["w"], torch.zeros(20, 2))
 
 
-def test_the_published_noise_shifts_all_entries_alike_and_a_vector_does_not() -> None:
+def test_published_noise_is_one_scalar_and_default_noise_a_vector() -> None:
     weights = {0: 0.5, 1: 0.5}
     published = sent(
         NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="published"), context(0, weights)
@@ -93,7 +93,7 @@ def test_the_published_noise_shifts_all_entries_alike_and_a_vector_does_not() ->
     assert torch.equal(older, published)
 
 
-def test_noise_is_fresh_each_round_and_another_for_another_coalition() -> None:
+def test_neutral_noise_differs_by_round_and_coalition() -> None:
     weights = {0: 0.5, 1: 0.3, 2: 0.2}
     noise = [
         sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), context(0, weights)),
@@ -105,7 +105,7 @@ def test_noise_is_fresh_each_round_and_another_for_another_coalition() -> None:
         assert all(not torch.equal(one, other) for other in noise[i + 1 :])
 
 
-def test_the_spread_before_the_projection_is_sigma() -> None:
+def test_the_noise_std_before_projection_is_sigma() -> None:
     # Two equal members: d_0 = (d'_0 - d'_1) / 2, whose spread is sigma / sqrt(2).
     noise = sent(
         NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0),
@@ -115,7 +115,7 @@ def test_the_spread_before_the_projection_is_sigma() -> None:
     assert float(noise.std()) == pytest.approx(0.3 / 2**0.5, rel=0.03)
 
 
-def test_the_members_present_cancel_among_themselves() -> None:
+def test_noise_of_participating_members_cancels() -> None:
     defense = NeutralNoise(members=(0, 1, 2), sigma=1.0, ratio=1.0)
     weights = {0: 0.25, 2: 0.35, 5: 0.4}
     parts = [weights[c] * sent(defense, context(c, weights)) for c in (0, 2)]
@@ -123,7 +123,7 @@ def test_the_members_present_cancel_among_themselves() -> None:
     assert float(parts[0].abs().max()) > 0.01
 
 
-def test_a_member_that_is_there_alone_adds_nothing() -> None:
+def test_a_single_participating_member_adds_no_noise() -> None:
     given_update = Update(zeros())
     assert (
         NeutralNoise(members=(0, 1)).upload(given_update, context(0, {0: 0.5, 5: 0.5}))
@@ -131,7 +131,7 @@ def test_a_member_that_is_there_alone_adds_nothing() -> None:
     )
 
 
-def test_the_tail_may_begin_within_a_parameter() -> None:
+def test_noise_may_start_within_a_parameter() -> None:
     values = {"a": torch.zeros(2, 2), "b": torch.zeros(3)}
     added = plus_tail(values, torch.tensor([1.0, 2.0, 3.0, 4.0]))
     assert added["a"].tolist() == [[0, 0], [0, 1]]
@@ -142,7 +142,7 @@ def test_the_tail_may_begin_within_a_parameter() -> None:
     assert [tail_size(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [0, 3, 6, 7]
 
 
-def test_a_client_of_no_coalition_is_refused() -> None:
+def test_a_client_outside_the_coalition_raises() -> None:
     with pytest.raises(BadInput, match="is not in it"):
         NeutralNoise(members=(0, 1)).upload(Update(zeros()), context(2, {0: 0.5, 2: 0.5}))
 
