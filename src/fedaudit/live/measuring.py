@@ -165,7 +165,7 @@ class Measuring:
         disk = round_bytes(
             keep=recording.keep, clients=len(untrained.clients), values=values, parameters=numbers
         )
-        # Of each client its model and its change, and of the server two models.
+        # Each client's model and update, and two models of the server.
         memory = 4 * numbers * (2 * senders + 2) + 8 * values
         often = "every round" if recording.every == 1 else f"every {recording.every} rounds"
         advice = "; every=10 would measure each tenth round only" if recording.every == 1 else ""
@@ -185,7 +185,7 @@ class Measuring:
     def _measured(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
         """Measure a round; return the clients that were left out, with the reason."""
         audit, unsent = self._setup.deal.audit, self._shape.unsent
-        # The same digits in whichever process it is.
+        # One thread, so that the digits are the same in every process.
         with one_thread():
             measured, seen, faulty = measure_sound(
                 seen, entry.weights, self._of_round, audit.samples
@@ -216,7 +216,7 @@ class Measuring:
         try:
             seen, entry = read_waiting(path, self._shape.model.architecture)
             faulty = self._measured(seen, entry)
-        # Whatever it is: the next round is another one.
+        # Any error concerns this round only.
         except Exception as error:
             if entry is not None:
                 self._failed(entry, plain(f"round {entry.round} is not recorded: {error}"))
@@ -237,7 +237,7 @@ class Measuring:
         assert self._process is not None
         if self._process.given_up:
             self._log_once(
-                "the process that measures could not be kept running; what waits is measured when "
+                "the measuring process could not be kept running; waiting rounds are measured when "
                 "the recording is closed"
             )
         elif len(waiting(self._folder)) >= MOST_WAITING:
