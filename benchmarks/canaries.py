@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedaudit.fl.accounting import gaussian_epsilon
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.metrics.canaries import canary_bounds
 from fedaudit.metrics.epsilon import gaussian_budget, gaussian_shift
 
@@ -51,7 +51,7 @@ def noise_of(kind: str, epsilon: float) -> float:
 
 def truth_of(cell: Cell, noise: float) -> float:
     if cell.kind == "sampling":
-        return gaussian_epsilon(noise, ROUNDS, delta=DELTA, rate=SHARE)
+        return gaussian_mechanism_epsilon(noise, ROUNDS, delta=DELTA, rate=SHARE)
     return cell.epsilon
 
 

@@ -55,21 +55,21 @@ def published(values: np.ndarray, floor: float = 0.0) -> np.ndarray:
     return np.array(scores)
 
 
-def test_one_spread_above_the_others_scores_minus_the_upper_tail_at_one() -> None:
+def test_one_standard_deviation_above_scores_minus_the_upper_tail() -> None:
     # The others have mean 2 and (population) spread 1.
     assert score(one_sample(3.0, 1.0, 3.0)) == pytest.approx(-(1 - 0.8413), abs=1e-4)
 
 
 @few
 @given(cubes(st.integers(3, 8)))
-def test_scores_are_the_papers_mean_cumulative_probability_less_one(values: np.ndarray) -> None:
+def test_scores_equal_the_papers_mean_cdf_minus_one(values: np.ndarray) -> None:
     spreads = values[:, 1:].std(axis=1)
     values[:, 1] += np.where(spreads == 0, 0.5, 0.0)  # the paper has no answer without a spread
     ours = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)(cube(values), target=0).numpy()
     np.testing.assert_allclose(ours + 1, published(values), atol=1e-9)
 
 
-def test_the_published_constant_in_the_variance_is_there_for_parity() -> None:
+def test_variance_floor_reproduces_the_published_constant() -> None:
     values = np.random.default_rng(0).normal(scale=1e-4, size=(3, 6, 50))
     ours = OneSidedLikelihood(variance_floor=1e-8)(cube(values), target=0).numpy()
     np.testing.assert_allclose(ours + 1, published(values, floor=1e-8), atol=1e-9)
@@ -82,39 +82,39 @@ def test_the_published_constant_in_the_variance_is_there_for_parity() -> None:
 
 @few
 @given(cubes(st.integers(3, 11)))
-def test_the_published_filter_never_acts_among_ten_others_or_fewer(values: np.ndarray) -> None:
+def test_the_published_filter_never_acts_with_ten_others(values: np.ndarray) -> None:
     m = cube(values)
     unfiltered = OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)
     assert torch.equal(OneSidedLikelihood()(m, target=0), unfiltered(m, target=0))
 
 
-def test_the_published_filter_acts_among_eleven_others() -> None:
+def test_the_published_filter_acts_with_eleven_others() -> None:
     # Ten others around 0 with spread 0.1, and one that holds the sample itself.
     m = one_sample(0.1, *[-0.1, 0.1] * 5, 10.0)
     assert score(m) == pytest.approx(-norm.sf(1.0), abs=1e-9)
     assert score(m, OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER)) < -0.5
 
 
-def test_the_filter_looks_at_the_upper_side_only() -> None:
+def test_the_filter_removes_only_high_outliers() -> None:
     m = one_sample(0.1, *[-0.1, 0.1] * 5, -10.0)
     assert score(m) == score(m, OneSidedLikelihood(outlier_sigmas=NOT_A_FILTER))
 
 
-def test_leaving_each_other_client_out_lets_the_filter_act_among_three() -> None:
+def test_leave_one_out_filters_with_three_others() -> None:
     # 10 lies far above 0 and 0.1 (mean and spread 0.05), which stay: z = 1 for the target.
     m = one_sample(0.1, 0.0, 0.1, 10.0)
     assert score(m, OneSidedLikelihood(leave_one_out=True)) == pytest.approx(-norm.sf(1.0))
     assert score(m) < -0.5
 
 
-def test_leaving_each_other_client_out_changes_nothing_among_two() -> None:
+def test_leave_one_out_changes_nothing_with_two_others() -> None:
     m = one_sample(3.0, 1.0, 3.0)
     assert score(m, OneSidedLikelihood(leave_one_out=True)) == score(m)
 
 
 @few
 @given(cubes(st.integers(3, 14)), st.floats(0.01, 5), st.booleans())
-def test_scores_are_shares_whatever_is_filtered(
+def test_scores_are_between_minus_one_and_zero(
     values: np.ndarray, sigmas: float, leave_one_out: bool
 ) -> None:
     rule = OneSidedLikelihood(outlier_sigmas=sigmas, leave_one_out=leave_one_out)
@@ -125,9 +125,7 @@ def test_scores_are_shares_whatever_is_filtered(
 @pytest.mark.parametrize("level", [0.0, 0.1, -1 / 3, 1e6])
 @pytest.mark.parametrize("count", [2, 3, 7, 11])
 @pytest.mark.parametrize("sigmas", [0.5, 3.0])
-def test_others_that_agree_exactly_leave_only_the_direction(
-    level: float, count: int, sigmas: float
-) -> None:
+def test_identical_others_leave_only_the_sign(level: float, count: int, sigmas: float) -> None:
     rule = OneSidedLikelihood(outlier_sigmas=sigmas)
     others = [level] * count
     assert score(one_sample(level + 1e-3, *others), rule) == 0.0
@@ -135,7 +133,7 @@ def test_others_that_agree_exactly_leave_only_the_direction(
     assert score(one_sample(level - 1e-3, *others), rule) == -1.0
 
 
-def test_nine_and_twelve_spreads_above_are_told_apart() -> None:
+def test_nine_and_twelve_standard_deviations_are_distinguished() -> None:
     nine, twelve = (score(one_sample(z, -1.0, 1.0)) for z in (9.0, 12.0))
     assert norm.cdf(9.0) == norm.cdf(12.0) == 1.0, "where the published score has a tie"
     assert nine < twelve < 0.0
@@ -143,7 +141,7 @@ def test_nine_and_twelve_spreads_above_are_told_apart() -> None:
 
 @few
 @given(cubes(st.integers(3, 12)))
-def test_a_mean_above_a_threshold_means_that_some_round_is_above_it(values: np.ndarray) -> None:
+def test_a_mean_above_a_threshold_implies_a_round_above_it(values: np.ndarray) -> None:
     """Theorem 1."""
     rule = OneSidedLikelihood()
     single = [rule(cube(values[row : row + 1]), target=0) for row in range(len(values))]
@@ -151,21 +149,21 @@ def test_a_mean_above_a_threshold_means_that_some_round_is_above_it(values: np.n
     assert bool((rule(cube(values), target=0) <= highest + 1e-12).all())
 
 
-def test_rounds_in_which_the_target_was_not_measured_are_left_out() -> None:
+def test_rounds_without_the_target_are_excluded() -> None:
     there, missing = [[3.0], [1.0], [3.0]], [[nan], [5.0], [6.0]]
     assert score(cube([there, missing])) == score(cube([there]))
 
 
-def test_rounds_with_fewer_than_two_others_are_left_out() -> None:
+def test_rounds_with_fewer_than_two_others_are_excluded() -> None:
     there, few = [[3.0], [1.0], [3.0]], [[3.0], [nan], [6.0]]
     assert score(cube([few, there])) == score(cube([there]))
 
 
-def test_others_that_were_not_measured_in_a_round_are_left_out_of_it() -> None:
+def test_unmeasured_others_are_excluded_from_a_round() -> None:
     assert score(one_sample(3.0, 1.0, nan, 3.0)) == score(one_sample(3.0, 1.0, 3.0))
 
 
-def test_others_that_were_sent_another_model_are_left_out() -> None:
+def test_others_that_received_another_model_are_excluded() -> None:
     m = one_sample(3.0, 1.0, 100.0, 3.0)
     m.bases[0, 2] = 1
     assert score(m) == score(one_sample(3.0, 1.0, 3.0))
@@ -173,7 +171,7 @@ def test_others_that_were_sent_another_model_are_left_out() -> None:
         score(m, target=2)
 
 
-def test_one_other_client_is_too_few_and_the_message_offers_a_way_out() -> None:
+def test_one_other_client_raises_and_suggests_another_attack() -> None:
     with pytest.raises(NotVisible, match=r"other clients.*got 1 at most.*loss-series"):
         score(one_sample(3.0, 1.0))
 

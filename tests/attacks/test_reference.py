@@ -92,7 +92,7 @@ def rmia(
 
 @few
 @given(st.integers(0, 10_000), st.sampled_from([1, 2, 5]), st.floats(1.0, 2.0))
-def test_rmia_offline_ranks_as_the_share_of_the_population_does(
+def test_rmia_offline_ranks_like_the_population_share(
     seed: int, references: int, gamma: float
 ) -> None:
     own, others = losses(seed, references)
@@ -107,7 +107,7 @@ def test_rmia_offline_ranks_as_the_share_of_the_population_does(
 
 @few
 @given(st.integers(0, 10_000), st.sampled_from([4, 8]))
-def test_rmia_online_ranks_as_the_share_of_the_population_does(seed: int, references: int) -> None:
+def test_rmia_online_ranks_like_the_population_share(seed: int, references: int) -> None:
     own, others = losses(seed, references)
     trained_on = halves(seed, references)
     published = rmia(own, others, trained_on, losses(seed + 1, references), 1.0)
@@ -118,7 +118,7 @@ def test_rmia_online_ranks_as_the_share_of_the_population_does(seed: int, refere
                 assert ours[one] > ours[other]
 
 
-def test_rmia_by_hand() -> None:
+def test_rmia_matches_hand_calculation() -> None:
     own, others = np.log([[0.8, 0.4]]), np.log([[[0.5, 0.4]], [[0.3, 0.4]]])
     found = scores(RelativeLikelihood(offline=1.0), own, others)
     np.testing.assert_allclose(found, np.log([0.8 / 0.4, 0.4 / 0.4]), atol=1e-12)
@@ -129,7 +129,7 @@ def test_rmia_by_hand() -> None:
     np.testing.assert_allclose(found, np.log([0.8 / 0.4, 0.4 / 0.4]), atol=1e-12)
 
 
-def test_a_loss_beyond_what_exponentials_hold_gives_a_finite_score() -> None:
+def test_extreme_losses_give_finite_scores() -> None:
     found = scores(RelativeLikelihood(offline=1.0), np.array([[-5000.0]]), np.array([[[-6000.0]]]))
     np.testing.assert_allclose(found, [1000.0])
     assert np.isfinite(scores(RelativeLikelihood(), np.array([[-5000.0]]), np.array([[[-6e3]]])))
@@ -137,7 +137,7 @@ def test_a_loss_beyond_what_exponentials_hold_gives_a_finite_score() -> None:
 
 @few
 @given(st.integers(0, 10_000), st.sampled_from([2, 3, 8]))
-def test_lira_offline_ranks_as_the_published_probability(seed: int, references: int) -> None:
+def test_lira_offline_ranks_like_the_published_probability(seed: int, references: int) -> None:
     own, others = losses(seed, references)
     mean, spread = others[:, 0].mean(0), others[:, 0].std(0, ddof=1)
     published = norm.cdf(own[0], mean, spread)
@@ -207,7 +207,7 @@ def auc_by_hand(signals: np.ndarray, owners: np.ndarray, at: int, slope: float) 
         (0.9, 0.85, (0.2, 0.1), 0.0),
     ],
 )
-def test_the_slope_is_the_one_that_finds_the_references_own_members_best(
+def test_the_offline_slope_is_tuned_on_members_of_references(
     member: float, hard: float, easy: tuple[float, float], slope: float
 ) -> None:
     # The first sample is the first reference's member, the second the second's, the last nobody's.
@@ -246,7 +246,7 @@ def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int
     assert chosen == pytest.approx(max(areas), abs=1e-9)
 
 
-def test_the_slope_of_a_client_is_chosen_on_members_of_the_one_that_stands_for_it() -> None:
+def test_the_slope_is_tuned_on_the_corresponding_reference_client() -> None:
     # Client 0's member asks for a slope above 0, client 1's for the slope 0.
     signals = [[0.5, 0.9, 0.9], [0.1, 0.2, 0.9]]
     owners = [[0, 1, NOBODY], [NOBODY] * 3]
@@ -270,7 +270,7 @@ def test_the_slope_of_a_client_is_chosen_on_members_of_the_one_that_stands_for_i
     assert rule.chosen_slope(5) == 0.0
 
 
-def test_without_a_second_reference_or_known_members_the_usual_slope_is_taken() -> None:
+def test_without_reference_members_the_default_slope_is_used() -> None:
     assert tuned([[0.5, 0.9]], [[0, NOBODY]]).chosen_slope(0) == 0.3
     assert tuned([[0.5, 0.9]] * 2, [[NOBODY] * 2] * 2).chosen_slope(0) == 0.3
     own, others = losses(5, 4)
@@ -278,7 +278,7 @@ def test_without_a_second_reference_or_known_members_the_usual_slope_is_taken() 
     np.testing.assert_array_equal(scores(RelativeLikelihood(), own, others), usual)
 
 
-def test_references_after_the_fourth_are_compared_with_and_not_attacked() -> None:
+def test_only_four_references_are_used_for_tuning() -> None:
     rng = np.random.default_rng(0)
     owners = np.full((6, 40), NOBODY)
     for at in range(4):
@@ -298,19 +298,19 @@ def test_references_after_the_fourth_are_compared_with_and_not_attacked() -> Non
     assert rule.chosen_slope(0) == best(4)
 
 
-def test_the_slope_does_not_depend_on_which_samples_are_attacked() -> None:
+def test_the_slope_does_not_depend_on_the_attacked_samples() -> None:
     rule = tuned([[0.5, 0.1, 0.9], [0.1, 0.5, 0.9]], [[0, NOBODY, NOBODY], [NOBODY, 0, NOBODY]])
     assert rule.on_samples(torch.tensor([0])).chosen_slope(0) == rule.chosen_slope(0)
 
 
-def test_one_reference_is_enough_offline() -> None:
+def test_offline_lira_needs_one_reference() -> None:
     own, others = losses(3, 1)
     np.testing.assert_allclose(scores(LikelihoodRatio(), own, others), own[0] - others[0, 0])
     with pytest.raises(BadInput, match="needs 2 reference models with and without every sample"):
         scores(LikelihoodRatio(variance="each"), own, others)
 
 
-def test_rounds_are_compared_with_the_same_rounds_and_the_mean_is_taken() -> None:
+def test_rounds_are_compared_with_equal_rounds_and_averaged() -> None:
     own, others = losses(4, 3, rounds=5)
     mean = scores(LikelihoodRatio(rounds="mean"), own, others)
     each = [scores(LikelihoodRatio(), own[[r]], others[:, [r]]) for r in range(5)]
@@ -318,7 +318,7 @@ def test_rounds_are_compared_with_the_same_rounds_and_the_mean_is_taken() -> Non
     np.testing.assert_array_equal(scores(LikelihoodRatio(), own, others), each[-1])
 
 
-def test_a_round_that_a_reference_lacks_is_held_against_its_last() -> None:
+def test_missing_reference_rounds_use_the_last_one() -> None:
     rule = LikelihoodRatio(rounds="mean")
     own, others = np.array([[1.0], [2.0]]), np.array([[10.0], [20.0]])
     reference = Reference((cube(others, (1, 9)),), 0, torch.zeros(1, dtype=torch.bool))
@@ -334,7 +334,7 @@ def test_a_round_that_a_reference_lacks_is_held_against_its_last() -> None:
         (lambda: LikelihoodRatio(variance="none"), "'none'; give 'fixed' or 'each'"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(make: object, match: str) -> None:
+def test_invalid_reference_settings_raise(make: object, match: str) -> None:
     assert callable(make)
     with pytest.raises(BadInput, match=match):
         make()

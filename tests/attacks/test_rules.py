@@ -24,17 +24,17 @@ def test_last_is_the_signal_in_the_last_round() -> None:
     assert Last()(M, target=0).tolist() == [5.0, 5.0]
 
 
-def test_last_goes_back_to_the_last_round_in_which_the_target_was_measured() -> None:
+def test_last_uses_the_last_measured_round_of_the_target() -> None:
     assert Last()(M, target=1).tolist() == [7.0, 9.0]
 
 
-def test_mean_is_over_the_rounds_in_which_the_target_was_measured() -> None:
+def test_mean_uses_the_measured_rounds_of_the_target() -> None:
     assert Mean()(M, target=0).tolist() == [3.0, 5.0]
     assert Mean()(M, target=1).tolist() == [6.0, 7.5]
 
 
 @pytest.mark.parametrize("rule", [Last(), Mean()])
-def test_a_target_that_was_never_measured_is_refused(rule: Last | Mean) -> None:
+def test_an_unmeasured_target_raises(rule: Last | Mean) -> None:
     never = Measurements(VALUES[2:], (30,), (0, 1), BASES[2:])
     with pytest.raises(BadInput, match="client 1 took part in none"):
         rule(never, target=1)
@@ -42,7 +42,7 @@ def test_a_target_that_was_never_measured_is_refused(rule: Last | Mean) -> None:
         rule(never, target=7)
 
 
-def test_settings_are_changed_by_name_and_whole_numbers_stand_for_fractions() -> None:
+def test_settings_are_changed_by_name_and_integers_become_floats() -> None:
     attack = attack_named("fedmia-2").with_settings({"outlier_sigmas": 5, "leave_one_out": True})
     assert attack.settings() == {
         "outlier_sigmas": 5.0,
@@ -52,7 +52,7 @@ def test_settings_are_changed_by_name_and_whole_numbers_stand_for_fractions() ->
     assert ATTACKS["fedmia-2"].settings()["outlier_sigmas"] == 3.0
 
 
-def test_a_setting_of_a_signal_changes_what_is_measured_and_its_name() -> None:
+def test_signal_settings_change_the_signal_and_its_name() -> None:
     attack = attack_named("grad-diff").with_settings({"scale": "sum"})
     assert attack.signals[0].name == "gradient-difference-sum"
 
@@ -73,6 +73,6 @@ def test_settings_of_another_type_are_refused(value: bool | str | float) -> None
         attack_named("fedmia-1").with_settings({name: value})
 
 
-def test_an_attack_whose_signal_was_not_measured_is_refused_with_what_was() -> None:
+def test_an_unmeasured_signal_raises_with_the_measured_ones() -> None:
     with pytest.raises(BadInput, match=r"needs the signals \['loss'\].*\['confidence'\]"):
         attack_named("loss-series").scores({"confidence": M}, 0)

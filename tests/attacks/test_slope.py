@@ -21,12 +21,12 @@ def over_rounds(values: torch.Tensor, rounds: tuple[int, ...]) -> Measurements:
     return Measurements(values[:, None].double(), rounds, (0,), bases)
 
 
-def test_a_round_that_is_missing_leaves_a_gap() -> None:
+def test_missing_rounds_are_skipped_in_the_slope() -> None:
     m = over_rounds(torch.tensor([[0.0], [torch.nan], [3.0]]), (10, 20, 40))
     assert Slope()(m, target=0).item() == pytest.approx(0.1)
 
 
-def test_a_signal_that_never_moves_has_slope_exactly_zero() -> None:
+def test_a_constant_signal_has_slope_zero() -> None:
     m = over_rounds(torch.full((7, 3), 0.1), tuple(range(3, 10)))
     assert Slope()(m, target=0).tolist() == [0.0, 0.0, 0.0]
 
@@ -35,7 +35,7 @@ def test_a_signal_that_never_moves_has_slope_exactly_zero() -> None:
     rounds=st.lists(st.integers(1, 500), min_size=2, max_size=12, unique=True).map(sorted),
     seed=st.integers(0, 1000),
 )
-def test_slopes_are_those_of_numpys_fit(rounds: list[int], seed: int) -> None:
+def test_slopes_match_numpy_polyfit(rounds: list[int], seed: int) -> None:
     values = torch.randn(len(rounds), 5, generator=torch.Generator().manual_seed(seed))
     slopes = Slope()(over_rounds(values, tuple(rounds)), target=0)
     wanted = np.polyfit(rounds, values.double().numpy(), 1)[0]
@@ -43,7 +43,7 @@ def test_slopes_are_those_of_numpys_fit(rounds: list[int], seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["fta-c", "fta-l"])
-def test_a_sample_that_is_learned_faster_scores_higher(name: str) -> None:
+def test_faster_learned_samples_score_higher(name: str) -> None:
     attack = attack_named(name)
     (signal,) = attack.signals
     assert isinstance(signal, OutputSignal)
@@ -57,12 +57,12 @@ def test_a_sample_that_is_learned_faster_scores_higher(name: str) -> None:
     assert scores[0] > scores[1] > 0
 
 
-def test_one_round_has_no_slope_and_the_message_offers_a_way_out() -> None:
+def test_one_round_raises_with_advice() -> None:
     with pytest.raises(BadInput, match=r"at least 2 measured rounds with client 0, got 1; .*every"):
         Slope()(over_rounds(torch.ones(1, 2), (10,)), target=0)
 
 
-def test_both_attacks_can_follow_the_global_model_instead() -> None:
+def test_slope_attacks_can_use_the_global_model() -> None:
     for name, signal in (("fta-c", "global_confidence"), ("fta-l", "global_loss")):
         attack = attack_named(name).with_settings({"snapshot": "global"})
         assert [s.name for s in attack.signals] == [signal]

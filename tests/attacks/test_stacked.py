@@ -39,18 +39,18 @@ def fitted(**settings: float) -> FittedStack:
     return rule.fitted(*drawn(1, 1.5), is_member=IS_MEMBER, target=0, seed=3)
 
 
-def test_evidence_is_the_last_value_the_mean_and_the_distance_from_the_others() -> None:
+def test_stacked_evidence_has_last_value_mean_and_z_score() -> None:
     # One sample; the others have mean 2 and (population) spread 1, then mean 0 and spread 2.
     m = cube(torch.tensor([[[3.0], [1.0], [3.0]], [[4.0], [-2.0], [2.0]]]))
     assert _evidence((m,), 0)[0].tolist() == [4.0, 3.5, ((3 - 2) / 1 + (4 - 0) / 2) / 2]
 
 
-def test_others_that_agree_leave_the_direction_alone() -> None:
+def test_identical_others_leave_only_the_sign_as_evidence() -> None:
     m = cube(torch.tensor([[[3.0, 0.0, 2.0], [2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]]))
     assert _evidence((m,), 0)[:, 2].tolist() == [1.0, -1.0, 0.0]
 
 
-def test_a_score_is_the_log_odds_of_a_logistic_regression_on_standardised_evidence() -> None:
+def test_stacked_scores_are_logistic_regression_log_odds() -> None:
     raw = _evidence(drawn(1, 1.5), 0)
     known = ((raw - raw.mean(0)) / raw.std(0, correction=0)).numpy()
     rng = seeded_numpy(3, "bags")
@@ -63,7 +63,7 @@ def test_a_score_is_the_log_odds_of_a_logistic_regression_on_standardised_eviden
     np.testing.assert_allclose(scores.numpy(), model.decision_function(unseen), atol=1e-9)
 
 
-def test_the_signal_that_tells_has_the_weight() -> None:
+def test_informative_signals_have_the_largest_weight() -> None:
     weights = fitted().weights[:-1].abs()
     assert float(weights[:3].max()) > 3 * float(weights[3:].max())
     scores = fitted()(*drawn(2, 1.5), target=0)
@@ -71,7 +71,7 @@ def test_the_signal_that_tells_has_the_weight() -> None:
     assert float((members[:, None] > scores[SAMPLES // 2 :]).double().mean()) > 0.9
 
 
-def test_evidence_beyond_anything_learned_counts_no_more_than_there() -> None:
+def test_extreme_evidence_is_clipped_to_the_fitted_range() -> None:
     telling, idle = drawn(2, 1.5)
     far = cube(telling.values.clone().index_fill_(1, torch.tensor([0]), 1e9))
     assert bool(fitted()(far, idle, target=0).isfinite().all())
@@ -79,14 +79,14 @@ def test_evidence_beyond_anything_learned_counts_no_more_than_there() -> None:
     assert torch.equal(fitted()(far, idle, target=0), fitted()(further, idle, target=0))
 
 
-def test_a_signal_that_is_the_same_for_all_weighs_nothing() -> None:
+def test_a_constant_signal_has_weight_zero() -> None:
     telling, _ = drawn(1, 1.5)
     same = cube(torch.ones(3, 5, SAMPLES))
     found = Stacked().fitted(telling, same, is_member=IS_MEMBER, target=0, seed=3)
     assert found.weights[3:6].abs().max() < 1e-6
 
 
-def test_without_two_others_it_is_refused_and_so_are_settings_that_mean_nothing() -> None:
+def test_too_few_others_and_invalid_settings_raise() -> None:
     with pytest.raises(NotVisible, match="at least 2 other clients"):
         _evidence((cube(torch.zeros(2, 2, 4)),), 0)
     with pytest.raises(BadInput, match="penalty must be above 0 and bags at least 1"):

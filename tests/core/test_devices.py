@@ -147,7 +147,7 @@ def test_the_simulated_gpu_refuses_what_a_real_one_refuses(gpu: torch.device) ->
         torch._foreach_add_([there], [here])
 
 
-def test_the_simulated_gpu_knows_where_results_are(gpu: torch.device) -> None:
+def test_results_on_the_simulated_gpu_have_its_device(gpu: torch.device) -> None:
     there = torch.ones(4, 4).to(gpu)
     assert there.device == gpu
     for made in (there[1:], there @ there, torch.zeros_like(there), there.new_zeros(2)):
@@ -167,7 +167,7 @@ def test_the_simulated_gpu_knows_where_results_are(gpu: torch.device) -> None:
     # Adam would make steps of equal length from the mere rounding in gradients before a norm.
     [("dense", "sgd"), ("dense", "adam"), ("convolutional", "sgd"), ("tied", "adam")],
 )
-def test_training_on_a_gpu_draws_the_same_and_brings_the_model_back(
+def test_training_on_a_gpu_draws_alike_and_returns_the_model(
     gpu: torch.device, net: str, optimizer: str
 ) -> None:
     start = model(NETS[net])
@@ -235,7 +235,7 @@ def test_hooks_of_defenses_are_given_tensors_on_the_device(gpu: torch.device, ca
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_outputs_come_back_to_where_the_features_are(gpu: torch.device, net: str) -> None:
+def test_outputs_are_returned_on_the_device_of_the_features(gpu: torch.device, net: str) -> None:
     start, data = model(NETS[net]), samples(300)
     there = outputs_of(start, data.features, gpu)
     assert on_cpu(there)
@@ -261,7 +261,7 @@ def tokens() -> Samples:
         (table, tokens()),
     ],
 )
-def test_gradient_products_on_a_gpu_are_those_of_the_cpu(
+def test_gradient_products_agree_on_gpu_and_cpu(
     gpu: torch.device, card: Card, build: Callable[[], nn.Module], data: Samples, clients: int
 ) -> None:
     base = model(build)
@@ -303,7 +303,7 @@ def test_results_of_a_federation_on_a_gpu_are_on_the_cpu(gpu: torch.device) -> N
             assert same(upload.values, other.uploads[client].values)
 
 
-def test_the_memory_of_a_defense_is_on_the_cpu(gpu: torch.device, tmp_path: Path) -> None:
+def test_defense_states_are_kept_on_the_cpu(gpu: torch.device, tmp_path: Path) -> None:
     states: list[Params] = []
 
     class Restored(Recording):
@@ -321,7 +321,7 @@ def test_a_run_from_a_cpu_is_not_continued_on_a_gpu(gpu: torch.device, tmp_path:
         list(federation(device=gpu, checkpoint=tmp_path / "c.safetensors"))
 
 
-def test_a_run_is_named_after_its_kind_of_device_unless_that_is_the_cpu() -> None:
+def test_the_run_key_depends_on_the_device_type() -> None:
     study = quick_study()
     assert run_key(study, 1, "cuda") != run_key(study, 1) == run_key(study, 1, "cpu")
 

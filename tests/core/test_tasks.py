@@ -127,7 +127,7 @@ def test_a_pickled_task_is_equal(name: str) -> None:
     assert hash(task) == hash(task_named(name, {}))
 
 
-def test_a_custom_loss_is_a_task_and_an_unknown_name_is_refused_with_the_nearest() -> None:
+def test_custom_losses_are_tasks_and_unknown_names_raise() -> None:
     task = task_named("torch.nn.functional:pairwise_distance", {"p": 1.0})
     one, other = torch.zeros(2, 3), torch.ones(2, 3)
     torch.testing.assert_close(task.losses(one, other), torch.full((2,), 3.0), atol=1e-4, rtol=0)
@@ -136,7 +136,7 @@ def test_a_custom_loss_is_a_task_and_an_unknown_name_is_refused_with_the_nearest
         task_named("regresion", {})
 
 
-def test_missing_readings_of_a_task_are_named() -> None:
+def test_missing_readings_of_a_task_are_listed() -> None:
     said = lacking("the attack 'fta-c'", Reading.POSTERIOR, task_named("regression", {}))
     assert said == (
         "the attack 'fta-c' needs probabilities of classes, which the task 'regression' does not "
@@ -226,18 +226,18 @@ def test_a_loss_that_mixes_samples_is_refused(loss: PerSampleLoss, said: str) ->
         refuse_unfit(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
 
 
-def test_targets_of_a_custom_task_that_are_no_numbers_are_refused() -> None:
+def test_non_finite_targets_of_a_custom_task_raise() -> None:
     given = Samples(torch.zeros(2, 3), torch.tensor([0.0, float("nan")]))
     with pytest.raises(BadInput, match="1 of 2 targets are infinite or not a number"):
         samples_of_task(given, of_loss("own", _centred))
 
 
-def test_lists_of_several_lengths_are_refused_in_words() -> None:
+def test_lists_of_different_lengths_raise() -> None:
     with pytest.raises(BadInput, match="all of one length"):
         Samples([[1, 2], [3]], [0, 1])
 
 
-def test_tokens_that_a_mask_leaves_out_count_in_no_loss() -> None:
+def test_masked_tokens_are_excluded_from_the_loss() -> None:
     task, tokens = task_named("next-token", {"padding": 9}), torch.tensor([[1, 2, 3], [4, 5, 6]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     given = Samples({"input_ids": tokens, "attention_mask": mask}, [0, 1])
@@ -254,7 +254,7 @@ def test_tokens_that_a_mask_leaves_out_count_in_no_loss() -> None:
         )
 
 
-def test_a_loss_is_called_with_its_settings_or_refused() -> None:
+def test_unknown_settings_of_a_loss_raise() -> None:
     with pytest.raises(BadInput, match=r"settings nope: .*unexpected keyword"):
         task_named("tests.core.test_tasks:_endless", {"nope": 5})
 
@@ -268,16 +268,14 @@ def test_a_loss_is_called_with_its_settings_or_refused() -> None:
         (partial(functional.l1_loss, reduction="sum"), "give one"),
     ],
 )
-def test_a_loss_of_torch_that_is_no_loss_per_sample_is_refused_at_once(
-    loss: PerSampleLoss, text: str
-) -> None:
+def test_torch_losses_with_reduction_raise_at_once(loss: PerSampleLoss, text: str) -> None:
     start = perf_counter()
     with pytest.raises(BadInput, match=text):
         fa.audit(fa.Federation("digits", task=loss))
     assert perf_counter() - start < 10
 
 
-def test_a_loss_of_torch_without_reduction_is_taken_and_digested_fast() -> None:
+def test_torch_losses_without_reduction_are_accepted() -> None:
     start = perf_counter()
     part = part_reference(functional.cross_entropy, {"reduction": "none"}, kind="task")  # type: ignore[arg-type]
     assert perf_counter() - start < 10

@@ -48,13 +48,13 @@ def dealt(how: Partition, clients: int = 5, seed: int = 0) -> list[Int[ndarray, 
 
 @pytest.mark.parametrize("how", EXACT)
 @pytest.mark.parametrize("seed", range(5))
-def test_every_sample_is_dealt_exactly_once(how: Partition, seed: int) -> None:
+def test_every_sample_is_assigned_exactly_once(how: Partition, seed: int) -> None:
     assert sorted(np.concatenate(dealt(how, seed=seed))) == list(range(160))
 
 
 @pytest.mark.parametrize("how", FIXED)
 @pytest.mark.parametrize("seed", range(5))
-def test_each_client_gets_the_number_asked_for_and_shares_none(
+def test_each_client_gets_the_requested_number_of_distinct_samples(
     how: IID | Dirichlet | Shards, seed: int
 ) -> None:
     hands = dealt(how, seed=seed)
@@ -63,14 +63,14 @@ def test_each_client_gets_the_number_asked_for_and_shares_none(
 
 
 @pytest.mark.parametrize("how", [*EXACT, *FIXED, SIAClass0Size(beta=1.0)])
-def test_the_same_seed_deals_alike_and_another_does_not(how: Partition) -> None:
+def test_a_partition_depends_only_on_its_seed(how: Partition) -> None:
     one, again, other = (np.concatenate(dealt(how, seed=seed)) for seed in (1, 1, 2))
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("how", EXACT)
-def test_the_deal_follows_the_quotas(how: Partition) -> None:
+def test_assignments_follow_the_quotas(how: Partition) -> None:
     quotas = how.quotas(COUNTS, 5, rng=rng())
     for hand, quota in zip(deal(LABELS, quotas, rng=rng()), quotas, strict=True):
         assert np.bincount(LABELS[hand], minlength=4).tolist() == quota.tolist()
@@ -81,7 +81,7 @@ def test_iid_clients_differ_in_size_by_one_at_most() -> None:
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_iid_gives_each_client_the_overall_class_mix_on_average() -> None:
+def test_iid_clients_have_the_overall_label_distribution_on_average() -> None:
     quotas = np.mean([IID().quotas(COUNTS, 4, rng=rng(seed)) for seed in range(400)], axis=0)
     np.testing.assert_allclose(quotas, np.tile(COUNTS / 4, (4, 1)), rtol=0.06)
 
@@ -124,7 +124,7 @@ def test_each_client_of_two_shards_sees_few_classes() -> None:
     assert (quotas.sum(axis=1) == 100).all()
 
 
-def test_a_whole_class_is_one_clients_and_sizes_are_as_even_as_classes_allow() -> None:
+def test_whole_classes_are_assigned_with_balanced_sizes() -> None:
     counts = np.array([50, 10, 40, 20, 30, 0])
     quotas = WholeClasses().quotas(counts, 3, rng=rng())
     assert ((quotas > 0).sum(axis=0) == (counts > 0)).all()
@@ -144,7 +144,7 @@ def test_more_clients_than_whole_classes_or_samples_are_refused() -> None:
         WholeClasses(samples_per_client=3).quotas(np.array([8, 2]), 2, rng=rng())
 
 
-def test_sias_split_deals_every_class_as_if_it_were_as_large_as_class_0() -> None:
+def test_sia_class0_size_partition_limits_classes_to_class_0() -> None:
     quotas = SIAClass0Size(beta=100.0).quotas(np.array([20, 1000, 5]), 4, rng=rng())
     assert quotas.sum(axis=0)[1] == pytest.approx(20, abs=2)  # 980 of 1,000 are dropped
     assert quotas.sum(axis=0)[2] == 5
@@ -159,7 +159,7 @@ def test_too_few_or_too_many_clients_are_refused(how: Partition, clients: int) -
 
 
 @pytest.mark.parametrize("how", FIXED)
-def test_more_samples_per_client_than_there_are_say_how_many_are_missing(how: Partition) -> None:
+def test_too_many_samples_per_client_raise_with_the_shortage(how: Partition) -> None:
     with pytest.raises(BadInput, match=r"there are 160 \(\d+ short\)"):
         how.quotas(COUNTS, 50, rng=rng())
 
@@ -170,7 +170,7 @@ def test_beta_must_be_positive_and_finite(beta: float) -> None:
         Dirichlet(beta=beta)
 
 
-def test_no_shards_or_too_many_are_refused() -> None:
+def test_an_invalid_number_of_shards_raises() -> None:
     with pytest.raises(BadInput, match="per_client of Shards takes a whole number from 1"):
         Shards(per_client=0)
     with pytest.raises(BadInput, match="between 1 and 32"):
@@ -199,7 +199,7 @@ def test_apportioning_adds_up_and_stays_within_one_of_exact(
         assert np.abs(parts - total * weights / weights.sum()).max() <= 1 + 1e-6
 
 
-def test_demand_is_cut_to_what_there_is_and_nowhere_else() -> None:
+def test_quotas_are_limited_to_the_available_samples() -> None:
     wanted = np.array([[5, 1], [5, 2], [0, 3]])
     served = limit_quotas(wanted, np.array([6, 10]), rng=rng())
     assert served.sum(axis=0).tolist() == [6, 6]

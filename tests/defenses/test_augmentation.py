@@ -33,7 +33,7 @@ def shown(defense: Augmentation, data: Samples, seed: int = 0) -> Batch:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_change_and_keep_shape_precision_and_range_and_labels_and_ids_stay(
+def test_augmentation_keeps_shape_dtype_range_labels_and_ids(
     channels: int, dtype: torch.dtype
 ) -> None:
     data = images(channels, dtype=dtype)
@@ -50,14 +50,14 @@ def test_images_change_and_keep_shape_precision_and_range_and_labels_and_ids_sta
     assert torch.equal(data.features, before)
 
 
-def test_each_batch_of_a_turn_draws_anew() -> None:
+def test_each_batch_is_augmented_independently() -> None:
     data, defense, at = images(), Augmentation(), context(shape=(1, 6, 8))
     defense.prepare(data, at)
     batch = Batch(data.features, data.labels, data.ids)
     assert not torch.equal(defense.batch(batch, at).x, defense.batch(batch, at).x)
 
 
-def test_certain_flips_mirror_every_image() -> None:
+def test_flips_with_probability_one_mirror_every_image() -> None:
     data = images(3)
     across = shown(replace(OFF, horizontal_flip=1.0), data).x
     torch.testing.assert_close(across, data.features.flip(3))
@@ -65,7 +65,7 @@ def test_certain_flips_mirror_every_image() -> None:
     torch.testing.assert_close(over, data.features.flip(2))
 
 
-def test_a_crop_is_a_window_of_the_image_with_a_black_border() -> None:
+def test_crops_are_windows_of_the_image_with_a_black_border() -> None:
     data = images(1, samples=40)
     black = data.features.min()
     padded = torch.nn.functional.pad(data.features, (2, 2, 2, 2), value=float(black))
@@ -86,7 +86,7 @@ def test_a_crop_is_a_window_of_the_image_with_a_black_border() -> None:
     assert len(places) > 10
 
 
-def test_a_turned_image_keeps_its_centre_and_gets_black_corners() -> None:
+def test_rotation_keeps_the_centre_and_blackens_corners() -> None:
     white = torch.ones(20, 1, 9, 9)
     white[0, 0, 0, 0] = -1.0
     data = Samples(white, torch.zeros(20, dtype=torch.int64), torch.arange(20))
@@ -97,7 +97,7 @@ def test_a_turned_image_keeps_its_centre_and_gets_black_corners() -> None:
     assert len(set(corners.tolist())) > 5
 
 
-def test_every_image_is_turned_and_each_by_an_angle_of_its_own_up_to_the_largest() -> None:
+def test_every_image_is_rotated_by_an_independent_angle() -> None:
     # A bright dot straight right of the centre shows by which angle its image was turned.
     pictures = torch.zeros(400, 1, 41, 41)
     pictures[:, 0, 20, 38:41] = 1.0
@@ -117,7 +117,7 @@ def test_every_image_is_turned_and_each_by_an_angle_of_its_own_up_to_the_largest
     assert abs(int((angles.abs() < 15).sum()) - 200) < 40
 
 
-def test_brightness_multiplies_the_distance_from_black_by_one_factor_an_image() -> None:
+def test_brightness_scales_each_image_by_one_factor() -> None:
     data = images(3, samples=200)
     black = data.features.amin(dim=(0, 2, 3))[:, None, None]
     span = data.features.amax(dim=(0, 2, 3))[:, None, None] - black
@@ -135,7 +135,7 @@ def test_brightness_multiplies_the_distance_from_black_by_one_factor_an_image() 
     assert float(each.max()) <= 1.25
 
 
-def test_contrast_leaves_an_image_of_one_grey_as_it_is() -> None:
+def test_contrast_does_not_change_uniform_images() -> None:
     data = images(1)
     data.features[3] = data.features[0].median()
     jittered = shown(replace(OFF, contrast=0.8), data).x
@@ -148,7 +148,7 @@ def test_an_image_without_any_contrast_stays_finite() -> None:
     assert torch.equal(shown(Augmentation(), data).x, data.features)
 
 
-def test_with_every_part_off_nothing_is_done_and_any_features_will_do() -> None:
+def test_neutral_augmentation_accepts_any_features() -> None:
     data = Samples(torch.zeros(2, 4), torch.arange(2), torch.arange(2))
     batch = Batch(data.features, data.labels, data.ids)
     off, at = replace(OFF), context()
@@ -158,7 +158,7 @@ def test_with_every_part_off_nothing_is_done_and_any_features_will_do() -> None:
     assert off.state() == {}
 
 
-def test_an_empty_batch_is_left_as_it_is() -> None:
+def test_an_empty_batch_is_not_changed() -> None:
     data = images()
     defense, at = Augmentation(), context(shape=(1, 6, 8))
     defense.prepare(data, at)
@@ -168,14 +168,14 @@ def test_an_empty_batch_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 6, 8), (6, 8)])
-def test_what_is_no_image_is_refused_in_a_sentence(shape: tuple[int, ...]) -> None:
+def test_features_that_are_no_images_raise(shape: tuple[int, ...]) -> None:
     data = Samples(torch.zeros(2, *shape), torch.arange(2), torch.arange(2))
     spelled = "x".join(map(str, shape))
     with pytest.raises(BadInput, match=f"works on images .* got samples of shape {spelled};"):
         Augmentation().prepare(data, context())
 
 
-def test_without_the_extra_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_extra_raises_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kornia", None)
     with pytest.raises(BadInput, match=r"pip install 'fedaudit\[augment\]'"):
         Augmentation()

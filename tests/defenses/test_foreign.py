@@ -31,7 +31,7 @@ def sent(function: Callable[[Params], object], round: int = 1) -> Params:
     return Filter(function).upload(Update(dict(RAW)), context(round)).values
 
 
-def test_what_comes_back_is_sent_in_the_uploads_own_order_and_precision() -> None:
+def test_filtered_uploads_keep_order_and_dtype() -> None:
     found = sent(swapped)
     assert list(found) == ["w", "b"]
     assert found["w"].dtype == torch.float32
@@ -39,13 +39,13 @@ def test_what_comes_back_is_sent_in_the_uploads_own_order_and_precision() -> Non
     assert found["b"].tolist() == [8.0]
 
 
-def test_a_filter_that_changes_what_it_is_given_changes_a_copy() -> None:
+def test_in_place_filters_change_a_copy() -> None:
     given = {name: value.clone() for name, value in RAW.items()}
     Filter(spoilt).upload(Update(given), context())
     assert all(torch.equal(given[name], RAW[name]) for name in RAW)
 
 
-def test_draws_come_from_the_run_and_not_from_the_global_generator() -> None:
+def test_filters_draw_from_the_run_generator() -> None:
     before = torch.get_rng_state()
     first, again, later = sent(noisy), sent(noisy), sent(noisy, round=2)
     assert torch.equal(torch.get_rng_state(), before)
@@ -53,7 +53,7 @@ def test_draws_come_from_the_run_and_not_from_the_global_generator() -> None:
     assert not torch.equal(first["w"], later["w"])
 
 
-def test_the_cosine_between_raw_and_filtered_is_noted() -> None:
+def test_the_cosine_of_raw_and_filtered_update_is_recorded() -> None:
     at = context()
     Filter(swapped).upload(Update(dict(RAW)), at)
     # (3, 0, 4) and (0, 0, 8): 32 over 5 times 8.
@@ -62,7 +62,7 @@ def test_the_cosine_between_raw_and_filtered_is_noted() -> None:
     assert at.facts["filter_cosine"].tolist() == pytest.approx([0.8, -1.0])
 
 
-def test_no_cosine_is_noted_where_there_is_no_direction() -> None:
+def test_a_zero_update_records_no_cosine() -> None:
     at = context()
     Filter(lambda update: scaled(update, 0.0)).upload(Update(dict(RAW)), at)
     assert "filter_cosine" not in at.facts
@@ -85,12 +85,12 @@ def failing(update: Params) -> Params:
         (lambda update: scaled(update, float("nan")), "'w' that are not finite"),
     ],
 )
-def test_what_is_no_upload_is_refused(function: Callable[[Params], object], said: str) -> None:
+def test_invalid_filter_outputs_raise(function: Callable[[Params], object], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         sent(function)
 
 
-def test_a_filter_is_found_by_its_path() -> None:
+def test_a_filter_is_imported_by_path() -> None:
     filter = imported_filter(path=f"{__name__}:swapped")
     assert filter.upload(Update(dict(RAW)), context()).values["b"].tolist() == [8.0]
 
@@ -104,6 +104,6 @@ def test_a_filter_is_found_by_its_path() -> None:
         ("math:pi", "is a float"),
     ],
 )
-def test_a_path_that_leads_to_nothing_to_call_is_refused(path: str, said: str) -> None:
+def test_a_path_without_callable_raises(path: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         imported_filter(path=path)

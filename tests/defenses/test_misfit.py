@@ -47,7 +47,7 @@ def test_dp_sgd_on_batch_normalisation_is_refused_in_a_chain_too(given: Plan) ->
             defense.refuse_misfit(given)
 
 
-def test_dp_sgd_on_other_networks_or_set_to_do_nothing_is_not_refused() -> None:
+def test_dp_sgd_accepts_group_norm_and_neutral_settings() -> None:
     before = torch.get_rng_state()
     DPSGD(1.0, 1.0).refuse_misfit(GROUP_NORM)
     DPSGD(float("inf"), 0.0).refuse_misfit(BATCH_NORM)
@@ -55,9 +55,7 @@ def test_dp_sgd_on_other_networks_or_set_to_do_nothing_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(("shape", "padding"), [((6,), 0), ((1, 4, 8), 4)])
-def test_dp_sgd_with_copies_of_what_is_no_large_image_is_refused(
-    shape: tuple[int, ...], padding: int
-) -> None:
+def test_dp_sgd_copies_require_large_images(shape: tuple[int, ...], padding: int) -> None:
     given = plan("mlp", shape, hidden="")
     DPSGD(1.0, 1.0).refuse_misfit(given)
     with pytest.raises(BadInput, match=f"got samples of shape {'x'.join(map(str, shape))};"):
@@ -65,7 +63,7 @@ def test_dp_sgd_with_copies_of_what_is_no_large_image_is_refused(
 
 
 @pytest.mark.parametrize("kind", [ClassGuided, Compensation, CoFedMID])
-def test_more_classes_a_client_than_there_are_are_refused(kind: type[ClassGuided]) -> None:
+def test_too_many_classes_per_client_raise(kind: type[ClassGuided]) -> None:
     for most, least, said in (
         (11, 0, "m_max is a number of classes from 1 to 10 here"),
         (0, 11, "m_min is a number of classes from 1 to 10 here"),
@@ -79,13 +77,13 @@ def test_more_classes_a_client_than_there_are_are_refused(kind: type[ClassGuided
 
 
 @pytest.mark.parametrize("name", ["class-guided", "compensation", "cofedmid", "neutral-noise"])
-def test_a_coalition_that_names_a_client_twice_or_nobody_is_refused(name: str) -> None:
+def test_empty_coalitions_and_duplicate_members_raise(name: str) -> None:
     for coalition in ((0, 0), (), (2, 0, 2)):
         with pytest.raises(BadInput, match="at least one and each once"):
             create_defense(name, {}, coalition=coalition)
 
 
-def test_classes_are_dealt_only_where_a_task_has_some() -> None:
+def test_class_guided_partition_needs_a_classification_task() -> None:
     net = replace(GROUP_NORM.architecture, task=regression())
     deals = ClassGuided(members=(0, 1))
     deals.refuse_misfit(GROUP_NORM)
@@ -93,7 +91,7 @@ def test_classes_are_dealt_only_where_a_task_has_some() -> None:
         deals.refuse_misfit(replace(GROUP_NORM, architecture=net))
 
 
-def test_one_logit_stands_for_two_classes() -> None:
+def test_a_single_logit_counts_as_two_classes() -> None:
     net = Architecture("one", partial(nn.Linear, 3, 1), (("classes", 1),), task=binary())
     client_context = ClientContext(
         round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1
@@ -102,7 +100,7 @@ def test_one_logit_stands_for_two_classes() -> None:
 
 
 @pytest.mark.parametrize("name", ["mixup", "ldp-laplace"])
-def test_what_changes_features_refuses_whole_numbers(name: str) -> None:
+def test_defenses_on_features_refuse_integers(name: str) -> None:
     settings: dict[str, Setting] = (
         {"alpha": 1.0} if name == "mixup" else {"epsilon": 1.0, "clip": 1.0}
     )

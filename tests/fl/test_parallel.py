@@ -21,11 +21,11 @@ def test_results_come_in_the_order_of_the_items() -> None:
     assert run_in_parallel(lambda item: item * item, range(7)) == [0, 1, 4, 9, 16, 25, 36]
 
 
-def test_of_nothing_nothing_is_made() -> None:
+def test_an_empty_list_gives_an_empty_list() -> None:
     assert run_in_parallel(lambda item: item, []) == []
 
 
-def test_every_worker_calculates_on_one_thread_and_the_caller_gets_its_own_count_back(
+def test_workers_use_one_thread_and_the_callers_count_is_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_cores", lambda: 3)
@@ -38,7 +38,7 @@ def test_every_worker_calculates_on_one_thread_and_the_caller_gets_its_own_count
         torch.set_num_threads(before)
 
 
-def test_as_many_items_are_worked_on_at_once_as_there_are_cores(
+def test_as_many_items_run_at_once_as_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_cores", lambda: 2)
@@ -46,7 +46,7 @@ def test_as_many_items_are_worked_on_at_once_as_there_are_cores(
     assert run_in_parallel(lambda _: both.wait() >= 0, range(4)) == [True] * 4
 
 
-def test_alone_means_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alone_runs_items_sequentially(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_cores", lambda: 4)
     workers = run_in_parallel(lambda _: threading.get_ident(), range(8), alone=True)
     assert len(set(workers)) == 1
@@ -60,12 +60,12 @@ def test_training_does_not_use_the_global_generator(monkeypatch: pytest.MonkeyPa
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_fault_in_one_item_is_the_callers() -> None:
+def test_an_error_of_one_item_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         run_in_parallel(lambda item: 1 / item, [1, 0, 2])
 
 
-def test_only_dropout_that_drops_draws() -> None:
+def test_dropout_with_probability_zero_draws_nothing() -> None:
     assert uses_global_rng(mlp(0.5).initial(1))
     assert not uses_global_rng(mlp(0.0).initial(1))
 
@@ -93,5 +93,7 @@ class Dropping(nn.Module):
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.LSTM(3, 3)), False),
     ],
 )
-def test_whatever_may_draw_as_it_trains_does(make: Callable[[], nn.Module], draws: bool) -> None:
+def test_uses_global_rng_is_true_for_random_modules(
+    make: Callable[[], nn.Module], draws: bool
+) -> None:
     assert uses_global_rng(Architecture("made", make).initial(1)) is draws

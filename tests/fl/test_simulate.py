@@ -49,7 +49,7 @@ def test_rounds_are_numbered_from_one_and_complete() -> None:
         assert sum(round.weights.values()) == pytest.approx(1)
 
 
-def test_the_global_generator_plays_no_part() -> None:
+def test_simulation_does_not_use_the_global_generator() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     one = uploads(list(simulate(FEDAVG, DATA, rounds=2, seed=0, participation=0.5)))
@@ -59,19 +59,19 @@ def test_the_global_generator_plays_no_part() -> None:
     assert torch.equal(one, other)
 
 
-def test_a_share_of_the_clients_is_drawn_anew_each_round() -> None:
+def test_participants_are_drawn_in_every_round() -> None:
     rounds = list(simulate(FEDAVG, DATA, rounds=6, seed=0, participation=0.4))
     assert {len(round.asked) for round in rounds} == {2}
     assert len({round.asked for round in rounds}) > 2
     assert all(sum(r.weights.values()) == pytest.approx(1) for r in rounds)
 
 
-def test_one_client_is_asked_at_least() -> None:
+def test_at_least_one_client_participates() -> None:
     (round,) = simulate(FEDAVG, DATA, rounds=1, seed=0, participation=0.01)
     assert len(round.asked) == 1
 
 
-def test_rounds_are_made_when_they_are_asked_for() -> None:
+def test_rounds_are_generated_lazily() -> None:
     run = simulate(FEDAVG, DATA, rounds=10**9, seed=0)
     assert next(run).index == 1
     assert next(run).index == 2
@@ -95,7 +95,7 @@ class Noting(Defense):
         return data
 
 
-def test_a_defense_is_prepared_once_and_told_of_each_round() -> None:
+def test_a_defense_is_prepared_once_and_called_in_each_round() -> None:
     Noting.prepared.clear()
     Noting.turns.clear()
     rounds = list(simulate(FEDAVG, DATA, rounds=2, seed=9, defenses={3: Noting()}))
@@ -123,7 +123,7 @@ def test_a_defense_is_prepared_once_and_told_of_each_round() -> None:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_run_that_cannot_be_is_refused(settings: dict[str, object], said: str) -> None:
+def test_impossible_runs_raise(settings: dict[str, object], said: str) -> None:
     given = {"clients": DATA, "rounds": 1, "seed": 0} | settings
     clients = given.pop("clients")
     with pytest.raises(BadInput, match=said):
@@ -143,7 +143,7 @@ def same(model: Model) -> Model:
         (Tampering({2: same}, frozenset({2})), ""),
     ],
 )
-def test_a_server_that_tampers_names_clients_and_rounds_that_there_will_be(
+def test_a_malicious_server_must_name_existing_clients_and_rounds(
     server: Tampering, says: str
 ) -> None:
     def run() -> Iterator[Round]:
@@ -183,9 +183,7 @@ class Scaled(Defense):
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_a_checkpoint_is_never_taken_up_by_another_run(
-    other: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_run_raises(other: dict[str, object], tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
     ours: dict[str, object] = {"algorithm": FEDAVG, "clients": DATA, "rounds": 3, "seed": 0}
 
@@ -202,7 +200,7 @@ def test_a_checkpoint_is_never_taken_up_by_another_run(
     assert checkpoint.read_bytes() == before
 
 
-def test_settings_that_are_functions_or_lists_keep_no_run_from_going_on(tmp_path: Path) -> None:
+def test_runs_with_functions_or_lists_as_settings_resume(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
 
     def run(defense: Defense) -> int:
@@ -220,7 +218,7 @@ def test_settings_that_are_functions_or_lists_keep_no_run_from_going_on(tmp_path
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", None])
-def test_a_damaged_checkpoint_is_refused_and_left_alone(
+def test_a_damaged_checkpoint_raises_and_is_not_changed(
     tmp_path: Path, content: bytes | None
 ) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
@@ -232,7 +230,7 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(
     assert checkpoint.read_bytes() == cut
 
 
-def test_a_safetensors_file_of_others_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_foreign_safetensors_file_is_no_checkpoint(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
     write_tensors({"weight": torch.ones(2)}, checkpoint)
     with pytest.raises(BadInput, match="other settings"):
@@ -269,7 +267,7 @@ def without(name: str) -> Callable[[Params], Params]:
     ],
     ids=lambda value: value[:12] if isinstance(value, str) else "",
 )
-def test_a_standing_that_the_run_cannot_have_is_refused_in_one_sentence(
+def test_an_impossible_checkpoint_state_raises(
     alter: Callable[[Params], Params], round: str, said: str, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
@@ -313,7 +311,7 @@ class Learning(Defense):
         (lambda t: t | {"defense/0/seen": torch.ones(1, 1)}, "'seen' has another shape"),
     ],
 )
-def test_a_state_that_a_defense_cannot_have_is_refused_in_one_sentence(
+def test_an_impossible_defense_state_raises(
     alter: Callable[[Params], Params], said: str, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"

@@ -97,7 +97,7 @@ def filled(count: int, folder: Path | None = None) -> StoredUploads:
     return store
 
 
-def test_uploads_come_back_as_they_were_from_memory_and_from_the_disk(tmp_path: Path) -> None:
+def test_uploads_are_restored_from_memory_and_disk(tmp_path: Path) -> None:
     with holding(150, 2):  # an upload is 60 bytes: two are held
         store = filled(6, tmp_path)
     assert (list(store), len(store), store.all_held) == ([0, 1, 2, 3, 4, 5], 6, False)
@@ -112,7 +112,7 @@ def test_uploads_come_back_as_they_were_from_memory_and_from_the_disk(tmp_path: 
     assert not list(tmp_path.iterdir()), "the file has no name"
 
 
-def test_few_large_uploads_and_many_small_ones_stay_in_memory() -> None:
+def test_uploads_within_either_limit_stay_in_memory() -> None:
     with holding(0, 6):
         few = filled(6)
     with holding(6 * 60, 0):
@@ -126,7 +126,7 @@ def test_few_large_uploads_and_many_small_ones_stay_in_memory() -> None:
         assert list(filled(6)._held) == list(range(5))
 
 
-def test_an_upload_that_does_not_fit_ends_what_is_held(tmp_path: Path) -> None:
+def test_uploads_after_the_limit_are_stored_on_disk(tmp_path: Path) -> None:
     large = Update({"w": torch.zeros(100)})
     with holding(100, 0):
         store = StoredUploads(tmp_path)
@@ -148,7 +148,7 @@ def test_gradients_are_stored_with_their_buffers(tmp_path: Path) -> None:
     assert_same(got.buffers, given.buffers)
 
 
-def test_another_process_gets_a_dictionary(tmp_path: Path) -> None:
+def test_pickled_uploads_become_a_dictionary(tmp_path: Path) -> None:
     with holding(0, 0):
         store = filled(3, tmp_path)
         lazy = map_uploads(store, lambda client, one: 10 * client)
@@ -159,7 +159,7 @@ def test_another_process_gets_a_dictionary(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(lazy)) == {0: 0, 1: 10, 2: 20}
 
 
-def test_the_file_is_closed_with_its_round(tmp_path: Path) -> None:
+def test_the_temporary_file_is_closed_with_its_round(tmp_path: Path) -> None:
     with holding(0, 0):
         store = filled(2, tmp_path)
     file = store._file
@@ -168,9 +168,7 @@ def test_the_file_is_closed_with_its_round(tmp_path: Path) -> None:
     assert file.closed
 
 
-def test_a_full_disk_is_a_refusal_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_raises_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**options: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -182,7 +180,7 @@ def test_a_full_disk_is_a_refusal_that_says_what_to_do(
         filled(1, tmp_path)
 
 
-def test_lazy_values_are_made_when_asked_for_and_not_kept() -> None:
+def test_lazy_values_are_computed_on_access_and_not_cached() -> None:
     asked = list[int]()
 
     def make(client: int) -> int:
@@ -203,7 +201,7 @@ def test_lazy_values_are_made_when_asked_for_and_not_kept() -> None:
     assert select_clients({1: "a", 2: "b"}, [2]) == {2: "b"}
 
 
-def test_a_weighted_sum_takes_parts_one_after_another() -> None:
+def test_a_weighted_sum_reads_one_upload_at_a_time() -> None:
     parts = [upload(number).values for number in range(4)]
     weights = [0.1, 0.2, 0.3, 0.4]
     by_hand = 0.1 * parts[0]["w"]
@@ -244,7 +242,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_federations_on_the_disk_end_in_the_same_models(name: str) -> None:
+def test_storing_uploads_on_disk_gives_identical_models(name: str) -> None:
     held = run(ALGORITHMS[name])
     assert all(isinstance(round.uploads, dict) for round in held)
     with holding(20_000, 3):
@@ -258,7 +256,7 @@ def test_federations_on_the_disk_end_in_the_same_models(name: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum", "globals", "final"])
-def test_every_view_measures_stored_rounds_to_the_same_bits(view: str) -> None:
+def test_stored_rounds_give_identical_signals_in_every_view(view: str) -> None:
     held, stored = held_and_stored()
     for left, right in zip(figures(held, view), figures(stored, view), strict=True):
         assert left.clients == right.clients
@@ -266,7 +264,7 @@ def test_every_view_measures_stored_rounds_to_the_same_bits(view: str) -> None:
 
 
 @pytest.mark.slow
-def test_stored_rounds_are_the_same_whatever_the_engine() -> None:
+def test_stored_rounds_do_not_depend_on_the_engine() -> None:
     with holding(20_000, 3):
         alone = figures(run(ALGORITHMS["fedavg"], rounds=2), "uploads")
         shared = figures(run(ALGORITHMS["fedavg"], Workers(2), rounds=2), "uploads")
@@ -274,7 +272,7 @@ def test_stored_rounds_are_the_same_whatever_the_engine() -> None:
         assert_same(bits(left), bits(right))
 
 
-def test_what_reads_a_round_finds_the_same_in_one_that_is_stored(tmp_path: Path) -> None:
+def test_stored_rounds_are_written_like_rounds_in_memory(tmp_path: Path) -> None:
     (held,), (stored,) = held_and_stored()
     assert update_notes(held) == update_notes(stored)
     for folder, round in (("held", held), ("stored", stored)):

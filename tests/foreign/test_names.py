@@ -46,7 +46,7 @@ with torch.random.fork_rng(devices=[]):
     BASE = net()
 
 
-def test_a_recording_of_named_clients_is_that_of_numbered_ones(tmp_path: Path) -> None:
+def test_named_and_numbered_clients_give_equal_recordings(tmp_path: Path) -> None:
     split = fedaudit.fair_split(data(), audited=10)
     assert [*split.train] == [*NAMES]
     uploads = {name: moved(0.1 + at) for at, name in enumerate(NAMES)}
@@ -74,7 +74,7 @@ def test_a_recording_of_named_clients_is_that_of_numbered_ones(tmp_path: Path) -
     assert "hospital-b" in json.dumps(record.config)
 
 
-def test_a_client_that_splits_alone_has_the_same_samples_and_joins_the_others() -> None:
+def test_a_single_client_split_equals_its_part_of_the_joint_split() -> None:
     together = fedaudit.fair_split(data(), audited=10)
     alone = {name: fedaudit.fair_split({name: own}, audited=10) for name, own in data().items()}
     for name in NAMES:
@@ -83,7 +83,7 @@ def test_a_client_that_splits_alone_has_the_same_samples_and_joins_the_others() 
     assert sorted(joined.owner.tolist()) == sorted(together.audit.owner.tolist())
 
 
-def test_a_recording_that_is_gone_on_with_keeps_its_names(tmp_path: Path) -> None:
+def test_a_resumed_recording_keeps_client_names(tmp_path: Path) -> None:
     split = fedaudit.fair_split(data(), audited=10)
     uploads = dict.fromkeys(NAMES, moved(0.1))
     for index in (1, 2):
@@ -93,7 +93,7 @@ def test_a_recording_that_is_gone_on_with_keeps_its_names(tmp_path: Path) -> Non
     assert len(read_measured(tmp_path)) == 2
 
 
-def test_names_and_numbers_are_not_taken_for_each_other(tmp_path: Path) -> None:
+def test_names_and_numbers_of_clients_are_not_confused(tmp_path: Path) -> None:
     named, numbered = data(), dict(enumerate(data().values()))
     audit = fedaudit.fair_split(named, audited=10).audit
     with (
@@ -109,13 +109,13 @@ def test_names_and_numbers_are_not_taken_for_each_other(tmp_path: Path) -> None:
         recorder.round(1, sent=BASE, uploads={"d": BASE})
 
 
-def test_names_of_digits_are_numbers() -> None:
+def test_names_that_consist_of_digits_are_numbers() -> None:
     assert number_of("12") == 12
     assert number_of(np.int64(3)) == 3
 
 
 @pytest.mark.parametrize("number", [-1, 10**9 + 1])
-def test_no_audited_client_has_such_a_number(number: int) -> None:
+def test_out_of_range_client_numbers_raise(number: int) -> None:
     with pytest.raises(
         BadInput, match=rf"has the number {number}; give whole numbers from 0 to 10+"
     ):
@@ -123,13 +123,13 @@ def test_no_audited_client_has_such_a_number(number: int) -> None:
 
 
 @pytest.mark.parametrize("client", ["", 1.5, None, ("a",)])
-def test_what_calls_no_client_is_refused(client: object) -> None:
+def test_invalid_client_identifiers_raise(client: object) -> None:
     with pytest.raises(BadInput, match=r"from 0, or names"):
         number_of(client)
 
 
 @given(st.sets(st.text(min_size=1, max_size=30), max_size=8))
-def test_a_name_has_a_number_that_rests_on_it_alone(names: set[str]) -> None:
+def test_the_number_of_a_name_depends_only_on_the_name(names: set[str]) -> None:
     for name in names:
         seen = plain_name(name)
         if seen and not seen.isdecimal():

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedaud
 import torch
 from flwr.app import Context, RecordDict
 
-from fedaudit.fl.accounting import gaussian_epsilon
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from tests.integrations.federation import StubGrid
 
 PROJECT = Path(__file__).parents[2] / "examples" / "flower" / "canaries"
@@ -53,7 +53,7 @@ def test_canary_nodes_bound_what_flowers_own_noise_gives_away(
     example: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Noise of a node's share: one clip, in each of four rounds.
-    truth = gaussian_epsilon(1.0, 4, delta=1e-5)
+    truth = gaussian_mechanism_epsilon(1.0, 4, delta=1e-5)
     coins, normal = printed(example, capsys)
     assert 0 <= coins < normal < truth
     assert normal > truth / 4
@@ -63,7 +63,7 @@ def test_noise_that_is_forgotten_is_found_out(
     example: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
     coins, normal = printed(example, capsys, noise_multiplier=1e-6)
-    assert normal > 10 * gaussian_epsilon(1.0, 4, delta=1e-5)
+    assert normal > 10 * gaussian_mechanism_epsilon(1.0, 4, delta=1e-5)
     assert coins > 1
 
 

@@ -48,7 +48,7 @@ def length(params: Params) -> float:
     return float(torch.cat([value.flatten() for value in params.values()]).norm())
 
 
-def test_a_clipped_upload_has_the_length_of_the_clip_and_its_direction() -> None:
+def test_clipping_keeps_the_direction_of_an_upload() -> None:
     plain = uploads(client_app())
     clipped = uploads(client_app([defense_mod(ClientDP(0.05, 0.0), network)]))
     for client, change in plain.items():
@@ -60,7 +60,7 @@ def test_a_clipped_upload_has_the_length_of_the_clip_and_its_direction() -> None
             )
 
 
-def test_the_neutral_setting_sends_what_an_undefended_client_sends() -> None:
+def test_neutral_defenses_send_undefended_uploads() -> None:
     plain = uploads(client_app())
     for defense in (Defense(), GradientNoise(0.0), ClientDP(float("inf"), 0.0)):
         for client, change in uploads(client_app([defense_mod(defense, network)])).items():
@@ -79,7 +79,7 @@ def test_sparse_and_quantized_uploads_have_few_values() -> None:
         assert len(set(change["1.weight"].mul(1e5).round().flatten().tolist())) <= 5
 
 
-def test_noise_is_drawn_anew_unless_a_seed_is_given() -> None:
+def test_noise_is_random_unless_seeded() -> None:
     def noisy(seed: int | None) -> Tensor:
         change = uploads(client_app([defense_mod(GradientNoise(0.1), network, seed=seed)]))
         return torch.stack([change[client]["1.weight"] for client in range(CLIENTS)])
@@ -98,7 +98,7 @@ def final(app: ClientApp) -> Params:
     return dict(result.arrays.to_torch_state_dict())
 
 
-def test_a_coalitions_noise_cancels_in_flowers_own_average() -> None:
+def test_coalition_noise_cancels_in_the_flower_average() -> None:
     sizes = {client: float(len(samples)) for client, samples in data().clients.items()}
     weights = {client: size / sum(sizes.values()) for client, size in sizes.items()}
     noise = NeutralNoise(members=(0, 1), sigma=0.5, ratio=1.0)
@@ -116,7 +116,7 @@ def test_a_coalitions_noise_cancels_in_flowers_own_average() -> None:
         torch.testing.assert_close(value, plain[name], rtol=1e-4, atol=1e-5)
 
 
-def test_noise_that_cancels_needs_what_members_share() -> None:
+def test_cancelling_noise_needs_a_shared_seed_and_weights() -> None:
     with pytest.raises(BadInput, match="share a seed and know all weights"):
         defense_mod(NeutralNoise(members=(0, 1)), network)
     mod = defense_mod(GradientNoise(0.1), network, seed=1)
@@ -140,7 +140,7 @@ def halved(update: Params) -> Params:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_defenses_of_uploads_work_on_an_app_that_knows_nothing_of_them(name: str) -> None:
+def test_upload_defenses_work_with_an_unmodified_app(name: str) -> None:
     mod = defense_mod(DEFENSES[name](**SETTINGS[name]), network)  # type: ignore[arg-type]
     plain = uploads(client_app([identity_mod]))
     for client, change in uploads(client_app([identity_mod, mod])).items():
@@ -158,7 +158,7 @@ IN_TRAINING = {
 
 
 @pytest.mark.parametrize("name", IN_TRAINING)
-def test_defenses_that_act_in_training_are_refused_by_name(name: str) -> None:
+def test_training_defenses_raise_as_a_mod(name: str) -> None:
     settings, hook = IN_TRAINING[name]
     defense = DEFENSES[name](**settings)  # type: ignore[arg-type]
     for given in (defense, Chain((GradientNoise(0.1), defense))):
@@ -185,7 +185,7 @@ class Counting(Defense):
         self.rounds = state["rounds"]
 
 
-def test_what_a_defense_learns_is_kept_in_the_nodes_state() -> None:
+def test_defense_state_is_kept_in_the_node_state() -> None:
     defense = Counting()
     grid = StubGrid(client_app([defense_mod(defense, network)]))
     FedAvg().start(grid, initial(), num_rounds=3)
@@ -194,7 +194,7 @@ def test_what_a_defense_learns_is_kept_in_the_nodes_state() -> None:
     assert defense.rounds == 0, "nodes share nothing"
 
 
-def test_buffers_and_the_form_of_arrays_stay() -> None:
+def test_buffers_and_array_formats_are_kept() -> None:
     def net() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
 
@@ -225,7 +225,7 @@ def test_buffers_and_the_form_of_arrays_stay() -> None:
         Array(np.zeros(2, np.complex64)),
     ],
 )
-def test_a_message_whose_arrays_are_none_is_refused_before_anybody_trains(array: Array) -> None:
+def test_invalid_arrays_raise_before_training(array: Array) -> None:
     mod = defense_mod(GradientNoise(0.1), network)
     arrays = initial()
     arrays["1.weight"] = array
@@ -237,7 +237,7 @@ def test_a_message_whose_arrays_are_none_is_refused_before_anybody_trains(array:
     trained.assert_not_called()
 
 
-def test_a_model_that_is_not_the_clients_is_refused() -> None:
+def test_a_different_client_model_raises() -> None:
     grid = StubGrid(client_app())
     node = next(iter(grid.contexts))
     message = Message(RecordDict({"arrays": initial()}), node, "train")

@@ -44,7 +44,7 @@ def failed(audit: FilterAudit) -> set[str]:
     return {check.name for check in audit.of(Result.FAILED)}
 
 
-def test_clipping_mods_of_flower_keep_to_the_norm_that_the_server_sends() -> None:
+def test_flower_clipping_mods_respect_the_servers_norm() -> None:
     for mod in (fixedclipping_mod, adaptiveclipping_mod):
         audit = check_dp(mod, sensitivity=0.5, sigma=0.0)
         assert audit.kind == "a mod of Flower's clients"
@@ -53,20 +53,20 @@ def test_clipping_mods_of_flower_keep_to_the_norm_that_the_server_sends() -> Non
     assert "norm_bit" in str(audit)
 
 
-def test_local_dp_of_flower_is_sound_for_one_update_against_none_and_not_for_any_other() -> None:
+def test_flower_local_dp_holds_only_for_add_or_remove_adjacency() -> None:
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER)
     assert audit.verdict is FilterVerdict.SOUND, str(audit)
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER, adjacency="replace", calls=16)
     assert failed(audit) == {"largest move of the output"}
 
 
-def test_a_parameter_without_dimensions_passes_flowers_mods_as_it_is() -> None:
+def test_flower_mods_do_not_protect_scalar_parameters() -> None:
     audit = check_dp(local_dp, sensitivity=1.0, sigma=MULTIPLIER, shape_from=Scaled, calls=16)
     assert failed(audit) == {"largest move of the output", "outputs without noise"}
     assert "large in 'temperature' alone" in str(audit)
 
 
-def test_the_counter_of_batch_normalisation_passes_flowers_mods_as_it_is() -> None:
+def test_flower_mods_do_not_protect_batch_norm_counters() -> None:
     normalised = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
     audit = check_dp(fixedclipping_mod, sensitivity=1.0, sigma=0.0, shape_from=normalised)
     assert failed(audit) == {"largest move of the output"}
@@ -89,7 +89,7 @@ def test_clipping_mods_of_flowers_older_interface_are_sound() -> None:
         assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
 
-def test_local_dp_of_the_older_interface_is_judged_like_that_of_the_newer() -> None:
+def test_older_flower_local_dp_has_the_same_verdict() -> None:
     audit = check_dp(older_local_dp, sensitivity=1.0, sigma=MULTIPLIER)
     assert audit.verdict is FilterVerdict.SOUND, str(audit)
     audit = check_dp(older_local_dp, sensitivity=1.0, sigma=MULTIPLIER / 4)
@@ -99,7 +99,7 @@ def test_local_dp_of_the_older_interface_is_judged_like_that_of_the_newer() -> N
 
 
 @pytest.mark.parametrize("mod", [older.arrays_size_mod, older.message_size_mod])
-def test_a_mod_of_the_older_interface_that_only_reports_does_not_clip(mod: Mod) -> None:
+def test_older_reporting_mods_do_not_clip(mod: Mod) -> None:
     assert failed(check_dp(mod, sensitivity=0.5, sigma=0.0, calls=16)) == {
         "largest move of the output"
     }
@@ -117,12 +117,12 @@ def noised_by_records(message: Message, context: Context, call_next: ClientAppCa
     return reply
 
 
-def test_a_mod_of_ones_own_for_the_older_interface_is_found_out() -> None:
+def test_faulty_custom_mods_for_the_older_interface_fail() -> None:
     audit = check_dp(noised_by_records, sensitivity=1.0, sigma=0.8, calls=16)
     assert failed(audit) == {"largest move of the output"}
 
 
-def test_a_key_error_of_another_kind_is_the_mods_own() -> None:
+def test_key_errors_of_a_mod_are_raised() -> None:
     def asking(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         raise KeyError("secret")
 
@@ -171,7 +171,7 @@ def telling(message: Message, context: Context, call_next: ClientAppCallable) ->
     return reply
 
 
-def test_faults_of_mods_are_found() -> None:
+def test_faulty_mods_fail() -> None:
     audit = check_dp(noised, sensitivity=1.0, sigma=0.8, calls=16)
     assert failed(audit) == {"largest move of the output"}
     audit = check_dp(remembering, sensitivity=1.0, sigma=0.8, calls=16)
@@ -181,7 +181,7 @@ def test_faults_of_mods_are_found() -> None:
     assert "beside.length" in str(audit)
 
 
-def test_an_error_that_a_mod_answers_with_is_told() -> None:
+def test_error_replies_of_a_mod_are_reported() -> None:
     def refusing(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         message.content["another"] = ArrayRecord()
         return fixedclipping_mod(message, context, call_next)

@@ -67,7 +67,7 @@ def handing_over() -> ClientApp:
     return answering(-1, lambda message, context: message)
 
 
-def test_clients_hand_over_their_parts_of_an_audit_before_they_train() -> None:
+def test_clients_send_their_audit_parts_before_training() -> None:
     grid = StubGrid(handing_over(), late=2)
     audit = gathered_audit(grid, nodes=CLIENTS, patience=10.0)
     assert [message.metadata.message_type for message in grid.sent] == ["query.audit"] * CLIENTS
@@ -116,9 +116,7 @@ OTHER_ANSWERS = {
 
 @pytest.mark.parametrize("kind", OTHER_ANSWERS)
 @pytest.mark.parametrize("place", range(CLIENTS))
-def test_one_client_that_hands_over_no_part_is_named_and_the_others_are_audited(
-    kind: str, place: int
-) -> None:
+def test_a_client_without_audit_part_is_reported(kind: str, place: int) -> None:
     answer, why = OTHER_ANSWERS[kind]
     with pytest.warns(RuntimeWarning, match=f"1 of 3 clients are not audited.*{why}"):
         audit = gathered_audit(StubGrid(answering(place, answer)), nodes=CLIENTS)
@@ -126,7 +124,7 @@ def test_one_client_that_hands_over_no_part_is_named_and_the_others_are_audited(
     assert len(audit.unaudited) == 1
 
 
-def test_two_nodes_of_one_client_are_both_named() -> None:
+def test_two_nodes_with_one_client_id_are_both_reported() -> None:
     grid = StubGrid(handing_over())
     first, second, _ = grid.contexts.values()
     second.node_config["partition-id"] = first.node_config["partition-id"] = 0
@@ -135,13 +133,13 @@ def test_two_nodes_of_one_client_are_both_named() -> None:
     assert set(audit.panel.tolist()) == {2}
 
 
-def test_nodes_that_are_down_are_named_and_the_others_are_audited() -> None:
+def test_absent_nodes_are_reported_and_others_are_audited() -> None:
     with pytest.warns(RuntimeWarning, match="2 of 5 clients .* 2 nodes: not there after 0 seconds"):
         audit = gathered_audit(StubGrid(handing_over()), nodes=5, patience=0.0)
     assert len(audit) == 60
 
 
-def test_a_node_that_does_not_answer_in_time_is_named() -> None:
+def test_nodes_that_do_not_reply_in_time_are_reported() -> None:
     class Slow(StubGrid):
         def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
             return list(super().pull_messages(message_ids))[:2]
@@ -151,7 +149,7 @@ def test_a_node_that_does_not_answer_in_time_is_named() -> None:
     assert len(audit) == 40
 
 
-def test_an_audit_below_its_quorum_is_refused_before_anybody_trains() -> None:
+def test_an_audit_below_its_quorum_raises_before_training() -> None:
     with pytest.raises(BadInput, match=r"3 of 5 .* the quorum is 4 .*2 nodes: not there"):
         gathered_audit(StubGrid(handing_over()), nodes=5, quorum=4, patience=0.0)
     app = ClientApp(lambda context: trainer(), mods=[audit_mod(lambda context: None)])
@@ -161,13 +159,13 @@ def test_an_audit_below_its_quorum_is_refused_before_anybody_trains() -> None:
         gathered_audit(StubGrid(handing_over()), nodes=3, quorum=0)
 
 
-def test_an_app_of_a_client_function_hands_over_its_part_by_a_mod() -> None:
+def test_audit_mod_sends_the_part_of_a_client_function_app() -> None:
     app = ClientApp(lambda context: trainer(), mods=[audit_mod(split_of)])
     audit = gathered_audit(StubGrid(app), nodes=CLIENTS)
     assert sorted(set(audit.panel.tolist())) == list(range(CLIENTS))
 
 
-def test_a_client_whose_split_is_none_declines_and_one_whose_split_fails_says_so() -> None:
+def test_clients_can_decline_or_report_a_failed_split() -> None:
     def split(context: Context) -> Split | None:
         client = context.node_config["partition-id"]
         if client == 2:
@@ -184,12 +182,12 @@ def test_a_client_whose_split_is_none_declines_and_one_whose_split_fails_says_so
     assert len(warned) == 1
 
 
-def test_messages_of_training_pass_the_mod_that_hands_over_parts(tmp_path: Path) -> None:
+def test_training_messages_pass_audit_mod(tmp_path: Path) -> None:
     app = client_app([identity_mod, audit_mod(split_of)])
     assert FedAvg().start(StubGrid(app), initial(), num_rounds=1).arrays
 
 
-def test_who_declined_is_in_the_recording_and_in_the_record(tmp_path: Path) -> None:
+def test_declined_clients_are_in_recording_and_record(tmp_path: Path) -> None:
     digits = data().split
 
     app = client_app([identity_mod])
@@ -215,7 +213,7 @@ def test_who_declined_is_in_the_recording_and_in_the_record(tmp_path: Path) -> N
     assert 2 not in {one.target for one in found.findings}
 
 
-def test_names_of_clients_are_those_of_their_nodes() -> None:
+def test_client_names_are_taken_from_nodes() -> None:
     def split(context: Context) -> Split:
         name = str(context.node_config["partition-id"])
         return fair_split({name: samples(sum(map(ord, name)), 9)}, audited=4)

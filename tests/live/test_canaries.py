@@ -53,7 +53,7 @@ def federated(noise: float, seed: int) -> CanaryBounds:
 
 
 @pytest.mark.slow
-def test_noise_of_a_server_is_measured_below_its_epsilon_and_missing_noise_above() -> None:
+def test_canary_bounds_accept_server_noise_and_reject_missing_noise() -> None:
     claimed = gaussian_budget(ROUNDS**0.5 / 2.0, 1e-5)
     bounds = [federated(2.0, seed).mean_only for seed in range(1, 9)]
     values = [bound.value for bound in bounds if bound is not None]
@@ -65,7 +65,7 @@ def test_noise_of_a_server_is_measured_below_its_epsilon_and_missing_noise_above
     assert bare.one_run.value > 1
 
 
-def test_a_canary_moves_trained_parameters_by_its_length_and_nothing_else() -> None:
+def test_canaries_change_only_trained_parameters_by_their_norm() -> None:
     model = network()
     canaries = fedaudit.CanaryClients(model, count=20, length=0.25, seed=3)
     number = int(canaries.sends.argmax())
@@ -79,7 +79,7 @@ def test_a_canary_moves_trained_parameters_by_its_length_and_nothing_else() -> N
     assert all(torch.equal(given[n], state[n]) for n in state if n not in trained)
 
 
-def test_arrays_in_order_are_answered_by_arrays_in_order() -> None:
+def test_canaries_return_lists_of_arrays_for_lists_of_arrays() -> None:
     model = network()
     canaries = fedaudit.CanaryClients(model, count=40, length=0.25, seed=5)
     number = int(canaries.sends.argmax())
@@ -100,7 +100,7 @@ def test_arrays_in_order_are_answered_by_arrays_in_order() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 300.0])
-def test_one_whose_coin_says_so_sends_the_model_next_to_as_it_is(weight: float) -> None:
+def test_canaries_with_zero_updates_return_almost_the_model(weight: float) -> None:
     model = network()
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] = weight
@@ -114,7 +114,7 @@ def test_one_whose_coin_says_so_sends_the_model_next_to_as_it_is(weight: float) 
     assert int((moved != 0).sum()) == 1
 
 
-def test_what_a_canary_sends_has_the_kinds_of_numbers_of_the_model() -> None:
+def test_canary_uploads_have_the_dtypes_of_the_model() -> None:
     model = network().half()
     canaries = fedaudit.CanaryClients(model, count=20, length=1.0, seed=1)
     given = canaries.upload(int((~canaries.sends).argmax()), model)
@@ -127,7 +127,7 @@ def test_what_a_canary_sends_has_the_kinds_of_numbers_of_the_model() -> None:
     assert all(moved[name].dtype == state[name].dtype for name in state)
 
 
-def test_canaries_without_a_seed_are_drawn_and_can_be_made_again() -> None:
+def test_canaries_without_seed_are_random_and_reproducible() -> None:
     model = network()
     first, second = (fedaudit.CanaryClients(model, count=40, length=1.0) for _ in range(2))
     assert first.seed != second.seed
@@ -135,7 +135,7 @@ def test_canaries_without_a_seed_are_drawn_and_can_be_made_again() -> None:
     assert (again.sends == first.sends).all()
 
 
-def test_what_is_no_canary_or_another_network_is_refused() -> None:
+def test_unknown_canaries_and_other_networks_raise() -> None:
     model = network()
     canaries = fedaudit.CanaryClients(model, count=20, length=1.0)
     for number in (20, -1):

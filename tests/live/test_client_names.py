@@ -36,27 +36,25 @@ DECOMPOSED = unicodedata.normalize("NFD", CAFE)
     ],
     ids=repr,
 )
-def test_clients_whose_names_look_alike_are_refused_with_both_spellings(
-    one: Called, other: Called
-) -> None:
+def test_look_alike_client_names_raise_with_both_spellings(one: Called, other: Called) -> None:
     with pytest.raises(BadInput) as refusal:
         fedaudit.fair_split({one: FIRST, other: SECOND}, audited=5)
     assert ascii(one) in str(refusal.value)
     assert ascii(other) in str(refusal.value)
 
 
-def test_names_that_differ_in_what_is_seen_are_two_clients() -> None:
+def test_visibly_different_names_are_different_clients() -> None:
     names = ["A", "a", "A-", "\u00c0", "\uff21", "A B", "AB"]
     assert len({number_of(name) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize("client", [True, False, np.True_, 1.0, None, "", " ", "\u200b", b"a"])
-def test_truth_values_fractions_and_empty_names_are_no_clients(client: object) -> None:
+def test_invalid_client_ids_raise(client: object) -> None:
     with pytest.raises(BadInput, match="give whole numbers from 0, or names"):
         number_of(client)
 
 
-def test_a_loop_may_spell_a_name_otherwise_than_the_split(tmp_path: Path) -> None:
+def test_unicode_spellings_of_a_name_are_equivalent(tmp_path: Path) -> None:
     samples = data().clients
     parts = {CAFE: samples[0], "north": samples[1]}
     split = fedaudit.fair_split(
@@ -74,7 +72,7 @@ def test_a_loop_may_spell_a_name_otherwise_than_the_split(tmp_path: Path) -> Non
     assert all(entry.measured and not entry.excluded for entry in read_round_log(tmp_path))
 
 
-def test_two_uploads_under_two_spellings_leave_their_client_out_with_both(tmp_path: Path) -> None:
+def test_two_spellings_of_a_client_in_uploads_exclude_it(tmp_path: Path) -> None:
     split = data().split
     with record(tmp_path, network, split.audit, attacks=["blackbox-loss"]) as recorder:
         first = next(rounds())
@@ -85,7 +83,7 @@ def test_two_uploads_under_two_spellings_leave_their_client_out_with_both(tmp_pa
     assert [*read_round_log(tmp_path)[0].excluded] == [1]
 
 
-def test_a_client_that_was_sent_two_models_in_two_spellings_is_left_out(tmp_path: Path) -> None:
+def test_two_spellings_of_a_client_in_sent_models_exclude_it(tmp_path: Path) -> None:
     first = next(rounds())
     sent: dict[Called, dict[str, Tensor]] = dict.fromkeys((0, 1, "1 ", 2), first.sent)
     says = "client 1: sent names it in two spellings"
@@ -98,9 +96,7 @@ def test_a_client_that_was_sent_two_models_in_two_spellings_is_left_out(tmp_path
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, "0"), ("0", 0), (CAFE, DECOMPOSED)])
-def test_numbers_of_samples_and_training_data_are_found_in_any_spelling(
-    one: Called, other: Called
-) -> None:
+def test_audited_counts_and_training_data_accept_any_spelling(one: Called, other: Called) -> None:
     split = fedaudit.fair_split({one: FIRST}, audited={other: 5})
     assert len(split.audit) == 5
     audit = fedaudit.audit_samples({one: FIRST}, SECOND, training={other: FIRST})
@@ -108,7 +104,7 @@ def test_numbers_of_samples_and_training_data_are_found_in_any_spelling(
 
 
 @pytest.mark.parametrize("audited", [5.5, True, "5", None, np.float64(5), [5], {0: 5.5}, {0: True}])
-def test_audited_is_a_whole_number_or_is_refused(audited: int) -> None:
+def test_audited_must_be_a_whole_number(audited: int) -> None:
     with pytest.raises(BadInput, match="give a whole number of samples"):
         fedaudit.fair_split({0: FIRST}, audited=audited)
     with pytest.raises(BadInput, match="give a whole number of samples"):
@@ -116,7 +112,7 @@ def test_audited_is_a_whole_number_or_is_refused(audited: int) -> None:
 
 
 @pytest.mark.parametrize("names", [(3, 1), ("north", "south", "a"), (1, 3), ("9", 2)])
-def test_joined_parts_are_a_split_of_all_data_in_whichever_order_names_come(
+def test_joined_parts_do_not_depend_on_name_order(
     names: tuple[Called, ...],
 ) -> None:
     parts = {name: (X[at::3], Y[at::3]) for at, name in enumerate(names)}

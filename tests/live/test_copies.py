@@ -32,27 +32,27 @@ def first(part: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
 MEMBERS, UNSEEN, OTHERS = pair(30), pair(30), pair(30)
 
 
-def test_unseen_samples_that_are_members_are_refused_by_their_number() -> None:
+def test_held_out_copies_of_members_raise_with_their_number() -> None:
     with pytest.raises(BadInput, match=r"20 of 70 .* \(10 unseen samples among them\)"):
         fedaudit.audit_samples({0: MEMBERS}, joined(UNSEEN, first(MEMBERS, 10)))
 
 
-def test_members_given_as_unseen_are_refused() -> None:
+def test_members_given_as_held_out_samples_raise() -> None:
     with pytest.raises(BadInput, match=r"60 of 60 audited samples have an exact copy"):
         fedaudit.audit_samples({0: MEMBERS}, MEMBERS)
 
 
-def test_members_of_two_clients_are_refused() -> None:
+def test_samples_that_are_members_of_two_clients_raise() -> None:
     with pytest.raises(BadInput, match=r"10 of 95 audited samples have an exact copy"):
         fedaudit.audit_samples({0: MEMBERS, 1: joined(OTHERS, first(MEMBERS, 5))}, UNSEEN)
 
 
-def test_a_sample_given_twice_is_refused() -> None:
+def test_duplicate_audited_samples_raise() -> None:
     with pytest.raises(BadInput, match=r"0 of 63 .* and 3 repeat a sample of the same side"):
         fedaudit.audit_samples({0: joined(MEMBERS, first(MEMBERS, 3))}, UNSEEN)
 
 
-def test_copies_are_dropped_from_both_sides_with_their_number() -> None:
+def test_dropped_copies_are_counted_in_a_warning() -> None:
     with pytest.warns(UserWarning, match="20 of 70 audited samples"):
         audit = fedaudit.audit_samples(
             {0: MEMBERS}, joined(UNSEEN, first(MEMBERS, 10)), copies="drop"
@@ -73,13 +73,13 @@ def test_a_copy_with_another_label_or_a_changed_value_is_no_copy() -> None:
     assert len(fedaudit.audit_samples({0: MEMBERS}, (moved, y))) == 60
 
 
-def test_another_type_of_number_hides_no_copy() -> None:
+def test_copies_are_found_across_dtypes() -> None:
     x, y = MEMBERS
     with pytest.raises(BadInput, match="60 of 60"):
         fedaudit.audit_samples({0: MEMBERS}, (x.double().numpy(), y.to(torch.uint8)))
 
 
-def test_unseen_samples_that_any_client_trains_on_are_refused() -> None:
+def test_held_out_samples_in_training_data_raise() -> None:
     training = {0: joined(MEMBERS, pair(50)), 1: joined(OTHERS, first(UNSEEN, 4))}
     with pytest.raises(BadInput, match="4 of 30 unseen samples are exact copies"):
         fedaudit.audit_samples({0: MEMBERS}, UNSEEN, training=training)
@@ -107,12 +107,12 @@ def test_one_coin_decides_for_all_copies_within_a_client() -> None:
     assert len(split.train[0]) == 90 - 3 * len(unseen)
 
 
-def test_a_client_with_too_few_samples_that_differ_is_refused() -> None:
+def test_too_few_distinct_samples_raise() -> None:
     with pytest.raises(BadInput, match="it has 90, of which 30 differ"):
         fedaudit.fair_split({0: joined(MEMBERS, MEMBERS, MEMBERS)}, audited=40)
 
 
-def test_audited_samples_that_another_client_has_too_are_left_out_with_their_number() -> None:
+def test_audited_copies_at_other_clients_are_excluded_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="an exact copy in another client's data") as warned:
         split = fedaudit.fair_split({0: MEMBERS, 1: joined(OTHERS, first(MEMBERS, 15))}, audited=15)
     features = {tuple(row.tolist()) for row in split.audit.samples.features}
@@ -125,7 +125,7 @@ def test_clients_that_share_all_samples_are_refused() -> None:
         fedaudit.fair_split({0: MEMBERS, 1: MEMBERS}, audited=10)
 
 
-def test_joined_parts_leave_out_what_two_clients_audit(tmp_path: Path) -> None:
+def test_joined_parts_exclude_samples_audited_by_two_clients(tmp_path: Path) -> None:
     parts = [fedaudit.fair_split({client: MEMBERS}, audited=25).part for client in (0, 1)]
     with pytest.warns(UserWarning, match="audited samples have an exact copy on another side"):
         audit = fedaudit.join_audits(parts)
@@ -133,7 +133,7 @@ def test_joined_parts_leave_out_what_two_clients_audit(tmp_path: Path) -> None:
     assert len(set(rows.tolist())) == len(audit) == 10
 
 
-def test_a_split_without_copies_warns_of_nothing_and_takes_a_number_for_each_client() -> None:
+def test_a_split_without_copies_does_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         split = fedaudit.fair_split({"a": MEMBERS, "b": OTHERS}, audited={"a": 5, "b": 20})
@@ -143,7 +143,7 @@ def test_a_split_without_copies_warns_of_nothing_and_takes_a_number_for_each_cli
 
 
 @pytest.mark.slow
-def test_rows_are_numbered_exactly_and_fast() -> None:
+def test_number_rows_is_exact_and_fast() -> None:
     x = torch.randint(0, 3, (20_000, 6), generator=RNG)
     expected = np.unique(x.numpy(), axis=0)
     (rows,) = number_rows(Samples(x, torch.zeros(20_000).long()))
@@ -157,14 +157,14 @@ def test_rows_are_numbered_exactly_and_fast() -> None:
     assert len(np.unique(rows)) == 3_999
 
 
-def test_signs_at_two_places_are_no_copy_and_minus_zero_is_zero() -> None:
+def test_signs_distinguish_rows_except_for_minus_zero() -> None:
     x = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [0.0, 1.0], [-0.0, 1.0]], dtype=torch.float64)
     (rows,) = number_rows(Samples(x, torch.zeros(4).long()))
     assert rows[0] != rows[1]
     assert rows[2] == rows[3]
 
 
-def test_samples_that_are_all_the_same_are_refused() -> None:
+def test_identical_samples_raise() -> None:
     with pytest.raises(BadInput, match="all 30 samples of client 0 have the same features"):
         fedaudit.fair_split({0: (torch.ones(30, 4), torch.arange(30) % 2)}, audited=10)
 

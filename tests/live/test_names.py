@@ -66,7 +66,7 @@ WRAPPED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("kind", WRAPPED)
-def test_whatever_wraps_a_network_its_parameters_are_read(kind: str) -> None:
+def test_parameters_of_wrapped_networks_are_read(kind: str) -> None:
     found = shape().model_of(WRAPPED[kind](), whose="it")  # type: ignore[arg-type]
     expected = Model.of(found.architecture, trained())
     assert found.params.keys() == expected.params.keys()
@@ -74,13 +74,13 @@ def test_whatever_wraps_a_network_its_parameters_are_read(kind: str) -> None:
         torch.testing.assert_close(found.params[name], value)
 
 
-def test_a_recorder_that_is_given_the_wrapper_reads_the_network_inside() -> None:
+def test_a_wrapped_network_can_be_recorded() -> None:
     net = trained()
     found = shape(lambda: Holding("model", Net())).model_of(net, whose="it")
     torch.testing.assert_close(found.params["model.head.weight"], net.head.weight.detach())
 
 
-def test_parts_of_the_network_with_a_prefix_are_read() -> None:
+def test_partial_uploads_with_a_prefix_are_read() -> None:
     whole = shape(declared=["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"])
     sent = whole.model_of(trained(), whose="sent")
     part = {"model.head.weight": torch.ones(2, 3), "model.head.bias": torch.ones(2)}
@@ -114,7 +114,7 @@ class Nested(nn.Module):
         pytest.param(Net, ["head.weight", "tail.weight"], id="another part"),
     ],
 )
-def test_names_that_fit_in_several_ways_or_none_are_refused(
+def test_ambiguous_and_unknown_parameter_names_raise(
     build: Callable[[], nn.Module], names: list[str]
 ) -> None:
     with pytest.raises(BadInput, match=r"^it has ") as refused:
@@ -122,7 +122,7 @@ def test_names_that_fit_in_several_ways_or_none_are_refused(
     assert len(str(refused.value)) < 600
 
 
-def test_names_like_those_of_wrappers_are_read_where_they_are_the_network_s() -> None:
+def test_wrapper_like_names_of_the_network_are_read() -> None:
     found = shape(Nested).model_of(Nested(), whose="it")
     assert [*found.params][::2] == ["layer.weight", "module.layer.weight"]
 
@@ -135,7 +135,7 @@ class Renamed(nn.Module):
 
 
 @pytest.mark.parametrize("as_module", [True, False])
-def test_a_module_with_other_names_is_refused_like_a_dictionary(as_module: bool) -> None:
+def test_a_module_with_other_names_raises_like_a_dictionary(as_module: bool) -> None:
     whole, net = shape(), Renamed()
     sent = whole.model_of(trained(), whose="sent")
     upload = net if as_module else dict(net.state_dict())
@@ -164,7 +164,7 @@ HOSTILE: dict[str, Callable[[], dict[object, Tensor]]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_names_are_refused_at_once(kind: str) -> None:
+def test_hostile_names_raise_at_once(kind: str) -> None:
     whole, upload = shape(), HOSTILE[kind]()
     began = monotonic()
     with pytest.raises(BadInput, match=r"^it has ") as refused:

@@ -73,7 +73,7 @@ def evidence(record: Record) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_quarter_of_twenty_clients_a_round_can_be_attacked(tmp_path: Path) -> None:
+def test_recordings_with_partial_participation_can_be_attacked(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     cohorts = [sorted(rng.choice(20, 5, replace=False).tolist()) for _ in range(6)]
     present = sorted({c for one in cohorts for c in one})
@@ -89,7 +89,7 @@ def test_a_quarter_of_twenty_clients_a_round_can_be_attacked(tmp_path: Path) -> 
     assert "every attack was run" not in evidence(found)
 
 
-def test_a_client_of_one_round_refuses_slopes_by_name_and_not_the_gate(tmp_path: Path) -> None:
+def test_a_client_with_one_round_has_no_slope_estimates(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1, 2], [0, 1]], clients=3))
     of = {(f.attack, f.target) for f in found.findings}
     assert ("fta-l", 0) in of
@@ -103,9 +103,7 @@ def test_a_client_of_one_round_refuses_slopes_by_name_and_not_the_gate(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
-def test_the_default_gate_lists_a_client_of_one_round_and_asks_for_no_slope_of_it(
-    named: bool, tmp_path: Path
-) -> None:
+def test_the_default_gate_lists_clients_with_one_round(named: bool, tmp_path: Path) -> None:
     a, b, c = (f"site-{n}" if named else n for n in range(3))
     cohorts = [[a, b], [a, b], [a, b, c], [a, b]]
     found = attacked(told(tmp_path, cohorts, clients=3, named=named))
@@ -117,7 +115,7 @@ def test_the_default_gate_lists_a_client_of_one_round_and_asks_for_no_slope_of_i
     assert line.startswith(f"fta-l on some clients: {last}: ")
 
 
-def test_the_default_gate_lists_a_client_of_no_round_and_asks_for_no_figure_of_it(
+def test_the_default_gate_lists_clients_without_rounds(
     tmp_path: Path,
 ) -> None:
     found, last = attacked(told(tmp_path, [[0, 1], [0, 1]], clients=3)), "client 2"
@@ -130,7 +128,7 @@ def test_the_default_gate_lists_a_client_of_no_round_and_asks_for_no_figure_of_i
     assert reasons == {"never took part in a measured round"}
 
 
-def test_a_policy_on_each_client_gives_the_reason_why_a_figure_is_missing(tmp_path: Path) -> None:
+def test_a_per_client_policy_states_why_an_estimate_is_missing(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1, 2]], clients=3))
     verdict = evaluate_policy(found, policy_from(POLICY))
     (check,) = [one for one in verdict.checks if one.metric == "auc"]
@@ -138,7 +136,7 @@ def test_a_policy_on_each_client_gives_the_reason_why_a_figure_is_missing(tmp_pa
     assert "a slope needs at least 2 measured rounds" in missing.reason
 
 
-def test_an_attack_that_no_client_allows_is_not_carried_out(tmp_path: Path) -> None:
+def test_an_attack_that_no_client_allows_is_skipped(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0], [1], [2]], clients=3))
     assert not [f for f in found.findings if f.attack == "fta-l"]
     assert "every attack was run" in evidence(found)
@@ -159,7 +157,7 @@ def test_audited_clients_are_chosen_by_name_or_number(named: bool, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_target_with_a_comma_stands_in_quotes_and_no_target_is_refused(
+def test_target_names_with_commas_are_quoted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["Smith, Jones", "b", 'the "north"']
@@ -182,7 +180,7 @@ def test_a_target_with_a_comma_stands_in_quotes_and_no_target_is_refused(
     assert not (tmp_path / "r" / "attacked").exists()
 
 
-def test_report_and_gate_name_the_same_clients_of_a_pooled_figure(tmp_path: Path) -> None:
+def test_report_and_gate_agree_on_pooled_clients(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0, 1], [0, 1], [0, 1], [0, 1]], clients=3))
     assert pooled_over(found)("blackbox-loss") == "over 2 of 3 audited clients"
     verdict = evaluate_policy(found, policy_from(DEFAULT_POLICY))
@@ -192,14 +190,14 @@ def test_report_and_gate_name_the_same_clients_of_a_pooled_figure(tmp_path: Path
     assert not any("over all" in one for one in said)
 
 
-def test_a_recording_of_strangers_alone_is_refused_with_both_names(tmp_path: Path) -> None:
+def test_a_recording_without_audited_uploads_raises(tmp_path: Path) -> None:
     folder = told(tmp_path, [[7, 8]] * 2, clients=3, strict=False)
     with pytest.raises(BadInput, match=r"audited client \(0, 1, 2\) was measured, only of 7, 8"):
         attacked(folder)
 
 
 @pytest.mark.slow
-def test_a_site_that_records_its_own_upload_alone_has_membership_figures(
+def test_a_recording_of_one_client_has_membership_estimates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = told(tmp_path, [[0]] * 4, clients=1)
@@ -214,14 +212,14 @@ def test_a_site_that_records_its_own_upload_alone_has_membership_figures(
         attack_recording(folder, ("sia",), tmp_path / "named", figures=FIGURES)
 
 
-def test_two_audited_clients_of_whom_one_took_part_have_membership_figures(tmp_path: Path) -> None:
+def test_only_participating_audited_clients_have_membership_estimates(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0]] * 4, clients=2))
     assert {f.target for f in found.findings if f.target is not None} == {0}
     (row,) = [one for one in found.attacks if one.name == "sia"]
     assert row.status == "refused"
 
 
-def test_clients_that_nobody_audits_refuse_source_inference_alone(tmp_path: Path) -> None:
+def test_unaudited_clients_prevent_only_source_inference(tmp_path: Path) -> None:
     found = attacked(told(tmp_path, [[0, 1, 2, 3]] * 3, clients=3))
     (row,) = [one for one in found.attacks if one.name == "sia"]
     assert row.status == "refused"
@@ -229,7 +227,7 @@ def test_clients_that_nobody_audits_refuse_source_inference_alone(tmp_path: Path
     assert "every attack was run" not in evidence(found)
 
 
-def test_a_client_that_left_after_the_first_rounds_is_measured_until_then(tmp_path: Path) -> None:
+def test_a_client_that_leaves_is_measured_until_then(tmp_path: Path) -> None:
     folder = tmp_path / "left"
     with record(folder, network, data().split.audit, attacks=("blackbox-loss",)) as recorder:
         for one in rounds():
@@ -242,7 +240,7 @@ def test_a_client_that_left_after_the_first_rounds_is_measured_until_then(tmp_pa
 
 
 @pytest.mark.slow
-def test_audited_clients_that_were_left_out_are_named_and_no_gate_passes(tmp_path: Path) -> None:
+def test_omitted_audited_clients_are_listed_and_no_gate_passes(tmp_path: Path) -> None:
     folder = told(tmp_path, [[0, 1, 2]] * 2, clients=3)
     one = attack_recording(folder, (), tmp_path / "one", figures=FIGURES, targets=[1])
     assert one.coverage is not None

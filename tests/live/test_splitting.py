@@ -85,7 +85,7 @@ def flipped(x: np.ndarray) -> Tensor:
     ],
     ids=["tensors", "items", "dictionary", "subset", "concat", "loader", "table"],
 )
-def test_every_kind_of_data_is_split_as_its_arrays_are(data: Any) -> None:
+def test_data_sets_loaders_and_tables_are_split_like_arrays(data: Any) -> None:
     arrays = fedaudit.fair_split({0: (X, Y)}, audited=20)
     train, split = fedaudit.split_dataset(data, 20)
     assert split.train[0].tolist() == arrays.train[0].tolist()
@@ -96,7 +96,7 @@ def test_every_kind_of_data_is_split_as_its_arrays_are(data: Any) -> None:
     assert kept == 60 - int((split.audit.owner == NOBODY).sum())
 
 
-def test_training_parts_are_of_the_kind_given() -> None:
+def test_split_data_keep_their_type() -> None:
     loader, split = fedaudit.split_dataset(DataLoader(Items(), batch_size=7, shuffle=True), 20)
     assert isinstance(loader, DataLoader)
     assert loader.batch_size == 7
@@ -126,7 +126,7 @@ def test_a_loader_keeps_its_settings() -> None:
     assert isinstance(loader.sampler, RandomSampler)
 
 
-def test_a_column_that_is_named_twice_is_refused_where_it_is_used() -> None:
+def test_duplicate_column_names_raise_if_used() -> None:
     twice = pd.concat([TABLE, TABLE[["a"]]], axis=1)
     assert len(fedaudit.split_dataset(twice, 20, features=["b", "c"]).split.audit) == 20
     for features in (["b", "b"], ["b", "label"]):
@@ -134,7 +134,7 @@ def test_a_column_that_is_named_twice_is_refused_where_it_is_used() -> None:
             fedaudit.split_dataset(TABLE, 20, features=features)
 
 
-def test_several_clients_audit_at_most_half_of_what_each_has() -> None:
+def test_clients_audit_at_most_half_of_their_data() -> None:
     sets = {"a": Subset(Items(), range(10)), "b": Subset(Items(), range(10, 60))}
     train, split = fedaudit.split_dataset(sets, 20)
     assert sorted(np.unique(split.audit.panel, return_counts=True)[1].tolist()) == [5, 20]
@@ -143,7 +143,7 @@ def test_several_clients_audit_at_most_half_of_what_each_has() -> None:
     assert sorted(np.unique(split.audit.panel, return_counts=True)[1].tolist()) == [3, 25]
 
 
-def test_inputs_by_name_stay_apart() -> None:
+def test_named_inputs_are_kept_separate() -> None:
     split = fedaudit.split_dataset(Items("tokens"), 20).split
     assert split.audit.samples.inputs is not None
     assert [one.name for one in split.audit.samples.inputs.fields] == [
@@ -152,7 +152,7 @@ def test_inputs_by_name_stay_apart() -> None:
     ]
 
 
-def test_a_random_transform_is_refused_and_one_for_evaluation_taken_instead() -> None:
+def test_random_transforms_raise_without_an_evaluation_transform() -> None:
     data = Items(transform=flipped)
     with pytest.raises(BadInput, match="differ from one read to the next"):
         fedaudit.split_dataset(data, 20)
@@ -163,7 +163,7 @@ def test_a_random_transform_is_refused_and_one_for_evaluation_taken_instead() ->
     assert torch.equal(split.audit.samples.features, plain.audit.samples.features)
 
 
-def test_reading_leaves_random_states_as_they_were() -> None:
+def test_splitting_does_not_change_random_states() -> None:
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
@@ -171,7 +171,7 @@ def test_reading_leaves_random_states_as_they_were() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_a_table_with_text_goes_through_a_transform_or_is_refused_by_column() -> None:
+def test_text_columns_need_a_transform() -> None:
     table = TABLE.assign(town=["x", "y"] * 30)
     with pytest.raises(BadInput, match="column 'town' of client 0"):
         fedaudit.split_dataset(table, 20)
@@ -213,7 +213,7 @@ def test_a_table_with_text_goes_through_a_transform_or_is_refused_by_column() ->
         (X, "give pairs"),
     ],
 )
-def test_data_that_cannot_be_split_are_refused_with_the_remedy(data: Any, says: str) -> None:
+def test_unsplittable_data_raise_with_advice(data: Any, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         fedaudit.split_dataset(data, 20)
 

@@ -34,7 +34,7 @@ def fitted(*parts: Pair, start: nn.Module | None = None) -> nn.Module:
     return model.eval()
 
 
-def test_doing_nothing_is_not_forgetting_and_its_two_models_tell_nothing_together() -> None:
+def test_the_unchanged_model_is_not_forgotten() -> None:
     before, retrained = fitted(FORGOTTEN, KEPT), fitted(KEPT)
     found = fedaudit.unlearning(
         before, before, retrained, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST
@@ -48,7 +48,7 @@ def test_doing_nothing_is_not_forgetting_and_its_two_models_tell_nothing_togethe
     assert "test accuracy" in told
 
 
-def test_a_retrained_model_forgets_and_the_model_before_still_tells_who_was_deleted() -> None:
+def test_a_retrained_model_is_forgotten_but_both_models_reveal_deletion() -> None:
     before, retrained = fitted(FORGOTTEN, KEPT), fitted(KEPT)
     found = fedaudit.unlearning(
         before, retrained, retrained, forgotten=FORGOTTEN, unseen=UNSEEN, margin=0.2
@@ -68,7 +68,7 @@ def clustered(samples: int, seed: int) -> Pair:
 
 
 @pytest.mark.parametrize("with_test", [True, False])
-def test_a_model_that_no_longer_predicts_is_destroyed_and_not_forgetful(with_test: bool) -> None:
+def test_a_destroyed_model_is_not_called_forgotten(with_test: bool) -> None:
     forgotten, kept, unseen, test = (clustered(60, seed) for seed in range(4))
     before, wrecked = fitted(forgotten, kept), fitted(kept)
     torch.manual_seed(0)
@@ -88,21 +88,21 @@ def test_a_model_that_no_longer_predicts_is_destroyed_and_not_forgetful(with_tes
     assert sound.figures.verdict != "model destroyed"
 
 
-def test_utility_is_the_share_of_right_answers_on_the_test_samples() -> None:
+def test_utility_is_the_test_accuracy() -> None:
     before = fitted(FORGOTTEN, KEPT)
     found = fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST)
     right = (before(TEST[0]).argmax(1) == TEST[1]).double().mean()
     assert found.utility["after"] == pytest.approx(float(right))
 
 
-def test_models_are_left_as_they_were() -> None:
+def test_unlearning_does_not_modify_models() -> None:
     before = fitted(FORGOTTEN, KEPT)
     values = copy.deepcopy(before.state_dict())
     fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN)
     assert all(torch.equal(value, values[name]) for name, value in before.state_dict().items())
 
 
-def test_what_is_no_model_or_no_margin_is_refused() -> None:
+def test_invalid_models_and_margins_raise() -> None:
     before = fitted(FORGOTTEN, KEPT)
     with pytest.raises(BadInput, match="margin"):
         fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, margin=0.0)

@@ -16,7 +16,7 @@ from fedaudit.metrics.delong import interval_of_ranks
 from fedaudit.metrics.roc import SplitScores
 
 
-def test_permuting_membership_gives_chance_however_strong_the_attack() -> None:
+def test_permuted_membership_gives_chance_level() -> None:
     truth = np.arange(300) < 100
     scores = np.random.default_rng(0).normal(size=300) + 2 * truth
     null = permuted_membership(scores, truth, rng=np.random.default_rng(1), permutations=400)
@@ -43,13 +43,13 @@ def test_permutation_p_values_are_uniform_when_nothing_leaks(
     assert np.mean(np.array(p_values) <= 0.1) == pytest.approx(0.1, abs=0.06)
 
 
-def test_equal_scores_have_a_p_value_of_one() -> None:
+def test_constant_scores_have_a_permutation_p_value_of_one() -> None:
     null = permuted_membership(np.zeros(20), np.arange(20) < 10, rng=np.random.default_rng(0))
     assert (null.p_value, null.low, null.high) == (1, 0.5, 0.5)
     assert null.passed
 
 
-def test_intervals_that_promise_too_much_fail_the_permuted_control(
+def test_too_narrow_intervals_fail_the_permutation_control(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def half_as_wide(split: SplitScores, confidence: float) -> AucInterval:
@@ -92,7 +92,7 @@ def test_brighter_members_are_found_by_the_linear_classifier() -> None:
     assert "better of 2 classifiers" in result.method
 
 
-def test_members_of_a_larger_spread_are_found_by_the_trees() -> None:
+def test_members_with_a_larger_variance_are_found_by_trees() -> None:
     truth = np.arange(600) < 300
     features = images(600)[:, 0, 0, :2] * np.where(truth, 3.0, 1.0)[:, None]
     result = blind_classifier(features, truth, rng=np.random.default_rng(1))
@@ -100,7 +100,7 @@ def test_members_of_a_larger_spread_are_found_by_the_trees() -> None:
     assert result.classifier == "trees"
 
 
-def test_another_class_mix_is_a_shift_when_labels_are_given() -> None:
+def test_a_label_shift_is_found_if_labels_are_given() -> None:
     rng = np.random.default_rng(3)
     truth = np.arange(400) < 200
     labels = np.where(truth, rng.integers(0, 3, 400), rng.integers(1, 5, 400))
@@ -109,7 +109,7 @@ def test_another_class_mix_is_a_shift_when_labels_are_given() -> None:
     assert seen.shifted
 
 
-def test_a_large_sample_is_reduced_and_the_seed_decides_the_result() -> None:
+def test_large_samples_are_subsampled_by_seed() -> None:
     settings = BlindClassifier(most_samples=100, components=5)
     truth = np.arange(300) < 120
     first, again = (
@@ -120,12 +120,12 @@ def test_a_large_sample_is_reduced_and_the_seed_decides_the_result() -> None:
     assert (first.n_members, first.n_nonmembers) == (25, 25)
 
 
-def test_inputs_that_all_look_alike_are_chance() -> None:
+def test_constant_inputs_give_chance_level() -> None:
     result = blind_classifier(np.ones((60, 4)), np.arange(60) < 30, rng=np.random.default_rng(0))
     assert not result.shifted
 
 
-def test_the_blind_classifier_gives_the_same_bits_on_any_number_of_threads() -> None:
+def test_the_blind_classifier_does_not_depend_on_threads() -> None:
     found = []
     for threads in (1, 2):
         with threadpool_limits(threads):
@@ -145,7 +145,7 @@ def test_inputs_that_cannot_be_classified_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_exchangeable_inputs_alarm_about_as_often_as_the_confidence_says() -> None:
+def test_the_blind_classifier_has_its_false_alarm_rate() -> None:
     alarms = [
         blind_classifier(
             np.random.default_rng(draw).normal(size=(160, 6)),

@@ -23,7 +23,7 @@ SOME = (SHAPES[0], SHAPES[2], *SHAPES[6:])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_the_truth_of_a_shape_is_what_many_samples_have(shape: Shape) -> None:
+def test_the_true_values_match_large_samples(shape: Shape) -> None:
     many = 200_000
     members, nonmembers = shape.draw(np.random.default_rng(0), (1, many), (1, many))
     scores, truth = np.append(members, nonmembers), np.arange(2 * many) < many
@@ -35,7 +35,7 @@ def test_the_truth_of_a_shape_is_what_many_samples_have(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("fpr", [0.01, 0.1])
-def test_limits_of_many_runs_at_once_are_those_of_each_run(fpr: float) -> None:
+def test_vectorised_limits_match_single_runs(fpr: float) -> None:
     members, nonmembers = tied(1.0, 0.5).draw(np.random.default_rng(0), (12, 60), (12, 400))
     at_once = [limits(members, nonmembers, fpr) for limits in (rate_limits_of, limits_used)]
     truth = np.arange(460) < 60
@@ -50,7 +50,7 @@ def test_limits_of_many_runs_at_once_are_those_of_each_run(fpr: float) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(50, 50), (300, 600), (60, 1500)], ids=str)
-def test_limits_of_a_rate_hold_it_and_a_gate_errs_no_more_often_than_it_says(
+def test_tpr_limits_and_gates_have_their_error_rate(
     sizes: tuple[int, int],
 ) -> None:
     runs, fprs = 400, [fpr for fpr in (0.01, 0.1) if sizes[1] * fpr >= 1]
@@ -62,7 +62,7 @@ def test_limits_of_a_rate_hold_it_and_a_gate_errs_no_more_often_than_it_says(
             assert max(held) <= most
 
 
-def test_limits_at_the_threshold_used_hold_the_rate_half_as_often_as_they_say() -> None:
+def test_limits_at_the_used_threshold_have_half_the_coverage() -> None:
     held, used = simulated(normal(1.0), (500, 500), [0.01], 400, seed=1)[0.01]
     assert held.coverage > 0.95
     assert 0.45 < used.coverage < 0.65
@@ -71,7 +71,7 @@ def test_limits_at_the_threshold_used_hold_the_rate_half_as_often_as_they_say() 
 
 
 @pytest.mark.slow
-def test_intervals_for_these_runs_hold_as_often_as_they_say_and_narrow_with_every_run() -> None:
+def test_intervals_for_these_runs_have_their_coverage_and_narrow() -> None:
     auc, rate = means_over_seeds((60, 400), 1.0, 120, 3).values()
     for figure in (auc, rate):
         assert all(one.missed.coverage >= CONFIDENCE - 0.04 for one in figure.values())
@@ -81,7 +81,7 @@ def test_intervals_for_these_runs_hold_as_often_as_they_say_and_narrow_with_ever
 
 
 @pytest.mark.slow
-def test_summed_squares_would_miss_a_mean_rate_of_tied_scores_that_p_values_hold() -> None:
+def test_combined_p_values_cover_mean_rates_of_tied_scores() -> None:
     shapes = (tied(1.0, 0.5),) * max(COUNTS)
     found = rate_means(shapes, (100, 100), 0.1, 60, seed=1)
     held, would_be = (found[way, max(COUNTS)].missed for way in WAYS)

@@ -30,7 +30,7 @@ def slow_variance(scores: np.ndarray, truth: np.ndarray) -> float:
     st.lists(st.integers(0, 6), min_size=2, max_size=15),
 )
 @settings(deadline=None)
-def test_the_fast_variance_is_the_one_over_all_pairs(
+def test_delong_variance_matches_the_sum_over_pairs(
     members: list[int], nonmembers: list[int]
 ) -> None:
     scores = np.array(members + nonmembers, dtype=float)
@@ -45,7 +45,7 @@ def test_the_fast_variance_is_the_one_over_all_pairs(
     st.lists(st.integers(0, 4), min_size=1, max_size=12),
 )
 @settings(deadline=None)
-def test_an_interval_holds_the_figure_and_never_has_zero_width(
+def test_auc_intervals_contain_the_auc_and_have_positive_width(
     members: list[int], nonmembers: list[int]
 ) -> None:
     scores = np.array(members + nonmembers, dtype=float)
@@ -55,7 +55,7 @@ def test_an_interval_holds_the_figure_and_never_has_zero_width(
     assert found.high - found.low > 0.01
 
 
-def test_perfect_separation_leaves_room_for_doubt() -> None:
+def test_perfect_separation_has_an_exact_lower_limit() -> None:
     # If the true AUC were a, 20 disjoint pairs would all be ordered with chance a**20.
     found = auc_interval(np.arange(60.0), np.arange(60) >= 40)
     assert found.value == 1
@@ -80,7 +80,7 @@ def test_swapping_the_sides_mirrors_the_interval() -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5, 1.5, 3.0])
-def test_the_interval_covers_the_true_auc_about_as_often_as_it_says(shift: float) -> None:
+def test_the_auc_interval_has_its_coverage(shift: float) -> None:
     rng = np.random.default_rng(0)
     truth, true_auc = np.arange(150) < 50, ndtr(shift / np.sqrt(2))
     covered = 0
@@ -105,7 +105,7 @@ def test_the_paired_difference_is_tighter_than_two_separate_intervals() -> None:
     assert difference.method == "paired DeLong 95%"
 
 
-def test_under_no_difference_the_paired_test_alarms_at_its_level() -> None:
+def test_the_paired_test_has_its_error_rate() -> None:
     rng = np.random.default_rng(2)
     truth = np.arange(120) < 60
     alarms = 0
@@ -116,7 +116,7 @@ def test_under_no_difference_the_paired_test_alarms_at_its_level() -> None:
     assert 0.02 <= alarms / 400 <= 0.085
 
 
-def test_attacks_that_rank_alike_do_not_differ() -> None:
+def test_attacks_with_equal_ranks_have_no_difference() -> None:
     rng = np.random.default_rng(3)
     scores, truth = rng.normal(size=100), np.arange(100) < 50
     difference = compare_auc(scores, np.exp(scores), is_member=truth)
@@ -124,7 +124,7 @@ def test_attacks_that_rank_alike_do_not_differ() -> None:
     assert difference.low < 0 < difference.high
 
 
-def test_two_perfect_attacks_are_not_said_to_be_equally_good() -> None:
+def test_two_perfect_attacks_have_a_wide_difference_interval() -> None:
     scores, truth = np.arange(40.0), np.arange(40) >= 20
     difference = compare_auc(scores, scores**3, is_member=truth)
     assert difference.high > 0.1
@@ -138,16 +138,14 @@ def test_a_confidence_out_of_range_is_refused() -> None:
 
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=30), st.data())
 @settings(deadline=None)
-def test_ranks_give_the_interval_of_their_scores_to_the_last_bit(
-    scores: list[int], data: st.DataObject
-) -> None:
+def test_ranks_give_the_same_interval_as_scores(scores: list[int], data: st.DataObject) -> None:
     n = data.draw(st.integers(1, len(scores) - 1))
     values, ranks = np.array(scores, dtype=float), rankdata(scores)
     of_scores = auc_interval(values, np.arange(len(values)) < n)
     assert interval_of_ranks(SplitScores(ranks[:n], ranks[n:]), 0.95) == of_scores
 
 
-def test_samples_that_are_people_of_their_own_give_delongs_variance() -> None:
+def test_clustered_auc_of_single_samples_equals_delong() -> None:
     rng = np.random.default_rng(1)
     scores, is_member = rng.standard_normal(4000), np.arange(4000) < 2000
     scores[is_member] += 0.3
@@ -159,7 +157,7 @@ def test_samples_that_are_people_of_their_own_give_delongs_variance() -> None:
     assert (people.low, people.high) == pytest.approx((alone.low, alone.high), abs=2e-4)
 
 
-def test_copies_of_every_sample_say_nothing_more() -> None:
+def test_copied_samples_do_not_narrow_the_clustered_interval() -> None:
     rng = np.random.default_rng(2)
     scores, is_member, person = rng.standard_normal(80), np.arange(80) < 40, np.arange(80)
     once = clustered_auc(scores, is_member, person)
@@ -179,7 +177,7 @@ def test_people_with_samples_on_both_sides_are_counted_once() -> None:
     assert reach == pytest.approx(-stdtrit(fewest - 1, 0.025) * np.sqrt(variance))
 
 
-def test_single_samples_that_are_all_in_order_have_an_exact_interval() -> None:
+def test_perfect_clustered_auc_has_an_exact_interval() -> None:
     scores, is_member = np.array([4.0, 3.0, 5.0, 1.0, 2.0, 0.0, 0.5]), np.arange(7) < 3
     found = clustered_auc(scores, is_member, np.array([0, 1, 2, 3, 4, 5, 5]))
     assert found.value == found.high == 1.0
@@ -206,7 +204,7 @@ def obuchowski(scores: np.ndarray, truth: np.ndarray, person: np.ndarray) -> tup
 @pytest.mark.parametrize(
     ("people", "samples", "own", "shift"), [(40, 8, 0.5, 0.0), (60, 20, 0.2, 0.3)]
 )
-def test_limits_of_single_samples_hold_the_truth_as_often_as_they_promise(
+def test_clustered_auc_intervals_have_their_coverage(
     people: int, samples: int, own: float, shift: float
 ) -> None:
     rng = np.random.default_rng(3)

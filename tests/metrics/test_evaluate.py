@@ -36,7 +36,7 @@ def by_name(estimates: list[Evaluated]) -> dict[tuple[str, str], Evaluated]:
     return {(one.contrast, one.metric): one for one in estimates}
 
 
-def test_every_contrast_has_its_own_figures_in_a_fixed_order() -> None:
+def test_evaluate_returns_estimates_per_contrast_in_fixed_order() -> None:
     estimates = evaluate(*audit())
     metrics = ["auc", "tpr@0.01", "tpr@0.001", "balanced_accuracy"]
     assert [(one.contrast, one.metric) for one in estimates] == [
@@ -45,7 +45,7 @@ def test_every_contrast_has_its_own_figures_in_a_fixed_order() -> None:
     assert [one.n_nonmembers for one in estimates[::4]] == [1500, 150, 1650]
 
 
-def test_figures_are_those_of_the_functions_behind_them() -> None:
+def test_evaluate_matches_the_single_metrics() -> None:
     scores, origin = audit()
     found = by_name(evaluate(scores, origin))
     chosen = origin != Origin.UNSEEN
@@ -68,14 +68,14 @@ def test_figures_are_those_of_the_functions_behind_them() -> None:
     assert f"{point.false_positives} false positives" in rate.note
 
 
-def test_a_rate_that_the_sample_cannot_show_is_refused_by_name() -> None:
+def test_a_tpr_on_too_few_samples_is_refused() -> None:
     rate = by_name(evaluate(*audit()))["unseen", "tpr@0.001"]
     assert (rate.value, rate.low, rate.high) == (None, None, None)
     assert rate.note == "inconclusive: needs 850 more non-members"
     assert rate.n_nonmembers == 150
 
 
-def test_a_contrast_without_samples_is_refused_and_the_others_stand() -> None:
+def test_an_empty_contrast_does_not_affect_others() -> None:
     found = by_name(evaluate(*audit(unseen=0), origin_codes=True))
     empty = found["unseen", "auc"]
     assert (empty.value, empty.note) == (None, "no unseen samples to compare members with")
@@ -84,7 +84,7 @@ def test_a_contrast_without_samples_is_refused_and_the_others_stand() -> None:
     assert found["mixed", "auc"].note == "the same as other_client: no unseen samples"
 
 
-def test_a_lone_nonmember_gives_an_auc_but_no_held_out_accuracy() -> None:
+def test_a_single_nonmember_gives_an_auc_but_no_accuracy() -> None:
     found = by_name(evaluate(*audit(unseen=1)))
     assert found["unseen", "auc"].value is not None
     accuracy = found["unseen", "balanced_accuracy"]
@@ -92,7 +92,7 @@ def test_a_lone_nonmember_gives_an_auc_but_no_held_out_accuracy() -> None:
     assert accuracy.note.startswith("inconclusive")
 
 
-def test_what_is_evaluated_fits_an_estimate() -> None:
+def test_evaluated_fields_match_estimate_fields() -> None:
     apart = {"p_value", "low_at_threshold", "high_at_threshold"}
     numeric = {one.name for one in fields(Evaluated)} - apart
     assert numeric <= set(Estimate.model_fields)
@@ -100,7 +100,7 @@ def test_what_is_evaluated_fits_an_estimate() -> None:
         Estimate(**{name: getattr(one, name) for name in numeric})
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_only_moves_the_split() -> None:
+def test_the_seed_changes_only_the_calibration_split() -> None:
     first, again, other = (evaluate(*audit(), seed=seed) for seed in (1, 1, 2))
     assert first == again
     for one, two in zip(first, other, strict=True):
@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_only_moves_the_split()
 
 @given(st.permutations(range(30)))
 @settings(deadline=None, max_examples=20)
-def test_the_order_of_samples_does_not_matter_to_the_ranks(order: list[int]) -> None:
+def test_rank_metrics_do_not_depend_on_sample_order(order: list[int]) -> None:
     scores, origin = audit(10, 12, 8)
     place = np.array(order)
     for one, two in zip(
@@ -122,7 +122,7 @@ def test_the_order_of_samples_does_not_matter_to_the_ranks(order: list[int]) -> 
             assert one.low == pytest.approx(two.low)
 
 
-def test_lists_of_numbers_are_enough() -> None:
+def test_evaluate_accepts_lists() -> None:
     found = by_name(evaluate([0.9, 0.8, 0.1, 0.2], [0, 0, 2, 2], fprs=(0.5,)))
     assert found["unseen", "auc"].value == 1
     assert (
@@ -131,7 +131,7 @@ def test_lists_of_numbers_are_enough() -> None:
     )
 
 
-def test_nothing_leaks_means_intervals_around_chance() -> None:
+def test_without_leak_intervals_contain_chance() -> None:
     area = by_name(evaluate(*audit(leak=0.0)))["mixed", "auc"]
     limits = np.array([area.low, area.high], dtype=float)
     assert limits[0] < 0.5 < limits[1]
@@ -176,12 +176,12 @@ LAST = [False] * 4 + [True]
     ],
     ids=str,
 )
-def test_scores_that_would_lose_a_part_are_refused(scores: Any, message: str) -> None:
+def test_scores_that_are_not_real_numbers_raise(scores: Any, message: str) -> None:
     with pytest.raises(BadInput, match=f"scores must be numbers.*{message}"):
         evaluate(scores, TRUE)
 
 
-def test_masked_membership_is_refused_and_arrays_without_masked_entries_are_read() -> None:
+def test_masked_membership_raises_unless_nothing_is_masked() -> None:
     with pytest.raises(BadInput, match="some entries are masked"):
         evaluate(FIVE, np.ma.array(TRUE, mask=LAST))
     plain = evaluate(FIVE, TRUE, fprs=(0.5,))
@@ -198,7 +198,7 @@ def test_masked_membership_is_refused_and_arrays_without_masked_entries_are_read
     ],
     ids=["masked", "NaN", "None", "short"],
 )
-def test_strata_that_leave_samples_out_are_refused(strata: Any, message: str) -> None:
+def test_incomplete_strata_raise(strata: Any, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         evaluate(FIVE, TRUE, strata=strata)
 
@@ -215,7 +215,7 @@ def test_a_negative_seed_or_an_impossible_rate_is_refused() -> None:
         evaluate([1.0, 0.0], [False, True], fprs=(0.0,))
 
 
-def test_figures_need_neither_torch_nor_pydantic_nor_scikit_learn_to_start() -> None:
+def test_metrics_import_no_torch_pydantic_or_scikit_learn() -> None:
     code = (
         "import sys, fedaudit.metrics;"
         "print(sorted({'torch', 'pydantic', 'sklearn'} & set(sys.modules)))"
@@ -224,6 +224,6 @@ def test_figures_need_neither_torch_nor_pydantic_nor_scikit_learn_to_start() -> 
     assert done.stdout.strip() == "[]"
 
 
-def test_every_name_the_package_promises_is_there() -> None:
+def test_every_exported_metric_exists() -> None:
     assert all(hasattr(metrics, name) for name in dir(metrics))
     assert {"Metric", "auc", "evaluate", "rate_limits"} <= set(dir(metrics))

@@ -24,7 +24,7 @@ from fedaudit.metrics.games import (
 RATES = st.floats(0, 1)
 
 
-def test_success_by_hand() -> None:
+def test_game_success_matches_hand_calculation() -> None:
     found = game_success(90, 100, 30, 60)
     assert found.tpr.value == 0.9
     assert found.tnr.value == 0.5
@@ -36,7 +36,7 @@ def test_success_by_hand() -> None:
 
 
 @given(RATES, RATES, st.integers(1, 4))
-def test_expected_success_counts_every_way_a_batch_can_fire(p: float, f: float, batch: int) -> None:
+def test_expected_success_matches_enumeration_of_batches(p: float, f: float, batch: int) -> None:
     tpr = tnr = 0.0
     for fires in product((True, False), repeat=batch):
         with_target = [p] + [f] * (batch - 1)
@@ -48,9 +48,7 @@ def test_expected_success_counts_every_way_a_batch_can_fire(p: float, f: float, 
 
 
 @given(st.floats(0, 20), RATES, st.integers(2, 6))
-def test_no_randomiser_lets_more_be_won_than_its_budget_allows(
-    epsilon: float, flip: float, batch: int
-) -> None:
+def test_expected_success_is_below_the_dp_bound(epsilon: float, flip: float, batch: int) -> None:
     # One bit a record, kept with the odds e^eps: the target's is 1, all others' are 0.
     keep = most_success(epsilon)
     assert expected_success(keep, 1 - keep, batch) <= keep + 1e-12
@@ -60,7 +58,7 @@ def test_no_randomiser_lets_more_be_won_than_its_budget_allows(
 
 
 @given(RATES, RATES, st.integers(1, 200), st.integers(0, 10**6))
-def test_a_certificate_holds_whatever_the_rates_between_its_limits(
+def test_certificates_hold_for_all_rates_within_their_limits(
     p: float, f: float, batch: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -73,7 +71,7 @@ def test_a_certificate_holds_whatever_the_rates_between_its_limits(
 
 
 @pytest.mark.parametrize(("p", "f", "batch"), [(0.9, 0.01, 20), (0.5, 0.1, 5), (1.0, 0.0005, 100)])
-def test_certificates_are_wrong_no_more_often_than_they_say(p: float, f: float, batch: int) -> None:
+def test_certificates_have_their_error_rate(p: float, f: float, batch: int) -> None:
     rng, truth = np.random.default_rng(1), expected_success(p, f, batch)
     wrong = 0
     for fired, alarms in zip(rng.binomial(60, p, 400), rng.binomial(800, f, 400), strict=True):
@@ -82,19 +80,19 @@ def test_certificates_are_wrong_no_more_often_than_they_say(p: float, f: float, 
     assert wrong <= 40
 
 
-def test_certificates_get_narrow_with_more_records() -> None:
+def test_certificates_narrow_with_more_records() -> None:
     few, many = (certify(n, n, 0, 10 * n, batch=20) for n in (50, 5000))
     assert few.low < many.low
     assert many.low == pytest.approx(1.0, abs=0.01)
     assert certify(0, 50, 0, 500, batch=20).low == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_claimed_budget_is_refuted_by_success_that_it_does_not_allow() -> None:
+def test_success_above_the_dp_bound_refutes_a_claim() -> None:
     assert game_success(990, 1000, 990, 1000).epsilon.value > 3
     assert game_success(505, 1000, 505, 1000).epsilon.value == 0.0
 
 
-def test_signs_of_means_are_the_line_searchs_smallest_delta() -> None:
+def test_signs_of_means_match_a_line_search() -> None:
     target, others = BoundedMean(0.8, 400, 10.0), BoundedMean(-0.9, 300, 8.0)
     found = signs_of_means(target, others)
 
@@ -111,13 +109,13 @@ def test_signs_of_means_are_the_line_searchs_smallest_delta() -> None:
     assert found.delta == pytest.approx(math.exp(-5.12))
 
 
-def test_means_of_the_wrong_sign_certify_nothing() -> None:
+def test_means_of_the_wrong_sign_give_no_certificate() -> None:
     good, bad = BoundedMean(1.0, 100, 2.0), BoundedMean(0.5, 100, 2.0)
     assert signs_of_means(good, bad) == (1.0, 1.0)
     assert signs_of_means(bad._replace(mean=-0.1), BoundedMean(-1.0, 10, 1.0)) == (1.0, 1.0)
 
 
-def test_hoeffdings_margin_fails_no_more_often_than_it_says() -> None:
+def test_the_hoeffding_margin_has_its_error_rate() -> None:
     rng, sample = np.random.default_rng(2), BoundedMean(0.0, 30, 1.0)
     means = rng.binomial(30, 0.5, 4000) / 30
     for delta in (0.3, 0.05):
@@ -125,7 +123,7 @@ def test_hoeffdings_margin_fails_no_more_often_than_it_says() -> None:
         assert wrong <= delta
 
 
-def test_means_say_nothing_of_games() -> None:
+def test_certified_means_do_not_bound_game_success() -> None:
     """Finding: certified with near certainty, and half of the games are lost all the same."""
     rng = np.random.default_rng(3)
     target, others = rng.normal(0.5, 1, 4000), rng.normal(-0.5, 1, 4000)
@@ -138,9 +136,7 @@ def test_means_say_nothing_of_games() -> None:
 
 
 @given(st.floats(0, 6), st.floats(0, 0.5))
-def test_no_test_between_two_worlds_wins_more_than_budget_and_delta_allow(
-    epsilon: float, delta: float
-) -> None:
+def test_success_is_below_the_bound_for_epsilon_and_delta(epsilon: float, delta: float) -> None:
     # The worst pair of worlds: delta tells them apart for sure, the rest by the odds e^eps.
     sure, odds = delta, math.exp(epsilon)
     tpr = sure + (1 - sure) * odds / (1 + odds)
@@ -155,7 +151,7 @@ def test_success_within_delta_refutes_no_budget() -> None:
 
 
 @given(st.integers(0, 8), st.integers(1, 8), st.integers(1, 4))
-def test_predicted_silence_counts_the_batches_in_which_none_fires(
+def test_predicted_silence_matches_enumeration_of_batches(
     fired: int, records: int, batch: int
 ) -> None:
     fired = min(fired, records)
@@ -186,6 +182,6 @@ def test_predicted_silence_counts_the_batches_in_which_none_fires(
         lambda: signs_of_means(BoundedMean(math.nan, 5, 1.0), BoundedMean(-1.0, 5, 1.0)),
     ],
 )
-def test_what_cannot_be_is_refused(wrong: object) -> None:
+def test_impossible_counts_raise(wrong: object) -> None:
     with pytest.raises(BadInput):
         wrong()  # type: ignore[operator]

@@ -16,24 +16,24 @@ def points(*pairs: tuple[float, float]) -> np.ndarray:
     return np.array(pairs, dtype=np.float64)
 
 
-def test_one_point_leaves_its_rectangle() -> None:
+def test_the_hypervolume_of_one_point_is_its_rectangle() -> None:
     assert hypervolume(points((0.25, 0.5))) == pytest.approx(0.75 * 0.5)
 
 
-def test_two_points_leave_the_union_of_their_rectangles() -> None:
+def test_the_hypervolume_of_two_points_is_the_union_of_rectangles() -> None:
     # 0.8 x 0.4 and 0.5 x 0.7, which share 0.5 x 0.4.
     assert hypervolume(points((0.2, 0.6), (0.5, 0.3))) == pytest.approx(0.32 + 0.35 - 0.2)
 
 
 @pytest.mark.parametrize(("point", "area"), [((0.0, 0.0), 1.0), ((1.0, 0.0), 0.0), ((1, 1), 0.0)])
-def test_the_best_point_leaves_all_and_a_worst_one_nothing(
+def test_hypervolume_is_one_for_the_best_and_zero_for_the_worst_point(
     point: tuple[float, float], area: float
 ) -> None:
     assert hypervolume(points(point)) == area
 
 
 @given(POINTS)
-def test_a_point_is_on_the_front_unless_another_beats_it(given_: np.ndarray) -> None:
+def test_on_front_matches_pairwise_dominance(given_: np.ndarray) -> None:
     beaten = [
         any((other <= one).all() and (other < one).any() for other in given_) for one in given_
     ]
@@ -42,9 +42,7 @@ def test_a_point_is_on_the_front_unless_another_beats_it(given_: np.ndarray) -> 
 
 @pytest.mark.slow
 @given(st.lists(POINTS, min_size=1, max_size=4), st.integers(0, 3))
-def test_many_fronts_at_once_have_the_areas_of_each_alone(
-    fronts: list[np.ndarray], repeated: int
-) -> None:
+def test_vectorised_hypervolumes_match_single_ones(fronts: list[np.ndarray], repeated: int) -> None:
     shortest = min(map(len, fronts))
     together = np.stack([front[:shortest] for front in fronts])
     together[:, repeated % shortest] = together[:, 0]
@@ -52,7 +50,7 @@ def test_many_fronts_at_once_have_the_areas_of_each_alone(
     assert _areas(together) == pytest.approx(np.array(alone), abs=1e-12)
 
 
-def test_below_ten_seeds_there_is_no_interval_and_the_method_says_why() -> None:
+def test_fewer_than_ten_seeds_give_no_interval() -> None:
     """A bootstrap of so few is too narrow, and a limit that is known to be wrong is none."""
     runs = np.random.default_rng(3).uniform(0.2, 0.6, (9, 4, 2))
     area = hypervolume_over_seeds(runs, rng=np.random.default_rng(0))
@@ -60,14 +58,14 @@ def test_below_ten_seeds_there_is_no_interval_and_the_method_says_why() -> None:
     assert area.method == "an interval over further runs needs 10 seeds here, got 9"
 
 
-def test_what_is_there_anyway_is_taken_off_in_every_draw() -> None:
+def test_the_reference_hypervolume_is_subtracted_in_every_draw() -> None:
     # No defense leaves 0.2 and 0.4; the defense adds 0.1 in every seed, and so in every draw.
     two = np.array([[[0.8, 0.0], [0.7, 0.0]], [[0.6, 0.0], [0.5, 0.0]]])
     gain = hypervolume_over_seeds(np.tile(two, (5, 1, 1)), rng=np.random.default_rng(0), beyond=1)
     assert [gain.value, gain.low, gain.high] == pytest.approx([0.1, 0.1, 0.1])
 
 
-def test_the_interval_of_many_seeds_holds_the_truth_about_as_often_as_it_says(
+def test_the_hypervolume_interval_has_its_coverage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fedaudit.metrics.utility._DRAWS", 400)
@@ -84,7 +82,7 @@ def test_the_interval_of_many_seeds_holds_the_truth_about_as_often_as_it_says(
     assert held >= 51
 
 
-def test_one_seed_has_no_interval_and_equal_seeds_a_point() -> None:
+def test_one_seed_has_no_interval_and_equal_seeds_zero_width() -> None:
     one = np.array([[[0.5, 0.5]]])
     assert hypervolume_over_seeds(one, rng=np.random.default_rng(0)).low is None
     area = hypervolume_over_seeds(np.repeat(one, 10, axis=0), rng=np.random.default_rng(0))
@@ -92,11 +90,11 @@ def test_one_seed_has_no_interval_and_equal_seeds_a_point() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.zeros((0, 2)), points((0.5, 1.01)), points((float("nan"), 0))])
-def test_what_is_no_share_is_refused(bad: np.ndarray) -> None:
+def test_values_outside_zero_and_one_raise(bad: np.ndarray) -> None:
     with pytest.raises(BadInput, match=r"at least one point|shares in \[0, 1\]"):
         hypervolume(bad)
 
 
 @pytest.mark.parametrize(("auc", "worth"), [(0.5, 0.0), (0.75, 0.5), (1.0, 1.0), (0.3, 0.0)])
-def test_an_auc_counts_from_guessing_up(auc: float, worth: float) -> None:
+def test_advantage_is_zero_at_or_below_chance(auc: float, worth: float) -> None:
     assert advantage(auc) == worth

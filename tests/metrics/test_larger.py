@@ -21,12 +21,12 @@ def scores(size: int, shift: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     return drawn, np.arange(3 * size) < size
 
 
-def test_a_share_of_more_trials_has_the_exact_limits_of_these() -> None:
+def test_larger_share_gives_exact_limits() -> None:
     found = Limited(0.03, *clopper_pearson(3, 100))
     assert larger_share(found, 100, 1000, confidence=0.95) == clopper_pearson(30, 1000)
 
 
-def test_limits_of_another_kind_or_count_are_not_carried_over() -> None:
+def test_larger_share_ignores_unknown_limits() -> None:
     assert larger_share(Limited(0.03, 0.0, 0.1), 100, 1000, confidence=0.95) is None
     found = Limited(0.03, *clopper_pearson(3, 100))
     assert larger_share(found, 200, 1000, confidence=0.95) is None
@@ -40,9 +40,7 @@ def limited(drawn: np.ndarray, is_member: np.ndarray, fpr: float) -> Limited[flo
 
 @pytest.mark.parametrize("fpr", [0.005, 0.05])
 @pytest.mark.parametrize("times", [3, 10])
-def test_a_rate_of_a_larger_sample_has_about_the_limits_that_were_told(
-    fpr: float, times: int
-) -> None:
+def test_larger_rate_predicts_the_limits_of_larger_samples(fpr: float, times: int) -> None:
     drawn, is_member = scores(1500)
     told = larger_rate(limited(drawn, is_member, fpr), fpr, (1500, 3000), times, confidence=0.95)
     then = limited(np.tile(drawn, times), np.tile(is_member, times), fpr)
@@ -50,7 +48,7 @@ def test_a_rate_of_a_larger_sample_has_about_the_limits_that_were_told(
     assert told == pytest.approx((then.low, then.high), abs=0.02)
 
 
-def test_a_rate_of_a_sample_of_the_same_size_keeps_its_limits() -> None:
+def test_larger_rate_of_equal_size_keeps_the_limits() -> None:
     drawn, is_member = scores(300)
     for fpr in (0.001, 0.01, 0.2):
         now = limited(drawn, is_member, fpr)
@@ -58,7 +56,7 @@ def test_a_rate_of_a_sample_of_the_same_size_keeps_its_limits() -> None:
         assert told == pytest.approx((now.low, now.high), abs=1e-9)
 
 
-def test_limits_of_a_rate_draw_together_around_it() -> None:
+def test_larger_rate_limits_narrow_around_the_rate() -> None:
     drawn, is_member = scores(300)
     now = limited(drawn, is_member, 0.05)
     ends = [larger_rate(now, 0.05, (300, 600), k, confidence=0.95) for k in (1, 10, 100, 10_000)]
@@ -68,13 +66,13 @@ def test_limits_of_a_rate_draw_together_around_it() -> None:
     assert known[-1] == pytest.approx((now.value, now.value), abs=0.01)
 
 
-def test_limits_at_the_threshold_used_are_not_carried_over_as_those_of_the_rate() -> None:
+def test_larger_rate_ignores_limits_at_the_used_threshold() -> None:
     used = Limited(0.2, *clopper_pearson(60, 300))
     assert larger_rate(used, 0.05, (300, 600), 10, confidence=0.95) is None
 
 
 @pytest.mark.parametrize("times", [2, 5, 30])
-def test_an_auc_of_a_sample_repeated_has_the_limits_that_were_told(times: int) -> None:
+def test_larger_auc_predicts_the_limits_of_repeated_samples(times: int) -> None:
     drawn, is_member = scores(150)
     now = auc_interval(drawn, is_member)
     then = auc_interval(np.tile(drawn, times), np.tile(is_member, times))
@@ -84,18 +82,18 @@ def test_an_auc_of_a_sample_repeated_has_the_limits_that_were_told(times: int) -
     assert told == pytest.approx((then.low, then.high), abs=2e-4)
 
 
-def test_an_auc_that_was_exact_on_pairs_stays_so() -> None:
+def test_larger_auc_keeps_exact_limits() -> None:
     now = auc_interval([3.0, 4.0, 5.0, 1.0, 2.0, 0.0], [True, True, True, False, False, False])
     assert now.method.startswith("exact on pairs")
     told = larger_auc(now, 3, 30, confidence=0.95)
     assert told == clopper_pearson(30, 30)
 
 
-def test_limits_of_an_auc_that_are_of_no_known_kind_are_not_carried_over() -> None:
+def test_larger_auc_ignores_unknown_limits() -> None:
     assert larger_auc(Limited(0.6, 0.5, 0.9), 100, 200, confidence=0.95) is None
 
 
-def test_a_balanced_accuracy_of_counts_times_three_has_the_limits_of_these_counts() -> None:
+def test_larger_balanced_accuracy_matches_larger_counts() -> None:
     now = counted_balanced_accuracy(70, 100, 180, 200)
     then = counted_balanced_accuracy(210, 300, 540, 600)
     found = Limited(now.value, now.low, now.high)
@@ -104,7 +102,7 @@ def test_a_balanced_accuracy_of_counts_times_three_has_the_limits_of_these_count
 
 
 @pytest.mark.parametrize("larger", [3, 4, 8, 51])
-def test_a_mean_over_more_seeds_has_the_limits_of_runs_with_the_same_spread(larger: int) -> None:
+def test_larger_mean_assumes_the_same_variance(larger: int) -> None:
     now = mean_of_units([0.5, 0.6, 0.7], units="seeds")
     assert now.low is not None
     assert now.high is not None
@@ -116,11 +114,11 @@ def test_a_mean_over_more_seeds_has_the_limits_of_runs_with_the_same_spread(larg
     assert 0.6 - told.low == pytest.approx(told.high - 0.6)
 
 
-def test_a_limit_that_was_cut_at_an_end_does_not_make_the_spread_smaller() -> None:
+def test_larger_mean_uses_the_limit_that_is_not_clipped() -> None:
     told = larger_mean(Limited(0.1, 0.0, 0.53027), 3, 3, confidence=0.95)
     assert told is not None
     assert told.high == pytest.approx(0.53027)
 
 
-def test_runs_without_spread_tell_nothing_of_more_runs() -> None:
+def test_larger_mean_needs_variance_between_runs() -> None:
     assert larger_mean(Limited(0.5, 0.5, 0.5), 3, 4, confidence=0.95) is None

@@ -17,7 +17,7 @@ def runs(count: int = 12, each: int = 4) -> tuple[np.ndarray, np.ndarray, np.nda
     return run, np.tile([True, False], count * each), rng().normal(size=len(run))
 
 
-def test_the_value_is_the_area_over_all_pairs() -> None:
+def test_auc_over_runs_is_the_auc_of_all_pairs() -> None:
     run, truth, scores = runs()
     scores = scores.round(1) + truth
     found = auc_over_runs(scores, truth, run, rng=rng())
@@ -28,7 +28,7 @@ def test_the_value_is_the_area_over_all_pairs() -> None:
     assert found.method == "bootstrap over 12 runs 95%"
 
 
-def test_scores_that_are_the_same_on_both_sides_give_one_half_without_spread() -> None:
+def test_equal_scores_on_both_sides_give_one_half() -> None:
     run, truth, scores = runs()
     pairs = np.repeat(scores[::2], 2)
     found = auc_over_runs(pairs, truth, run, rng=rng())
@@ -43,7 +43,7 @@ def test_infinite_scores_are_the_highest() -> None:
     assert auc_over_runs(np.where(truth, np.inf, scores), truth, run, rng=rng()).value == 1.0
 
 
-def test_samples_that_repeat_others_of_their_run_make_nothing_surer() -> None:
+def test_repeated_samples_of_a_run_do_not_narrow_the_interval() -> None:
     run, truth, scores = runs()
     once = auc_over_runs(scores, truth, run, rng=rng())
     often = auc_over_runs(*(np.repeat(part, 9) for part in (scores, truth, run)), rng=rng())
@@ -51,7 +51,7 @@ def test_samples_that_repeat_others_of_their_run_make_nothing_surer() -> None:
 
 
 @pytest.mark.slow
-def test_limits_hold_as_often_as_they_say_where_runs_differ() -> None:
+def test_intervals_over_runs_have_their_coverage() -> None:
     draws = np.random.default_rng(3)
     held = 0
     for _ in range(200):
@@ -65,7 +65,7 @@ def test_limits_hold_as_often_as_they_say_where_runs_differ() -> None:
     assert 0.86 <= held / 200 <= 0.99
 
 
-def test_too_few_runs_or_a_run_of_one_side_are_refused() -> None:
+def test_too_few_or_one_sided_runs_raise() -> None:
     run, truth, scores = runs(9)
     with pytest.raises(BadInput, match="at least 10 runs"):
         auc_over_runs(scores, truth, run, rng=rng())
@@ -74,7 +74,7 @@ def test_too_few_runs_or_a_run_of_one_side_are_refused() -> None:
         auc_over_runs(scores, truth & (run != 3), run, rng=rng())
 
 
-def test_a_threshold_is_chosen_on_other_runs_and_judged_on_these() -> None:
+def test_thresholds_are_calibrated_on_other_runs() -> None:
     known = np.arange(20.0)  # one of twenty may lie above: 18 is the threshold
     found = rates_at_calibrated_threshold(known, [18.0, 18.5, 40.0], [0.0, 19.0], fpr=0.05)
     assert (found.true_positive.hits, found.true_positive.total) == (2, 3)
@@ -83,13 +83,13 @@ def test_a_threshold_is_chosen_on_other_runs_and_judged_on_these() -> None:
     assert (none.true_positive.hits, none.false_positive.hits) == (0, 1)
 
 
-def test_an_infinite_score_is_found_whatever_the_threshold() -> None:
+def test_infinite_scores_are_above_every_threshold() -> None:
     found = rates_at_calibrated_threshold([np.inf, np.inf], [np.inf], [0.0], fpr=0.0)
     assert (found.true_positive.hits, found.false_positive.hits) == (1, 0)
 
 
 @pytest.mark.parametrize("wrong", [([], [1.0], [1.0], 0.1), ([1.0], [1.0], [1.0], 1.0)])
-def test_nothing_to_choose_on_is_refused(
+def test_empty_calibration_scores_raise(
     wrong: tuple[list[float], list[float], list[float], float],
 ) -> None:
     with pytest.raises(BadInput, match="needs calibration scores"):

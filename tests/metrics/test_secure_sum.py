@@ -19,7 +19,7 @@ def bounds(others: ndarray, update: ndarray, draws: int | None = None) -> SumBou
     return secure_sum_bounds(others[:draws], update, np.zeros_like(update), delta=DELTA)
 
 
-def test_what_nothing_hides_is_found_as_surely_as_the_draws_allow() -> None:
+def test_an_unhidden_update_reaches_the_largest_possible_bound() -> None:
     others = seeded_numpy(0, "apart").normal(size=(200, 5))
     found = bounds(others, np.array([0, 0, 300.0, 0, 0]))
     perfect = clopper_pearson_epsilon(Counts(100, 100, 0, 100), delta=DELTA)
@@ -29,13 +29,13 @@ def test_what_nothing_hides_is_found_as_surely_as_the_draws_allow() -> None:
     assert found.if_gaussian.value > 1000
 
 
-def test_an_update_against_itself_is_told_by_nothing() -> None:
+def test_identical_updates_give_bounds_of_zero() -> None:
     others, update = seeded_numpy(1, "same").normal(size=(200, 5)), np.ones(5)
     found = secure_sum_bounds(others, update, update, delta=DELTA)
     assert (found.counted.value, found.if_gaussian.value) == (0.0, 0.0)
 
 
-def test_noise_that_has_a_shape_is_looked_past() -> None:
+def test_anisotropic_noise_does_not_hide_the_update() -> None:
     rng = seeded_numpy(2, "shape")
     # All of the noise lies along one direction, and the update has a part beside it.
     others = rng.normal(size=(400, 1)) * np.ones(30) + 0.01 * rng.normal(size=(400, 30))
@@ -45,7 +45,7 @@ def test_noise_that_has_a_shape_is_looked_past() -> None:
     assert bounds(others, np.ones(30)).counted.value < 1.0
 
 
-def test_either_update_may_be_the_first_and_units_do_not_matter() -> None:
+def test_bounds_do_not_depend_on_order_or_scale() -> None:
     rng = seeded_numpy(3, "units")
     others, one, other = rng.normal(size=(200, 8)), rng.normal(size=8), rng.normal(size=8)
     found = secure_sum_bounds(others, 3 * one, other, delta=DELTA)
@@ -67,7 +67,7 @@ def laplace(rng: np.random.Generator, draws: int) -> ndarray:
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 @pytest.mark.slow
-def test_five_hundred_gaussian_sums_exceed_the_truth_in_six_per_cent_at_most(
+def test_bounds_on_gaussian_sums_have_their_error_rate(
     epsilon: float,
 ) -> None:
     update = np.zeros(12)
@@ -78,7 +78,7 @@ def test_five_hundred_gaussian_sums_exceed_the_truth_in_six_per_cent_at_most(
 
 
 @pytest.mark.slow
-def test_where_the_sum_is_not_normal_the_counted_bound_holds_and_the_other_does_not() -> None:
+def test_only_the_counted_bound_holds_for_laplace_sums() -> None:
     update = np.zeros(12)
     update[0] = 1.0
     # Laplace noise of scale 1 and a shift of 1: epsilon 1, at any delta a little less.
@@ -99,7 +99,7 @@ def exceeding(
     )
 
 
-def test_more_draws_bring_the_gaussian_bound_nearer_to_the_truth() -> None:
+def test_the_gaussian_bound_improves_with_more_draws() -> None:
     update = np.zeros(12)
     update[3] = gaussian_shift(3.0, DELTA)
     rng = seeded_numpy(5, "nearer")
@@ -120,6 +120,6 @@ def test_more_draws_bring_the_gaussian_bound_nearer_to_the_truth() -> None:
         (np.full((100, 3), np.nan), np.ones(3), "not finite"),
     ],
 )
-def test_what_tells_nothing_is_refused(others: ndarray, update: ndarray, message: str) -> None:
+def test_uninformative_sums_raise(others: ndarray, update: ndarray, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         bounds(others, update)

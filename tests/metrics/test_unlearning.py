@@ -15,7 +15,7 @@ def halves(each: int) -> np.ndarray:
     return np.arange(2 * each) < each
 
 
-def test_figures_are_aucs_of_forgotten_against_unseen_samples() -> None:
+def test_unlearning_estimates_are_aucs_of_forgotten_against_held_out_samples() -> None:
     truth = np.array([True, True, False, False])
     before, after, retrained = [4.0, 3.0, 1.0, 2.0], [1.0, 4.0, 2.0, 3.0], [1.0, 3.0, 2.0, 4.0]
     found = unlearned(before, after, retrained, is_forgotten=truth)
@@ -26,7 +26,7 @@ def test_figures_are_aucs_of_forgotten_against_unseen_samples() -> None:
     assert found.both.value == 0.75
 
 
-def test_the_smaller_loss_before_shows_with_two_models_what_neither_shows_alone() -> None:
+def test_both_models_together_reveal_deletion() -> None:
     rng = np.random.default_rng(0)
     hard = 5 * rng.standard_normal(400)
     truth = halves(200)
@@ -37,7 +37,7 @@ def test_the_smaller_loss_before_shows_with_two_models_what_neither_shows_alone(
     assert found.both.value > 0.99
 
 
-def test_unlearning_that_does_nothing_is_not_called_forgotten_and_retraining_is() -> None:
+def test_only_retraining_has_the_verdict_forgotten() -> None:
     rng = np.random.default_rng(1)
     shared = rng.standard_normal(1600)
     before, retrained, other = (
@@ -65,13 +65,13 @@ def test_unlearning_that_does_nothing_is_not_called_forgotten_and_retraining_is(
         (-0.01, 0.06, True, "cannot be told"),
     ],
 )
-def test_a_verdict_follows_from_where_the_interval_lies(
+def test_unlearning_verdicts_follow_from_the_interval(
     low: float, high: float, told: bool, verdict: str
 ) -> None:
     assert unlearning_verdict(low, high, margin=0.05, told_before=told) == verdict
 
 
-def test_of_several_scores_the_corrected_test_decides_what_is_not_forgotten() -> None:
+def test_not_forgotten_requires_the_corrected_test() -> None:
     uncorrected = unlearning_verdict(0.01, 0.2, margin=0.05, told_before=True, above=False)
     assert uncorrected == "cannot be told"
 
@@ -91,7 +91,7 @@ def most(runs: int) -> float:
         (MARGIN, "retrained", 5, 40),
     ],
 )
-def test_at_the_edge_of_the_margin_forgotten_is_said_wrongly_in_at_most_five_of_a_hundred(
+def test_false_forgotten_verdicts_are_at_most_five_per_cent(
     edge: float, yardstick: str, seeds: int, runs: int
 ) -> None:
     found = simulated(edge, (400, 400), yardstick, runs=runs, seeds=seeds)
@@ -99,11 +99,11 @@ def test_at_the_edge_of_the_margin_forgotten_is_said_wrongly_in_at_most_five_of_
 
 
 @pytest.mark.slow
-def test_what_is_forgotten_is_called_not_forgotten_in_at_most_five_of_a_hundred() -> None:
+def test_false_not_forgotten_verdicts_are_at_most_five_per_cent() -> None:
     assert simulated(0.0, (60, 200), runs=300).not_forgotten < most(300)
 
 
-def test_scores_of_other_samples_and_margins_that_are_none_are_refused() -> None:
+def test_mismatched_scores_and_invalid_margins_raise() -> None:
     truth = halves(2)
     with pytest.raises(BadInput, match="margin"):
         unlearned([1, 2, 3, 4], [1, 2, 3, 4], is_forgotten=truth, margin=0.6)
@@ -113,7 +113,7 @@ def test_scores_of_other_samples_and_margins_that_are_none_are_refused() -> None
         unlearned([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3], is_forgotten=truth)
 
 
-def test_levels_of_the_simulation_are_those_that_its_scores_have() -> None:
+def test_simulated_scores_have_the_requested_auc() -> None:
     rng = np.random.default_rng(4)
     for level in (0.45, 0.5, 0.6):
         shared = rng.standard_normal(80_000)

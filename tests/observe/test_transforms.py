@@ -52,7 +52,7 @@ def weight(params: Mapping[str, torch.Tensor] | None) -> float:
     return float(params["w"])
 
 
-def test_every_keeps_multiples_and_so_leaves_the_first_round_out() -> None:
+def test_every_keeps_rounds_that_are_multiples() -> None:
     rounds = [replace(ROUND, index=index) for index in range(1, 10)]
     assert [round.index for round in every(rounds, 3)] == [3, 6, 9]
     assert [round.index for round in every(rounds, 1)] == list(range(1, 10))
@@ -60,7 +60,7 @@ def test_every_keeps_multiples_and_so_leaves_the_first_round_out() -> None:
         every(rounds, 0)
 
 
-def test_merged_clients_become_their_weighted_mean_under_the_first_ones_name() -> None:
+def test_merged_clients_become_their_weighted_mean() -> None:
     (round,) = merged([ROUND], {2, 1})
     assert list(round.exposed) == [0, 1]
     assert round.weights == {0: 0.5, 1: 0.5}
@@ -77,7 +77,7 @@ def test_merged_clients_become_their_weighted_mean_under_the_first_ones_name() -
     assert round.exposed[0] is ROUND.exposed[0]
 
 
-def test_merging_everybody_is_the_step_of_the_average() -> None:
+def test_merging_all_clients_gives_the_step_of_the_average() -> None:
     (round,) = seen_from([ROUND], VIEWS["sum"])
     assert list(round.exposed) == [0]
     assert round.uploads == {}
@@ -85,27 +85,27 @@ def test_merging_everybody_is_the_step_of_the_average() -> None:
     assert weight(round.exposed[0].update) == pytest.approx(0.25)
 
 
-def test_merging_twice_is_merging_once() -> None:
+def test_merging_is_idempotent() -> None:
     once = list(seen_from([ROUND], VIEWS["sum"]))
     twice = list(seen_from(once, VIEWS["sum"]))
     assert twice[0].stands_for == once[0].stands_for
     assert weight(twice[0].exposed[0].update) == weight(once[0].exposed[0].update)
 
 
-def test_several_coalitions_stand_side_by_side() -> None:
+def test_several_coalitions_can_be_merged() -> None:
     four = made({c: client(1.0, c / 10) for c in range(4)}, dict.fromkeys(range(4), 0.25))
     (round,) = merged(merged([four], {0, 3}), {1, 2})
     assert list(round.exposed) == [0, 1]
     assert round.stands_for == {0: 0, 3: 0, 1: 1, 2: 1}
 
 
-def test_a_coalition_of_which_one_member_answered_is_seen_as_that_member() -> None:
+def test_a_coalition_with_one_upload_equals_that_member() -> None:
     (round,) = merged([ROUND], {2, 7})
     assert round.exposed == ROUND.exposed
     assert round.stands_for == {}
 
 
-def test_scales_in_proportion_to_shares_give_the_scale_of_the_sum() -> None:
+def test_proportional_gradient_scales_give_the_scale_of_the_sum() -> None:
     # 1 * 0.1 + 3 * 0.2 = 0.7 summed gradients; the mean update is 0.25 * 0.1 + 0.75 * 0.2.
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
     (round,) = merged([made(uneven, {0: 0.25, 1: 0.75})], {0, 1})
@@ -114,26 +114,26 @@ def test_scales_in_proportion_to_shares_give_the_scale_of_the_sum() -> None:
     assert weight(group.update) == pytest.approx(0.7 / 4)
 
 
-def test_scales_out_of_proportion_leave_none() -> None:
+def test_disproportional_gradient_scales_give_none() -> None:
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
     (round,) = merged([made(uneven, {0: 0.5, 1: 0.5})], {0, 1})
     assert round.exposed[0].gradient_scale is None
 
 
-def test_clients_that_were_sent_different_models_cannot_be_merged() -> None:
+def test_clients_that_received_different_models_cannot_be_merged() -> None:
     apart = {0: client(1.0, 0.1), 1: client(2.0, 0.1)}
     with pytest.raises(NotVisible, match="received different models"):
         list(merged([made(apart, {0: 0.5, 1: 0.5})], {0, 1}))
 
 
-def test_equal_models_are_one_group_whoever_holds_the_copy() -> None:
+def test_equal_models_form_one_group() -> None:
     models = [model(1.0), model(2.0), model(1.0), model(1.0, mean=1.0)]
     assert group_models(models).numbers == [0, 1, 0, 2]
     other = Architecture("another net with the same weights", lambda: nn.BatchNorm1d(1))
     assert group_models([model(1.0), replace(model(1.0), architecture=other)]).numbers == [0, 1]
 
 
-def test_a_participant_sees_one_global_model_and_the_next() -> None:
+def test_the_globals_view_shows_consecutive_global_models() -> None:
     (round,) = between_globals([ROUND])
     assert list(round.exposed) == [ALL_CLIENTS]
     assert round.uploads == {}
@@ -146,7 +146,7 @@ def test_a_participant_sees_one_global_model_and_the_next() -> None:
     assert seen.gradient_scale is None
 
 
-def test_the_finished_model_is_all_that_the_last_view_shows() -> None:
+def test_the_final_view_shows_only_the_last_model() -> None:
     (round,) = only_after([replace(ROUND, sent={})])
     assert round.exposed == {ALL_CLIENTS: Exposed(local=ROUND.after["global"])}
     assert round.sent == {}
@@ -164,13 +164,13 @@ def test_views_of_the_global_model_refuse_runs_with_none_or_several(
         list(transform([clusters]))
 
 
-def test_a_participant_is_refused_where_the_models_sent_are_hidden() -> None:
+def test_the_globals_view_raises_if_sent_models_are_hidden() -> None:
     hidden = {0: Exposed(local=model(1.0))}
     with pytest.raises(NotVisible, match="clients receive is hidden"):
         list(between_globals([made(hidden, {0: 1.0})]))
 
 
-def test_each_view_offers_less_than_the_one_before_it() -> None:
+def test_views_are_ordered_from_strong_to_weak() -> None:
     offers = [VIEWS[name].offers for name in ("uploads", "sum", "globals", "final")]
     assert all(weaker in stronger for stronger, weaker in pairwise(offers))
 

@@ -60,7 +60,7 @@ def with_models(*models: ModelState) -> Record:
     return with_clusters(tiny(rounds=[state]))
 
 
-def test_the_verdict_begins_with_who_uses_a_model_that_is_too_risky() -> None:
+def test_the_verdict_starts_with_clients_of_risky_models() -> None:
     record = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
     said = verdict(record)
     front, uses = said.headline.split(": ")
@@ -70,12 +70,12 @@ def test_the_verdict_begins_with_who_uses_a_model_that_is_too_risky() -> None:
     assert row(grid, "Violations") == ["2", "1", "1"]
 
 
-def test_a_mean_over_seeds_is_said_to_be_one() -> None:
+def test_means_over_seeds_are_labelled() -> None:
     record = with_clusters(*SEEDS)
     assert verdict(record).headline.split(": ")[1].startswith("on average ")
 
 
-def test_the_status_is_the_size_of_the_riskiest_models_leak_by_its_lower_limit() -> None:
+def test_the_status_follows_from_the_riskiest_models_lower_limit() -> None:
     assert verdict(with_clusters(tiny([0, 0, 0, 0, 1, 1]))).status == "strong leak"
     safe = ModelState(clients=3, risk=0.5, low=0.47, high=0.53, estimated=0.5)
     assert verdict(with_models(safe, safe)).status == "no leak shown"
@@ -83,7 +83,7 @@ def test_the_status_is_the_size_of_the_riskiest_models_leak_by_its_lower_limit()
     assert verdict(with_models(wide, wide)).status == "inconclusive"
 
 
-def test_membership_sources_and_clusters_stand_side_by_side() -> None:
+def test_one_report_can_cover_membership_sources_and_clusters() -> None:
     record = with_sources(source(), membership=True)
     record = changed(record, clusters=[ONE], estimates=[*record.estimates, *over_runs(ONE)])
     assert "Membership, source and cluster audit" in words(report_html(record))
@@ -92,7 +92,7 @@ def test_membership_sources_and_clusters_stand_side_by_side() -> None:
     assert "How much does each of the federation's models reveal" in text.audited
 
 
-def test_an_estimate_stands_below_the_true_risk() -> None:
+def test_the_table_shows_the_servers_estimate_below_the_risk() -> None:
     record = with_models(
         ModelState(clients=4, risk=0.52, low=0.5, high=0.54, estimated=0.53),
         ModelState(clients=2, risk=0.7, low=0.68, high=0.72, estimated=0.6),
@@ -102,7 +102,7 @@ def test_an_estimate_stands_below_the_true_risk() -> None:
     assert row(grid, "Estimated risk of the group’s model") == ["–", "53.0%", "60.0%"]
 
 
-def test_scaled_down_shadows_are_said() -> None:
+def test_scaled_down_shadows_are_noted() -> None:
     record = with_models(
         ModelState(clients=4, risk=0.52, estimated=0.5, samples=42_500, shadow_samples=5_000),
         ModelState(clients=2, risk=0.7, estimated=0.71, samples=400, shadow_samples=400),
@@ -111,7 +111,7 @@ def test_scaled_down_shadows_are_said() -> None:
     assert "trained on 5,000 for 42,500 samples, and small ones overstate" in text
 
 
-def test_violations_are_told_with_what_noise_alone_would_give() -> None:
+def test_violations_are_shown_with_their_number_by_chance() -> None:
     model = ModelState(clients=3, risk=0.5, low=0.4, high=0.6, members=1, others=1)
     record = with_models(model, model)
     # A quarter of six clients.
@@ -121,12 +121,12 @@ def test_violations_are_told_with_what_noise_alone_would_give() -> None:
     )
 
 
-def test_without_estimates_it_is_said_that_nobody_could_have_been_warned() -> None:
+def test_without_server_estimates_the_report_notes_missing_warnings() -> None:
     model = ModelState(clients=3, risk=0.6, low=0.5, high=0.7)
     assert "no client could have been warned" in words(report_html(with_models(model, model)))
 
 
-def test_the_table_has_groups_beside_everybody() -> None:
+def test_the_table_has_all_clients_and_groups() -> None:
     grid = cluster_table(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
     assert [one.text for one in grid.columns] == ["Figure", "Everybody", "Majority", "Minority"]
     assert row(grid, "Risk of the group’s model") == ["–", "52.0%", "70.0%"]
@@ -177,7 +177,7 @@ def both(seeds: tuple[int, ...] = (1, 2, 3)) -> list[Record]:
     ]
 
 
-def test_a_comparison_has_the_papers_figures_with_paired_changes() -> None:
+def test_a_comparison_has_the_metrics_of_the_paper_with_paired_changes() -> None:
     records = both()
     grid = must(cluster_comparison(compared(records)))
     assert [one.text for one in grid.columns[1:]] == ["ifca", "ifca-mir"]
@@ -197,7 +197,7 @@ def test_a_comparison_has_the_papers_figures_with_paired_changes() -> None:
     assert "an interval over further runs needs 5 seeds, got 3" in grid.remark
 
 
-def test_records_without_clusters_have_no_such_tables() -> None:
+def test_records_without_clusters_have_no_cluster_tables() -> None:
     plain = with_clusters(membership=True)
     assert clustered_of(plain) == ()
     assert 'id="clusters"' not in report_html(plain)
@@ -209,7 +209,7 @@ def test_one_seed_gives_changes_without_intervals() -> None:
     assert "one seed" in grid.remark
 
 
-def test_clients_that_took_part_in_no_round_are_not_counted_and_it_is_said() -> None:
+def test_clients_that_never_participated_are_excluded_with_a_note() -> None:
     one = tiny([0, 0, 0, 0, 1, 0], joined=[1, 1, 1, 1, 1, None])
     assert "1 of 6 clients took part in no round" in cluster_sentence(with_clusters(one))
     assert "took part" not in cluster_sentence(with_clusters(ONE))

@@ -206,7 +206,7 @@ def partly(defended: float, undefended: float) -> Record:
     )
 
 
-def test_a_partly_defended_run_is_judged_by_its_worst_clients_and_names_defended_ones() -> None:
+def test_a_partly_defended_run_is_judged_by_its_worst_clients() -> None:
     audit = partly(0.64, 0.85)
     first = first_screen(audit, verdict(audit))
     assert first.status == first.look == "strong leak", "the worst audited client decides"
@@ -254,7 +254,7 @@ def test_no_defense_is_advised_if_label_distributions_explain_the_sources(
     assert "defense" not in " ".join(steps)
 
 
-def test_a_failed_control_is_named_with_its_client_on_the_first_screen() -> None:
+def test_the_summary_shows_the_client_of_a_failed_control() -> None:
     failed = ControlResult(
         control="reported training metrics",
         expected="within ten points",
@@ -276,7 +276,7 @@ def test_a_tiny_auc_is_below_one_half() -> None:
     assert "wrong sign" in verdict(only(tiny)).headline
 
 
-def test_an_auc_below_one_half_names_its_client_at_the_gate() -> None:
+def test_the_gate_shows_the_client_of_an_auc_below_one_half() -> None:
     low = {"method": "DeLong 95%", "significant": False, "n_members": 100, "n_nonmembers": 100}
     audit = changed(
         only(auc(0.5, 0.45, 0.55, target=NUMBER, **low), auc(0.1, 0.07, 0.14, target=1, **low)),
@@ -286,7 +286,7 @@ def test_an_auc_below_one_half_names_its_client_at_the_gate() -> None:
     assert "a v. unseen, hospital-b: members score lower" in checked.reason
 
 
-def test_the_clause_map_bounds_leakage_by_fair_comparisons_if_there_are_any() -> None:
+def test_clauses_prefer_fair_contrasts_for_bounds() -> None:
     """Samples of other clients hold other classes, and an AUC of .95 may be of those alone."""
     skewed = auc(0.9, 0.85, 0.95, contrast="other_client", fair=False, method="DeLong 95%")
     fair = auc(0.5, 0.45, 0.55, method="DeLong 95%", significant=False)
@@ -312,7 +312,7 @@ def test_the_defense_of_a_recording_is_unknown(watched: bool) -> None:
         assert ("no defense" in page) is not watched
 
 
-def test_the_defense_of_a_recording_is_named_where_it_is_known() -> None:
+def test_a_known_defense_of_a_recording_is_shown() -> None:
     audit = changed(record(details=False, defenses=(("dp-sgd", 1.0),)), watched=True)
     assert "defense unknown: largest AUC" not in clauses_json(audit)
     assert "dp-sgd: largest AUC" in clauses_json(audit)
@@ -351,7 +351,7 @@ def covered(**missing: object) -> Record:
         ),
     ],
 )
-def test_missing_measurements_are_named_and_make_the_verdict_inconclusive(
+def test_missing_measurements_make_the_verdict_inconclusive(
     missing: dict[str, object], answer: str
 ) -> None:
     assert verdict(covered()).status == "no leak shown"
@@ -369,7 +369,7 @@ def test_a_control_that_was_not_run_gives_no_check_mark() -> None:
     assert "✓" not in text
 
 
-def test_unfair_figures_stay_out_of_the_headline_if_there_are_fair_ones() -> None:
+def test_the_headline_excludes_unfair_contrasts_if_fair_ones_exist() -> None:
     fair = auc(0.5, 0.48, 0.52, significant=False)
     unfair = auc(0.8, 0.78, 0.82, contrast="other_client", significant=True, fair=False)
     caveat = "Differences between clients"
@@ -451,7 +451,7 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
     assert ladder().uploads.most == max(rung.gap for rung in ladder().rungs)
 
 
-def test_the_gate_does_not_dismiss_figures_if_an_attack_succeeds() -> None:
+def test_the_gate_does_not_dismiss_estimates_if_an_attack_succeeds() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     assert "figures near guessing show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
@@ -509,7 +509,7 @@ POOLED = Policy.model_validate(
 )
 
 
-def test_a_leaking_client_does_not_pass_because_the_pooled_figure_does() -> None:
+def test_a_passing_pooled_estimate_does_not_excuse_a_leaking_client() -> None:
     checked = evaluate_policy(pooled_with(0.9, 0.58, 0.99, significant=True), POOLED)
     assert checked.outcome is Outcome.INCONCLUSIVE
     assert "client 0" in checked.reason
@@ -545,7 +545,7 @@ def two_attacks(control: str, *, first: tuple[float, float, float], **about: Any
     return changed(only(*figures), controls=[failed])
 
 
-def test_a_failed_control_of_one_attack_leaves_the_leak_of_another() -> None:
+def test_a_failed_control_of_one_attack_keeps_leaks_of_others() -> None:
     audit = two_attacks("peer updates", first=(0.65, 0.61, 0.69), attack="b", clients=[2])
     answer = verdict(audit)
     assert answer.status == "clear leak", "by attack a: figures of b are not relied on"
@@ -562,7 +562,7 @@ def test_a_failed_control_of_one_attack_leaves_the_leak_of_another() -> None:
     )
 
 
-def test_nothing_is_concluded_if_only_an_attack_with_a_failed_control_finds_a_leak() -> None:
+def test_a_leak_found_only_with_a_failed_control_gives_no_verdict() -> None:
     audit = two_attacks("peer updates", first=(0.5, 0.45, 0.55), attack="b")
     answer = verdict(audit)
     assert answer.status == "control failed"
@@ -572,7 +572,7 @@ def test_nothing_is_concluded_if_only_an_attack_with_a_failed_control_finds_a_le
     assert evaluate_policy(audit, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.INCONCLUSIVE
 
 
-def test_a_failed_control_of_the_audit_leaves_no_leak() -> None:
+def test_a_failed_control_of_the_audit_invalidates_leaks() -> None:
     audit = two_attacks("blind classifier", first=(0.65, 0.61, 0.69))
     assert verdict(audit).status == "control failed"
     assert "▲" not in printed(audit)
@@ -589,7 +589,7 @@ def test_a_failed_control_that_can_only_hide_leaks_keeps_them(control: str) -> N
 
 
 @pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
-def test_a_failed_control_that_can_hide_leaks_leaves_no_verdict_without_a_leak(
+def test_without_a_leak_a_control_that_can_hide_leaks_gives_no_verdict(
     control: str,
 ) -> None:
     audit = two_attacks(control, first=(0.5, 0.45, 0.55), target=0)
@@ -603,7 +603,7 @@ def blind(passed: bool, target: int | None) -> ControlResult:
     )
 
 
-def test_a_failed_control_of_a_client_marks_its_figures_and_the_pooled_ones() -> None:
+def test_a_failed_control_of_a_client_marks_its_and_pooled_estimates() -> None:
     audit = pooled_with(0.8, 0.75, 0.85, significant=True)
     clients = sorted({f.target for f in audit.findings if f.target is not None})
     first, *others = clients
@@ -643,7 +643,7 @@ def test_a_leak_after_deletion_is_reported_if_a_control_can_only_hide_leaks() ->
     assert must(deletion(deleted("not forgotten", "untrained model"))).verdict == WITHHELD
 
 
-def test_a_withheld_pooled_figure_does_not_deny_the_leak_of_a_client() -> None:
+def test_a_withheld_pooled_estimate_keeps_the_leak_of_a_client() -> None:
     audit = pooled_with(0.9, 0.8, 0.95, significant=True)
     answer = verdict(changed(audit, controls=[blind(False, None), blind(True, 0), blind(False, 1)]))
     assert answer.status == "strong leak"
@@ -652,7 +652,7 @@ def test_a_withheld_pooled_figure_does_not_deny_the_leak_of_a_client() -> None:
     assert "Not shown" not in answer.headline
 
 
-def test_figures_with_a_failed_control_need_no_number_of_samples() -> None:
+def test_estimates_with_a_failed_control_need_no_more_samples() -> None:
     audit = two_attacks("blind classifier", first=(0.8, 0.75, 0.85))
     (check,) = [
         item

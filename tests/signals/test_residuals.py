@@ -40,7 +40,7 @@ def residuals(seen: Exposed, samples: Samples, signal: ProjectionResidual) -> Te
     return -measure_round(a_round({0: seen}), [signal], samples).signals[signal.name][0]
 
 
-def test_what_lies_along_the_update_has_no_residual_and_what_is_square_to_it_has_all() -> None:
+def test_residuals_of_parallel_and_orthogonal_gradients() -> None:
     seen = changed(LINEAR, {"1.weight": torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])})
     given = Samples(torch.tensor([[2.0, 0, 0], [0, 3, 0], [3, 0, 4], [0, 0, 0]]), [0, 1, 0, 1])
     found = residuals(seen, given, ProjectionResidual(ridge=1e-3))
@@ -49,7 +49,7 @@ def test_what_lies_along_the_update_has_no_residual_and_what_is_square_to_it_has
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_an_update_of_zeros_spans_nothing() -> None:
+def test_an_update_of_zeros_leaves_the_whole_residual() -> None:
     found = residuals(changed(LINEAR, {}), random_samples(seeded(0, "x"), 5, 3, classes=2), SIGNAL)
     torch.testing.assert_close(found, torch.ones(5).double())
 
@@ -58,9 +58,7 @@ SIGNAL = ProjectionResidual()
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(4, 9), (9, 4), (6, 6)])
-def test_it_is_the_share_that_singular_vectors_leave_by_their_strength(
-    outputs: int, inputs: int
-) -> None:
+def test_the_residual_matches_weighted_singular_vectors(outputs: int, inputs: int) -> None:
     net = Architecture("one", MLP(hidden="").for_samples((inputs,), outputs))
     rng = seeded(1, "singular", outputs)
     update = torch.randn(outputs, inputs, generator=rng) * 10.0 ** -torch.arange(inputs)
@@ -75,7 +73,7 @@ def test_it_is_the_share_that_singular_vectors_leave_by_their_strength(
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_no_direction_is_in_or_out_by_rounding() -> None:
+def test_the_residual_is_stable_under_rounding() -> None:
     rng = seeded(2, "rounding")
     update = torch.randn(6, 3, generator=rng) @ torch.randn(3, 20, generator=rng)
     update[:, :3] += 1e-3 * torch.randn(6, 3, generator=rng)
@@ -97,14 +95,14 @@ def trained(architecture: Architecture, own: int, *, steps: int = 1) -> tuple[Ro
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_with_fewer_records_than_outputs_members_are_inside_whatever_the_steps(steps: int) -> None:
+def test_members_are_in_the_span_if_fewer_than_outputs(steps: int) -> None:
     round, samples = trained(WIDE, 15, steps=steps)
     found = -measure_round(round, [SIGNAL], samples).signals[SIGNAL.name][0]
     assert float(found[:15].max()) < 0.05
     assert float(found[15:].min()) > 0.5
 
 
-def test_members_beyond_the_layers_outputs_are_inside_in_part() -> None:
+def test_more_members_than_outputs_are_partly_in_the_span() -> None:
     area = {}
     for own in (15, 60, 240):
         round, samples = trained(WIDE, own)
@@ -115,7 +113,7 @@ def test_members_beyond_the_layers_outputs_are_inside_in_part() -> None:
     assert 0.5 < area[240] < 0.8
 
 
-def test_the_layer_that_can_span_most_is_taken_unless_one_is_named() -> None:
+def test_the_layer_with_the_largest_span_is_the_default() -> None:
     round, samples = trained(WIDE, 15)
     plain = measure_round(round, [SIGNAL], samples).signals[SIGNAL.name]
     for path, same in (("1", True), ("3", False)):
@@ -125,9 +123,7 @@ def test_the_layer_that_can_span_most_is_taken_unless_one_is_named() -> None:
         assert torch.equal(found, plain) == same
 
 
-def test_a_convolutional_network_is_read_at_its_dense_layers_and_a_sequence_at_all_positions() -> (
-    None
-):
+def test_residuals_use_dense_layers_and_all_sequence_positions() -> None:
     build = CNN(channels="4", hidden="16", padding=2).for_samples((1, 8, 8), 3)
     picture = Architecture("cnn", build)
     pictures = random_samples(seeded(5), 4, 1, 8, 8, classes=3)
@@ -158,7 +154,7 @@ def by_projection(entered: Tensor, weight: Tensor) -> Tensor:
     return shares
 
 
-def test_blocks_measured_elsewhere_and_clients_that_agree_have_the_same_bits() -> None:
+def test_blocks_and_equal_clients_give_identical_residuals() -> None:
     round, _ = trained(WIDE, 15)
     round = replace(round, exposed={**round.exposed, 5: round.exposed[0]})
     many = random_samples(seeded(9), 600, 40, classes=4)
@@ -169,7 +165,7 @@ def test_blocks_measured_elsewhere_and_clients_that_agree_have_the_same_bits() -
         assert torch.equal(measuring(round).signals[SIGNAL.name], together)
 
 
-def test_what_has_no_trained_linear_layer_is_refused_with_what_to_take() -> None:
+def test_a_network_without_trained_linear_layer_raises_with_advice() -> None:
     net = Architecture("pooled", partial(nn.Sequential, nn.Conv2d(1, 2, 3), nn.Flatten()))
     with pytest.raises(Unsupported, match=r"no trained linear layer.*fedmia-1"):
         SIGNAL.refuse_misfit(net.initial(0))

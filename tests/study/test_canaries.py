@@ -13,7 +13,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import flat, norm, plus
 from fedaudit.defenses.clip import ClientDP, clipped
 from fedaudit.extensions.canaries import Canaries
-from fedaudit.fl.accounting import gaussian_epsilon
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.canary import CANARIES_FILE, canary_direction
 from fedaudit.fl.hooks import TrainingContext
 from fedaudit.fl.simulate import simulate
@@ -135,7 +135,9 @@ def test_empirical_epsilon_stays_below_the_claim_and_missing_noise_is_detected(
     claimed, measured = honest["claimed_client_epsilon"], honest["client_epsilon_if_gaussian"]
     assert claimed is not None
     assert measured is not None
-    assert claimed == pytest.approx(gaussian_epsilon(math.sqrt(several), 4, delta=1e-5), rel=0.02)
+    assert claimed == pytest.approx(
+        gaussian_mechanism_epsilon(math.sqrt(several), 4, delta=1e-5), rel=0.02
+    )
     assert measured < claimed
     options = {"clip": 0.5, "noise_multiplier": 1.0}
     broken = {"name": f"{__name__}:ForgottenNoise", "options": options}
@@ -222,7 +224,7 @@ def test_a_study_without_canaries_keeps_its_identity() -> None:
         (
             {"canaries": {"count": 60, "length": 0.2}},
             BadInput,
-            "shorter updates do not show",
+            "shorter updates do not test",
         ),
         ({"defense": {}}, BadInput, "canaries.length"),
         (

@@ -71,7 +71,7 @@ def test_every_custom_part_of_the_example_is_in_the_record(carried: Path) -> Non
     assert len(set(config["code"].values())) == len(parts)
 
 
-def test_every_variant_of_the_example_can_be_carried_out() -> None:
+def test_every_variant_of_the_example_runs() -> None:
 
     studies = read_studies(EXAMPLE / "study.toml")
     assert [study.defense.name for study in studies] == ["none", "parts:Confident", "parts:Jitter"]
@@ -79,7 +79,7 @@ def test_every_variant_of_the_example_can_be_carried_out() -> None:
         refuse_misfits(studies)
 
 
-def test_what_reads_a_record_imports_nothing_that_it_names(carried: Path, tmp_path: Path) -> None:
+def test_reading_a_record_imports_no_custom_code(carried: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text('name = "loose"\n[membership]\nauc = 1.0\n[controls]\nrequired = []\n')
     out = carried / "out"
@@ -129,7 +129,7 @@ def test_a_custom_attack_of_a_recording_needs_trust(
     assert found.config["code"] == {"parts:lowest_loss": digest}
 
 
-def test_parts_that_have_changed_since_are_refused(
+def test_changed_custom_parts_are_refused(
     carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = shutil.copytree(carried / "files", tmp_path / "files")
@@ -145,7 +145,7 @@ def test_parts_that_have_changed_since_are_refused(
     assert exit_code("run", files / "study.toml", *words) == 2, "nor is a run continued with them"
 
 
-def test_another_attack_in_the_module_needs_no_other_run(
+def test_adding_an_attack_to_the_module_keeps_the_run(
     carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = shutil.copytree(carried / "files", tmp_path / "files")
@@ -161,7 +161,7 @@ def test_another_attack_in_the_module_needs_no_other_run(
     assert before["code"].items() < config["code"].items()
 
 
-def test_the_run_is_named_by_the_source_of_what_trains(tmp_path: Path) -> None:
+def test_the_run_key_depends_on_the_source_of_training_code(tmp_path: Path) -> None:
     source = (EXAMPLE / "parts.py").read_text()
     given: dict[str, object] = {
         "name": "x",
@@ -181,7 +181,7 @@ def test_the_run_is_named_by_the_source_of_what_trains(tmp_path: Path) -> None:
     assert keys[0] != keys[2], "another network is"
 
 
-def test_a_digest_given_for_a_module_is_of_its_whole_file(tmp_path: Path) -> None:
+def test_module_digests_cover_the_whole_file(tmp_path: Path) -> None:
     source = EXAMPLE / "parts.py"
     shutil.copy(source, tmp_path / "parts_own.py")
     given: dict[str, object] = {"name": "x", "model": {"name": "parts_own:Net"}}

@@ -143,7 +143,7 @@ def test_another_pretrained_file_of_one_name_gives_another_run(
         run_study(study, tmp_path / "own")
 
 
-def test_data_changed_in_their_place_give_another_run(run: Counted) -> None:
+def test_data_changed_in_place_change_the_run_key(run: Counted) -> None:
     rng = np.random.default_rng(1)
     x, y = rng.random((800, 8), dtype=np.float32), np.arange(800) % 4
     file = run.place / "mine.npz"
@@ -172,7 +172,7 @@ def test_a_stopped_run_resumes_in_the_pool(run: Counted) -> None:
     assert record.content_hash == run_study(quick_study(), run.place / "alone").content_hash
 
 
-def test_an_attack_finds_runs_in_the_pool_and_wherever_both_are_moved(run: Counted) -> None:
+def test_attacks_find_pooled_runs_after_moving_folders(run: Counted) -> None:
     record = run("a", quick_study())
     moved = run.place / "elsewhere"
     moved.mkdir()

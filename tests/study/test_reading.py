@@ -37,7 +37,7 @@ def with_figures(tmp_path: Path, *figures: dict[str, object]) -> Path:
     return altered(tmp_path, estimates=list(figures))
 
 
-def test_what_was_written_is_read_back_the_same(tmp_path: Path) -> None:
+def test_a_written_record_is_read_back_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record(SMALL, path)
     assert read_record(path) == SMALL
@@ -45,7 +45,7 @@ def test_what_was_written_is_read_back_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["n_members", "n_nonmembers"])
 @pytest.mark.parametrize("metric", ["auc", "tpr@0.01", "balanced_accuracy"])
-def test_a_figure_with_an_empty_side_is_refused(side: str, metric: str, tmp_path: Path) -> None:
+def test_estimates_with_an_empty_side_are_refused(side: str, metric: str, tmp_path: Path) -> None:
     figure: dict[str, object] = {"attack": "a", "metric": metric, "seed": 1, "target": 0}
     figure |= {"value": 0.5, "low": 0.4, "high": 0.6, "method": "DeLong 95%", "contrast": "unseen"}
     figure |= {"n_members": 9, "n_nonmembers": 9, side: 0}
@@ -73,7 +73,7 @@ def test_a_group_with_an_empty_side_is_refused(tmp_path: Path) -> None:
     ("topic", "metric"),
     [("source", "source_success"), ("clusters", "risk"), ("utility", TEST_ACCURACY)],
 )
-def test_a_figure_that_is_never_refused_has_a_value(
+def test_estimates_that_cannot_be_refused_need_a_value(
     topic: str, metric: str, tmp_path: Path
 ) -> None:
     figure: dict[str, object] = {"topic": topic, "metric": metric, "contrast": "", "value": None}
@@ -89,14 +89,12 @@ DOCUMENTS = st.recursive(
 
 
 @for_any(DOCUMENTS, st.booleans())
-def test_a_document_that_is_plain_as_a_whole_has_plain_texts_only(
-    document: object, ascii_only: bool
-) -> None:
+def test_a_plain_document_has_only_plain_texts(document: object, ascii_only: bool) -> None:
     if is_plain_json(json.dumps(document, ensure_ascii=ascii_only)):
         assert all(is_plain(text) for text in texts(document))
 
 
-def test_the_text_of_a_record_is_seen_to_be_plain_without_looking_at_each() -> None:
+def test_plain_records_are_recognised_by_one_check() -> None:
     assert is_plain_json(SMALL.model_dump_json())
 
 
@@ -125,13 +123,13 @@ def test_a_file_cut_short_is_called_damaged(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "{}", '{"format": "other"}'])
-def test_other_json_is_said_not_to_be_a_record(tmp_path: Path, text: str) -> None:
+def test_other_json_is_refused_as_a_record(tmp_path: Path, text: str) -> None:
     with pytest.raises(BadInput, match="is not a fedaudit record"):
         read_record(written(tmp_path, text))
 
 
 @pytest.mark.parametrize("version", [2, 4, "3", None, True, 3.0])
-def test_another_version_is_refused_with_what_to_do(tmp_path: Path, version: object) -> None:
+def test_another_version_raises_with_advice(tmp_path: Path, version: object) -> None:
     with pytest.raises(BadInput, match=r"of version .*use the fedaudit that wrote it"):
         read_record(altered(tmp_path, version=version))
 

@@ -119,17 +119,18 @@ ATTACK_SETS["2026-2"] = (
 ATTACK_SETS["2026-3"] = (*ATTACK_SETS["2026-2"], "fta-c-global", "fta-l-global")
 """Sets of default attacks, which studies and recordings run if they name no attack.
 
-Attacks of an evaluation share its error level, so that an additional attack changes the figures of
-all others. A set therefore never changes: further default attacks come with a new set.
+All attacks of an evaluation share its significance level, so that an additional attack changes the
+significance of all others. A published set therefore never changes; new default attacks get a new
+set.
 """
 
 SET_SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
     "2026-2": {name: {"offline": DEFAULT_SLOPE} for name in ("rmia", "rmia-series")},
 }
-"""Settings of attacks in older sets whose defaults in the catalogue have changed since."""
+"""Settings that older sets keep for attacks with new defaults in the catalogue."""
 
 DEFAULT_SET = list(ATTACK_SETS)[-1]
-"""The set of studies and recordings that name neither an attack nor a set."""
+"""The set that is used if a study or recording names neither attacks nor a set."""
 
 
 def attack_set(name: str) -> dict[str, Attack]:

@@ -46,14 +46,13 @@ class Mean:
 class Slope:
     """The least-squares slope of the signal at the target over the rounds it was measured in.
 
-    The line is fitted against the index of the round. A round without the target leaves a gap, and
-    the other rounds keep their distances.
+    The line is fitted against the round number, so that a missing round leaves a gap.
 
-    Source: CoFedMID appendix D, of FTA (Chen et al. 2024): the slope of confidence (FTA-C) or
-        loss (FTA-L) over rounds. The losses are measured with a minus, so both slopes are
+    Source: CoFedMID appendix D, which describes FTA (Chen et al. 2024): the slope of confidence
+        (FTA-C) or loss (FTA-L) over rounds. The loss signal is negative, so that both slopes are
         larger for members.
-    Differs: The source names neither the model (here the target's, or the global one with
-        ``snapshot = "global"``) nor the way in which a slope is fitted.
+    Differs: The source does not specify the model or the fit. Here, the model is the target's, or
+        the global one with ``snapshot = "global"``.
     """
 
     over_clients = "target only"
@@ -84,28 +83,30 @@ class Slope:
 
 @dataclass(frozen=True)
 class OneSidedLikelihood:
-    """Mean over rounds of how far the target's signal lies above the other clients'.
+    """One-sided likelihood of FedMIA: the target's signal compared with that of other clients.
 
-    In every round a normal distribution is fitted, for each sample, to the values of the target's
-    peers: clients that were sent the same model. The target's value becomes its upper tail
-    probability under that distribution. The score is minus the mean of these over the rounds. It
-    ranks samples as the paper's mean cumulative probability does, without saturating at 1. Rounds
-    with fewer than two peers are left out.
+    In each round and for each sample, a normal distribution is fitted to the signals of the
+    target's peers, which are the clients that received the same model. The target's signal gives an
+    upper tail probability under this distribution. The score is minus the mean tail probability
+    over the rounds. It ranks samples like the paper's mean cumulative probability, but does not
+    saturate at 1. Rounds with fewer than two peers are left out.
 
     Attributes:
-        outlier_sigmas: A peer more than this many standard deviations above the peers' mean is
-            left out of the fit, since it may have the sample too. At 3 the filter never acts on
-            fewer than 11 peers: no value lies more than sqrt(n - 1) population standard deviations
+        outlier_sigmas: Peers more than this many standard deviations above the peers' mean are
+            excluded from the fit, since they may have the sample too. With 3, the filter never acts
+            on fewer than 11 peers: a value is at most sqrt(n - 1) population standard deviations
             above the mean of n values that include it.
-        leave_one_out: Compare each peer with mean and spread of the *others*, so that the filter
-            can act on few peers too.
-        variance_floor: Added to the variance. The published code adds 1e-8, which is as large
-            as the variance of a big net's cosines; use it for parity only.
+        leave_one_out: Whether each peer is compared with the mean and standard deviation of the
+            other peers, so that the filter also acts on few peers.
+        variance_floor: Constant that is added to the variance. The published code adds 1e-8, which
+            is as large as the variance of the cosines of a large network. Use it only to reproduce
+            that code.
 
     Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
-    Differs: Score is the negative mean upper tail (the same ranking, no ties at the top); float64;
-        no constant in the variance; the filter is applied to every signal, as Eq. (8) says
-        (the published code filters cosines only, and only on non-IID data).
+    Differs: The score is minus the mean upper tail probability, which gives the same ranking
+        without ties at the top. Computation is in float64, without a constant in the variance. The
+        filter is applied to every signal, as in Eq. (8); the published code filters only cosines,
+        and only on non-IID data.
     """
 
     outlier_sigmas: float = 3.0
@@ -190,15 +191,15 @@ def _moments(
 class WhereAssigned:
     """Another rule, applied for each sample to the rounds in which its class was trained on.
 
-    A defense that reassigns classes in every round does not train on a member in all rounds, and a
-    mean over all rounds hides the member. An adversary that knows the target's classes (a member of
-    the coalition, or one that has its seed) leaves the other rounds out. A sample whose class the
-    target never trained on is scored on all rounds.
+    If a defense reassigns classes in every round, a member is trained on in some rounds only, and a
+    mean over all rounds hides it. An adversary that knows the target's classes excludes the other
+    rounds. It is a member of the coalition, or has the coalition's seed. A sample of a class that
+    the target never trained on is scored on all rounds.
 
     Attributes:
         rule: The rule that scores the remaining rounds.
-        used: By round, which samples the target can have trained on; a single entry if all samples
-            are alike. None until side information is given.
+        used: For each round, a mask of the samples that the target may have trained on; a single
+            entry applies to all samples. None until side information is given.
 
     Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead.
     """
@@ -272,9 +273,10 @@ def _part(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> 
 
 @dataclass(frozen=True)
 class Recovery:
-    """The mean fall of a sample's log loss from a poisoned round to the round before the next.
+    """Mean decrease of a sample's log loss between two poisoned rounds.
 
-    The owner of a sample trains on it in the rounds between. No client trains on a held-out sample.
+    The decrease is from a poisoned round to the last round before the next one. In these rounds the
+    owner of a member trains on it, while no client trains on a held-out sample.
 
     Attributes:
         first: The first poisoned round; 0 treats every measured round but the last as poisoned. A
@@ -306,7 +308,7 @@ class Recovery:
         values = m.of(target)
         was_measured = measured_rounds(values, target)
         rounds = torch.tensor(m.rounds)[was_measured].tolist()
-        # Losses are measured with a minus.
+        # Loss signals are negative losses.
         losses = -values[was_measured].double().clamp(max=0)
         steps = self._steps(rounds)
         if not steps or not self.floor > 0:

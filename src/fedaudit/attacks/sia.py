@@ -35,7 +35,7 @@ class Bayes:
     needs = Sees.UPLOADS
 
     def __post_init__(self) -> None:
-        # Beyond, posteriors round to equal ones, or their logarithms to infinity.
+        # Outside this range, posteriors round to equal ones, or their logarithms to infinity.
         if not _COLDEST <= self.temperature <= _HOTTEST:
             raise BadInput(
                 f"temperature lies between {_COLDEST:g} and {_HOTTEST:g}, got {self.temperature}; "
@@ -75,7 +75,7 @@ class Bayes:
 
 @dataclass(frozen=True)
 class SourceAtLast(Bayes):
-    """The client whose model has the least loss in the last round in which it was measured.
+    """Source inference by the smallest loss in each client's last measured round (SIA).
 
     Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). The models of Eq. (15), which were not
         trained on the sample, are those of the other clients, each with its share of the prior.
@@ -93,7 +93,7 @@ class SourceAtLast(Bayes):
 
 @dataclass(frozen=True)
 class SourceOnAverage(Bayes):
-    """The client whose models have the least mean loss over its measured rounds.
+    """Source inference by the smallest mean loss over each client's measured rounds.
 
     If all clients take part in all rounds, the product of the rounds' likelihoods gives the same
     client. Its posterior is this one with the temperature divided by the number of rounds.
@@ -110,7 +110,7 @@ class SourceOnAverage(Bayes):
 
 @dataclass(frozen=True)
 class SourceByProduct(Bayes):
-    """The client that is likeliest by the product of the rounds' posteriors.
+    """Source inference by the product of the rounds' posteriors.
 
     A round's losses are compared among the clients that took part in it. A client that took part
     only in early rounds, when all losses were high, is therefore at no disadvantage.
@@ -134,13 +134,13 @@ class SourceByProduct(Bayes):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceByTail(Bayes):
-    """The client for which a membership rule finds the sample least like a non-member's.
+    """Source inference by a membership rule that is applied to each client as the target.
 
-    The evidence for a client is minus the logarithm of the rule's tail probability with that
-    client as the target: the probability that a client without the sample deviates as much.
+    The evidence for a client is minus the logarithm of the rule's tail probability: the probability
+    that a client without the sample has a signal at least as large.
 
     Attributes:
-        rule: Membership rule whose scores are minus such a probability, as those of FedMIA.
+        rule: Membership rule with minus a tail probability as its score, such as that of FedMIA.
 
     Source: FedMIA, Eqs. (9)-(12), read as a source posterior.
     """

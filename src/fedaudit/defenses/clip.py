@@ -9,7 +9,7 @@ from fedaudit.core.arguments import AboveZeroOrInfinite, AtLeastZero, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, norm, scaled
 from fedaudit.defenses.noise import with_noise
-from fedaudit.fl.accounting import gaussian_epsilon
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, TrainingContext, Workload
 from fedaudit.observe.round import Gradient, Update, Upload
 
@@ -96,4 +96,4 @@ def client_epsilon(noise_multiplier: float, rounds: int, *, delta: float) -> flo
     Raises:
         BadInput: The accountant is not installed, or delta is out of range.
     """
-    return gaussian_epsilon(noise_multiplier, rounds, delta=delta)
+    return gaussian_mechanism_epsilon(noise_multiplier, rounds, delta=delta)

@@ -32,7 +32,7 @@ from fedaudit.core.errors import BadInput, Unsupported, type_of
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
 from fedaudit.defenses.clip import refuse_noise_without_clip
-from fedaudit.fl.accounting import gaussian_epsilon
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.hooks import (
     ConfiguredDefense,
     Guarantee,
@@ -244,7 +244,7 @@ def sample_epsilon(noise_multiplier: float, rate: float, steps: int, *, delta: f
     Raises:
         BadInput: The accountant is not installed, or delta or rate is out of range.
     """
-    return gaussian_epsilon(noise_multiplier, steps, delta=delta, rate=rate)
+    return gaussian_mechanism_epsilon(noise_multiplier, steps, delta=delta, rate=rate)
 
 
 _log = logging.getLogger("fedaudit")
@@ -379,7 +379,7 @@ def refuse_mixing(module: nn.Module) -> None:
     """Raise if samples affect each other's gradients in the network's current mode.
 
     Raises:
-        Unsupported: The network has such a layer.
+        Unsupported: A layer, such as batch normalisation, uses statistics over samples.
     """
     _refuse_mixing(_statistics(module))
 

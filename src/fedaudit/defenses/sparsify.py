@@ -18,7 +18,7 @@ SMALL = 1000
 
 @dataclass(frozen=True)
 class GradientSparsification(ConfiguredDefense):
-    """Replacement of all but the entries of the upload with the largest magnitude by zeros.
+    """Gradient sparsification: only the entries of largest magnitude are sent.
 
     Attributes:
         ratio: Share of the entries that become zero, in [0, 1]; 0 changes nothing. Published: 0.1

@@ -32,7 +32,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.evaluation.analysis import CoinScores, bound_figure, coin_scores
 from fedaudit.evaluation.guarantees import accounted, formal_epsilons
 from fedaudit.evaluation.truth import target_truth
-from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_epsilon
+from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_mechanism_epsilon
 from fedaudit.fl.algorithms.base import Participants, draw_cohort
 from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, record_canaries
 from fedaudit.fl.hooks import Chain, Defense
@@ -257,7 +257,7 @@ def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "C
         cohort = draw_cohort(sorted(sizes), share, root, index)
         noise = math.sqrt(sum(sizes[client] ** 2 for client in cohort)) / largest
         least_noise = min(least_noise, noise)
-    return gaussian_epsilon(
+    return gaussian_mechanism_epsilon(
         private.noise_multiplier * least_noise, study.training.rounds, delta=FORMAL_DELTA
     )
 

@@ -12,7 +12,7 @@ FORMAL_DELTA = 1e-5
 """The delta at which proven and claimed epsilons are stated."""
 
 
-def gaussian_epsilon(
+def gaussian_mechanism_epsilon(
     noise_multiplier: float, releases: int, *, delta: float, rate: float = 1.0
 ) -> float:
     """Compute the epsilon of released sums of clipped terms with normal noise.
@@ -60,7 +60,7 @@ def gaussian_epsilon(
         accountant.compose(SelfComposedDpEvent(event, releases))
         epsilon = float(accountant.get_epsilon(delta))
     if rate < 1 and not epsilon > 0:
-        return gaussian_epsilon(noise_multiplier, releases, delta=delta)
+        return gaussian_mechanism_epsilon(noise_multiplier, releases, delta=delta)
     return epsilon
 
 

@@ -26,7 +26,7 @@ class PermutationNull(Limits[float]):
     Attributes:
         auc: The AUC with the true membership.
         mean: Mean AUC over permutations.
-        p_value: One-sided p-value: how often a permutation reaches the true AUC, never 0.
+        p_value: One-sided p-value: the share of permutations that reach the true AUC, above 0.
         permutations: Number of permutations.
         alarms: Permutations whose 95 % interval excluded 0.5; 5 % are expected.
 

@@ -26,8 +26,8 @@ class Unlearned(NamedTuple):
     Attributes:
         before: AUC with the model before unlearning.
         after: AUC with the model after unlearning.
-        retrained: AUC with a model that was retrained without the forgotten samples; None without
-            such a model.
+        retrained: AUC with a model that was retrained without the forgotten samples; None if it is
+            not given.
         excess: ``after`` minus ``retrained``, or minus 0.5 without a retrained model, with its
             equivalence interval. Its p-value is two-sided. It is 1 if the limits are those of one
             AUC or of two separate AUCs; the interval then decides.

@@ -131,8 +131,8 @@ def write_tensors(
     partial = path.with_name(path.name + ".partial")
     metadata = {**(notes or {}), _ORDER: json.dumps(list(tensors))}
     try:
-        # An interrupted write may have left this file, or somebody placed a link, which would be
-        # followed.
+        # Delete a file that an interrupted write left, or a link that another user placed, which
+        # would be followed.
         partial.unlink(missing_ok=True)
         hashed = {_HASH: digest_of(tensors, metadata)} if durable else {}
         if private:

@@ -150,7 +150,7 @@ class Entropy(OutputSignal):
     """Negative entropy, in nats, of the client's model's class probabilities.
 
     Source: SeqMIA, fourth of the five metrics.
-    Differs: Sign turned, so that it is larger for members.
+    Differs: The sign is reversed, so that the signal is larger for members.
     """
 
     kind = "minus_entropy"
@@ -168,7 +168,7 @@ class ModifiedEntropy(OutputSignal):
     log(1 - p). It is zero for a confident correct model, and large for a confident wrong one.
 
     Source: Song & Mittal 2021, section 3.2; SeqMIA, last of the five metrics.
-    Differs: Sign turned, so that it is larger for members.
+    Differs: The sign is reversed, so that the signal is larger for members.
     """
 
     kind = "minus_modified_entropy"

@@ -56,7 +56,7 @@ def labelled(target: list[float], others: list[float]) -> Labelled:
     return Labelled(rows, (torch.arange(rows.shape[1]) < len(target))[None])
 
 
-def test_steps_on_two_batches_are_those_worked_out_by_hand() -> None:
+def test_steps_on_two_batches_match_hand_calculation() -> None:
     parts = [labelled([2.0], [1.0, -1.0]), labelled([], [3.0])]
     given = Batches(2, parts.__getitem__, targets=1, others=3)
     how = NeuronTraining(hidden=1, epochs=1, lr=0.5, momentum=0.0, target_share=0.6, batch_size=3)
@@ -82,7 +82,7 @@ def test_steps_on_two_batches_are_those_worked_out_by_hand() -> None:
     assert [part.item() for part in found] == pytest.approx([w, c, h, b], rel=1e-5)
 
 
-def test_one_batch_of_all_rows_is_descent_on_all_rows() -> None:
+def test_a_full_batch_equals_full_gradient_descent() -> None:
     rows = torch.randn(1, 30, 4, generator=seeded(1, "rows"))
     data = Labelled(rows, (torch.arange(30) < 5)[None])
     standard = Standard.of(rows[0])
@@ -96,14 +96,14 @@ def test_one_batch_of_all_rows_is_descent_on_all_rows() -> None:
 
 
 @pytest.mark.parametrize("size", [103, 104, 10**6])
-def test_batches_as_large_as_all_rows_change_nothing_to_the_bit(size: int) -> None:
+def test_a_batch_size_of_all_rows_gives_identical_results(size: int) -> None:
     assert RULES.rows == 13 + 3 * 30
     whole = replace(RULES, training=replace(TRAINING, batch_size=0))
     assert_same(made(replace(RULES, training=replace(TRAINING, batch_size=size))), made(whole))
 
 
 @pytest.mark.parametrize("size", [0, 16])
-def test_every_other_record_has_as_many_copies_each_with_noise_of_its_own(size: int) -> None:
+def test_other_records_have_equally_many_independent_copies(size: int) -> None:
     clean, noise = list[Tensor](), list[Tensor]()
 
     def note(records: Tensor, rng: torch.Generator) -> Tensor:
@@ -127,7 +127,7 @@ def test_every_other_record_has_as_many_copies_each_with_noise_of_its_own(size: 
     assert len({tuple(row) for row in torch.cat(noise).tolist()}) == sum(map(len, noise))
 
 
-def test_batches_share_out_the_targets_copies_evenly() -> None:
+def test_copies_of_the_target_are_spread_evenly_over_batches() -> None:
     training, _ = contest()._rows(0)
     assert isinstance(training, Batches)
     sizes = [(rows.shape[1], int(is_target.sum())) for rows, is_target in training.in_order()]
@@ -137,7 +137,7 @@ def test_batches_share_out_the_targets_copies_evenly() -> None:
     assert sum(copies for _, copies in sizes) == 13
 
 
-def test_no_more_rows_than_a_batch_are_randomised_at_once_and_no_more_are_kept_than_fit(
+def test_randomisation_is_done_by_batch_and_kept_within_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     usual, sizes = made(), list[int]()
@@ -158,13 +158,13 @@ def test_no_more_rows_than_a_batch_are_randomised_at_once_and_no_more_are_kept_t
     assert max(size for size in sizes if size not in (60, 80, 400)) <= 16
 
 
-def test_a_targets_neuron_does_not_depend_on_other_targets() -> None:
+def test_neurons_do_not_depend_on_other_targets() -> None:
     both, alone = contest().neurons([0, 1]), contest().neurons([1])
     for ours, theirs in zip(both.at(1), alone, strict=True):
         assert torch.equal(ours, theirs)
 
 
-def test_training_in_batches_ends_at_the_first_check_that_tells_rows_apart() -> None:
+def test_batched_training_stops_once_rows_are_separated() -> None:
     training = replace(TRAINING, hidden=100, epochs=200, check=2)
     quiet = replace(RULES, copies=7, training=training)
     one = made(quiet, lambda records, rng: records)
@@ -176,9 +176,7 @@ def test_training_in_batches_ends_at_the_first_check_that_tells_rows_apart() -> 
 @pytest.mark.parametrize(
     ("batches", "targets", "others"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)], ids=str
 )
-def test_batches_without_rows_of_both_kinds_are_refused(
-    batches: int, targets: int, others: int
-) -> None:
+def test_batches_without_both_classes_raise(batches: int, targets: int, others: int) -> None:
     given = Batches(batches, lambda k: labelled([1.0], [2.0]), targets=targets, others=others)
     with pytest.raises(BadInput, match="give both"):
         train_neurons(given, TRAINING, standard=Standard.of(POOLS.servers), rng=seeded(1))
@@ -204,7 +202,7 @@ def test_a_study_sets_copies_and_batches() -> None:
     assert rules_of(behind).training.batch_size == 0
 
 
-def test_without_a_mechanism_copies_are_made_for_batches_alone() -> None:
+def test_without_a_mechanism_copies_are_used_only_for_batches() -> None:
     plain = study(name="none")
     assert rules_of(plain).rows == 1 + 50
     batched = plain.model_copy(

@@ -35,7 +35,7 @@ def images() -> Samples:
 
 
 @every
-def test_features_are_perturbed_in_their_shape_and_nothing_else_is_touched(
+def test_only_features_are_perturbed_with_the_same_shape(
     defense: LocalDP,
 ) -> None:
     given = images()
@@ -50,7 +50,7 @@ def test_features_are_perturbed_in_their_shape_and_nothing_else_is_touched(
 
 
 @every
-def test_single_numbers_and_no_samples_at_all_are_features_too(defense: LocalDP) -> None:
+def test_scalar_features_and_empty_data_are_supported(defense: LocalDP) -> None:
     data = Samples(torch.ones(4), torch.zeros(4, dtype=torch.int64), torch.arange(4))
     assert defense.prepare(data, client_context()).features.shape == (4,)
     none = images().take(slice(0))
@@ -58,14 +58,14 @@ def test_single_numbers_and_no_samples_at_all_are_features_too(defense: LocalDP)
 
 
 @every
-def test_whole_numbers_are_refused(defense: LocalDP) -> None:
+def test_integer_features_raise(defense: LocalDP) -> None:
     data = Samples(torch.ones(4, 2).long(), torch.zeros(4, dtype=torch.int64), torch.arange(4))
     with pytest.raises(BadInput, match="perturbs real numbers, but the features are whole numbers"):
         defense.prepare(data, client_context())
 
 
 @every
-def test_the_actual_epsilon_is_stated_with_the_nominal_one_beside_it(defense: LocalDP) -> None:
+def test_the_guarantee_states_actual_and_nominal_epsilon(defense: LocalDP) -> None:
     found = defense.guarantee(WORK, delta=1e-5)
     assert found.epsilon == pytest.approx(defense.actual_epsilon(12))
     assert found.unit.startswith("one record's features against any other features")
@@ -73,19 +73,19 @@ def test_the_actual_epsilon_is_stated_with_the_nominal_one_beside_it(defense: Lo
     assert f"claimed epsilon {defense.nominal:g}" in found.method
 
 
-def test_the_published_ones_state_far_more_than_they_are_said_to_have() -> None:
+def test_published_mechanisms_have_a_much_larger_actual_epsilon() -> None:
     assert BitRandPublished(5.0).guarantee(WORK, delta=1e-5).epsilon > 200
     assert OmePublished(5.0).guarantee(WORK, delta=1e-5).epsilon > 800
 
 
-def test_another_delta_than_the_settings_gives_another_epsilon_of_the_same_noise() -> None:
+def test_the_gaussian_epsilon_depends_on_the_requested_delta() -> None:
     defense = LdpGaussian(epsilon=5.0, clip=2.0, delta=1e-3)
     assert defense.guarantee(WORK, delta=1e-3).epsilon == pytest.approx(5.0)
     assert defense.guarantee(WORK, delta=1e-5).epsilon > 5.5
 
 
 @every
-def test_without_the_number_of_features_nothing_is_stated(defense: LocalDP) -> None:
+def test_without_the_number_of_features_there_is_no_guarantee(defense: LocalDP) -> None:
     if isinstance(defense, LdpGaussian):  # depends on it in no way
         return
     unknown = Workload(rounds=3, epochs=1, batch_size=4, samples=40)
@@ -103,7 +103,7 @@ def chained(*parts: Defense) -> Guarantee | None:
     return Chain(parts).guarantee(WORK, delta=1e-5)
 
 
-def test_a_chain_keeps_what_a_part_proves_of_features_where_nobody_has_seen_them_before() -> None:
+def test_a_chain_keeps_a_feature_guarantee_if_perturbed_first() -> None:
     local, images_too = BitwiseRR(2.0), Augmentation(padding=1)
     alone = local.guarantee(WORK, delta=1e-5)
     assert chained(local, images_too) == alone
@@ -111,14 +111,14 @@ def test_a_chain_keeps_what_a_part_proves_of_features_where_nobody_has_seen_them
     assert chained(OmePublished(1.0), local) == alone
 
 
-def test_records_perturbed_one_by_one_leave_dp_sgd_its_guarantee() -> None:
+def test_record_wise_perturbation_keeps_the_dp_sgd_guarantee() -> None:
     private = DPSGD(clip=1.0, noise_multiplier=2.0)
     alone = private.guarantee(WORK, delta=1e-5)
     assert chained(OmePublished(1.0), private) == alone
     assert chained(private, OmePublished(1.0)) == alone
 
 
-def test_several_in_a_chain_draw_for_themselves() -> None:
+def test_several_mechanisms_in_a_chain_draw_independently() -> None:
     twice = Chain((LdpGaussian(5.0, 2.0), LdpGaussian(5.0, 2.0)))
 
     def noise(defense: Defense) -> Tensor:

@@ -68,11 +68,11 @@ class Played(NamedTuple):
 
 
 Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tensor]
-"""Mechanism of local differential privacy by which a client perturbs records before training."""
+"""Mechanism of local differential privacy that a client applies to its records before training."""
 
 TOGETHER = 2
-"""Targets whose games are played at once: few, so that stopping is not waited for; fixed, since
-another number may round differently."""
+"""Number of targets whose games are played together. It is small, so that an interruption takes
+effect soon, and fixed, since another number may round differently."""
 
 _USUAL = 2000
 """The server's records by which features are standardised."""
@@ -285,8 +285,9 @@ class Contest:
         if not 0 < size < rules.rows:
             return self._labelled(number, rules.copies, servers[others], "noise of training")
         count = -(-rules.rows // size)
-        # In a random order, so that copies of one record may lie in the same batch. The target's
-        # copies come first and are dealt like cards: each batch has as many, to within one.
+        # Copies of other records are in random order, so that a batch may contain several copies of
+        # one record. Copies of the target are assigned to the batches in turn, so that the batches
+        # have equally many, to within one.
         dealt = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
         order = torch.arange(rules.rows)
 

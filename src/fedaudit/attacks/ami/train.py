@@ -190,8 +190,9 @@ class Labelled(NamedTuple):
 
 
 _KEPT = 2**28
-"""Bytes of rows that are kept from one epoch to the next; those of further batches are made again,
-the same. Noise on bits takes several times as long as a step on the rows."""
+"""Maximum size in bytes of the rows that are kept from one epoch to the next. Rows of further
+batches are regenerated identically. Perturbing bits takes several times as long as a training step
+on the rows, so that keeping rows saves time."""
 
 
 class Batches:
