@@ -1,7 +1,7 @@
-"""The picture of the house: `python docs/architecture.py` draws docs/architecture.svg anew.
+"""Diagram of the packages: `python docs/architecture.py` regenerates docs/architecture.svg.
 
-`FLOORS` says which rooms stand on which floor. `tests/test_layers.py` holds the imports to it:
-a room knows its own floor and those below.
+`LAYERS` lists the packages of each layer. A package imports from its own layer and from lower ones,
+which `tests/test_architecture.py` checks.
 """
 
 from collections.abc import Iterator
@@ -12,145 +12,147 @@ from typing import NamedTuple
 PICTURE = Path(__file__).parent / "architecture.svg"
 
 
-class Room(NamedTuple):
-    """Packages that stand together in the picture.
+class Box(NamedTuple):
+    """Packages in one box of the diagram.
 
     Attributes:
         name: Folders below ``src/fedaudit``.
-        says: What is found there, a line each.
-        wing: The column that it begins in: 0 the federation, 1 the adversary, 2 figures and
-            readers.
-        wide: Columns that it takes.
-        high: Floors that it takes, its own the highest of them.
-        step: Its place on the way of the data; 0 beside it.
+        lines: Description of the packages.
+        column: Column in which the box begins: 0 for the federation, 1 for the adversary, 2 for
+            metrics and reports.
+        n_columns: Number of columns that the box covers.
+        n_layers: Number of layers that the box covers, from its own one down.
+        step: Number of the box in the data flow; 0 if it is not part of it.
     """
 
     name: str
-    says: tuple[str, ...]
-    wing: int
-    wide: int = 1
-    high: int = 1
+    lines: tuple[str, ...]
+    column: int
+    n_columns: int = 1
+    n_layers: int = 1
     step: int = 0
 
 
-FLOORS: tuple[tuple[Room, ...], ...] = (
+LAYERS: tuple[tuple[Box, ...], ...] = (
     (
-        Room(
-            "cli, catalogue", ("commands of the terminal, and what there is to name in them",), 0, 2
-        ),
-        Room("integrations", ("Flower, NVFlare",), 2),
+        Box("cli, catalogue", ("command line, and the catalogue of names that it accepts",), 0, 2),
+        Box("integrations", ("Flower, NVFlare",), 2),
     ),
     (
-        Room(
+        Box(
             "study, games",
-            ("runs a plan, and writes its record",),
+            ("runs a plan and writes its record",),
             0,
             2,
         ),
-        Room(
+        Box(
             "live, gate, pack, filters",
-            ("a recorder for other people's loops;", "a policy's verdict; evidence; check-dp"),
+            ("recorder for other training loops;", "release gate; evidence packs; check-dp"),
             2,
         ),
     ),
     (
-        Room(
+        Box(
             "plan, extensions",
-            ("settings, checked, and the parts of a run;", "canaries, unlearning, shadows ..."),
+            ("validated settings and the parts of a run;", "canaries, unlearning, shadows ..."),
             0,
             2,
             step=1,
         ),
-        Room("evaluation", ("figures and controls from", "measurements and the truth"), 2),
+        Box("evaluation", ("estimates and controls from", "signals and true membership"), 2),
     ),
     (
-        Room(
+        Box(
             "fl, defenses",
             (
                 "FedAvg, FedMD, IFCA-MIR ...;",
                 "local training, simulate",
                 "",
-                "hooks that a client trains through:",
+                "defenses with hooks into training:",
                 "CoFedMID, DP-SGD, BitRand ...",
             ),
             0,
-            high=2,
+            n_layers=2,
             step=2,
         ),
-        Room(
-            "attacks, risk", ("FedMIA and rivals, SIA, AMI;", "IFCA-MIR's shadow models"), 1, step=5
+        Box(
+            "attacks, risk",
+            ("FedMIA and other attacks, SIA, AMI;", "IFCA-MIR shadow models"),
+            1,
+            step=5,
         ),
-        Room("report", ("a page that opens offline,", "the terminal's lines"), 2, step=8),
+        Box("report", ("offline HTML pages and", "terminal output"), 2, step=8),
     ),
     (
-        Room("signals", ("loss, cosine, norm ... of every", "round, client and sample"), 1, step=4),
-        Room("results", ("one Estimate, one Record,", "over seeds, compared"), 2, step=7),
+        Box("signals", ("loss, cosine, norm ... of every", "round, client and sample"), 1, step=4),
+        Box("results", ("estimates and records,", "means over seeds, comparison"), 2, step=7),
     ),
     (
-        Room(
+        Box(
             "datasets, models, engines",
-            ("readers, partitions, draws; networks;", "processes and machines"),
+            ("data, partitions, draws; networks;", "parallel execution"),
             0,
         ),
-        Room("observe", ("views by deletion; rounds and", "measurements on disk"), 1, step=3),
-        Room("metrics", ("AUC, TPR at a rate, epsilon:", "arrays in, limits out"), 2, step=6),
+        Box("observe", ("threat-model views; stored rounds", "and signals"), 1, step=3),
+        Box("metrics", ("AUC, TPR at fixed FPR, epsilon,", "with confidence limits"), 2, step=6),
     ),
-    (Room("core", ("samples, parameters, refusals, seeds, files, progress",), 0, 3),),
+    (Box("core", ("samples, parameters, errors, seeds, files, progress",), 0, 3),),
 )
-"""From the roof to the ground."""
+"""Layers from top to bottom."""
 
-WINGS = ("a federation", "what an adversary sees and does", "figures and readers")
+COLUMNS = ("federation", "adversary", "metrics and reports")
 COLOURS = ("#dbeafe", "#fde8d7", "#dcf2e3")
-BOTH = "#eef0f3"
+NEUTRAL = "#eef0f3"
 INK, QUIET, LINE = "#1f2937", "#52606d", "#9aa5b1"
 WIDTH, GAP, EDGE, TOP = 300, 16, 20, 44
 
 
-def drawn() -> str:
-    """The picture, as SVG."""
+def diagram() -> str:
+    """Return the diagram as SVG."""
     wide = 2 * EDGE + 3 * WIDTH + 2 * GAP
     tops = [TOP]
-    for rooms in FLOORS:
-        tops.append(tops[-1] + _height(rooms) + GAP)
+    for boxes in LAYERS:
+        tops.append(tops[-1] + _height(boxes) + GAP)
     high = tops[-1] - GAP + EDGE
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" role="img" '
         'font-family="system-ui, sans-serif">',
-        "<title>The rooms of fedaudit, floor by floor, and the way of the data</title>",
+        "<title>Packages of fedaudit by layer, with the data flow</title>",
         f'<rect width="{wide}" height="{high}" rx="10" fill="#fff"/>',
     ]
-    for at, wing in enumerate(WINGS):
-        x = EDGE + at * (WIDTH + GAP) + WIDTH / 2
-        parts.append(_text(x, 28, wing, size=15, colour=QUIET, middle=True))
-    for floor, rooms in enumerate(FLOORS):
-        for room in rooms:
-            parts += _box(room, tops[floor], tops[floor + room.high] - GAP, above=floor < 3)
+    for number, title in enumerate(COLUMNS):
+        x = EDGE + number * (WIDTH + GAP) + WIDTH / 2
+        parts.append(_text(x, 28, title, size=15, colour=QUIET, middle=True))
+    for layer, boxes in enumerate(LAYERS):
+        for box in boxes:
+            bottom = tops[layer + box.n_layers] - GAP
+            parts += _box(box, tops[layer], bottom, is_neutral=layer < 3)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _height(rooms: tuple[Room, ...]) -> int:
-    return 52 + 20 * max(len(room.says) for room in rooms if room.high == 1)
+def _height(boxes: tuple[Box, ...]) -> int:
+    return 52 + 20 * max(len(box.lines) for box in boxes if box.n_layers == 1)
 
 
-def _box(room: Room, y: float, end: float, *, above: bool) -> Iterator[str]:
-    x, wide = EDGE + room.wing * (WIDTH + GAP), room.wide * (WIDTH + GAP) - GAP
-    fill = BOTH if above or room.wide > 1 else COLOURS[room.wing]
+def _box(box: Box, y: float, end: float, *, is_neutral: bool) -> Iterator[str]:
+    x, width = EDGE + box.column * (WIDTH + GAP), box.n_columns * (WIDTH + GAP) - GAP
+    fill = NEUTRAL if is_neutral or box.n_columns > 1 else COLOURS[box.column]
     yield (
-        f'<rect x="{x}" y="{y}" width="{wide}" height="{end - y}" rx="8" fill="{fill}" '
+        f'<rect x="{x}" y="{y}" width="{width}" height="{end - y}" rx="8" fill="{fill}" '
         f'stroke="{LINE}"/>'
     )
-    yield _text(x + 16, y + 30, room.name, size=17, colour=INK, mono=True)
-    for line, said in enumerate(room.says):
-        yield _text(x + 16, y + 54 + 20 * line, said, size=14, colour=QUIET)
-    if room.step:
-        yield f'<circle cx="{x + wide - 24}" cy="{y + 24}" r="14" fill="{INK}"/>'
-        yield _text(x + wide - 24, y + 29, str(room.step), size=14, colour="#fff", middle=True)
+    yield _text(x + 16, y + 30, box.name, size=17, colour=INK, mono=True)
+    for number, line in enumerate(box.lines):
+        yield _text(x + 16, y + 54 + 20 * number, line, size=14, colour=QUIET)
+    if box.step:
+        yield f'<circle cx="{x + width - 24}" cy="{y + 24}" r="14" fill="{INK}"/>'
+        yield _text(x + width - 24, y + 29, str(box.step), size=14, colour="#fff", middle=True)
 
 
 def _text(
     x: float,
     y: float,
-    said: str,
+    text: str,
     *,
     size: int,
     colour: str,
@@ -160,8 +162,8 @@ def _text(
     anchor = ' text-anchor="middle"' if middle else ""
     face = ' font-family="ui-monospace, monospace" font-weight="600"' if mono else ""
     where = f'x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}"'
-    return f"<text {where}{anchor}{face}>{escape(said)}</text>"
+    return f"<text {where}{anchor}{face}>{escape(text)}</text>"
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(drawn(), encoding="utf-8")
+    PICTURE.write_text(diagram(), encoding="utf-8")

@@ -40,7 +40,7 @@ def set_alike(name: str, place: str, value: object) -> Json:
         (SECURE_SUM, "usage.*.distinct.*", 10**15, "distinct samples of"),
     ],
 )
-def test_what_no_study_has_is_refused_when_it_is_read(
+def test_impossible_studies_raise_on_reading(
     name: str, place: str, value: object, said: str
 ) -> None:
     with pytest.raises(Damaged, match=said):
@@ -54,7 +54,7 @@ def test_a_client_without_samples_is_reported() -> None:
     assert faults(document, read(kept(SECURE_SUM))) == []
 
 
-def test_models_of_groups_whose_names_begin_alike_are_reported() -> None:
+def test_groups_with_a_common_name_prefix_are_reported() -> None:
     document = kept(CLUSTERS)
     for run in document["clusters"]:
         run["group_names"] = ["a" * 40 + str(at) for at, _ in enumerate(run["group_names"])]
@@ -74,7 +74,7 @@ def test_any_duration_is_reported(seconds: float) -> None:
 @pytest.mark.parametrize("name", KEPT)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_a_record_with_all_places_of_a_kind_alike_is_refused_or_worked_with(
+def test_records_with_duplicate_entries_raise_or_are_processed(
     name: str, data: st.DataObject
 ) -> None:
     document = kept(name)

@@ -1,4 +1,4 @@
-"""The picture of the rooms is what the source is."""
+"""The architecture diagram matches the source, and files are opened in few places."""
 
 import ast
 import re
@@ -13,34 +13,34 @@ from tests.test_layers import FILES, ours
 DOCS = Path(__file__).parents[1] / "docs"
 SRC = Path(__file__).parents[1] / "src" / "fedaudit"
 SCRIPT = runpy.run_path(str(DOCS / "architecture.py"))
-DOORS = {"algorithms", "errors", "partitions", "tasks", "views", "plots", "__main__"}
-"""Modules that only show what rooms have."""
+PUBLIC_MODULES = {"algorithms", "errors", "partitions", "tasks", "views", "plots", "__main__"}
+"""Modules that only re-export names of packages."""
 
 
-def test_the_picture_is_drawn_from_the_floors() -> None:
-    assert (DOCS / "architecture.svg").read_text(encoding="utf-8") == SCRIPT["drawn"]()
+def test_the_diagram_is_up_to_date() -> None:
+    assert (DOCS / "architecture.svg").read_text(encoding="utf-8") == SCRIPT["diagram"]()
 
 
 @pytest.mark.slow
-def test_every_room_stands_on_a_floor_and_knows_none_above_it() -> None:
-    floors = [
-        (name, floor, floor + room.high - 1)
-        for floor, rooms in enumerate(SCRIPT["FLOORS"])
-        for room in rooms
-        for name in room.name.split(", ")
+def test_every_package_is_in_the_diagram_and_imports_no_higher_layer() -> None:
+    layers = [
+        (name, layer, layer + box.n_layers - 1)
+        for layer, boxes in enumerate(SCRIPT["LAYERS"])
+        for box in boxes
+        for name in box.name.split(", ")
     ]
-    top = {name: highest for name, highest, _ in floors}
-    bottom = {name: lowest for name, _, lowest in floors}
+    top = {name: highest for name, highest, _ in layers}
+    bottom = {name: lowest for name, _, lowest in layers}
     modules = {name for name in FILES if name != "fedaudit"}
-    assert {name.split(".")[1] for name in modules} - DOORS == set(top)
+    assert {name.split(".")[1] for name in modules} - PUBLIC_MODULES == set(top)
     for module in modules:
         for other in ours(module) - {"fedaudit"}:
             one, two = module.split(".")[1], other.split(".")[1]
-            if not {one, two} & DOORS:
-                assert top[one] <= bottom[two], f"{module} imports {other}, from a floor above"
+            if not {one, two} & PUBLIC_MODULES:
+                assert top[one] <= bottom[two], f"{module} imports {other}, from a higher layer"
 
 
-def test_files_of_tensors_are_opened_where_their_order_is_made_canonical() -> None:
+def test_only_observe_tensors_opens_tensor_files() -> None:
     opening = {
         str(path.relative_to(SRC))
         for path in SRC.rglob("*.py")
@@ -55,23 +55,23 @@ OPENS = {
     *("np.load", "torch.load", "json.load", "tomllib.load", "pickle.load", "load_dataset"),
     *("load_dataset_builder", "fdopen", "rglob", "os.walk"),
 }
-"""Functions and methods that open files or go through folders, by their last names."""
+"""Functions and methods that open files or list folders, by their last names."""
 
 OPENED_ELSEWHERE = {
-    "core.files.open_regular": "which opens regular files only, for all others",
+    "core.files.open_regular": "the function that opens regular files for all others",
     "core.files.write_whole": "a new file",
-    "core.files.open_to_append": "a regular file, looked at before it is written to",
+    "core.files.open_to_append": "a regular file, checked before it is written",
     "core.importing.module_digest": "the file of a module that was imported",
-    "core.definitions._bytes_of": "likewise",
+    "core.definitions._bytes_of": "the same",
     "core.pretrained.read_minilm_file": "an installed package",
-    "core.pretrained.pretrained": "by its path, after check_header looked at it",
-    "observe.tensors.read_tensors": "likewise",
-    "observe.tensors.read_notes": "likewise",
-    "observe.tensors.carries_hash": "likewise",
+    "core.pretrained.pretrained": "by its path, after check_header",
+    "observe.tensors.read_tensors": "the same",
+    "observe.tensors.read_notes": "the same",
+    "observe.tensors.carries_hash": "the same",
     "observe.tensors.write_tensors": "a file that was just written",
     "datasets.generated.diabetes._bundled_patients": "an installed package",
     "datasets.generated.digits._bundled_digits": "an installed package",
-    "datasets.hubs.hf._loaded": "files of the package's own, Parquet after a look",
+    "datasets.hubs.hf._loaded": "files of the datasets package, Parquet after a check",
     "datasets.formats.idx._array": "a stream of open_regular",
     "datasets.formats.images._sized": "a stream of open_regular",
     "datasets.formats.npz._stored": "a stream of open_regular",
@@ -88,11 +88,11 @@ OPENED_ELSEWHERE = {
     "core.importing._entry_points": "metadata of an installed package",
     "pack.packing._fill": "a new file",
 }
-"""Functions that open files by themselves, with what they open."""
+"""Functions that open files themselves, and what they open."""
 
 
 def opening(node: ast.AST, inside: str) -> Iterator[tuple[str, str]]:
-    """Functions in which something is opened, with the last name of what opens it."""
+    """Yield each function that opens a file, and the function that it calls for this."""
     if isinstance(node, ast.Call):
         name = ast.unparse(node.func)
         if {name.rpartition(".")[2], name} & OPENS and not is_ours(name):
@@ -104,12 +104,12 @@ def opening(node: ast.AST, inside: str) -> Iterator[tuple[str, str]]:
 
 
 def is_ours(name: str) -> bool:
-    """True for functions of core.files, which are called by their names alone."""
+    """Return True for functions of core.files, which are called without a module name."""
     return name in ("read_bytes", "read_text")
 
 
 @pytest.mark.slow
-def test_files_that_somebody_names_are_opened_by_one_function_that_takes_regular_files() -> None:
+def test_user_files_are_opened_as_regular_files_only() -> None:
     found = {
         place: name
         for module, path in FILES.items()
@@ -118,4 +118,4 @@ def test_files_that_somebody_names_are_opened_by_one_function_that_takes_regular
         )
     }
     assert {p: n for p, n in found.items() if p not in OPENED_ELSEWHERE} == {}
-    assert OPENED_ELSEWHERE.keys() - found.keys() == set(), "an exception that is none any more"
+    assert OPENED_ELSEWHERE.keys() - found.keys() == set(), "an exception that is no longer needed"

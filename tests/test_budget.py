@@ -37,7 +37,7 @@ def test_every_bomb_is_read_or_refused_under_a_gigabyte_and_ten_seconds(tmp_path
         assert "allow_pickle" not in one["said"]
 
 
-def test_the_setting_that_raises_the_budget_is_named_and_holds(
+def test_the_memory_limit_error_names_a_sufficient_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = np.arange(40_000) % 2
@@ -88,7 +88,7 @@ def test_a_picture_is_read_by_no_program_outside(
         load("own", data_dir=tmp_path)
 
 
-def test_a_table_whose_labels_leave_classes_out_has_no_billion_classes(tmp_path: Path) -> None:
+def test_sparse_labels_do_not_create_billions_of_classes(tmp_path: Path) -> None:
     labels = np.array([0, 1] * 9 + [10**9] * 2)
     words = np.frombuffer(json.dumps({"a": ["x", "y"]}).encode(), np.uint8)
     x = np.zeros((20, 1), np.int64)

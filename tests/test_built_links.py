@@ -51,7 +51,7 @@ def test_a_working_link_is_accepted(link: str, site: Path) -> None:
         ("link.md", "leaves the documentation"),
     ],
 )
-def test_a_dead_link_is_named_with_its_page(link: str, message: str, site: Path) -> None:
+def test_dead_links_are_reported_with_their_page(link: str, message: str, site: Path) -> None:
     (site / "a.html").write_text(f'<a href="{link}">x</a>')
     assert list(dead_links(site)) == [f"a.html: {link} {message}"]
 

@@ -48,7 +48,7 @@ def test_the_pages_that_are_made_from_the_code_are_in_a_clone_as_the_code_has_th
 
 
 @pytest.mark.parametrize("kind", DICTIONARIES)
-def test_every_entry_of_a_dictionary_stands_in_its_listing(kind: str) -> None:
+def test_every_catalogue_entry_is_listed(kind: str) -> None:
     names = [line.split(" ")[0] for line in shown(kind).splitlines()]
     assert set(DICTIONARIES[kind]) <= set(names)
 
@@ -118,7 +118,7 @@ def test_the_page_has_every_entry_and_tables_of_even_width() -> None:
             assert len(widths) == 1, block
 
 
-def test_a_docstring_is_taken_apart_at_its_headings() -> None:
+def test_docstrings_are_split_at_their_headings() -> None:
     doc = parsed(
         inspect.cleandoc(
             """First line, about :class:`~fedaudit.core.values.Model`.

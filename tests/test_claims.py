@@ -154,7 +154,7 @@ def test_a_claim_with_one_regime_states_what_would_settle_it() -> None:
     assert why(verdict([HOLDS, HOLDS, NEITHER])) == "in 2 of 3 regimes, open in the others"
 
 
-def test_a_regime_of_one_seed_does_not_count() -> None:
+def test_single_seed_regimes_do_not_count() -> None:
     one = part(*HOLDS)
     assert one.gap is not None
     alone = one._replace(gap=one.gap._replace(seeds=1))
@@ -702,7 +702,7 @@ def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
         assert f"{one.value:.3f}".lstrip("0") == shown
 
 
-def test_how_far_figures_made_again_are_apart_is_said_of_those_that_can_be_compared() -> None:
+def test_reproduced_estimates_are_compared_where_possible() -> None:
     assert again._words([0.0, 0.0]) == "2 equal to the digit"
     assert again._words([0.0, 0.002]) == "1 of 2 differ, by 0.002 at most"
     only = "1 of 2 differ; 1 with a value or limits on one side only"

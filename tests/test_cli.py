@@ -164,7 +164,7 @@ KINDS = {
         ("report pipe", "pipe is not a regular file"),
     ],
 )
-def test_what_another_command_takes_is_refused_with_that_command(
+def test_arguments_of_another_command_raise_with_that_command(
     line: str,
     said: str,
     tmp_path: Path,
@@ -222,7 +222,7 @@ def test_a_wrong_setting_ends_with_one_sentence_and_code_2(
     assert hint in one_sentence(capsys)
 
 
-def test_an_unknown_key_in_the_file_is_refused_by_name(
+def test_an_unknown_key_in_the_file_raises_with_its_name(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study.write_text(STUDY + "epoch = 2\n")
@@ -258,7 +258,7 @@ def test_a_character_that_no_path_has_is_refused(
     assert "has a NUL character" in one_sentence(capsys)
 
 
-def test_a_setting_whose_bytes_are_no_text_is_refused(
+def test_a_setting_with_undecodable_bytes_raises(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bytes_of_a_shell = b"caf\xe9".decode(errors="surrogateescape")

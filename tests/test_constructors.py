@@ -228,7 +228,7 @@ def test_the_example_of_a_section_runs(section: type[Section]) -> None:
         (lambda: fa.models.AlexNet(width=3), "AlexNet takes no arguments"),  # type: ignore[call-arg]
     ],
 )
-def test_a_refusal_says_what_is_allowed(make: Callable[[], object], text: str) -> None:
+def test_errors_state_the_allowed_values(make: Callable[[], object], text: str) -> None:
     with pytest.raises(fa.errors.BadArgument) as refused:
         make()
     assert text in str(refused.value)
@@ -238,12 +238,12 @@ def test_a_refusal_says_what_is_allowed(make: Callable[[], object], text: str) -
 @pytest.mark.parametrize(
     "base", [fa.algorithms.FederatedAlgorithm(rounds=3), fa.partitions.PartitionScheme(4)]
 )
-def test_a_base_class_is_refused_with_what_to_construct(base: Any) -> None:
+def test_constructing_a_base_class_raises_with_alternatives(base: Any) -> None:
     with pytest.raises(fa.errors.BadInput, match="is a base class; construct one of its"):
         base.part()
 
 
-def test_classes_of_models_and_functions_of_tasks_stand_for_their_defaults() -> None:
+def test_model_classes_and_task_functions_mean_their_defaults() -> None:
     federation = fa.Federation("digits", model=fa.models.MLP, task=fa.tasks.classification)  # type: ignore[arg-type]
     study = plan_of(federation, name="x").study
     assert (study.model.name, study.model.options) == ("mlp", {})

@@ -15,13 +15,13 @@ with catch_warnings():
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_reader_reads_what_it_starts_from(name: str) -> None:
+def test_every_reader_accepts_its_seed_input(name: str) -> None:
     target = TARGETS[name]
     assert not refused(target.read, target.seeds()[0])
 
 
 @pytest.mark.parametrize("name", [name for name, one in TARGETS.items() if one.document])
-def test_a_document_goes_back_where_it_was_taken_from(name: str) -> None:
+def test_documents_are_embedded_back_unchanged(name: str) -> None:
     target = TARGETS[name]
     assert target.document is not None
     for seed in target.seeds()[:3]:
@@ -31,7 +31,7 @@ def test_a_document_goes_back_where_it_was_taken_from(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_half_a_megabyte_of_one_token_keeps_no_reader_busy(name: str) -> None:
+def test_repeated_tokens_are_parsed_quickly(name: str) -> None:
     target, rng = TARGETS[name], Random(name)
     seed = target.seeds()[0]
     for token in TOKENS * 2:

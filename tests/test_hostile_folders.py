@@ -150,7 +150,7 @@ CASES: list[
 
 
 @pytest.mark.parametrize(("read", "seeds", "tensors", "notes", "said"), CASES)
-def test_what_no_run_keeps_is_refused_with_the_file(
+def test_impossible_run_files_raise_with_the_file(
     read: Callable[[bytes], None],
     seeds: Callable[[], list[bytes]],
     tensors: Mapping[str, Tensor],
@@ -170,7 +170,7 @@ def test_a_path_of_a_run_that_no_folder_can_have_is_refused(where: str) -> None:
         kept.places(json.dumps({"1": where}).encode())
 
 
-def test_uses_of_a_sample_are_counted_up_to_what_is_read_back() -> None:
+def test_sample_uses_are_capped_at_the_readable_maximum() -> None:
     round = kept._round()
     many = {0: {"used": kept.DATA.ids.repeat(3), "recycled": kept.DATA.ids}}
     usage = empty_usage({0: kept.DATA})
@@ -179,7 +179,7 @@ def test_uses_of_a_sample_are_counted_up_to_what_is_read_back() -> None:
     assert found.used[0].tolist() == [MOST_USES] * 6
 
 
-def test_a_pretrained_file_whose_settings_nest_without_end_is_of_another_study(
+def test_deeply_nested_pretraining_settings_are_another_study(
     tmp_path: Path,
 ) -> None:
     study = study_from(

@@ -45,7 +45,7 @@ def test_a_data_set_left_out_is_judged_by_the_others_alone() -> None:
     assert errors[3:] == pytest.approx([0.9 - line(0.6), 0.7 - line(0.3)])
 
 
-def test_a_rung_is_where_the_rule_says_or_is_not() -> None:
+def test_rungs_are_inside_or_outside_the_fitted_rule() -> None:
     said, axis, of = ProbitLine(0.1, 1.0, 0.02, 0.0, 1.0), ladder()["RULE"], ladder()["of_uploads"]
     near, far = on_the_line(0.4), rung(0.4, 0.8)
     assert ladder()["inside"](said, axis, [near, far], of) == [True, False]

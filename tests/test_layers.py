@@ -1,4 +1,4 @@
-"""Which room may import which (docs/architecture.md), read from the source."""
+"""Imports between packages, compared with the allowed dependencies (docs/architecture.md)."""
 
 import ast
 import subprocess
@@ -16,7 +16,7 @@ from tests.report.records import record
 ROOT = Path(fedaudit.__file__).parent
 
 EVERYTHING_BELOW = "everything below"
-FLOORS: dict[str, str] = {
+DEPENDENCIES: dict[str, str] = {
     "core": "",
     "metrics": "core.errors core.importing core.lazy core.limits core.metric_names",
     "observe": "core",
@@ -26,11 +26,11 @@ FLOORS: dict[str, str] = {
     "partitions": "core datasets.partitions.schemes",
     "results": "core.errors core.files core.limits core.metric_names core.seeds metrics",
     "report": "core.errors core.files core.metric_names results",
-    # Gradients and their lengths, layer by layer: attacks measure by it, DP-SGD clips.
+    # Gradient norms by layer, which attacks measure and DP-SGD clips.
     "signals.kernels": "core",
     "signals": "core observe engines signals.kernels",
     "attacks": "core observe engines signals",
-    # Training asks a defense at every step, and a defense may bring training of its own.
+    # Training calls a defense at every step, and a defense may define its own training.
     "fl.hooks": "core observe",
     "fl.accounting": "core.errors",
     "fl.training": "core engines signals.kernels fl.hooks",
@@ -38,21 +38,21 @@ FLOORS: dict[str, str] = {
     "fl": "core observe engines fl.hooks fl.training",
     "algorithms": "core fl",
     "risk": "core observe metrics.balanced signals attacks fl.hooks fl.training fl.algorithms",
-    # A filter on the bench is called, and needs no training and no figures.
+    # Checking a filter needs neither training nor metrics.
     "filters": "core fl.hooks observe.round",
-    # Settings hold names, spelled as the catalogues have them.
+    # Settings contain names of the catalogues.
     "plan": "core observe.tensors observe.views results.older results.text "
     "attacks models fl.training.local algorithms defenses "
     "datasets.draws.fair datasets.partitions.schemes datasets.partitions.shifts metrics.table "
     "risk.catalog",
-    # Parts of a run, which settings name.
+    # Parts of a run that settings refer to.
     "plan.named": EVERYTHING_BELOW,
     "plan.dealing": EVERYTHING_BELOW,
     "plan.identity": EVERYTHING_BELOW,
     "plan.parts": EVERYTHING_BELOW,
     "plan.algorithm": EVERYTHING_BELOW,
     "evaluation": EVERYTHING_BELOW,
-    # Each optional table of a study, from set-up to figures.
+    # Each optional table of a study, from set-up to estimates.
     "extensions": EVERYTHING_BELOW,
     "study.build": EVERYTHING_BELOW,
     "study.running": EVERYTHING_BELOW,
@@ -71,35 +71,50 @@ FLOORS: dict[str, str] = {
     "plots": "core.errors results.record",
     "cli": EVERYTHING_BELOW,
 }
-"""Rooms from the ground up, each with what it stands on: rooms and modules further down, only."""
+"""Packages from low to high, each with the lower packages and modules that it may import."""
 
 EXCEPTIONS = {
-    ("pack.remaking", "live.attack"): "a recording's record is made again from what was measured",
-    ("pack.remaking", "live.recording"): "and its settings are those of the recording",
-    ("pack.remaking", "study.running.folder"): "likewise for the folder of a study's run",
+    (
+        "pack.remaking",
+        "live.attack",
+    ): "records of recordings are recomputed from their measurements",
+    ("pack.remaking", "live.recording"): "with the settings of the recording",
+    (
+        "pack.remaking",
+        "study.running.folder",
+    ): "records of studies are recomputed from their run folder",
     (
         "pack.remaking",
         "study.running.reattack",
-    ): "whose attacks are made again, and whose kept updates are measured again",
-    ("pack.remaking", "plan.sections"): "and a recording has the default figures",
+    ): "by repeating attacks, and measurements on kept updates",
+    ("pack.remaking", "plan.sections"): "recordings use the default settings of figures",
     ("study.front.audit", "gate.outputs"): "a run's summary has the outcome of a policy",
     ("pack.verifying", "attacks"): "names of attacks are those of the catalogue",
 }
 """Imports that the table does not allow, with the reason for each."""
 
-TRUTH = ("core.metric_names", "datasets.draws")
-"""Modules that know who trained on what."""
-BLIND = ("observe", "engines", "models", "signals", "attacks", "defenses", "fl", "risk")
-"""Rooms that must not know it."""
-SHOWS_PAGES = {"study.front", "integrations", "cli"}
-"""Rooms that put everything together, a page for people included."""
+MEMBERSHIP = ("core.metric_names", "datasets.draws")
+"""Modules that know the true membership."""
+WITHOUT_MEMBERSHIP = (
+    "observe",
+    "engines",
+    "models",
+    "signals",
+    "attacks",
+    "defenses",
+    "fl",
+    "risk",
+)
+"""Packages that must not import them."""
+MAY_IMPORT_REPORT = {"study.front", "integrations", "cli"}
+"""Packages that may import report."""
 
 
 class Import(NamedTuple):
     """One imported module, or a name within one ("fedaudit.core.values.Model")."""
 
     name: str
-    at_once: bool  # when the file is imported, and not only in a function
+    at_once: bool  # on import of the file, not only inside a function
 
 
 def module_name(path: Path) -> str:
@@ -129,11 +144,11 @@ def _imports(node: ast.AST, *, at_once: bool) -> Iterator[Import]:
 
 
 def ours(module: str, *, at_once: bool = False) -> set[str]:
-    """Modules of fedaudit that a module imports."""
+    """Return the modules of fedaudit that a module imports."""
     found = set()
     for name, first in imports(module):
         if name.split(".")[0] == "fedaudit" and (first or not at_once):
-            # "from package import name": the name is a module, or stands in one.
+            # In "from package import name", the name is a module or an object of one.
             found.add(name if name in FILES else name.rpartition(".")[0])
     return found
 
@@ -142,71 +157,78 @@ def within(package: str) -> list[str]:
     return [name for name in FILES if is_in(name, f"fedaudit.{package}")]
 
 
-def is_in(module: str, room: str) -> bool:
-    return module == room or module.startswith(room + ".")
+def is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
 
 
-def room_of(module: str) -> str:
-    """The innermost room of the table that a module lies in; none for the package itself."""
-    around = [room for room in FLOORS if is_in(module, f"fedaudit.{room}")]
+def package_of(module: str) -> str:
+    """Return the innermost listed package of a module; empty for the package itself."""
+    around = [package for package in DEPENDENCIES if is_in(module, f"fedaudit.{package}")]
     return max(around, key=len, default="")
 
 
-def arrows() -> Iterator[tuple[str, str]]:
-    """Every import from one room of a module in another, without the package's name."""
+def package_imports() -> Iterator[tuple[str, str]]:
+    """Yield every import between listed packages, without the prefix "fedaudit"."""
     for module in set(FILES) - {"fedaudit", "fedaudit.__main__"}:
         for other in ours(module) - {"fedaudit"}:
-            if room_of(module) != room_of(other):
+            if package_of(module) != package_of(other):
                 yield module.removeprefix("fedaudit."), other.removeprefix("fedaudit.")
 
 
 def allowed(module: str, other: str) -> bool:
-    room, floors = room_of(f"fedaudit.{module}"), list(FLOORS)
-    if FLOORS[room] == EVERYTHING_BELOW:
-        below = floors.index(room_of(f"fedaudit.{other}")) < floors.index(room)
-        return below and (not is_in(other, "report") or room in SHOWS_PAGES)
-    return any(is_in(other, place) for place in FLOORS[room].split())
+    package, packages_in_order = package_of(f"fedaudit.{module}"), list(DEPENDENCIES)
+    if DEPENDENCIES[package] == EVERYTHING_BELOW:
+        below = packages_in_order.index(package_of(f"fedaudit.{other}")) < packages_in_order.index(
+            package
+        )
+        return below and (not is_in(other, "report") or package in MAY_IMPORT_REPORT)
+    return any(is_in(other, place) for place in DEPENDENCIES[package].split())
 
 
 def test_source_files_and_imports_are_found() -> None:
     assert len(FILES) > 50
     assert "fedaudit.core.values" in ours("fedaudit.fl.algorithms.fedavg")
-    assert ("plan.algorithm", "algorithms") in set(arrows())
+    assert ("plan.algorithm", "algorithms") in set(package_imports())
     assert ours("fedaudit.cli.running") > ours("fedaudit.cli.running", at_once=True)
 
 
 def test_every_module_belongs_to_a_listed_package() -> None:
-    assert {module for module in FILES if not room_of(module)} == {"fedaudit", "fedaudit.__main__"}
-    assert all(within(room) for room in FLOORS)
+    assert {module for module in FILES if not package_of(module)} == {
+        "fedaudit",
+        "fedaudit.__main__",
+    }
+    assert all(within(package) for package in DEPENDENCIES)
 
 
 def test_packages_depend_only_on_lower_layers() -> None:
-    floors = list(FLOORS)
-    for room, stands_on in FLOORS.items():
-        for place in stands_on.split() if stands_on != EVERYTHING_BELOW else []:
-            assert within(place), f"{room} stands on {place}, which is not there"
-            below = room_of(f"fedaudit.{place}")
-            assert floors.index(below) < floors.index(room), f"{room} stands on {place}"
+    packages_in_order = list(DEPENDENCIES)
+    for package, depends_on in DEPENDENCIES.items():
+        for place in depends_on.split() if depends_on != EVERYTHING_BELOW else []:
+            assert within(place), f"{package} depends on {place}, which does not exist"
+            below = package_of(f"fedaudit.{place}")
+            assert packages_in_order.index(below) < packages_in_order.index(package), (
+                f"{package} depends on {place}"
+            )
 
 
 def test_modules_import_only_declared_dependencies() -> None:
-    wrong = {arrow for arrow in arrows() if not allowed(*arrow)}
+    wrong = {pair for pair in package_imports() if not allowed(*pair)}
     assert sorted(wrong - set(EXCEPTIONS)) == []
-    assert sorted(set(EXCEPTIONS) - wrong) == [], "an exception that is none any more"
+    assert sorted(set(EXCEPTIONS) - wrong) == [], "an exception that is no longer needed"
 
 
 def test_declared_dependencies_are_used() -> None:
-    found = list(arrows())
-    for room, stands_on in FLOORS.items():
-        used = {other for module, other in found if room_of(f"fedaudit.{module}") == room}
-        for place in stands_on.split() if stands_on != EVERYTHING_BELOW else []:
-            assert any(is_in(other, place) for other in used), f"{room} does not use {place}"
+    found = list(package_imports())
+    for package, depends_on in DEPENDENCIES.items():
+        used = {other for module, other in found if package_of(f"fedaudit.{module}") == package}
+        for place in depends_on.split() if depends_on != EVERYTHING_BELOW else []:
+            assert any(is_in(other, place) for other in used), f"{package} does not use {place}"
 
 
 def test_training_measuring_and_attacks_cannot_import_membership() -> None:
-    for module, other in arrows():
-        if any(is_in(module, room) for room in BLIND):
-            assert not any(is_in(other, place) for place in TRUTH), f"{module} imports {other}"
+    for module, other in package_imports():
+        if any(is_in(module, package) for package in WITHOUT_MEMBERSHIP):
+            assert not any(is_in(other, place) for place in MEMBERSHIP), f"{module} imports {other}"
 
 
 def test_importing_the_package_loads_only_lazy_names() -> None:
@@ -226,14 +248,14 @@ LIBRARIES = {
     "results": {"jaxtyping", "numpy", "pandas", "pydantic", "pydantic_core", "sklearn"},
     "report": {"jinja2", "markupsafe", "numpy", "pydantic", "rich"},
 }
-"""Other packages that rooms of numbers and of records may use, beside the standard library."""
+"""Third-party packages that metrics, results and reports may import."""
 
 
-@pytest.mark.parametrize("room", LIBRARIES)
-def test_metrics_results_and_reports_need_no_training_libraries(room: str) -> None:
-    for module in within(room):
+@pytest.mark.parametrize("package", LIBRARIES)
+def test_metrics_results_and_reports_need_no_training_libraries(package: str) -> None:
+    for module in within(package):
         packages = {name.split(".")[0] for name, _ in imports(module)} - {"fedaudit"}
-        assert packages - LIBRARIES[room] <= set(sys.stdlib_module_names), module
+        assert packages - LIBRARIES[package] <= set(sys.stdlib_module_names), module
 
 
 def test_packing_and_verifying_do_not_import_remaking() -> None:
@@ -264,7 +286,7 @@ def test_there_are_no_import_cycles() -> None:
 
 
 def loaded(code: str, of: set[str]) -> list[str]:
-    """Which of some packages a fresh interpreter has loaded after a few statements."""
+    """Return which of some packages a new interpreter has loaded after running code."""
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; {code}; print(*({of} & set(sys.modules)))"],
         capture_output=True,
@@ -305,7 +327,7 @@ def test_a_gate_runs_without_loading_training(tmp_path: Path) -> None:
 
 
 SLOW = {"scipy.special", "scipy.stats", "scipy.optimize", "sklearn", "pandas", "moocore"}
-"""What takes long to load, or loads what does: NumPy's compiler of Fortran for scipy.special."""
+"""Packages that are slow to load, or that load slow ones."""
 
 
 def test_metrics_load_no_slow_libraries() -> None:

@@ -33,7 +33,7 @@ def without_numbers(text: str) -> str:
 @pytest.mark.parametrize(
     ("command", "verdict"), [(["demo"], "BEST TRADE-OFF"), (["run", "my-study.toml"], "ABOVE")]
 )
-def test_the_quickstart_shows_what_its_commands_print(
+def test_the_quickstart_shows_actual_output(
     command: list[str], verdict: str, tmp_path: Path
 ) -> None:
     text = (DOCS / "quickstart.md").read_text(encoding="utf-8")

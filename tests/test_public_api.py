@@ -52,7 +52,7 @@ def fields_of(kind: type, *others: str) -> Defaults:
     }
 
 
-def test_every_algorithm_of_the_catalogue_is_public_and_has_the_settings_of_training() -> None:
+def test_every_algorithm_is_public_with_training_settings() -> None:
     classes = {kind.catalogue_name: kind for kind in FederatedAlgorithm.__subclasses__()}
     for name, kind in classes.items():
         assert fields_of(kind, *TRAINING) == options_of(ALGORITHMS[name], "task")
@@ -116,7 +116,7 @@ def test_every_attack_has_a_constructor_with_the_settings_of_its_rule_or_signal(
             assert f"    {setting}: " in (construct.__doc__ or "")
 
 
-def test_an_attack_object_is_its_name_and_the_settings_that_differ_from_their_defaults() -> None:
+def test_attack_objects_serialise_to_name_and_changed_settings() -> None:
     register = registering({})
     attacks = [fa.attacks.FedMIA2(outlier_sigmas=2.0), fa.attacks.SIA(), "loss-series"]
     assert attack_settings(attacks, register) == {

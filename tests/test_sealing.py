@@ -82,7 +82,7 @@ def altered(path: Path, change: Callable[[dict[str, object]], object]) -> None:
     path.write_text(json.dumps(document))
 
 
-def test_a_record_that_was_edited_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_an_edited_record_raises_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record(record(), path)
     altered(path, lambda document: document.update(name="another"))

@@ -21,7 +21,7 @@ def types_are_checked(pytestconfig: pytest.Config) -> None:
         pytest.skip("types are checked by make test-numerics")
 
 
-def test_a_wrong_type_is_noticed_where_no_axes_are_named() -> None:
+def test_wrong_types_are_detected_without_named_axes() -> None:
     with pytest.raises(BeartypeCallHintViolation):
         list(chunks("ten", 3))  # type: ignore[arg-type]
     with pytest.raises(BeartypeCallHintViolation):
@@ -50,6 +50,6 @@ def test_a_wrong_type_of_a_setting_is_noticed() -> None:
         MixUp(alpha="much")  # type: ignore[arg-type]
 
 
-def test_a_wrong_shape_is_noticed_where_axes_are_named() -> None:
+def test_wrong_shapes_are_detected_with_named_axes() -> None:
     with pytest.raises(BeartypeCallHintViolation):
         average_precision(np.zeros(3), np.zeros(4, dtype=bool))

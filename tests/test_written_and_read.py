@@ -74,9 +74,7 @@ def test_a_recording_of_more_clients_than_are_read_back_is_never_begun(
     assert not list((tmp_path / "r").rglob("*.safetensors"))
 
 
-def test_a_recording_stays_as_it_can_be_read_whatever_is_told_later(
-    tmp_path: Path, limit: int
-) -> None:
+def test_later_names_cannot_make_a_recording_unreadable(tmp_path: Path, limit: int) -> None:
     with recorder(tmp_path / "r") as one:
         names = {10**8 + at: "n" * 90 for at in range(50)}
         with pytest.raises(BadInput, match="would have"):
@@ -126,7 +124,7 @@ def test_rounds_beyond_a_full_log_are_warned_of_and_earlier_ones_can_be_read(
     assert read_recording(tmp_path / "r").is_closed
 
 
-def test_a_study_whose_settings_could_not_be_read_back_is_not_begun(
+def test_a_study_with_unreadable_settings_raises_before_training(
     tmp_path: Path, limit: int
 ) -> None:
     study = study_from({"name": "a", "about": "x" * 200})

@@ -36,7 +36,7 @@ def test_a_mean_is_taken_over_the_rounds_in_which_the_sample_was_assigned() -> N
 
 
 @pytest.mark.parametrize("rule", [Mean(), OneSidedLikelihood()])
-def test_where_everything_is_assigned_it_is_the_rule_itself(
+def test_with_all_classes_assigned_it_equals_the_rule(
     rule: Mean | OneSidedLikelihood,
 ) -> None:
     everything = dict.fromkeys(ROUNDS, torch.tensor(True))

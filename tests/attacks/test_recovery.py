@@ -14,7 +14,7 @@ from tests.attacks.test_slope import over_rounds
 PLAIN = Recovery(first=3, every=2, floor=1e-12)
 
 
-def test_a_loss_that_falls_to_a_half_after_every_poison_scores_the_logarithm_of_two() -> None:
+def test_a_loss_halved_after_every_poison_scores_log_two() -> None:
     # Measured in rounds 2 to 6: poisoned are 3 and 5.
     m = over_rounds(-torch.tensor([[9.0], [4.0], [2.0], [6.0], [3.0]]), (2, 3, 4, 5, 6))
     assert PLAIN(m, target=0).item() == pytest.approx(math.log(2))
@@ -25,7 +25,7 @@ def test_falls_after_several_poisons_are_averaged_as_logarithms() -> None:
     assert PLAIN(m, target=0).item() == pytest.approx((math.log(2) + math.log(8)) / 2)
 
 
-def test_the_loss_recovers_for_one_round_less_than_poisons_are_apart() -> None:
+def test_the_recovery_takes_one_round_less_than_the_interval() -> None:
     m = over_rounds(-torch.tensor([[8.0], [5.0], [2.0], [7.0]]), (3, 4, 5, 6))
     assert Recovery(3, 3, 1e-12)(m, target=0).item() == pytest.approx(math.log(4))
 
@@ -56,5 +56,5 @@ def test_rounds_that_follow_no_poison_are_refused(rule: Recovery, rounds: tuple[
         rule(over_rounds(-torch.ones(len(rounds), 1), rounds), target=0)
 
 
-def test_only_who_chooses_what_a_client_sends_can_use_it() -> None:
+def test_recovery_needs_an_adversary_that_chooses_uploads() -> None:
     assert Sees.CHOOSES_UPLOAD in attack_named("recovery").needs

@@ -79,7 +79,7 @@ def test_shuffled_labels_teach_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_scores_do_not_depend_on_unit_and_origin_of_what_was_learned_from() -> None:
+def test_scores_are_invariant_to_affine_signal_changes() -> None:
     def moved(m: Measurements) -> Measurements:
         return Measurements(64 * m.values + 32, m.rounds, m.clients, m.bases)
 
@@ -100,7 +100,7 @@ def test_a_round_without_the_target_is_left_out() -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_that_is_the_same_everywhere_is_survived() -> None:
+def test_constant_signals_give_finite_scores() -> None:
     flat = cubes("shadow", MEMBERS)
     flat["loss"].values[:] = 1.0
     attack = ATTACK.fitted(flat, MEMBERS, TARGET, 3)
@@ -163,12 +163,12 @@ def test_training_is_adam_with_a_falling_rate_and_decay_of_weights_alone() -> No
         torch.testing.assert_close(ours.weights[0][name].float(), value, rtol=1e-3, atol=1e-4)
 
 
-def test_signals_stand_in_the_published_order() -> None:
+def test_signals_have_the_published_order() -> None:
     order = ["loss", "max_posterior", "posterior_std", "minus_entropy", "minus_modified_entropy"]
     assert [signal.name for signal in attack_named("seqmia").signals] == order
 
 
-def test_defaults_are_the_published_ones_but_for_epochs_which_are_chosen() -> None:
+def test_defaults_are_published_values_except_epochs() -> None:
     assert SequenceReader() == SequenceReader(50, 0, 100, 0.01, 1e-4)
     assert PUBLISHED_EPOCHS == 150
 
@@ -188,7 +188,7 @@ def test_epochs_that_are_chosen_on_held_back_samples_find_a_weak_leak_better() -
 
 
 @pytest.mark.slow
-def test_each_network_keeps_the_epoch_with_the_least_loss_on_what_it_holds_back() -> None:
+def test_networks_keep_the_epoch_with_the_lowest_validation_loss() -> None:
     shadow = weak("shadow")
     rule = CHOSEN.fitted(shadow, FEW, TARGET, 3).rule
     assert isinstance(rule, FittedReader)

@@ -86,7 +86,7 @@ def test_posteriors_without_any_measurement_raise(rule: SourceRule) -> None:
         rule.posterior(measured(torch.full((2, 3, 1), NAN)), sizes=sizes())
 
 
-def test_one_round_is_bayes_rule_worked_by_hand() -> None:
+def test_a_single_round_follows_bayes_rule() -> None:
     # Losses log 2 and log 4 are likelihoods 1/2 and 1/4: the chances are 2/3 and 1/3.
     m = measured(torch.tensor([[[-math.log(2)], [-math.log(4)]]], dtype=torch.float64))
     found = SourceAtLast().posterior(m, sizes={0: 1, 1: 2})
@@ -126,7 +126,7 @@ def test_the_posterior_is_the_sigmoid_of_the_paper(
         assert found[client] == pytest.approx(1 / (1 + math.exp(-log_odds)), rel=1e-6)
 
 
-def test_the_last_round_is_each_clients_own_last() -> None:
+def test_the_last_round_is_chosen_per_client() -> None:
     values = torch.tensor([[[-5.0], [-1.0]], [[-2.0], [NAN]]])
     found = SourceAtLast().posterior(measured(values), sizes={0: 1, 1: 1})
     assert found[0, 0] == pytest.approx(math.exp(-2) / (math.exp(-2) + math.exp(-1)))

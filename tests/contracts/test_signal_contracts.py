@@ -43,7 +43,7 @@ def test_a_sample_alone_has_the_number_it_has_among_others(signal: Signal) -> No
 
 
 @EACH
-def test_a_signal_is_finite_and_tells_samples_apart(signal: Signal) -> None:
+def test_signals_are_finite_and_differ_between_samples(signal: Signal) -> None:
     found = values(signal, torch.arange(len(SAMPLES)))
     assert found.isfinite().all()
     assert (found.std(dim=-1) > 0).all(), "it is the same for every sample"

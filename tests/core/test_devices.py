@@ -131,7 +131,7 @@ def on_cpu(*tensors: Tensor) -> bool:
 # The simulation itself: a test on it is worth something only if it refuses what a GPU refuses.
 
 
-def test_the_simulated_gpu_refuses_what_a_real_one_refuses(gpu: torch.device) -> None:
+def test_the_simulated_gpu_refuses_operations_across_devices(gpu: torch.device) -> None:
     here, there = torch.ones(3), torch.ones(3).to(gpu)
     with pytest.raises(OnTwoDevices, match="add"):
         here + there

@@ -61,7 +61,7 @@ def test_several_threads_may_write_the_same_file_at_once(tmp_path: Path) -> None
     assert len(set((tmp_path / "a.txt").read_text())) == 1
 
 
-def test_a_missing_folder_is_named_with_the_file(
+def test_a_missing_folder_is_reported_with_the_file(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(BadInput, match=r"gone/a\.txt could not be written \(No such file"):

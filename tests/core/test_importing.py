@@ -75,7 +75,7 @@ def test_a_command_that_only_reads_imports_nothing_that_a_file_names() -> None:
 
 
 @pytest.mark.parametrize("fault", ["raise RuntimeError('no licence')", "import sys; sys.exit(0)"])
-def test_a_module_that_fails_or_exits_when_it_is_imported_is_refused_in_one_sentence(
+def test_failing_imports_raise_in_one_sentence(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "failing_module.py").write_text(fault)

@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import LOCK_FILE, Lock, lock_folder
 
 
-def test_a_locked_folder_is_refused_to_other_processes_until_the_last_reference_is_deleted(
+def test_a_folder_lock_is_held_until_the_last_reference_is_deleted(
     tmp_path: Path,
 ) -> None:
     code = "from pathlib import Path; from fedaudit.core.files import lock_folder as k; "

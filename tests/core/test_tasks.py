@@ -84,7 +84,7 @@ def test_targets_of_another_kind_are_refused_in_a_sentence(
         task_named(name, {}).targets(features, targets)
 
 
-def test_a_token_outside_the_vocabulary_and_features_that_are_no_tokens_are_refused() -> None:
+def test_invalid_tokens_raise() -> None:
     task = task_named("next-token", {"vocabulary": 4})
     with pytest.raises(BadInput, match="tokens lie from 0 to 3, got 1 to 7"):
         task.targets(torch.tensor([[1, 7]]), torch.zeros(1, dtype=torch.int64))

@@ -41,7 +41,7 @@ def people() -> Dataset:
 @pytest.mark.parametrize(
     "scheme", [IID(samples_per_client=40), Dirichlet(beta=0.5, samples_per_client=20)]
 )
-def test_each_client_has_people_of_its_side_under_their_own_labels(scheme: object) -> None:
+def test_clients_have_samples_of_their_group_with_unchanged_labels(scheme: object) -> None:
     data = people()
     sides = split_by_attribute(data, "c")
     assert isinstance(scheme, IID | Dirichlet)
@@ -61,7 +61,7 @@ def test_each_client_has_people_of_its_side_under_their_own_labels(scheme: objec
     assert not bool(sides.minority[deal.audit.samples.ids].any())
 
 
-def test_the_rarest_value_is_the_minority_unless_another_is_named() -> None:
+def test_the_rarest_value_is_the_default_minority() -> None:
     data = people()
     assert data.group is not None
     assert split_by_attribute(data).value == "b"
@@ -69,7 +69,7 @@ def test_the_rarest_value_is_the_minority_unless_another_is_named() -> None:
     assert split_by_attribute(data, "a").value == "a"
 
 
-def test_samples_of_nobody_go_to_clients_of_their_side_in_turn() -> None:
+def test_unassigned_samples_are_assigned_to_their_group_in_turn() -> None:
     sides = split_by_attribute(people(), "c")
     ids = np.arange(600, 700)
     place = assign_by_side(sides, np.array(GROUP), ids, rng=seeded_numpy(1, "turns"))
@@ -80,7 +80,7 @@ def test_samples_of_nobody_go_to_clients_of_their_side_in_turn() -> None:
         assert counts.max() - counts.min() <= 1
 
 
-def test_what_has_no_such_attribute_is_refused() -> None:
+def test_data_without_the_attribute_raise() -> None:
     data = people()
     with pytest.raises(BadInput, match="no attribute"):
         split_by_attribute(replace(data, group=None, group_names=()))

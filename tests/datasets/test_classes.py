@@ -41,7 +41,7 @@ def test_classes_that_are_not_there_or_twice_are_refused(kept: tuple[int, ...]) 
         select_classes(DATA, kept)
 
 
-def test_one_class_alone_is_refused_unless_others_come_before_it() -> None:
+def test_a_single_class_raises_unless_it_keeps_its_number() -> None:
     with pytest.raises(BadInput, match=r"is \[1\]; give at least two classes"):
         select_classes(DATA, (1,))
     assert select_classes(DATA, (1,), first=3).classes == 4

@@ -19,7 +19,7 @@ def small() -> Dataset:
     return from_arrays("small", Arrays(X, Y, *TEST), standardise=False)
 
 
-def test_ids_count_through_the_training_and_then_the_test_part() -> None:
+def test_ids_number_training_before_test_samples() -> None:
     dataset = small()
     assert dataset.train.ids.tolist() == [0, 1, 2, 3, 4, 5]
     assert dataset.test.ids.tolist() == [6, 7]
@@ -81,7 +81,7 @@ def test_unusable_arrays_are_refused_with_the_reason(arrays: Arrays, message: st
         of_task(from_arrays("bad", arrays), CLASSIFICATION)
 
 
-def test_labels_may_count_from_one_when_that_is_said() -> None:
+def test_labels_may_start_at_one() -> None:
     dataset = from_arrays("letters", Arrays(X, Y + 1, TEST[0], TEST[1] + 1), first_label=1)
     assert dataset.train.labels.tolist() == Y.tolist()
 

@@ -155,7 +155,7 @@ class TestFairDraw:
         assert torch.equal(one.clients[3].ids, again.clients[3].ids)
         assert not torch.equal(one.audit.samples.ids, other.audit.samples.ids)
 
-    def test_each_of_several_targets_has_its_own_fair_panel(self) -> None:
+    def test_each_target_has_its_own_fair_draw(self) -> None:
         deal = fair(n_fair=300, targets=(1, 4), extra_unseen=20)
         check_truth(deal)
         audit = deal.audit
@@ -171,7 +171,7 @@ class TestFairDraw:
         assert audit.group is not None
         assert (audit.group == audit.samples.ids.numpy() % 2).all()
 
-    def test_an_audit_larger_than_a_class_says_how_many_samples_are_missing(self) -> None:
+    def test_too_few_samples_of_a_class_raise_with_the_shortage(self) -> None:
         with pytest.raises(BadInput, match=r"is \d+ short: \d+ of class \d are needed and 600"):
             draw(DATA, clients=5, partition=Shards(per_client=1), n_fair=1500, seed=0)
 
@@ -216,7 +216,7 @@ class TestPublishedDraws:
         check_truth(deal)
         assert np.bincount(deal.audit.origin(0)).tolist() == [deal.sizes[0], 900, 100]
 
-    def test_unseen_samples_come_from_the_test_part(self) -> None:
+    def test_held_out_samples_are_test_samples(self) -> None:
         audit = fedmia_paper(DATA, clients=5, partition=IID(), seed=0).audit
         assert (audit.samples.ids[torch.from_numpy(audit.owner == NOBODY)] >= 3000).all()
 

@@ -58,7 +58,7 @@ def test_samples_of_a_shadow_keep_ids_features_labels_and_groups() -> None:
         assert bool(torch.isin(theirs, samples.ids).all())
 
 
-def test_too_little_data_for_a_shadow_is_said_with_numbers_and_two_ways_out() -> None:
+def test_too_little_data_for_a_shadow_raises_with_advice() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=300))
     need, left = sum(audited.sizes.values()), len(untouched(DATA, audited))
     wanted = rf"needs {need} training samples .* {left} of 2000 are left; lower .*known-split"
@@ -80,7 +80,7 @@ def test_a_known_split_is_half_a_clients_and_half_nobodys_and_never_audited() ->
     assert not known.is_member[:40].all()
 
 
-def test_where_all_is_dealt_a_known_split_takes_test_samples_that_are_not_audited() -> None:
+def test_a_known_split_can_use_unaudited_test_samples() -> None:
     audited = cofedmid(
         DATA,
         clients=CLIENTS,
@@ -96,7 +96,7 @@ def test_where_all_is_dealt_a_known_split_takes_test_samples_that_are_not_audite
     assert not np.isin(nobodys, unseen).any()
 
 
-def test_a_known_split_that_is_too_large_is_refused_with_what_there_is() -> None:
+def test_too_large_known_splits_raise_with_the_available_number() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=200))
     with pytest.raises(
         BadInput, match=r"needs 500 samples that client 2 trained on .* at most \d+"

@@ -67,7 +67,7 @@ def test_images_turn_as_scipy_turns_them(
         np.testing.assert_allclose(ours[channel].numpy(), theirs, atol=1e-5)
 
 
-def test_each_image_turns_by_its_own_angle_and_four_quarters_are_none() -> None:
+def test_each_image_is_rotated_by_its_client_angle() -> None:
     images = pictures(3)
     turned = rotated(images, torch.tensor([0.0, 90.0, 360.0]))
     torch.testing.assert_close(turned[0], images[0], atol=1e-5, rtol=0)

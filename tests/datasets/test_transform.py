@@ -17,7 +17,7 @@ def test_pixel_moments_are_the_mean_and_spread_of_each_channel() -> None:
     np.testing.assert_allclose(moments.spread, expected.std(axis=(0, 1, 2)), rtol=1e-12)
 
 
-def test_training_images_get_mean_zero_and_spread_one_and_channels_come_first() -> None:
+def test_training_images_are_standardised_with_channels_first() -> None:
     scaled = scaled_images(images(9, 3), images(2, 3, seed=1))
     assert scaled.train.shape == (9, 3, 4, 5)
     assert scaled.train.mean(dim=(0, 2, 3)).abs().max() < 1e-5
@@ -44,7 +44,7 @@ def test_images_can_be_left_between_zero_and_one() -> None:
     assert scaled.words == "pixels / 255"
 
 
-def test_tables_of_zero_and_one_are_left_as_they_are() -> None:
+def test_binary_tables_are_not_standardised() -> None:
     table = np.array([[0, 1], [1, 1]])
     scaled = scaled_columns(table, table)
     assert scaled.train.tolist() == [[0, 1], [1, 1]]

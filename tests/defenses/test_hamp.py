@@ -44,9 +44,7 @@ def test_loss_and_gradient_are_the_published_ones(
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-9)
 
 
-def test_without_the_division_all_of_the_loss_is_as_many_times_larger_as_there_are_classes() -> (
-    None
-):
+def test_without_division_the_loss_is_scaled_by_the_class_count() -> None:
     outputs, batch = example(7)
     at = context(classes=7)
     published = Hamp(0.6, 0.01).loss(outputs, batch, at)

@@ -22,7 +22,7 @@ def mixed(defense: MixUp, given: Batch, seed: int = 0) -> Batch:
     return defense.batch(given, context(shape=SHAPE, seed=seed))
 
 
-def test_rows_are_blended_with_their_partners_as_worked_out_by_hand() -> None:
+def test_mixup_matches_hand_calculation() -> None:
     values = torch.tensor([[1.0, 0.0], [0.0, 10.0], [4.0, 4.0]])
     ours = mix_rows(values, torch.tensor([1, 2, 0]), 0.75)
     assert ours.tolist() == [[0.75, 2.5], [1.0, 8.5], [3.25, 3.0]]
@@ -44,7 +44,7 @@ def test_inputs_and_labels_are_blended_with_the_same_partner_by_the_same_share(
     torch.testing.assert_close(ours.y, shares @ functional.one_hot(given.y, 3).float())
 
 
-def test_each_batch_of_a_turn_draws_a_share_and_a_shuffling_of_its_own() -> None:
+def test_each_batch_draws_its_own_share_and_permutation() -> None:
     at, defense = context(shape=SHAPE), MixUp(1.0)
     one, other = defense.batch(batch(), at), defense.batch(batch(), at)
     assert not torch.equal(one.x, other.x)
@@ -113,7 +113,7 @@ def test_a_blend_keeps_the_sum_of_the_batch_its_shapes_and_its_precision(
         torch.testing.assert_close(ours.y.sum(dim=1), torch.ones(samples))
 
 
-def test_alpha_zero_and_an_empty_batch_are_left_as_they_are() -> None:
+def test_mixup_does_not_change_empty_batches_or_alpha_zero() -> None:
     given = batch()
     assert mixed(MixUp(0.0), given) is given
     empty = batch(0)

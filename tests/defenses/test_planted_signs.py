@@ -68,7 +68,7 @@ def test_units_that_fire_for_at_most_one_sample_are_counted_behind_the_first_lay
     assert look("lone-units", never) == 1.0
 
 
-def test_the_lead_of_one_sample_is_measured_in_deviations_of_all_others() -> None:
+def test_the_lead_of_a_sample_is_in_standard_deviations() -> None:
     # Unit one: 3 before 1, 1, 0, which spread by sqrt(2) / 3; unit two: 3 before 1, 0, -1.
     assert look("one-stands-out", PLAIN) == pytest.approx(2 / (math.sqrt(2) / 3))
     same = model([[0.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, -1.0]])

@@ -58,7 +58,7 @@ def test_a_poisoned_round_sends_the_training_on_the_probes_lengthened() -> None:
     torch.testing.assert_close(flat(sent_by(poison, 3, training)), 4 * flat(plain))
 
 
-def test_in_other_rounds_the_client_is_honest_to_the_bit() -> None:
+def test_in_other_rounds_the_client_is_honest_bit_for_bit() -> None:
     training = LocalTraining(epochs=2, batch_size=5, lr=LR)
     for ascends_to in (0.0, 5.0):
         poison = PoisonedUpload(PROBES, frozenset({3}), ascends_to, strength=4.0)
@@ -75,7 +75,7 @@ def test_one_step_of_ascent_is_the_learning_rate_times_the_gradient() -> None:
     torch.testing.assert_close(moved, LR * gradient_of(PROBES), rtol=1e-4, atol=1e-6)
 
 
-def test_samples_whose_loss_is_high_enough_are_climbed_no_further() -> None:
+def test_ascent_stops_at_the_loss_limit() -> None:
     losses = loss_of(MODEL.params, PROBES)
     middle = float(losses.median()) + 1e-4
     poison = PoisonedUpload(PROBES, frozenset({1}), ascends_to=middle)
@@ -96,7 +96,7 @@ def test_an_ascent_of_any_length_stays_finite() -> None:
     assert float(loss_of(after, PROBES).mean()) > float(loss_of(MODEL.params, PROBES).mean())
 
 
-def test_the_poison_alone_says_whether_the_loss_is_its_own() -> None:
+def test_the_poison_decides_whether_it_changes_the_loss() -> None:
     poison = PoisonedUpload(PROBES, frozenset({1}))
     assert not poison.acts_in("loss")
     assert replace(poison, ascends_to=1.0).acts_in("loss")

@@ -19,14 +19,14 @@ def some(size: int, seed: int, *, scale: float = 1.0, shift: float = 0.0) -> tor
     return shift + scale * torch.randn(size, generator=seeded(seed, "values"))
 
 
-def test_the_published_way_takes_the_level_below_by_hand() -> None:
+def test_floor_rounding_matches_hand_calculation() -> None:
     # Range 0 to 8 in 2 bits: steps of 2, levels 0, 2, 4, 6 and 8.
     given = torch.tensor([[0.0, 1.9, 2.0], [3.9, 7.9, 8.0]])
     assert floored(given, 2).tolist() == [[0.0, 0.0, 2.0], [2.0, 6.0, 8.0]]
     assert floored(given - 4, 1).tolist() == [[-4.0, -4.0, -4.0], [-4.0, 0.0, 4.0]]
 
 
-def test_drawn_levels_are_the_neighbours_of_an_entry_by_hand() -> None:
+def test_stochastic_rounding_uses_the_adjacent_levels() -> None:
     # Range 0 to 6 in 2 bits: levels 0, 2, 4 and 6.
     given = torch.tensor([0.0, 2.0, 3.0, 4.5, 6.0])
     found = torch.stack([drawn(given, 2, seed) for seed in range(60)])
@@ -101,7 +101,7 @@ def test_each_tensor_keeps_its_precision(kind: torch.dtype) -> None:
     assert drawn(value, 3).dtype == floored(value, 3).dtype == kind
 
 
-def test_each_tensor_is_rounded_between_its_own_extremes_and_buffers_stay() -> None:
+def test_each_tensor_is_quantised_within_its_range() -> None:
     upload = Update(
         {"w": torch.tensor([0.0, 1.0, 4.0]), "b": torch.tensor([10.0, 10.4, 11.0])},
         {"mean": torch.tensor([0.123])},
@@ -113,7 +113,7 @@ def test_each_tensor_is_rounded_between_its_own_extremes_and_buffers_stay() -> N
     assert torch.equal(sent.buffers["mean"], upload.buffers["mean"])
 
 
-def test_rounding_is_drawn_anew_in_each_round() -> None:
+def test_stochastic_rounding_differs_between_rounds() -> None:
     upload = Update({"w": some(200, 0)})
     first, again, later = (
         GradientQuantization(1).upload(upload, at).values["w"]

@@ -60,7 +60,7 @@ def test_odd_rounds_move_the_mean_loss_towards_the_target(sign: int) -> None:
     torch.testing.assert_close(gradient, -sign * usual_gradient)
 
 
-def test_even_rounds_descend_where_the_loss_is_above_the_target() -> None:
+def test_even_rounds_descend_above_the_target_loss() -> None:
     outputs, batch = example()
     usual, usual_gradient = plain(outputs, batch)
     loss, gradient = step(RelaxLoss(float(usual) - 0.1), IN_TURN, outputs, batch)
@@ -70,7 +70,7 @@ def test_even_rounds_descend_where_the_loss_is_above_the_target() -> None:
 
 @pytest.mark.parametrize("upper", [1.0, 0.3, 0.0])
 @pytest.mark.parametrize("form", ["images", "tables"])
-def test_even_rounds_flatten_where_the_loss_is_below_the_target(form: str, upper: float) -> None:
+def test_even_rounds_flatten_posteriors_below_the_target_loss(form: str, upper: float) -> None:
     outputs, batch = example()
     ours = step(RelaxLoss(50.0, upper, form), IN_TURN, outputs, batch)  # type: ignore[arg-type]
     slow = flattened(outputs, batch, upper, images=form == "images")
@@ -78,7 +78,7 @@ def test_even_rounds_flatten_where_the_loss_is_below_the_target(form: str, upper
     torch.testing.assert_close(ours[1], slow[1])
 
 
-def test_one_misclassified_sample_gives_the_loss_worked_out_by_hand() -> None:
+def test_the_loss_of_a_misclassified_sample_matches_hand_calculation() -> None:
     # Probabilities 1/4 (its own), 1/2 and 1/4: soft label 1/4, 3/8, 3/8.
     outputs = torch.log(torch.tensor([[0.25, 0.5, 0.25]]))
     batch = Batch(torch.zeros(1, 4), torch.tensor([0]), torch.arange(1))

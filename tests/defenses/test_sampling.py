@@ -47,7 +47,7 @@ def test_a_share_of_less_than_one_sample_is_one() -> None:
     assert sum(map(len, epoch(DataSampling(0.01), 20, 4))) == 1
 
 
-def test_an_epoch_has_its_own_share_and_a_round_one_for_all_its_epochs() -> None:
+def test_the_sampled_share_is_drawn_per_epoch_or_round() -> None:
     used = {
         every: [
             {id for batch in epoch(DataSampling(0.5, every=every), 40, 8, epochs=e) for id in batch}
@@ -59,7 +59,7 @@ def test_an_epoch_has_its_own_share_and_a_round_one_for_all_its_epochs() -> None
     assert used["round"][0] == used["round"][1]
 
 
-def test_everything_comes_in_time() -> None:
+def test_every_sample_is_used_eventually() -> None:
     at, seen = context(), set()
     for _ in range(30):
         for batch in DataSampling(0.3).batches(samples(20), 4, at):
@@ -73,7 +73,7 @@ def test_a_share_of_1_draws_the_undefended_batches(every: str) -> None:
     assert epoch(DataSampling(1.0, every=every), 9, 4) == plain  # type: ignore[arg-type]
 
 
-def test_it_acts_where_it_draws_and_nowhere_else() -> None:
+def test_data_sampling_acts_in_one_hook_only() -> None:
     hooks = ("prepare", "select", "batches", "batch", "loss", "gradient", "upload")
     acting = [
         [hook for hook in hooks if defense.acts_in(hook)]

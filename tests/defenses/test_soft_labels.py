@@ -34,7 +34,7 @@ from tests.defenses.turns import context
         (3, 1.0, 1 / 3, 1 / 3),
     ],
 )
-def test_labels_of_an_entropy_are_those_worked_out_by_hand(
+def test_entropy_labels_match_hand_calculation(
     classes: int, threshold: float, own: float, rest: float
 ) -> None:
     label = label_of_entropy(classes, threshold).tolist()
@@ -43,7 +43,7 @@ def test_labels_of_an_entropy_are_those_worked_out_by_hand(
 
 
 @given(classes=st.integers(2, 300), threshold=st.floats(0, 1))
-def test_a_label_of_an_entropy_is_a_distribution_that_reaches_it_and_favours_its_class(
+def test_entropy_labels_are_distributions_with_the_true_class_largest(
     classes: int, threshold: float
 ) -> None:
     label = label_of_entropy(classes, threshold).double()
@@ -111,7 +111,7 @@ ASKING = {"hamp": Hamp(0.5, 0.01), "relaxloss": RelaxLoss(1.0)}
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_labels_that_were_mixed_before_are_refused_where_classes_are_needed(name: str) -> None:
+def test_mixed_labels_raise_if_classes_are_needed(name: str) -> None:
     batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
     said = f"{name!r} needs the class of each sample.*leave out the defense that mixes labels"
     with pytest.raises(Unsupported, match=said):

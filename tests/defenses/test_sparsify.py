@@ -25,14 +25,16 @@ def two_tensors(numbers: list[int]) -> Params:
     ("total", "ratio", "kept"),
     [(2, 0.25, 2), (2, 0.75, 0), (6, 0.25, 4), (6, 0.75, 2), (1, 0.5, 0)],
 )
-def test_half_an_entry_goes_to_the_even_number(total: int, ratio: float, kept: int) -> None:
+def test_the_number_of_kept_entries_rounds_half_to_even(
+    total: int, ratio: float, kept: int
+) -> None:
     # Kept would be 1.5, 0.5, 4.5, 1.5 and 0.5.
     sparse = sparse_globally({"w": torch.arange(1.0, total + 1)}, ratio)
     assert int((sparse["w"] != 0).sum()) == kept
 
 
 @given(numbers=entries, ratio=ratios)
-def test_it_agrees_with_sorting_by_hand(numbers: list[int], ratio: float) -> None:
+def test_sparsification_matches_sorting(numbers: list[int], ratio: float) -> None:
     count = round((1 - ratio) * len(numbers))
     first_of_largest = sorted(range(len(numbers)), key=lambda i: (-abs(numbers[i]), i))[:count]
     slow = [float(n) if i in first_of_largest else 0.0 for i, n in enumerate(numbers)]
@@ -68,7 +70,7 @@ def test_the_published_way_ranks_each_large_tensor_alone_and_keeps_equal_ones() 
     assert torch.equal(sparse["equal"], torch.ones(1001))
 
 
-def test_the_published_way_sends_zeros_at_ratio_1_where_the_published_code_fails() -> None:
+def test_per_tensor_sparsification_sends_zeros_at_ratio_one() -> None:
     sparse = sparse_per_tensor({"large": torch.ones(1001), "small": torch.ones(3)}, 1.0)
     assert not sparse["large"].any()
     assert sparse["small"].all()

@@ -55,7 +55,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 @pytest.mark.slow
-def test_results_come_in_the_order_of_the_items(engine: Engine) -> None:
+def test_results_are_in_the_order_of_the_items(engine: Engine) -> None:
     contract.results_come_in_the_order_of_the_items(engine)
 
 
@@ -136,7 +136,7 @@ def fails(shared: type[Exception], item: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "raised"), [(ValueError, ValueError), (Odd, RuntimeError)])
-def test_what_work_raises_comes_with_where_it_was_raised(
+def test_errors_of_workers_keep_their_traceback(
     kind: type[Exception], raised: type[Exception], workers: Engine
 ) -> None:
     with workers.session(fails, kind) as run, pytest.raises(raised) as caught:

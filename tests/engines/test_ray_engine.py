@@ -150,7 +150,7 @@ def test_no_cluster_at_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         _ = RayCluster("auto").count
 
 
-def test_workers_find_modules_beside_a_study(
+def test_workers_import_modules_next_to_a_study(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.path", list(sys.path))

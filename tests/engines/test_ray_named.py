@@ -49,7 +49,7 @@ def test_the_local_engine_needs_no_ray() -> None:
 
 
 @pytest.mark.usefixtures("missing")
-def test_without_ray_the_refusal_says_what_to_install() -> None:
+def test_missing_ray_raises_with_install_command() -> None:
     with pytest.raises(Unsupported, match=r"pip install 'fedaudit\[ray\]'"):
         engine_named("ray", 1)
 

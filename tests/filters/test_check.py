@@ -207,7 +207,7 @@ def test_an_update_of_zeros_that_ends_in_an_error_is_noted() -> None:
     assert "update of zeros ends in ZeroDivisionError" in str(audit)
 
 
-def test_an_array_without_dimensions_is_noted_where_no_shape_is_given() -> None:
+def test_unprotected_scalar_arrays_are_noted() -> None:
     def overlooking(update: cases.Update) -> cases.Update:
         with_dimensions = {name: value for name, value in update.items() if value.dim()}
         return update | cases.plain(with_dimensions)
@@ -250,7 +250,7 @@ def test_randomly_missing_arrays_are_not_compared() -> None:
     assert checked(leaving_out, calls=32).verdict is not FilterVerdict.SOUND
 
 
-def test_arrays_whose_shapes_change_are_refused() -> None:
+def test_arrays_with_changing_shapes_raise() -> None:
     def shortening(update: cases.Update) -> cases.Update:
         return {name: value[value.abs() > 0.1] for name, value in cases.plain(update).items()}
 

@@ -27,7 +27,7 @@ OWN = ("--sensitivity", 1.0, "--sigma", 0.8)
         ("rounded", 3, "NOT CHECKED: tests.filters.cases:rounded could not be checked"),
     ],
 )
-def test_each_verdict_has_a_code_of_its_own(
+def test_each_verdict_has_its_exit_code(
     name: str, code: int, first: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("check-dp", f"tests.filters.cases:{name}", *OWN) == code
@@ -139,7 +139,7 @@ def test_an_example_that_ends_the_program_is_a_refusal(capsys: pytest.CaptureFix
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("filter", 1), ("mended", 0)])
-def test_the_example_is_what_its_page_says(
+def test_the_example_prints_the_output_on_its_page(
     name: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT / "examples" / "check-dp")
@@ -171,7 +171,7 @@ def test_options_are_handed_over(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_module_of_the_folder_where_one_stands_is_found(tmp_path: Path) -> None:
+def test_modules_of_the_current_folder_are_found(tmp_path: Path) -> None:
     code = "import sys\n\ndef clip(update):\n    print('a verdict')\n    sys.exit(0)\n"
     (tmp_path / "own_privacy.py").write_text(code, encoding="utf-8")
     done = subprocess.run(

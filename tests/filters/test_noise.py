@@ -54,7 +54,7 @@ def failing(found: Arrays, noise: str) -> set[str]:
 
 @pytest.mark.parametrize(("draw", "noise"), [(normal, "gaussian"), (laplace, "laplace")])
 @pytest.mark.slow
-def test_noise_as_declared_fails_no_more_often_than_said(draw: Draw, noise: str) -> None:
+def test_the_noise_check_has_its_error_rate(draw: Draw, noise: str) -> None:
     rng, runs = seeded_numpy(0, "sound", noise), 300
     failed = sum(bool(failing(draws(draw, rng), noise)) for _ in range(runs))
     # Binomial with mean 3 at most: 12 or more come once in ten thousand times.
@@ -107,7 +107,7 @@ def test_noise_with_a_fault_fails_every_time(draw: Draw, noise: str, check: str)
         assert check in failing(draws(draw, rng), noise)
 
 
-def test_the_limits_of_a_standard_deviation_hold_as_often_as_said() -> None:
+def test_limits_of_a_standard_deviation_have_their_coverage() -> None:
     rng, runs = seeded_numpy(0, "limits"), 300
     found = [spread_of(draws(normal, rng), "gaussian", 0.1) for _ in range(runs)]
     outside = sum(not one.low <= 1.0 <= one.high for one in found)

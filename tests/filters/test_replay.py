@@ -61,7 +61,7 @@ def counting(*, start: int = 0) -> Callable[[], int]:
     return count
 
 
-def test_what_a_function_keeps_is_put_back_for_every_copy() -> None:
+def test_the_state_of_a_function_is_restored_for_every_copy() -> None:
     given = counting()
     given()
     copies = Snapshot(given, is_factory=False)
@@ -103,7 +103,7 @@ def planted(tree: object) -> object:
 
 
 @given(TREES)
-def test_a_form_gives_back_what_it_is_filled_with(tree: object) -> None:
+def test_a_form_restores_its_values(tree: object) -> None:
     form = Form(planted(tree))
     values = {path: np.full_like(value, 2) for path, value in form.values.items()}
     again = Form(form.filled(values))

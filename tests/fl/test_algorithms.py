@@ -159,7 +159,7 @@ def test_dp_sgd_without_clip_and_noise_equals_fedsgd() -> None:
         LocalTraining(schedule="cosine"),
     ],
 )
-def test_fedsgd_refuses_what_only_local_training_has(how: LocalTraining) -> None:
+def test_fedsgd_refuses_settings_of_local_training(how: LocalTraining) -> None:
     with pytest.raises(BadInput, match="fedavg"):
         FedSGD(tiny(), how)
 

@@ -298,7 +298,7 @@ def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets).mul(2)
 
 
-def test_an_architectures_own_loss_is_minimised() -> None:
+def test_the_loss_of_the_architecture_is_minimised() -> None:
     dense = NETWORKS["dense"]
     own = Architecture("own loss", dense.build, task=of_loss("own", own_loss))
     how = LocalTraining(batch_size=COUNT, lr=0.05)

@@ -82,7 +82,7 @@ def test_gradients_are_averaged_over_copies_clipped_one_by_one_and_added_up(
 
 
 @every_net
-def test_a_loss_of_a_defenses_own_and_soft_labels_are_taken_of_each_sample_alone(name: str) -> None:
+def test_clipping_supports_custom_losses_and_soft_labels(name: str) -> None:
     module, whole = net(name), batch(name)
     found = clipped_sum(objective(module, known=False), whole, clip=0.3)
     same(found, one_by_one(module, whole, 0.3))
@@ -126,7 +126,7 @@ def test_a_sample_without_gradient_stays_without() -> None:
     assert all(value.isfinite().all() and not value.any() for value in found.values())
 
 
-def test_frozen_parameters_count_neither_in_the_length_nor_in_the_sum() -> None:
+def test_clipping_excludes_frozen_parameters() -> None:
     module, whole = net("conv"), batch("conv")
     for param in next(module.children()).parameters():
         param.requires_grad_(False)
@@ -198,14 +198,14 @@ def test_batches_of_other_shapes_take_turns_on_one_network() -> None:
 @pytest.mark.parametrize(
     "layer", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, track_running_stats=True)]
 )
-def test_layers_whose_statistics_mix_samples_are_refused(layer: nn.Module) -> None:
+def test_clipping_raises_for_layers_that_mix_samples(layer: nn.Module) -> None:
     module = nn.Sequential(nn.Conv2d(1, 3, 3), layer, nn.Flatten(), nn.Linear(300, CLASSES))
     whole = drawn("images", (1, 12, 12))
     with pytest.raises(Unsupported, match=r"mix the samples .* group normalisation"):
         clipped_sum(objective(module.double().train()), whole, clip=1.0)
 
 
-def test_what_cannot_be_watched_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_layers_without_fast_clipping_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Nameable(Twice):
         pass
 

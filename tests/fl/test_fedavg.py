@@ -130,7 +130,7 @@ def test_updates_and_running_statistics_are_averaged_by_data_size() -> None:
         assert not torch.equal(after.buffers[name], before.buffers[name])
 
 
-def test_running_statistics_do_not_depend_on_who_trained_before() -> None:
+def test_running_statistics_do_not_depend_on_earlier_clients() -> None:
     how = LocalTraining(batch_size=8)
     alone = federated("counting", how, {5: samples(5)}, 1)[0]
     others = {client: samples(client) for client in range(5)}
@@ -155,7 +155,7 @@ def test_clients_with_equal_data_and_full_batches_average_to_one_clients_trainin
         torch.testing.assert_close(three.params[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_a_network_that_was_changed_under_the_same_name_is_built_anew() -> None:
+def test_a_redefined_network_is_rebuilt() -> None:
     how, data = LocalTraining(lr=0.1), {0: samples(0)}
     relu = Architecture("mine", partial(dense))
     tanh = Architecture("mine", partial(smooth))

@@ -17,7 +17,7 @@ def mlp(dropout: float) -> Architecture:
     return architecture("mlp", shape=(6,), classes=3, hidden="5", dropout=dropout)
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
+def test_results_are_in_the_order_of_the_items() -> None:
     assert run_in_parallel(lambda item: item * item, range(7)) == [0, 1, 4, 9, 16, 25, 36]
 
 

@@ -37,7 +37,7 @@ def after_five_torch_steps(
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 5e-4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sgd_takes_torchs_steps_to_the_bit(
+def test_sgd_steps_match_torch_bit_for_bit(
     momentum: float, weight_decay: float, dtype: torch.dtype
 ) -> None:
     ours = after_five_steps(Sgd(lr=0.1, momentum=momentum, weight_decay=weight_decay), dtype)
@@ -62,7 +62,7 @@ def test_adam_takes_torchs_steps(weight_decay: float, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("make", [lambda: Sgd(0.1, 0.9, 0.1), lambda: Adam(weight_decay=0.1)])
-def test_gradients_are_left_as_they_are_and_may_be_overwritten(
+def test_optimizer_steps_do_not_modify_or_keep_gradients(
     make: Callable[[], Optimizer],
 ) -> None:
     kept, reused = make(), make()

@@ -26,7 +26,7 @@ from tests.fl.test_by_hand import (
 
 
 @pytest.mark.parametrize("name", ["cnn", "alexnet", "vgg11"])
-def test_gradients_of_catalogue_networks_come_in_the_order_of_their_parameters(name: str) -> None:
+def test_gradients_have_the_order_of_parameters(name: str) -> None:
     torch.manual_seed(0)
     module = architecture(name, shape=(3, 32, 32), classes=5).build().double()
     network = split(module)
@@ -154,7 +154,7 @@ class Keeping(nn.Module):
         return out
 
 
-def test_what_comes_before_the_end_is_not_somebody_elses_code() -> None:
+def test_manual_backprop_is_used_only_for_known_layers() -> None:
     front = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3))
     assert split(front) is not None
     assert split(nn.Sequential(Keeping(), nn.Flatten(), nn.Linear(72, 3))) is None

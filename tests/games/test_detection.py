@@ -63,7 +63,7 @@ def run(file: Path, out: Path, said: list[str] | None = None, **changes: object)
 
 
 @pytest.mark.slow
-def test_planted_models_are_found_and_the_record_says_by_which_signs(
+def test_planted_models_are_detected_with_the_signs_in_the_record(
     file: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -157,7 +157,7 @@ def test_signs_are_judged_by_one_model_of_each_late_run() -> None:
         ({"detector.lr": 1e6, "detector.rounds": 20}, "lower the learning rate"),
     ],
 )
-def test_what_makes_no_detector_is_refused(
+def test_invalid_detector_settings_raise(
     file: Path, tmp_path: Path, changes: dict[str, object], says: str
 ) -> None:
     with pytest.raises(FedauditError, match=says):

@@ -11,7 +11,7 @@ FILES = sorted((Path(__file__).parents[2] / "studies" / "games").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_study_is_called_as_its_file_is_and_all_its_points_can_be_played(path: Path) -> None:
+def test_game_studies_match_their_file_name_and_are_playable(path: Path) -> None:
     base, *others = read_points(path)
     assert base.study.name == path.stem
     assert base.study.about

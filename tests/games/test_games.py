@@ -364,7 +364,7 @@ def fails(samples: Tensor) -> Tensor:
     raise KeyError("weights")
 
 
-def test_an_extractor_that_fails_is_named(file: Path, tmp_path: Path) -> None:
+def test_a_failing_extractor_raises_with_its_name(file: Path, tmp_path: Path) -> None:
     name = "tests.games.test_games:fails"
     with pytest.raises(BadInput, match=f"{name}' failed on samples of shape .*KeyError: 'weights'"):
         run(file, tmp_path / "out", records__features=name)

@@ -82,7 +82,7 @@ def test_objects_and_a_file_that_say_the_same_make_the_same_record(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_arrays_extractor_mechanism_and_defense_may_be_ones_own(tmp_path: Path) -> None:
+def test_games_accept_custom_arrays_extractors_and_defenses(tmp_path: Path) -> None:
     variants = {
         "laplace": {"mechanism": Louder(epsilon=4.0, clip=1.0)},
         "noise": {"defense": fa.defenses.GradientNoise(sigma=0.5), "rounds.own_games": 10},
@@ -108,7 +108,7 @@ def test_arrays_extractor_mechanism_and_defense_may_be_ones_own(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_games_behind_a_defense_are_played_in_rounds_and_a_variant_has_its_own_options(
+def test_games_with_a_defense_are_played_in_rounds(
     tmp_path: Path,
 ) -> None:
     clipped = fa.defenses.DPSGD(clip=1.0, noise_multiplier=2.0)
@@ -138,7 +138,7 @@ def test_games_behind_a_defense_are_played_in_rounds_and_a_variant_has_its_own_o
         ({"clients": 600}, {}, "lower clients or servers"),
     ],
 )
-def test_what_makes_no_games_is_refused_in_pythons_words(
+def test_invalid_games_raise_with_python_names(
     given: dict[str, object], asked: dict[str, object], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(FedauditError, match=says) as refused:

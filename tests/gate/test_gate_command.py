@@ -98,7 +98,7 @@ def test_runs_that_must_pass_fail_and_be_left_open_do(
         assert open_figure["more"]["text"] in verdict["reason"]
 
 
-def test_a_run_that_hardly_learned_cannot_pass_unless_the_policy_lets_it(
+def test_a_barely_trained_run_passes_only_if_the_policy_allows_it(
     small: Path, policy: Path, tmp_path: Path
 ) -> None:
     policy.write_text(POLICY.replace("0.59", "0.99"))

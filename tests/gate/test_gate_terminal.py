@@ -30,7 +30,7 @@ def test_a_short_verdict_is_printed_whole() -> None:
 
 @pytest.mark.parametrize("width", [WIDTH, 70, 40])
 @pytest.mark.parametrize("many", [1, 20, 30, 400])
-def test_a_verdict_fits_a_screen_and_counts_what_it_leaves_out(many: int, width: int) -> None:
+def test_the_printed_verdict_is_short_and_counts_omitted_lines(many: int, width: int) -> None:
     failed = [
         demand("evidence", f"demand {n} {'x' * 90}", ["missing"], Outcome.FAIL) for n in range(many)
     ]

@@ -35,7 +35,7 @@ def verdict(record: Record) -> Verdict:
     return evaluate_policy(given, policy(text))
 
 
-def test_passes_failures_errors_and_skips_are_counted_as_they_stand() -> None:
+def test_junit_counts_match_its_test_cases() -> None:
     root = ElementTree.fromstring(junit_xml(evaluate_policy(found(auc(0.48, 0.52)), policy())))
     assert root.attrib | {"name": ""} == {
         "name": "",
@@ -54,7 +54,7 @@ def test_passes_failures_errors_and_skips_are_counted_as_they_stand() -> None:
         assert int(suite.attrib[number]) == len(there)
 
 
-def test_an_inconclusive_check_is_an_error_and_a_bound_that_refutes_nothing_is_skipped() -> None:
+def test_junit_maps_inconclusive_to_error_and_bounds_to_skipped() -> None:
     text = junit_xml(verdict(mixed()))
     root = ElementTree.fromstring(text)
     errors = [
@@ -105,7 +105,7 @@ def test_hostile_names_stay_text() -> None:
         assert {element.tag for element in root.iter()} <= known
 
 
-def test_what_xml_forbids_is_replaced_and_markup_does_not_end_its_element() -> None:
+def test_junit_escapes_markup_and_forbidden_characters() -> None:
     bad = "a\x00b\x1bc\ud800d\ufffee]]>&amp;<!--\"' <!DOCTYPE x [<!ENTITY y 'z'>]>&y;"
     held = Held(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
     check = ceiling_check("membership", bad, "auc", 0.6, [held])

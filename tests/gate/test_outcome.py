@@ -46,7 +46,7 @@ def test_a_lower_bound_never_passes(bound: float, ceiling: float) -> None:
     assert (compare_bound(bound, ceiling) is Outcome.FAIL) == (bound > ceiling)
 
 
-def test_what_holds_a_release_back_decides_and_nothing_decides_nothing() -> None:
+def test_the_worst_outcome_decides() -> None:
     assert worst_outcome([Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE]) is Outcome.FAIL
     assert worst_outcome([Outcome.PASS, Outcome.INCONCLUSIVE]) is Outcome.INCONCLUSIVE
     assert worst_outcome([]) is Outcome.INCONCLUSIVE
@@ -93,12 +93,12 @@ def test_no_more_than_a_hundred_times_the_audit_is_suggested(start: int) -> None
     assert near.count or "times as many" in near.text
 
 
-def test_seeds_have_a_limit_of_their_own() -> None:
+def test_required_seeds_are_limited() -> None:
     told = required_sample_size(share_of(0.05), 5, 0.05, what="seeds", most=1000)  # type: ignore[arg-type]
     assert "even 1,000 seeds would not settle it" in told.text
 
 
-def test_what_does_not_follow_from_a_record_is_said_to() -> None:
+def test_missing_requirements_are_reported_as_unknown() -> None:
     told = required_sample_size(lambda size: None, 100, 0.05, what="members")
     assert told.count == 0
     assert "the record does not show how many" in told.text

@@ -60,7 +60,7 @@ def test_every_line_of_the_printed_policy_that_is_a_comment_is_a_setting_too() -
         ("a." * 40 + "b = 1", "nests over 32 levels deep"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_allowed(text: str, said: str) -> None:
+def test_policy_errors_state_the_allowed_values(text: str, said: str) -> None:
     with pytest.raises(BadInput) as refused:
         policy_from(text, source="policy.toml")
     assert said in str(refused.value)

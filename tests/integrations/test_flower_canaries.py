@@ -49,7 +49,7 @@ def printed(
     return float(coins), float(normal)
 
 
-def test_canary_nodes_bound_what_flowers_own_noise_gives_away(
+def test_canary_nodes_bound_the_epsilon_of_flower_noise(
     example: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Noise of a node's share: one clip, in each of four rounds.

@@ -48,7 +48,7 @@ def context() -> Context:
     return Context(1, 1, {}, RecordDict(), {})
 
 
-def test_a_workflow_of_the_older_interface_is_recorded_through_its_grid(tmp_path: Path) -> None:
+def test_workflows_of_the_older_interface_are_recorded(tmp_path: Path) -> None:
     Client.plain.clear()
     recorder = record(tmp_path / "r", network, AUDIT, attacks=NAMES, keep="full", strict=True)
     with RecordingGrid(StubGrid(app()), recorder) as grid:
@@ -62,7 +62,7 @@ def test_a_workflow_of_the_older_interface_is_recorded_through_its_grid(tmp_path
     assert {one.name for one in record_.attacks} == {*NAMES}
 
 
-def test_a_server_app_with_such_a_strategy_is_recorded_through_its_grid(tmp_path: Path) -> None:
+def test_server_apps_with_older_strategies_are_recorded(tmp_path: Path) -> None:
     def components(context: Context) -> ServerAppComponents:
         return ServerAppComponents(config=ServerConfig(num_rounds=1), strategy=strategy())
 
@@ -75,9 +75,7 @@ def test_a_server_app_with_such_a_strategy_is_recorded_through_its_grid(tmp_path
 
 
 @pytest.mark.parametrize("inner", [FedAvg(), FedMedian()])
-def test_a_strategy_of_the_older_interface_is_refused_with_what_to_do(
-    inner: FedAvg, tmp_path: Path
-) -> None:
+def test_strategies_of_the_older_interface_raise_with_advice(inner: FedAvg, tmp_path: Path) -> None:
     recorder = record(tmp_path, network, AUDIT, attacks=NAMES)
     with pytest.raises(BadInput, match=r"older interface; .* RecordingGrid\(grid, recorder\)"):
         # Without the checks of types that tests have, as other people call it.

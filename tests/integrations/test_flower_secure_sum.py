@@ -92,7 +92,7 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StubGrid, di
     return folder, grid, dict(Client.plain)
 
 
-def test_uploads_are_masked_and_none_is_in_what_the_server_receives(secret: tuple) -> None:  # type: ignore[type-arg]
+def test_the_server_receives_only_masked_uploads(secret: tuple) -> None:  # type: ignore[type-arg]
     _, grid, plain = secret
     replies = [m for m in grid.received if m.metadata.message_type == "train"]
     assert len(replies) == 4 * CLIENTS * ROUNDS, "four stages"
@@ -185,7 +185,7 @@ def test_numbers_that_no_client_has_are_nobodys(said: object, tmp_path: Path) ->
     assert (one.measured, one.answered, one.unnamed) == (False, (0,), 1)
 
 
-def test_a_client_that_changes_its_number_and_two_of_one_number_are_told_of(tmp_path: Path) -> None:
+def test_changed_and_duplicate_client_numbers_warn(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning) as warned:
         one, two, three = told(tmp_path, {"a": 0, "b": 1}, {"a": 0, "b": 2}, {"a": 0, "c": 0})
     assert [one.measured, two.measured, three.measured] == [True, False, False]

@@ -66,7 +66,7 @@ def with_(changed: Mapping[str, np.ndarray]) -> Callable[[int], Arrays]:
     return lambda site: {**SENT, **changed}
 
 
-def test_a_site_that_leaves_out_a_parameter_is_left_out_by_name(tmp_path: Path) -> None:
+def test_a_site_with_a_missing_parameter_is_excluded(tmp_path: Path) -> None:
     recorder = fa.record(tmp_path, tuned(), data().split.audit, attacks=["avg-cosine"])
     ledger = NvflareLedger(recorder)
     for site in range(3):
@@ -86,7 +86,7 @@ def test_a_site_that_leaves_out_a_parameter_is_left_out_by_name(tmp_path: Path) 
         (lambda site: {"0.bias": np.zeros(8)}, "no array has the shape of one that they"),
     ],
 )
-def test_uploads_that_do_not_fit_are_told_of_once(
+def test_mismatched_uploads_warn_once(
     upload: Callable[[int], Arrays], says: str, tmp_path: Path
 ) -> None:
     with (

@@ -46,12 +46,12 @@ def test_the_page_shows_every_file_that_differs_and_no_copy_of_it() -> None:
         assert new.replace("audited", "quickstart") == old
 
 
-def test_the_audit_adds_few_lines_and_none_to_what_sites_do() -> None:
+def test_the_audit_adds_few_lines_to_the_server_only() -> None:
     assert changes("client.py") == []
     assert sum(line.startswith("+") for file in FILES for line in changes(file)) < 25
 
 
-def test_the_server_joins_what_each_site_has_split_alone(
+def test_the_server_joins_the_splits_of_sites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(AUDITED)

@@ -389,12 +389,12 @@ def test_a_function_that_other_processes_cannot_import_raises(makes: object) -> 
         (f"{HERE}:changes", "returns a recorder of updates; omit uploads"),
     ],
 )
-def test_what_makes_no_recorder_of_models_is_refused(name: str, says: str, tmp_path: Path) -> None:
+def test_functions_that_return_no_recorder_raise(name: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=says):
         made(name, tmp_path)
 
 
-def test_the_package_is_imported_without_nvflare_and_says_what_is_missing(
+def test_missing_nvflare_raises_with_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import fedaudit.integrations.nvflare as package

@@ -30,7 +30,7 @@ def test_metrics_of_training_are_read(values: dict[str, object], metrics: dict[s
     assert training_metrics(values) == metrics
 
 
-def test_bare_names_are_read_only_where_they_are_of_training() -> None:
+def test_unprefixed_metrics_are_read_only_from_training() -> None:
     values = {"loss": 1.0, "accuracy": 0.5, "train_loss": 0.25}
     assert training_metrics(values, bare=False) == {"loss": 0.25}
 

@@ -70,7 +70,7 @@ def moved(net: nn.Module, by: float) -> nn.Module:
 
 
 @pytest.mark.parametrize("network", [adapted, Wrapped])
-def test_what_peft_sends_is_the_networks_own_parameters(network: type[nn.Module]) -> None:
+def test_peft_parameters_are_matched_to_the_network(network: type[nn.Module]) -> None:
     shape, trained = shape_of(network()), moved(network(), 0.5)
     part = trained.model if isinstance(trained, Wrapped) else trained
     sent = peft.get_peft_model_state_dict(part)
@@ -90,7 +90,7 @@ def test_what_peft_sends_is_the_networks_own_parameters(network: type[nn.Module]
         assert shape.moved(weights, whose="it") == tuple(own)
 
 
-def test_a_list_in_an_order_of_pefts_own_is_refused_and_names_are_read() -> None:
+def test_peft_lists_raise_and_named_parameters_are_read() -> None:
     net = adapted("norm")  # it stands before what is adapted, and PEFT sends it after
     shape, sent = shape_of(net), peft.get_peft_model_state_dict(net)
     with pytest.raises(BadInput, match="in another order than that of its parameters; send them"):
@@ -116,7 +116,7 @@ def test_names_that_two_trained_adapters_share_are_refused() -> None:
         shape_of(net).model_of(peft.get_peft_model_state_dict(net), whose="it")
 
 
-def test_names_that_do_not_fit_are_told_of_at_the_first_round_and_not_again(
+def test_mismatched_names_warn_once(
     tmp_path: Path,
 ) -> None:
     net = adapted()

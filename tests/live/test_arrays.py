@@ -34,13 +34,13 @@ HERE = np.arange(6.0, dtype=np.float32).reshape(2, 3)
         torch.from_numpy(HERE.T.copy()).t(),
     ],
 )
-def test_numbers_come_out_however_they_lie_in_memory(array: np.ndarray | Tensor) -> None:
+def test_arrays_are_read_in_any_memory_layout(array: np.ndarray | Tensor) -> None:
     found = tensor_of(array, "it")
     assert found.double().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert not found.requires_grad
 
 
-def test_what_may_not_be_written_to_and_a_single_number_come_out() -> None:
+def test_read_only_arrays_and_scalars_are_read() -> None:
     still = np.broadcast_to(np.float32(2), (2, 2))
     assert tensor_of(still, "it").tolist() == [[2, 2], [2, 2]]
     backwards = np.arange(3)[::-1]
@@ -65,7 +65,7 @@ ODD: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_what_holds_no_plain_numbers_is_refused(kind: str) -> None:
+def test_arrays_without_plain_numbers_raise(kind: str) -> None:
     with pytest.raises(BadInput, match=r"^the upload's 'w' ") as refused:
         tensor_of(ODD[kind](), "the upload's 'w'")
     assert len(str(refused.value)) < 400

@@ -14,7 +14,7 @@ from tests.study.studies import SMALL
 WHY = "its arrays cannot be read"
 
 
-def test_an_excluded_client_is_named_and_the_others_are_measured_as_without_it(
+def test_an_excluded_client_does_not_affect_others(
     tmp_path: Path,
 ) -> None:
     live = next(rounds())
@@ -31,7 +31,7 @@ def test_an_excluded_client_is_named_and_the_others_are_measured_as_without_it(
     assert (entry.answered, entry.excluded, entry.measured) == ((0, 1, 2), {1: WHY}, True)
 
 
-def test_an_excluded_client_is_in_what_the_record_says_it_has_not_measured(tmp_path: Path) -> None:
+def test_an_excluded_client_is_listed_as_untested(tmp_path: Path) -> None:
     first, *later = rounds()
     others = {client: first.uploads[client] for client in (0, 2)}
     with recorder(tmp_path, strict=False) as made:

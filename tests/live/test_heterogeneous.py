@@ -100,7 +100,7 @@ def test_clients_with_other_label_distributions_are_no_leak(skewed: tuple[Record
     assert not [one for one in record.controls if one.passed is False]
 
 
-def test_unseen_samples_of_a_client_are_those_of_its_own_coin(skewed: tuple[Record, Path]) -> None:
+def test_held_out_samples_of_a_client_follow_its_coins(skewed: tuple[Record, Path]) -> None:
     record, folder = skewed
     scores = read_scores(folder / "result" / "scores.safetensors")
     for one in record.where(contrast="unseen", metric="auc", attack="blackbox-loss"):
@@ -114,7 +114,7 @@ def test_unseen_samples_of_a_client_are_those_of_its_own_coin(skewed: tuple[Reco
         assert one.value == pytest.approx(auc(kept.by_attack[one.attack][chosen], is_member))
 
 
-def test_other_clients_samples_are_matched_in_class_and_said_to_be_no_fair_draw(
+def test_samples_of_other_clients_are_class_matched_and_marked_unfair(
     skewed: tuple[Record, Path],
 ) -> None:
     record, _ = skewed

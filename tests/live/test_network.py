@@ -93,7 +93,7 @@ def described(kind: str, last: Callable[[Tensor], Tensor]) -> None:
 
 
 @pytest.mark.parametrize("kind", GIVES)
-def test_logits_are_taken_whatever_the_network_starts_from(kind: str) -> None:
+def test_logits_are_recognised_for_any_initial_network(kind: str) -> None:
     described(kind, as_it_is)
 
 
@@ -109,7 +109,7 @@ def test_rows_that_sum_to_one_are_refused(kind: str) -> None:
         described(kind, softmax)
 
 
-def test_flat_probabilities_and_logits_are_told_apart() -> None:
+def test_flat_probabilities_and_logits_are_distinguished() -> None:
     described("binary", flat)
     with pytest.raises(BadInput, match="probabilities"):
         described("binary", lambda logits: flat(logits).sigmoid())

@@ -109,7 +109,7 @@ def test_an_audit_without_coins_is_asked_for_no_bound_on_epsilon(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("view", "outcome"), [("final", "pass"), ("globals", "inconclusive")])
-def test_only_who_sees_the_final_model_alone_misses_no_earlier_round(
+def test_only_the_final_view_needs_no_earlier_rounds(
     view: str, outcome: str, tmp_path: Path
 ) -> None:
     data = classes_of(MANY)

@@ -336,7 +336,7 @@ def test_attacking_a_recording_gives_a_complete_record(
     assert Recording.model_fields.keys() - not_in_config == RECORDING_KEYS
 
 
-def test_two_recordings_of_one_run_have_the_same_content_hash(
+def test_recordings_of_the_same_run_have_equal_content_hashes(
     usual: Path, other: Path, attacked: Record, tmp_path: Path
 ) -> None:
     assert read_recording(other).key != read_recording(usual).key
@@ -759,7 +759,7 @@ def test_invalid_parts_raise(parts: list[Part], says: str) -> None:
         (np.zeros((3, 2)), np.array([0, 1, -1]), "start at 0"),
     ],
 )
-def test_samples_that_are_none_are_refused(x: np.ndarray, y: np.ndarray, says: str) -> None:
+def test_invalid_samples_raise(x: np.ndarray, y: np.ndarray, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         fedaudit.audit_samples({0: (x, y)}, (np.zeros((3, 2)), np.zeros(3, dtype=int)))
 

@@ -108,7 +108,7 @@ def test_honest_metrics_pass_whenever_rounds_are_measured(measure: When, tmp_pat
     assert not any(entry.reported for entry in read_round_log(tmp_path))
 
 
-def test_a_client_whose_loader_normalises_is_an_alarm_by_name(tmp_path: Path) -> None:
+def test_a_client_with_another_normalisation_fails_the_control(tmp_path: Path) -> None:
     record = attacked(tmp_path, make=OtherInput)
     controls = reconciled(record)
     assert {c: one.passed for c, one in controls.items()} == {0: False, 1: False, 2: False}
@@ -183,7 +183,7 @@ def compared(
         pytest.param({0: [0.0]}, 0, 100, True, id="nothing is correct"),
     ],
 )
-def test_an_accuracy_is_an_alarm_only_if_neither_its_share_nor_its_percentage_fits(
+def test_accuracies_are_compared_as_share_or_percentage(
     by_client: Mapping[int, list[float]], correct: int, classes: int, expected: bool | None
 ) -> None:
     control = compared(by_client, correct=correct, classes=classes)[0]

@@ -106,7 +106,7 @@ def test_embeddings_of_a_denoiser_are_recorded_and_attacked(tmp_path: Path) -> N
     assert all(control.passed is not False for control in record.controls)
 
 
-def test_a_client_that_splits_alone_hands_over_inputs_by_name_and_targets(tmp_path: Path) -> None:
+def test_a_client_split_contains_named_inputs_and_targets(tmp_path: Path) -> None:
     pairs = {c: (by_name(t), torch.rand(EACH, 2, generator=RNG)) for c, t in DATA.items()}
     whole = fa.fair_split(pairs, audited=20).audit
     parts: list[Path] = []
@@ -121,7 +121,7 @@ def test_a_client_that_splits_alone_hands_over_inputs_by_name_and_targets(tmp_pa
     assert joined.samples.labels.tolist() == [0] * 60
 
 
-def test_a_recording_keeps_inputs_by_name_and_targets(tmp_path: Path) -> None:
+def test_a_recording_stores_named_inputs_and_targets(tmp_path: Path) -> None:
     pairs = {c: (by_name(t), t) for c, t in DATA.items()}
     audit = fa.fair_split(pairs, audited=20).audit
     with fa.record(tmp_path, Language(), audit, task="next-token", attacks=["loss-series"]):
@@ -132,7 +132,7 @@ def test_a_recording_keeps_inputs_by_name_and_targets(tmp_path: Path) -> None:
     assert torch.equal(kept.samples.targets, audit.samples.targets)
 
 
-def test_what_a_recording_of_a_task_cannot_have_is_refused_before_training(tmp_path: Path) -> None:
+def test_impossible_task_recordings_raise_before_training(tmp_path: Path) -> None:
     audit = fa.fair_split({c: (t, t) for c, t in DATA.items()}, audited=20).audit
 
     def record(**changes: object) -> None:
@@ -154,7 +154,7 @@ def _absolute(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs[:, 0] - targets).abs()
 
 
-def test_a_loss_of_ones_own_may_be_given_as_the_task(tmp_path: Path) -> None:
+def test_a_custom_loss_can_be_the_task(tmp_path: Path) -> None:
     x, y = torch.randn(30, 4, generator=RNG), torch.rand(30, generator=RNG)
     samples = fa.audit_samples({0: (x, y)}, (x + 1, y))
     with fa.record(tmp_path / "own", nn.Linear(4, 1), samples, task=_absolute) as recorder:

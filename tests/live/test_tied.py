@@ -85,7 +85,7 @@ def test_tied_entries_that_are_both_not_finite_are_no_disagreement() -> None:
 
 
 @pytest.mark.parametrize("kind", ["models", "updates"])
-def test_a_client_whose_tied_entries_differ_is_left_out_by_name(kind: Kind, tmp_path: Path) -> None:
+def test_a_client_with_unequal_tied_weights_is_excluded(kind: Kind, tmp_path: Path) -> None:
     uploads: dict[int, object] = {client: upload(client) for client in range(3)}
     for folder in ("without", "with"):
         if folder == "with":

@@ -223,7 +223,7 @@ def test_changes_take_statistics_that_were_sent_and_others_are_estimated(
 
 
 @pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
-def test_personal_layers_are_refused_in_the_first_round_by_name_unless_declared(
+def test_undeclared_personal_layers_raise_in_the_first_round(
     tmp_path: Path,
 ) -> None:
     def without_norm(net: nn.Module) -> dict[str, Tensor]:
@@ -240,9 +240,7 @@ def test_personal_layers_are_refused_in_the_first_round_by_name_unless_declared(
 
 
 @pytest.mark.parametrize("declared", ["*", "1.*", "1.running*", "3.*"])
-def test_whole_uploads_are_measured_as_they_are_whatever_is_declared(
-    declared: str, tmp_path: Path
-) -> None:
+def test_complete_uploads_ignore_declared_personal_layers(declared: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recorded(tmp_path / "all", lambda net: net.state_dict())
@@ -255,7 +253,7 @@ def test_whole_uploads_are_measured_as_they_are_whatever_is_declared(
 
 
 @pytest.mark.parametrize("kind", ["updates", "gradients"])
-def test_a_head_that_changes_lack_is_refused_by_name(kind: Kind, tmp_path: Path) -> None:
+def test_an_update_without_the_head_raises(kind: Kind, tmp_path: Path) -> None:
     one = rounds()[0]
     body = {n: torch.zeros_like(v) for n, v in one.sent.named_parameters() if n[0] != "3"}
     how = {"attacks": ATTACKS, "uploads": kind, "strict": True}
@@ -341,9 +339,7 @@ def test_constant_buffers_need_not_travel(kind: str, tmp_path: Path) -> None:
         ("random", r"lacks 'shift', which is drawn at random whenever the network is built"),
     ],
 )
-def test_buffers_that_nobody_knows_are_refused_by_name(
-    kind: str, message: str, tmp_path: Path
-) -> None:
+def test_unknown_buffers_raise(kind: str, message: str, tmp_path: Path) -> None:
     make = partial(Counting, kind)
     with record(tmp_path / "refused", make, split().audit, strict=True) as recorder:
         for sent, uploads in trained_lists(kind):
@@ -379,7 +375,7 @@ def test_clients_that_send_different_parts_cannot_be_averaged(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore:fedaudit. running statistics")
 @pytest.mark.parametrize("statistics", ["estimated", "of another network"])
-def test_clients_own_accuracy_tells_whether_statistics_are_theirs(
+def test_the_reported_accuracy_shows_whether_statistics_are_local(
     statistics: str, tmp_path: Path
 ) -> None:
     def another(net: nn.Module) -> dict[str, Tensor]:

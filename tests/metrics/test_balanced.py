@@ -11,7 +11,7 @@ from fedaudit.metrics import (
 )
 
 
-def test_balanced_accuracy_weighs_both_sides_alike() -> None:
+def test_balanced_accuracy_weighs_both_sides_equally() -> None:
     # At 2, both members and one of four non-members are flagged.
     scores, truth = [3.0, 2.0, 2.0, 1.0, 1.0, 0.0], [True, True, False, False, False, False]
     assert balanced_accuracy(scores, truth, threshold=2.0) == (1 + 0.75) / 2

@@ -27,7 +27,7 @@ def drawn(rng: np.random.Generator, epsilon: float, count: int) -> tuple[np.ndar
     return rng.normal(size=count) + inside * gaussian_shift(epsilon, DELTA), inside
 
 
-def test_both_bounds_by_hand() -> None:
+def test_canary_bounds_match_hand_calculation() -> None:
     inside = np.arange(20) < 9
     z = np.where(inside, 4.0, 0.0)
     found = canary_bounds(z, inside, delta=DELTA)
@@ -38,7 +38,7 @@ def test_both_bounds_by_hand() -> None:
     assert found.one_run == one_run_epsilon(z, inside, guesses=6, delta=DELTA)
 
 
-def test_where_rounds_draw_their_clients_no_gaussian_bound_is_made() -> None:
+def test_partial_participation_has_no_gaussian_bound() -> None:
     z, inside = drawn(np.random.default_rng(1), 2.0, 40)
     found = canary_bounds(z, inside, delta=DELTA, every_round=False)
     assert found.mean_only is None

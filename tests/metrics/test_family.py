@@ -7,7 +7,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics import above_chance, combined, holm, rate_above_chance
 
 
-def test_holm_steps_down_as_worked_by_hand() -> None:
+def test_holm_matches_hand_calculation() -> None:
     found = holm([0.04, 0.01, None, 0.03, 0.005])
     # Sorted .005 .01 .03 .04 times 4 3 2 1 = .02 .03 .06 .04, running maximum .02 .03 .06 .06.
     assert found.adjusted == pytest.approx((0.06, 0.03, None, 0.06, 0.02))

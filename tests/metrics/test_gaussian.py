@@ -34,7 +34,7 @@ def test_no_threshold_on_normal_draws_does_better() -> None:
     assert max(reached) == pytest.approx(gaussian_success(1.3), abs=0.003)
 
 
-def test_a_replaced_record_moves_a_clipped_sum_twice_as_far_as_one_that_is_left_out() -> None:
+def test_replacing_a_record_doubles_the_sensitivity_of_a_clipped_sum() -> None:
     assert clipped_distance(2.0, replaced=False) == 0.5
     assert clipped_distance(2.0) == 1.0
     assert clipped_distance(2.0, rounds=9) == 3.0
@@ -49,7 +49,7 @@ def test_so_many_rounds_are_enough_and_one_fewer_is_not(success: float, mu: floa
     assert rounds == 1 or gaussian_success(mu * math.sqrt(rounds - 1)) < success
 
 
-def test_the_noise_of_the_classic_mechanism_by_hand() -> None:
+def test_the_classic_gaussian_noise_matches_hand_calculation() -> None:
     # sqrt(2 ln 125) / 7.5
     assert gaussian_mechanism(7.5, 0.01) == pytest.approx(0.41433, abs=1e-5)
     assert gaussian_mechanism(1.0, 1.25 / math.e**2) == pytest.approx(2.0)

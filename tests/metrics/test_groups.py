@@ -56,7 +56,7 @@ def test_a_member_is_exposed_by_the_share_of_nonmembers_strictly_below() -> None
     assert above_nonmembers(scores, truth).tolist() == pytest.approx([1 / 3, 1 / 3, 1])
 
 
-def test_the_most_exposed_come_first_by_share_then_by_score() -> None:
+def test_the_most_exposed_samples_are_sorted_by_share_and_score() -> None:
     scores, truth = (
         [3.0, 1.0, 2.0, 2.0, 0.0, 5.0, 9.0],
         [False, True, True, False, False, True, True],

@@ -97,7 +97,7 @@ def counted(hits: int, total: int) -> Limited[float]:
     return Limited(hits / total, *clopper_pearson(hits, total))
 
 
-def test_one_run_has_its_own_limits_however_runs_are_put_together() -> None:
+def test_a_single_run_keeps_its_limits() -> None:
     one = counted(30, 100)
     assert summed([one]) == pytest.approx((one.low, one.high))
     assert averaged([one]) == (one.low, one.high)
@@ -122,7 +122,7 @@ def test_the_mean_of_no_runs_is_refused(put_together: object) -> None:
 
 
 @pytest.mark.parametrize("hits", [(30, 34), (0, 0), (3, 9)])
-def test_limits_held_together_are_the_least_mean_that_neither_product_nor_least_rejects(
+def test_combined_limits_are_the_smallest_mean_not_rejected(
     hits: tuple[int, int],
 ) -> None:
     """Beside a search over a fine grid of both shares."""
@@ -167,7 +167,7 @@ def test_limits_held_together_narrow_with_every_run_and_contain_the_mean() -> No
     assert all(one.low < 0.3 < one.high for one in found)
 
 
-def test_limits_of_runs_hold_as_often_as_they_say() -> None:
+def test_combined_limits_of_runs_have_their_coverage() -> None:
     """Over counts of two runs with different shares, each combination with its probability."""
     sizes, shares = (14, 20), (0.1, 0.4)
     middle = sum(shares) / 2

@@ -30,7 +30,7 @@ def test_the_measurements_given_are_left_alone() -> None:
     np.testing.assert_array_equal(values, before)
 
 
-def test_redrawing_finds_members_where_nobody_is_one_and_aligned_samples_do_not() -> None:
+def test_only_the_redraw_evaluation_finds_leaks_without_members() -> None:
     values, truth = cube(), np.arange(3000) < 1000
     aligned = values.mean(axis=0)[0]
     dealt = redraw(values, truth, rng=np.random.default_rng(1)).mean(axis=0)[0]

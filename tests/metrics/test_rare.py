@@ -60,7 +60,7 @@ def test_continuous_scores_of_few_samples_keep_their_interval() -> None:
 
 
 @pytest.mark.parametrize(("members", "others"), [(1000, 20), (1000, 100), (20, 1000)])
-def test_limits_hold_where_few_scores_differ(members: int, others: int) -> None:
+def test_intervals_have_their_coverage_for_rare_scores(members: int, others: int) -> None:
     rng, missed, runs = np.random.default_rng(1), 0, 150
     truth = np.arange(members + others) < members
     for _ in range(runs):
@@ -70,7 +70,7 @@ def test_limits_hold_where_few_scores_differ(members: int, others: int) -> None:
     assert missed <= 0.06 * runs
 
 
-def test_pooled_clients_with_rare_scores_have_limits_like_those_of_one_client() -> None:
+def test_rare_scores_have_equal_limits_pooled_and_single() -> None:
     scores, truth = flags(1000, 100, 40, 1)
     rng = np.random.default_rng(0)
     client = rng.integers(10, size=len(scores))
@@ -107,7 +107,7 @@ def test_people_on_both_sides_make_rare_limits_wider() -> None:
     assert shared.high - shared.low > apart.high - apart.low
 
 
-def test_attacks_with_rare_scores_are_compared_by_their_own_limits() -> None:
+def test_differences_of_rare_scores_use_both_limits() -> None:
     scores, truth = flags(1000, 100, 20, 0)
     other = np.random.default_rng(0).normal(size=1020)
     found = compare_auc(scores, other, is_member=truth)

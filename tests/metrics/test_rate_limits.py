@@ -35,7 +35,7 @@ def scored(members: list[float], nonmembers: list[float]) -> tuple[np.ndarray, n
 # Known answers.
 
 
-def test_forty_nonmembers_above_which_nobody_is_leave_no_lower_limit_at_one_per_cent() -> None:
+def test_forty_nonmembers_give_no_lower_limit_at_one_per_cent() -> None:
     scores, truth = scored([5.0] * 20, [0.0] * 40)
     found = rate_limits(scores, truth, 0.01)
     # Some threshold of 1 % may flag fewer than the best non-member: .99**40 = .67 is likely.
@@ -46,7 +46,7 @@ def test_forty_nonmembers_above_which_nobody_is_leave_no_lower_limit_at_one_per_
     assert found.method == "order statistics and Clopper-Pearson 95%"
 
 
-def test_a_median_rate_is_bounded_by_order_statistics_that_can_be_counted_by_hand() -> None:
+def test_a_median_rate_is_bounded_by_order_statistics() -> None:
     # Bin(20, .5): P(<= 3) = .00129, P(<= 4) = .00591, P(<= 5) = .0207, P(<= 6) = .0577.
     lower = lower_rank(0.5, 30, 20, confidence=0.975)
     upper = upper_rank(0.5, 30, 20, confidence=0.975)
@@ -100,7 +100,7 @@ def test_a_rate_that_is_no_share_is_refused(fpr: float) -> None:
     confidence=CONFIDENCES,
 )
 @settings(max_examples=40)
-def test_the_rate_lies_between_its_limits(
+def test_the_tpr_is_within_its_limits(
     members: list[float], nonmembers: list[float], fpr: float, confidence: float
 ) -> None:
     scores, truth = scored(members, nonmembers)
@@ -216,9 +216,7 @@ def chances(counts: Sequence[tuple[int, ...]], shares: np.ndarray) -> np.ndarray
 
 
 @pytest.mark.parametrize(("fpr", "confidence"), [(0.3, 0.8), (0.5, 0.9)])
-def test_limits_hold_as_often_as_they_say_in_every_sample_of_tied_scores(
-    fpr: float, confidence: float
-) -> None:
+def test_tpr_limits_have_their_coverage_for_tied_scores(fpr: float, confidence: float) -> None:
     """Every sample of 4 members and 10 non-members with scores 0, 1 and 2, none left out."""
     kinds = [(a, b, 4 - a - b) for a in range(5) for b in range(5 - a)]
     others = [(a, b, 10 - a - b) for a in range(11) for b in range(11 - a)]
@@ -239,7 +237,7 @@ def test_limits_hold_as_often_as_they_say_in_every_sample_of_tied_scores(
         assert chance[high < true - 1e-9].sum() <= (1 - confidence) / 2 + 1e-9
 
 
-def test_limits_at_the_threshold_used_miss_the_rate_where_these_hold_it() -> None:
+def test_tpr_limits_cover_more_often_than_limits_at_the_used_threshold() -> None:
     """500 members and non-members at 1 %: what a threshold of so few non-members costs."""
     rng, runs, true = np.random.default_rng(0), 200, 0.0917  # Phi(1 + Phi^-1(.01))
     truth = np.arange(1000) < 500

@@ -17,11 +17,11 @@ def test_a_rate_needs_one_nonmember_over_the_rate(fpr: float, fewest: int) -> No
     assert n_needed(fpr) == fewest
 
 
-def test_a_rate_of_one_in_n_needs_n() -> None:
+def test_an_fpr_of_one_in_n_needs_n_nonmembers() -> None:
     assert [n_needed(1 / fewest) for fewest in range(1, 5000)] == list(range(1, 5000))
 
 
-def test_too_few_nonmembers_are_inconclusive_and_the_shortfall_is_named() -> None:
+def test_too_few_nonmembers_are_inconclusive_with_the_shortage() -> None:
     assert inconclusive(0.001, 300) == "inconclusive: needs 700 more non-members"
     assert inconclusive(0.001, 1000) is None
 
@@ -43,7 +43,7 @@ def test_the_true_rate_behind_a_tenth_of_a_per_cent_spreads_as_tabulated(
     assert (round(100 * behind.low, 3), round(100 * behind.high, 3)) == (low, high)
 
 
-def test_the_range_of_the_true_rate_is_what_simulation_gives() -> None:
+def test_the_range_of_the_true_rate_matches_simulation() -> None:
     rng = np.random.default_rng(0)
     # Uniform scores: the true rate of a threshold t is 1 - t.
     true = [1 - np.sort(rng.random(200))[-3] for _ in range(2000)]

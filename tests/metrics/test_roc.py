@@ -67,14 +67,14 @@ def test_tpr_at_fpr_is_the_best_point_at_or_below_the_rate(audit: Audit, fpr: fl
     assert point.realised_fpr == point.false_positives / (~truth).sum()
 
 
-def test_a_perfect_attack_whose_members_tie_reaches_everything() -> None:
+def test_a_perfect_attack_with_tied_members_has_tpr_one() -> None:
     scores, truth = [1.0, 1.0, 1.0, 0.0, 0.0], [True, True, True, False, False]
     assert auc(scores, truth) == 1
     assert tpr_at_fpr(scores, truth, 0.0).tpr == 1
     assert tpr_at_fpr(scores, truth, 0.0).threshold == 1.0
 
 
-def test_one_valued_scores_are_chance_and_flag_nobody_below_full_rate() -> None:
+def test_constant_scores_have_tpr_zero_below_fpr_one() -> None:
     scores, truth = np.full(10, 0.7), np.arange(10) < 4
     assert auc(scores, truth) == 0.5
     nobody = tpr_at_fpr(scores, truth, 0.5)
@@ -98,7 +98,7 @@ def test_the_rate_itself_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("total", [7, 100, 700, 3000])
-def test_every_count_is_allowed_at_its_own_rate(total: int) -> None:
+def test_allowed_false_positives_inverts_exact_rates(total: int) -> None:
     assert all(allowed_false_positives(k / total, total) == k for k in range(total + 1))
 
 

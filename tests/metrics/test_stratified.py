@@ -17,7 +17,7 @@ from fedaudit.metrics import (
 )
 
 
-def test_only_pairs_of_one_stratum_count() -> None:
+def test_only_pairs_within_a_stratum_count() -> None:
     scores = [3.0, 1.0, 2.0, 10.0, 11.0]
     is_member = [True, False, False, True, False]
     found = stratified_auc(scores, is_member, ["a", "a", "a", "b", "b"])

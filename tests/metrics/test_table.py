@@ -24,7 +24,7 @@ def scored(rng: np.random.Generator, members: int, others: int) -> tuple[Scores,
 
 
 @pytest.mark.slow
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_the_interval_has_its_coverage() -> None:
     metric, covered = Metric(gap, resamples=200), 0
     runs = 300
     for run in range(runs):
@@ -35,7 +35,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.85 <= covered / runs <= 0.95
 
 
-def test_a_metric_stands_beside_the_headline_figures_contrast_by_contrast() -> None:
+def test_custom_metrics_are_added_to_every_contrast() -> None:
     rng = np.random.default_rng(0)
     scores, is_member = scored(rng, 50, 100)
     origin = np.where(is_member, Origin.MEMBER, Origin.OTHER_CLIENT)
@@ -47,7 +47,7 @@ def test_a_metric_stands_beside_the_headline_figures_contrast_by_contrast() -> N
     assert all(e.value is None and "needs 10 of each" in e.note for e in few)
 
 
-def test_a_metric_that_fails_is_refused_by_name() -> None:
+def test_a_failing_metric_raises_with_its_name() -> None:
     rng = np.random.default_rng(0)
     broken = Metric(lambda scores, is_member: float("nan"))
     with pytest.raises(BadInput, match="the metric 'mine' is nan on 40 samples"):
@@ -58,7 +58,7 @@ def test_a_metric_that_fails_is_refused_by_name() -> None:
         metric_named("auc")
 
 
-def test_the_table_is_what_others_calculate() -> None:
+def test_the_table_matches_other_libraries() -> None:
     scores, is_member = scored(np.random.default_rng(1), 200, 300)
     own = {name: one for name, one in METRICS.items() if isinstance(one, Metric)}
     found = {name: metric.of(scores, is_member) for name, metric in own.items()}

@@ -43,7 +43,7 @@ def test_vgg_has_two_hidden_layers_of_512_or_the_usual_single_linear_layer() -> 
     assert parameters(built("vgg11", (3, 32, 32), hidden="")) == 9_231_114
 
 
-def test_the_wide_network_has_the_parameters_of_its_layers_added_up_by_hand() -> None:
+def test_the_wide_network_has_the_expected_parameter_count() -> None:
     first, last, linear = 3 * 16 * 9 + 16, 2 * 256, 256 * 100 + 100
 
     def stage(inputs: int, outputs: int) -> int:
@@ -63,7 +63,7 @@ def test_the_wide_network_has_the_parameters_of_its_layers_added_up_by_hand() ->
 
 
 @pytest.mark.parametrize("norm", ["group", "none"])
-def test_the_wide_network_computes_what_is_written_out_here_layer_by_layer(norm: str) -> None:
+def test_the_wide_network_matches_a_layerwise_computation(norm: str) -> None:
     torch.manual_seed(0)
     module = built("wide-resnet", (3, 12, 12), 5, depth=10, width=2, norm=norm).double()
     for parameter in module.parameters():  # scales of one and shifts of zero would tell nothing
@@ -180,7 +180,7 @@ def test_samples_that_do_not_fit_are_refused_before_anything_runs(
         ("cnn", "padding", -1, "padding of CNN takes a whole number from 0 .*got -1"),
     ],
 )
-def test_settings_out_of_range_are_refused_with_what_is_allowed(
+def test_out_of_range_settings_raise_with_the_allowed_range(
     name: str, setting: str, value: Setting, message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
@@ -194,7 +194,7 @@ def test_a_model_that_is_too_large_is_refused_before_it_is_built(hidden: str) ->
 
 
 @pytest.mark.parametrize(("name", "extra"), [("diffusion", "generative"), ("minilm", "text")])
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+def test_a_missing_extra_raises_with_install_command(
     name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedaudit.core.importing.find_spec", lambda package: None)

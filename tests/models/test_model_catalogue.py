@@ -53,7 +53,7 @@ def test_unknown_names_and_settings_are_refused_with_the_existing_ones(
         architecture(name, **{"shape": (3, 32, 32), "classes": 2, **settings})
 
 
-def test_two_spellings_of_one_network_are_the_same_architecture() -> None:
+def test_equivalent_settings_give_the_same_architecture() -> None:
     plain = architecture("mlp", shape=(3,), classes=2)
     assert plain == architecture("mlp", shape=(3,), classes=2, hidden=200, dropout=0)
     assert plain != architecture("mlp", shape=(3,), classes=2, hidden="100")

@@ -76,7 +76,7 @@ def test_a_merged_client_is_found_in_the_group_that_it_was_in_that_round() -> No
     assert peers(m, 2) == [[], [4.0], []]
 
 
-def test_a_model_of_everybody_speaks_of_every_client_and_leaves_no_peers() -> None:
+def test_a_global_model_stands_for_every_client_without_peers() -> None:
     m = stacked([measured(1, {ALL_CLIENTS: 1.0}), measured(2, {ALL_CLIENTS: 2.0})])["loss"]
     assert rows(m.of(17)) == [1.0, 2.0]
     assert peers(m, 17) == [[], []]

@@ -74,7 +74,7 @@ def test_a_safetensors_file_without_order_is_read(path: Path) -> None:
         (KeyboardInterrupt("killed"), KeyboardInterrupt, "killed"),
     ],
 )
-def test_a_full_disk_and_a_writer_that_is_killed_keep_what_was_there(
+def test_failed_writes_keep_the_old_file(
     path: Path,
     error: BaseException,
     ended: type[BaseException],

@@ -175,7 +175,7 @@ def test_views_are_ordered_from_strong_to_weak() -> None:
     assert all(weaker in stronger for stronger, weaker in pairwise(offers))
 
 
-def test_a_view_that_is_too_weak_names_what_is_missing_and_who_has_it() -> None:
+def test_a_too_weak_view_raises_with_stronger_views() -> None:
     with pytest.raises(NotVisible, match=r"needs UPLOADS, .*'sum'.*it can run in the view uploads"):
         VIEWS["sum"].refuse_unless_offered(Sees.UPLOADS | Sees.UPDATE, "the attack")
     with pytest.raises(NotVisible, match="no passive view has it"):

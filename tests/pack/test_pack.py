@@ -93,7 +93,7 @@ def wrong(pack: Path, digest: str = "") -> str:
     return "\n".join(problems)
 
 
-def test_a_pack_is_sound_and_is_what_its_manifest_says(original: Path) -> None:
+def test_a_pack_verifies_and_matches_its_manifest(original: Path) -> None:
     found = verify(original, digest=manifest(original).digest)
     assert found.problems == []
     assert len(found.checked) == 4

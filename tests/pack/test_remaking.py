@@ -43,7 +43,7 @@ def verified(*words: object) -> int:
     return exit_code("verify", *words)
 
 
-def test_a_packed_record_has_the_hash_of_what_its_run_measured(
+def test_a_packed_record_has_the_hash_of_its_run(
     run: Path, pack: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(path.name for path in run.iterdir())
@@ -136,14 +136,14 @@ def versions(record: Json) -> None:
         (versions, "versions is "),
     ],
 )
-def test_where_a_record_was_made_is_held_against_the_folders_own_record(
+def test_the_environment_is_compared_with_the_record_in_the_folder(
     change: Callable[[Json], None], said: str, run: Path, pack: Path
 ) -> None:
     false = forged(pack, run, change, pack.parent / "policy.toml")
     assert any(said in problem for problem in compare_with_run(verify(false), run).problems)
 
 
-def test_a_start_that_is_not_that_of_the_folders_own_record_is_named(run: Path, pack: Path) -> None:
+def test_a_different_start_time_is_reported(run: Path, pack: Path) -> None:
     def earlier(record: Json) -> None:
         record["environment"]["started"] = "1999-01-01"
 
@@ -191,9 +191,7 @@ def many_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_an_honest_pack_is_held_whatever_the_order_in_which_its_run_is_read(
-    many_clients: Path, tmp_path: Path
-) -> None:
+def test_verification_does_not_depend_on_reading_order(many_clients: Path, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     write_pack(many_clients / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
     found = verify(tmp_path / "pack")

@@ -73,7 +73,7 @@ def test_the_eight_points_of_small_order_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sign", [0, 1])
 @pytest.mark.parametrize("y", [*range(P, 2**255)])
-def test_a_point_that_is_written_otherwise_is_refused(tmp_path: Path, y: int, sign: int) -> None:
+def test_a_non_canonical_curve_point_is_refused(tmp_path: Path, y: int, sign: int) -> None:
     with pytest.raises(BadInput, match="a point of small order"):
         public_key(pem(tmp_path / "key.pem", y, sign))
 
@@ -84,7 +84,7 @@ def test_a_zero_x_with_a_sign_is_refused(tmp_path: Path, y: int) -> None:
         public_key(pem(tmp_path / "key.pem", y, 1))
 
 
-def test_a_key_that_somebody_made_is_taken_and_holds_its_signature_alone(tmp_path: Path) -> None:
+def test_a_valid_key_verifies_only_its_signature(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     for number in range(8):

@@ -160,7 +160,7 @@ def test_controls_are_counted_by_kind_and_missing_ones_are_listed() -> None:
     )
 
 
-def test_the_strongest_attack_with_reference_models_is_named() -> None:
+def test_the_strongest_reference_attack_is_reported() -> None:
     said = answers.references(found(auc(0.4, 0.6, attack="rmia"), auc(0.5, 0.6, attack="loss")))
     assert said.text == "Yes: largest AUC 0.500 (95% interval 0.400–0.600), rmia"
 
@@ -491,7 +491,7 @@ def test_the_deletion_clause_uses_the_model_after_unlearning() -> None:
     assert answers.caveats(gone).startswith("Figures are of the model before deletion.")
 
 
-def test_a_malicious_client_is_named_with_what_it_does() -> None:
+def test_a_malicious_client_is_reported_with_its_attack() -> None:
     one = changed(found(auc(0.6, 0.8)), config={"attacker": {"kind": "mislabel"}})
     said = asked("malicious client", one)
     assert said.kind == "figure"

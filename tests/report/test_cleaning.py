@@ -41,12 +41,12 @@ def test_a_report_holds_none_of_them() -> None:
     assert not left_in(report_html(BAD))
 
 
-def test_nor_does_a_comparison() -> None:
+def test_comparisons_contain_no_identifiers_of_the_program() -> None:
     records = [BAD, BAD]
     assert not left_in(comparison_html(compared(records), records))
 
 
-def test_nor_does_the_terminal() -> None:
+def test_terminal_output_contains_no_identifiers_of_the_program() -> None:
     assert not left_in(printed(BAD, width=100))
 
 
@@ -55,7 +55,7 @@ def test_a_record_without_them_stays_as_it_is() -> None:
     assert changed(cleaned(plain), attacks=plain.attacks) == plain
 
 
-def test_notes_have_words_where_a_record_has_names_of_the_program() -> None:
+def test_notes_replace_identifiers_of_the_program_by_words() -> None:
     figure = changed(
         SMALL.findings[0], note="no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"
     )

@@ -34,7 +34,7 @@ def printed(names: Sequence[str]) -> list[str]:
     ],
     ids=["end", "start", "middle", "equal", "length", "invisible"],
 )
-def test_long_names_of_clients_stay_apart(names: Sequence[str]) -> None:
+def test_long_client_names_stay_distinguishable(names: Sequence[str]) -> None:
     found = printed(names)
     assert len({*found}) == len(names)
     assert all(len(name) <= LONGEST_NAME for name in found)

@@ -148,7 +148,7 @@ def test_pooled_estimates_of_fewer_clients_are_labelled() -> None:
         (0.50, "Not shown over all 3 audited clients"),
     ],
 )
-def test_a_client_that_leaks_by_itself_is_named_next_to_the_pooled_figure(
+def test_a_leaking_client_is_reported_next_to_the_pooled_estimate(
     over_all: float, said: str
 ) -> None:
     shown = over_all > 0.6

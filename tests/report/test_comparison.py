@@ -156,7 +156,7 @@ def comparison(*rows: tuple[str, dict[str, str]]) -> Comparison:
         ),
     ],
 )
-def test_rows_without_a_defense_are_named_by_what_differs(
+def test_undefended_rows_are_labelled_by_their_differing_settings(
     settings: tuple[dict[str, str], ...], labels: list[str]
 ) -> None:
     assert labels_of(comparison(*(("none", item) for item in settings))) == labels
@@ -265,7 +265,7 @@ def test_rows_of_a_record_with_a_failed_control_are_marked_everywhere() -> None:
     assert area.text[0] == "✗"
 
 
-def test_the_legend_of_fronts_names_only_what_is_drawn() -> None:
+def test_the_legend_of_fronts_lists_only_drawn_items() -> None:
     records = [WEAK, STRONG]
     figure = must(front_figure(compared(records)))
     assert [key.name for key in figure.keys] == ["gradient-noise · pair: clients 0, 1 of 6"]
@@ -289,7 +289,7 @@ def test_table_terminal_picture_and_headline_show_the_same_strongest_attack() ->
     assert must(front_figure(result)).choices[0].label.startswith("Advantage, strongest attack")
 
 
-def test_the_undefended_row_of_a_terminal_is_on_the_clients_that_defend_as_in_the_picture() -> None:
+def test_terminal_and_chart_compare_on_defended_clients() -> None:
     (forest,) = membership_rows(THREE, RECORDS)
     # Client 0 alone, not the mean of clients 0 and 4.
     assert forest.lines[0].cells[0].value == "▲ 0.820"

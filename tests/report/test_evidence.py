@@ -28,9 +28,7 @@ def figure(**rest: object) -> Estimate:
         (3.0, "epsilon", None),
     ],
 )
-def test_a_size_has_the_largest_word_whose_threshold_it_reaches(
-    value: float, metric: str, word: str | None
-) -> None:
+def test_leak_sizes_follow_their_thresholds(value: float, metric: str, word: str | None) -> None:
     assert size_reached(value, metric) == word
 
 
@@ -41,7 +39,7 @@ def test_a_mark_takes_both_the_corrected_test_and_the_interval() -> None:
     assert look_of(figure(value=None, significant=None)) == ("", "", "")
 
 
-def test_where_test_or_interval_is_missing_the_other_decides() -> None:
+def test_test_or_interval_decides_if_the_other_is_missing() -> None:
     assert above_chance(figure())
     assert above_chance(figure(significant=True, low=None, high=None))
     assert not above_chance(figure(low=0.49))

@@ -40,7 +40,7 @@ def test_points_at_zero_go_to_the_edge_of_a_logarithmic_axis() -> None:
     assert chance.x == chance.y
 
 
-def test_no_two_styles_are_alike_and_only_no_defense_has_the_cross() -> None:
+def test_chart_styles_are_distinct() -> None:
     looks = [style(place) for place in range(210)]
     assert len(set(looks)) == 210
     assert all(look.dash != other.dash for look, other in pairwise(looks))

@@ -5,7 +5,7 @@ from fedaudit.report.tables.games import detector_table, detector_words
 from tests.report.games import NONE, detector, played, sign
 
 
-def test_a_row_is_a_sign_and_each_server_has_columns_of_its_own() -> None:
+def test_detector_rows_are_signs_and_columns_servers() -> None:
     grid = detector_table(detector())
     assert [row[0].text for row in grid.rows] == ["Twins", "Rewritten unit"]
     assert [(one.text, one.detail) for one in grid.headings] == [
@@ -46,7 +46,7 @@ def test_many_signs_are_counted_and_not_all_named() -> None:
     assert detector_words(many)[0].endswith(": s0, s1, s2, s3, s4 and 2 more.")
 
 
-def test_the_page_has_the_part_only_where_there_is_a_detector() -> None:
+def test_the_detector_section_needs_a_detector() -> None:
     page = report_html(played(NONE, detected=detector()))
     assert 'id="detector"' in page
     assert 'id="detector"' not in report_html(played(NONE))

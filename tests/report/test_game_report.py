@@ -48,7 +48,7 @@ def names(*points: PointPlayed) -> list[str]:
     return [one.name for one in shown_points(points)]
 
 
-def test_points_are_named_by_what_differs() -> None:
+def test_points_are_labelled_by_their_differing_settings() -> None:
     assert names(NONE, point(), shared(), HONEST) == [
         "no mechanism",
         "bitrand, ε 3",
@@ -74,7 +74,7 @@ def test_budgets_are_short(value: float, said: str) -> None:
     assert epsilon(value) == said
 
 
-def test_a_refuted_epsilon_is_the_first_thing_said_in_an_alarm() -> None:
+def test_a_refuted_epsilon_is_reported_first() -> None:
     said = game_verdict(ALL)
     assert (said.first.status, said.first.look) == ("claim contradicted", "strong leak")
     assert said.first.headline == "Success contradicts the claimed epsilon: ome, ε 1"
@@ -111,7 +111,7 @@ def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
     assert (cell.text, cell.detail) == (epsilon(wrong.proven_epsilon), "> actual")
 
 
-def test_a_actual_epsilon_far_above_the_named_one_is_said_with_its_factor() -> None:
+def test_an_actual_epsilon_above_the_claim_is_reported_with_its_factor() -> None:
     said = game_verdict(ALL)
     assert said.claims == (
         "bitrand claims ε 3 to 5 and by its own probabilities gives ε 668 for one record, 134 to "
@@ -126,7 +126,7 @@ def test_a_actual_epsilon_far_above_the_named_one_is_said_with_its_factor() -> N
     assert game_verdict(played(NONE, HONEST)).claims == ()
 
 
-def test_the_headline_says_how_surely_the_server_tells_and_behind_what() -> None:
+def test_the_headline_gives_success_rate_and_mechanism() -> None:
     best = point("ldp-laplace", 500.0, 500.0, right=92)
     assert game_verdict(played(NONE, HONEST, best)).first.headline == (
         "With ldp-laplace, ε 500 the server is right in 92.0% of games, with bitwise-rr, ε 7 in "
@@ -137,7 +137,7 @@ def test_the_headline_says_how_surely_the_server_tells_and_behind_what() -> None
     )
 
 
-def test_mechanisms_are_compared_where_the_server_does_best_behind_each() -> None:
+def test_mechanisms_are_compared_at_their_weakest_point() -> None:
     points = (point(right=60), point(named=5.0, right=90), HONEST)
     loud = point("bitwise-rr", 9.0, 9.0, right=70)
     said = game_verdict(played(NONE, *points, loud))
@@ -153,7 +153,7 @@ def test_mechanisms_are_compared_where_the_server_does_best_behind_each() -> Non
     ]
 
 
-def test_status_headline_and_first_tile_are_of_one_point_chosen_by_its_lower_limit() -> None:
+def test_status_headline_and_tile_use_the_same_point() -> None:
     sure, lucky = point("bitrand", 5.0, right=96, games=2000), point("ome", 5.0, right=99, games=20)
     given = played(NONE, lucky, sure)
     assert sure.adv.low > lucky.adv.low
@@ -165,12 +165,12 @@ def test_status_headline_and_first_tile_are_of_one_point_chosen_by_its_lower_lim
     ("right", "games", "status"),
     [(95, 2000, "strong leak"), (50, 10_000, "no leak shown"), (60, 20, "inconclusive")],
 )
-def test_the_status_is_that_of_what_a_mechanism_leaves(right: int, games: int, status: str) -> None:
+def test_the_status_describes_the_remaining_leak(right: int, games: int, status: str) -> None:
     behind = point("bitwise-rr", 50.0, 50.0, right=right, games=games)
     assert game_verdict(played(NONE, behind)).first.status == status
 
 
-def test_what_a_perfect_server_would_prove_agrees_with_the_metric() -> None:
+def test_the_ceiling_of_the_epsilon_bound_matches_the_metric() -> None:
     for games in (2, 40, 200, 10_000):
         half = games // 2
         bound = clopper_pearson_epsilon(Counts(half, half, 0, half))
@@ -183,7 +183,7 @@ def test_epsilons_that_so_few_games_could_never_contradict_are_counted() -> None
     assert "cannot contradict the epsilon claimed at 2 of 5 points" in text
 
 
-def test_intervals_are_said_to_be_for_targets_that_were_asked_about_several_times() -> None:
+def test_intervals_of_repeated_targets_are_labelled() -> None:
     several = "for these targets: each was used in several games"
     assert several in game_verdict(ALL).limits[-1]
     each = played(point(targets=200))

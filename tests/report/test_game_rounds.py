@@ -72,7 +72,7 @@ SOME = played(
 ONLY = played(*(one for one in SOME.games if one.rounds))
 
 
-def test_points_are_named_by_defense_and_by_what_the_server_does() -> None:
+def test_round_points_are_labelled_by_defense_and_server() -> None:
     assert [one.name for one in shown_points(SOME.games)] == [
         "no mechanism",
         "bitrand, ε 3",
@@ -86,7 +86,7 @@ def test_points_are_named_by_defense_and_by_what_the_server_does() -> None:
     assert shown_points(ONLY.games)[0].name == "no defense"
 
 
-def test_they_have_their_own_table_without_epsilons() -> None:
+def test_round_points_have_a_separate_table_without_epsilons() -> None:
     assert len(must(points_table(SOME)).rows) == 2
     table = points_table(SOME, in_rounds=True)
     assert len(column(table, "Point")) == 6
@@ -95,7 +95,7 @@ def test_they_have_their_own_table_without_epsilons() -> None:
     assert points_table(played(), in_rounds=True) is None
 
 
-def test_what_the_noise_allows_is_next_to_every_success() -> None:
+def test_the_bound_from_noise_is_next_to_every_success_rate() -> None:
     table = points_table(SOME, in_rounds=True)
     allowed = [percent(gaussian_success(mu)) for mu in (1.0, math.sqrt(10))]
     most = column(table, "At most")
@@ -103,7 +103,7 @@ def test_what_the_noise_allows_is_next_to_every_success() -> None:
     assert column(table, "Noise leaves")[1] == percent(gaussian_success(0.15))
 
 
-def test_rows_have_what_the_noise_allows_any_server() -> None:
+def test_rows_show_the_maximum_success_under_noise() -> None:
     (forest,) = games_picture(SOME)
     by_label = {line.label: line.cells[0].marks for line in forest.lines}
     once, often = (f"in rounds, dp-sgd, clip 1, noise 2{more}" for more in ("", ", 10 rounds"))
@@ -135,7 +135,7 @@ def test_games_in_rounds_have_no_actual_epsilon_to_rely_on() -> None:
     assert "actual ε" in " ".join(game_verdict(played(NONE, point("ome", 3.0, 3.0))).first.next)
 
 
-def test_success_beyond_what_noise_allows_is_an_alarm() -> None:
+def test_success_above_the_noise_bound_is_an_alarm() -> None:
     wrong = played(rounds(8.0, right=95))
     said = game_verdict(wrong)
     assert said.first.status == "claim contradicted"

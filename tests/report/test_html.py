@@ -95,7 +95,7 @@ def test_no_element_loads_or_links_anything_outside_the_page(name: str) -> None:
 
 
 @every_page
-def test_the_policy_allows_the_page_s_own_scripts_by_hash_and_nothing_else(name: str) -> None:
+def test_the_content_security_policy_allows_only_hashed_scripts(name: str) -> None:
     page = page_of(name)
     (policy,) = [
         meta["content"] or ""

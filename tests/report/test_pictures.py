@@ -105,7 +105,7 @@ def test_canary_samples_have_measured_and_proven_epsilon_on_one_axis() -> None:
     assert forest.tracks[0].high > 8.0
 
 
-def test_canary_clients_and_sums_have_their_own_epsilons() -> None:
+def test_charts_show_epsilons_of_canary_clients_and_sums() -> None:
     clients = audit_of(bound(CLIENT_EPSILON, 1.5), bound(CLAIMED_CLIENT_EPSILON, 2.0))
     names = [line.label for line in first_picture(clients)[0].lines]
     assert names == ["Measured", "Claimed"]
@@ -134,7 +134,7 @@ def test_the_risk_of_a_model_is_drawn_with_the_risks_that_its_clients_accept() -
     assert majority.cells[0].limits.endswith("1 of 4 clients above")
 
 
-def test_a_client_that_left_its_groups_model_is_compared_with_the_model_that_it_uses() -> None:
+def test_clients_are_compared_with_the_model_that_they_use() -> None:
     (forest,) = first_picture(with_clusters(tiny([0, 0, 1, 0, 1, 1])))
     cell = forest.lines[0].cells[0]
     looks = {mark.value: mark.look.symbol for mark in cell.marks if mark.size < 9}

@@ -116,7 +116,7 @@ def test_the_text_of_every_cell_is_printed(tmp_path: Path) -> None:
     assert [part for part in shown if part not in printed] == []
 
 
-def test_no_figure_stands_twice_below_the_first_screen() -> None:
+def test_no_estimate_is_printed_twice_below_the_summary() -> None:
     whole = with_sources(source(right=61), source(seed=2), membership=True, details=True)
     page = report_html(whole).partition('id="asked"')[2]
     cells = [

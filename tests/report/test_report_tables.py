@@ -93,7 +93,7 @@ def test_a_cell_carries_value_size_interval_and_the_counts_behind_it() -> None:
     assert cell.detail == "strong\n38.0–44.5%\n412/1,000\nFP 2/1,000"
 
 
-def test_a_refused_figure_shows_a_dash_and_says_why_below_the_table() -> None:
+def test_refused_estimates_show_a_dash_and_a_footnote() -> None:
     (grid,) = attack_tables(only(auc(0.6), auc(None, metric="tpr@0.001", note="needs 1,000 more")))
     cell = grid.rows[0][2]
     assert (cell.text, cell.mark) == ("–", "a")
@@ -184,7 +184,7 @@ def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
     assert all(part in text for part in ("[red]sly[/red]", "0.610", "INCONCLUSIVE"))
 
 
-def test_the_terminal_says_the_conclusion_first_on_one_screen() -> None:
+def test_terminal_output_starts_with_the_conclusion() -> None:
     text = printed(record())
     lines = text.splitlines()
     assert lines[0].startswith(verdict(record()).status.upper())
@@ -208,7 +208,7 @@ def test_a_mean_rate_has_the_sizes_of_all_seeds_and_no_counts() -> None:
     assert grid.rows[0][1].detail == "0–5.0%"
 
 
-def test_a_sample_that_several_attacks_list_has_one_row_and_comes_first() -> None:
+def test_samples_exposed_by_several_attacks_are_merged_and_first() -> None:
     audit = only(
         *(auc(0.6, attack=name, target=0, seed=1, n_nonmembers=2000) for name in "ab"),
         auc(0.5, low=0.45, high=0.55, attack="c", target=0, seed=1, n_nonmembers=2000),

@@ -19,7 +19,7 @@ VALUES = st.recursive(
 
 @pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES, max_size=4))
-def test_any_settings_come_back_from_the_file_as_they_went_in(settings: dict[str, object]) -> None:
+def test_study_files_restore_all_settings(settings: dict[str, object]) -> None:
     assert tomllib.loads(study_file(settings)) == settings
 
 
@@ -55,7 +55,7 @@ def test_characters_that_would_not_show_become_escapes(char: str) -> None:
     tomllib.loads(text)
 
 
-def test_a_data_set_that_lies_in_a_folder_is_asked_for() -> None:
+def test_study_files_mention_a_required_data_folder() -> None:
     bundled = record(details=False)
     assert reproducing(bundled).command == "fedaudit run study.toml"
     other = changed(bundled, config={"data": {"name": "mnist"}})

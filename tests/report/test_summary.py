@@ -396,7 +396,7 @@ def stored(folder: Path) -> Path:
     return folder
 
 
-def test_the_command_writes_html_beside_the_record_and_markdown_to_the_terminal(
+def test_summary_writes_html_or_prints_markdown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = stored(tmp_path)

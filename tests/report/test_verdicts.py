@@ -24,7 +24,7 @@ def shares(auc: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], li
     ]
 
 
-def test_more_seeds_narrow_the_interval_and_find_a_leak_as_often(
+def test_more_seeds_narrow_the_interval_and_keep_the_power(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     widths, leaks = shares(0.6, monkeypatch)

@@ -39,7 +39,7 @@ def test_the_risk_is_the_mean_share_that_is_right_on_either_side(
     assert found == pytest.approx(brute(trained, held_out, threshold))
 
 
-def test_a_threshold_worked_by_hand() -> None:
+def test_the_client_threshold_matches_hand_calculation() -> None:
     trained, held_out = (
         torch.tensor([0.1, 0.2, 0.9]).double(),
         torch.tensor([0.2, 0.8, 1.5]).double(),
@@ -55,7 +55,7 @@ def test_losses_of_single_precision_keep_their_place() -> None:
     assert risk_of(trained, held_out, threshold_of(trained, held_out)) == 1.0
 
 
-def test_a_client_whose_model_gives_nothing_away_sees_no_risk_anywhere() -> None:
+def test_a_client_without_leak_measures_no_risk() -> None:
     nothing = threshold_of(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0]))
     assert nothing == -inf
     assert risk_of(torch.tensor([0.0]), torch.tensor([9.0]), nothing) == 0.5

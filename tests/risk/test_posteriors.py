@@ -16,7 +16,7 @@ def samples(count: int, scale: float = 1.0) -> Samples:
     return Samples(features, torch.arange(count) % 2, torch.arange(count))
 
 
-def test_evidence_is_the_largest_posteriors_in_order_and_the_loss_of_the_true_class() -> None:
+def test_evidence_is_sorted_top_posteriors_and_true_class_loss() -> None:
     data = samples(6)
     found = TrainMia(top=1).evidence(TWO, data, start=TWO)
     with torch.no_grad():
@@ -27,13 +27,13 @@ def test_evidence_is_the_largest_posteriors_in_order_and_the_loss_of_the_true_cl
     torch.testing.assert_close(found[:, 1], -true.log(), rtol=1e-5, atol=1e-6)
 
 
-def test_of_two_classes_there_are_no_three_posteriors() -> None:
+def test_two_classes_give_two_posteriors() -> None:
     found = TrainMia(top=3).evidence(TWO, samples(6), start=TWO)
     assert found.shape == (6, 3)
     torch.testing.assert_close(found[:, 0] + found[:, 1], torch.ones(6, dtype=torch.float64))
 
 
-def test_members_that_stand_apart_are_told() -> None:
+def test_separable_members_are_classified() -> None:
     rng = seeded(1, "evidence")
     inside = torch.randn(200, 4, generator=rng, dtype=torch.float64)
     outside = inside + torch.tensor([0.0, 0.0, 0.0, 30.0])
@@ -51,7 +51,7 @@ def test_units_do_not_matter() -> None:
     assert torch.equal(plain(inside), scaled(inside * units))
 
 
-def test_evidence_that_never_differs_makes_nobody_a_member() -> None:
+def test_constant_evidence_classifies_no_members() -> None:
     same = torch.full((20, 4), 0.25, dtype=torch.float64)
     assert not bool(TrainMia().fitted(same, same)(same).any())
 

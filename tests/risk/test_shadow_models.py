@@ -214,7 +214,7 @@ def test_unknown_shadow_settings_raise(given: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("way", ["repeated", "continued"])
-def test_a_shadow_that_diverges_is_named(way: str) -> None:
+def test_a_diverging_shadow_raises_with_its_number(way: str) -> None:
     wild = ShadowTraining(replace(TRAINING, lr=1e30), 1, way, epochs=3)
     with pytest.raises(BadInput, match="shadow model 0 of model 0 diverged"):
         shadow_models(clusters(8), samples(20), wild, seed=3)

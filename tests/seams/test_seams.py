@@ -68,7 +68,7 @@ def test_clients_that_chose_another_model_are_no_peers() -> None:
 
 
 @pytest.mark.parametrize("name", ["several models", "a server that tampers"])
-def test_of_models_that_are_not_the_same_no_sum_is_seen(name: str) -> None:
+def test_the_sum_view_raises_for_different_models(name: str) -> None:
     with pytest.raises(NotVisible, match="received different models"):
         list(seen_from(trained(name), VIEWS["sum"]))
 
@@ -90,7 +90,7 @@ def test_gradients_are_taken_at_the_model_that_each_client_was_sent() -> None:
         torch.testing.assert_close(together[row], single[0])
 
 
-def test_the_sum_follows_a_target_through_rounds_in_which_not_everybody_takes_part() -> None:
+def test_the_sum_view_supports_partial_participation() -> None:
     rounds = trained("some clients a round")
     assert len({round.answered for round in rounds}) > 1
     m = stacked(measure(seen_from(rounds, VIEWS["sum"]), [Loss()], PROBE))["loss"]
@@ -101,7 +101,7 @@ def test_the_sum_follows_a_target_through_rounds_in_which_not_everybody_takes_pa
 
 
 @pytest.mark.parametrize("view", ["globals", "final"])
-def test_global_models_speak_of_every_client_whoever_took_part(view: str) -> None:
+def test_global_models_stand_for_all_clients(view: str) -> None:
     rounds = seen_from(trained("some clients a round"), VIEWS[view])
     m = stacked(measure(rounds, [Loss()], PROBE))["loss"]
     assert all(bool(m.of(target).isfinite().all()) for target in DATA)

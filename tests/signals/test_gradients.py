@@ -147,7 +147,7 @@ def test_products_of_projected_vectors_are_those_of_vectors_that_are_written_out
     )
 
 
-def test_projected_products_worked_by_hand() -> None:
+def test_projected_products_match_hand_calculation() -> None:
     # The output is its own loss: the gradient is (x, 1), here (3, 5, 1).
     def output(outputs: Tensor, labels: Tensor) -> Tensor:
         return outputs[:, 0]
@@ -178,7 +178,7 @@ def test_projected_products_worked_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", GENERIC | WHOLE)
-def test_what_has_no_fast_kernel_and_what_cannot_be_taken_apart_is_exact_and_named_once(
+def test_modules_without_fast_kernel_are_exact_and_logged_once(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     these = given(CASES[name])
@@ -349,7 +349,7 @@ def test_a_parameter_that_is_not_audited_or_has_no_effect_has_no_share(
     assert_measured_exactly(these)
 
 
-def test_the_inner_product_of_a_linear_model_is_the_one_worked_by_hand() -> None:
+def test_the_inner_product_of_a_linear_model_matches_hand_calculation() -> None:
     # Outputs are (0, 0): both probabilities 1/2, so the gradient is (p - y) (x) x.
     model = Architecture("by-hand", lambda: nn.Linear(2, 2, bias=False)).initial(0)
     model = Model(model.architecture, {"weight": torch.zeros(2, 2)})
@@ -433,7 +433,7 @@ def test_every_catalogue_model_of_images_has_fast_kernels_only(
     torch.testing.assert_close(products.dots / lengths, truth.dots / lengths, atol=1e-5, rtol=0)
 
 
-def test_ill_fitting_arguments_are_refused() -> None:
+def test_mismatched_arguments_raise() -> None:
     model, _, x, y = given(FAST["linear"])
     with pytest.raises(BadInput, match=r"update 0 has no entry .* 'weight'"):
         gradient_products(model, [{}], x, y)

@@ -48,7 +48,7 @@ def measured(signal: OutputSignal, round: Round, samples: Samples) -> Tensor:
     return measure_round(round, [signal], samples).signals[signal.name]
 
 
-def test_a_sample_worked_by_hand() -> None:
+def test_output_signals_match_hand_calculation() -> None:
     p = [0.5, 0.25, 0.25]
     assert of(Loss(), p, 1) == pytest.approx(math.log(0.25), abs=1e-6)
     assert of(Confidence(), p, 1) == pytest.approx(0.25)
@@ -61,7 +61,7 @@ def test_a_sample_worked_by_hand() -> None:
     assert of(ModifiedEntropy(), p, 1) == pytest.approx(modified, abs=1e-6)
 
 
-def test_the_modified_entropy_tells_right_from_wrong_and_the_entropy_does_not() -> None:
+def test_only_modified_entropy_distinguishes_correct_predictions() -> None:
     p = [0.98, 0.01, 0.01]
     assert of(Entropy(), p, 0) == pytest.approx(of(Entropy(), p, 1))
     assert of(ModifiedEntropy(), p, 0) > -0.01

@@ -195,7 +195,7 @@ def test_a_layer_that_is_not_given_a_row_a_sample_is_refused() -> None:
         residuals(changed(net, {}), samples, ProjectionResidual(layer="mix"))
 
 
-def test_an_update_that_is_not_finite_is_refused_by_name() -> None:
+def test_non_finite_updates_raise() -> None:
     seen = changed(LINEAR, {"1.weight": torch.full((2, 3), torch.nan)})
     with pytest.raises(BadInput, match="'projection-residual' is not finite"):
         residuals(seen, random_samples(seeded(11), 4, 3, classes=2), SIGNAL)

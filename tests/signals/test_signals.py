@@ -109,7 +109,7 @@ def by_definition(name: str, seen: Exposed, sample: int) -> float:
 
 
 @pytest.mark.parametrize("signal", ALL, ids=lambda signal: str(signal.name))
-def test_a_signal_is_what_it_is_defined_to_be(signal: Signal) -> None:
+def test_signals_match_their_definitions(signal: Signal) -> None:
     measured = measure_round(ROUND, [signal], SAMPLES)
     assert measured.clients == (2, 5, 9)
     expected = [[by_definition(signal.name, SHOWN[c], i) for i in range(7)] for c in (2, 5, 9)]
@@ -195,7 +195,7 @@ def test_an_update_of_zeros_has_no_direction_and_cosine_zero() -> None:
 
 
 @pytest.mark.parametrize("form", ["published", "vector"])
-def test_a_server_that_knows_where_noise_lies_measures_what_it_would_without(form: str) -> None:
+def test_known_noise_can_be_excluded_from_signals(form: str) -> None:
     signal = CentredTailCosine(0.5) if form == "published" else WithoutTailCosine(0.5)
     added = torch.randn(25, generator=RNG) if form == "vector" else torch.full((25,), 0.7)
     plain = SHOWN[2]
@@ -227,7 +227,7 @@ def test_a_signal_that_is_not_finite_is_refused_with_its_name_and_round() -> Non
         measure_round(a_round({2: SHOWN[2]}), [Loss()], broken)
 
 
-def test_rounds_are_measured_one_by_one_as_they_come() -> None:
+def test_rounds_are_measured_lazily() -> None:
     taken = []
 
     def rounds() -> Iterator[Round]:

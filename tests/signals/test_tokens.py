@@ -33,7 +33,7 @@ def test_min_k_is_the_mean_log_probability_of_the_least_likely_tokens() -> None:
         torch.testing.assert_close(found, taken.mean()[None], rtol=1e-6, atol=0)
 
 
-def test_min_k_plus_plus_takes_what_the_model_expects_for_the_unit() -> None:
+def test_min_k_plus_plus_standardises_by_the_models_expectation() -> None:
     scores = []
     for row, token in zip(CHANCES[:2].double(), (2, 3), strict=True):
         mean = (row * row.log()).sum()
@@ -45,7 +45,7 @@ def test_min_k_plus_plus_takes_what_the_model_expects_for_the_unit() -> None:
     torch.testing.assert_close(found, expected.mean()[None], rtol=1e-5, atol=1e-5)
 
 
-def test_at_least_one_token_counts_and_a_share_that_is_none_is_refused() -> None:
+def test_min_k_uses_at_least_one_token_and_valid_shares() -> None:
     least = MinK(share=0.01).of(MODEL, OUTPUTS, TOKENS)
     assert float(least) == pytest.approx(torch.tensor(0.25).log().item())
     with pytest.raises(BadInput, match=r"share is 0.*in \(0, 1\]"):

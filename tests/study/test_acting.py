@@ -71,7 +71,7 @@ def test_a_defense_is_idle_only_if_it_acts_at_no_client(
     assert bool(idle_parts(changed(record(details=False), usage=rows))) is idle
 
 
-def test_risks_that_changed_no_choice_are_named() -> None:
+def test_risks_that_changed_no_choice_are_reported() -> None:
     none = changed(record(details=False), usage=[row(None, 0, 0), row(None, 1, 0)])
     (said,) = idle_parts(none)
     assert "risks changed no client's choice" in said

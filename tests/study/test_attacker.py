@@ -107,7 +107,7 @@ def test_each_poison_and_the_last_round_before_the_next_are_measured(tmp_path: P
     assert all(check.passed for check in record.controls if check.attack == "recovery")
 
 
-def test_a_poison_is_clipped_where_all_uploads_are() -> None:
+def test_poisoned_uploads_are_clipped_like_others() -> None:
     study = attacker_study(
         attacker={"first": 3, "strength": 1000.0},
         defense={"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 0.0}},
@@ -185,14 +185,14 @@ def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> Non
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_cannot_work_is_refused_before_anything_is_trained(
+def test_impossible_settings_raise_before_training(
     changes: dict[str, object], refusal: type[Exception], says: str
 ) -> None:
     with pytest.raises(refusal, match=says):
         setup(attacker_study(**changes), 1, None)
 
 
-def test_the_attack_is_refused_where_no_client_is_malicious() -> None:
+def test_the_attack_needs_a_malicious_client() -> None:
     with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*give \[attacker\]"):
         setup(attacker_study(attacker=None), 1, None)
 

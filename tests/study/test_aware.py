@@ -24,7 +24,7 @@ def nothing_measured(rounds: tuple[int, ...]) -> Measurements:
     return Measurements(torch.zeros(len(rounds), 4, 1), rounds, (0, 1, 2, 3), bases)
 
 
-def test_side_information_is_what_the_target_trained_on(tmp_path: Path) -> None:
+def test_side_information_lists_the_trained_samples(tmp_path: Path) -> None:
     study = quick_study(defense=GUIDED, attacks={"loss-series-aware": {}}, audit={"every": 1})
     run = setup(study, 1, None)
     run_study(study, tmp_path)

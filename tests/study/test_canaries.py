@@ -100,7 +100,7 @@ def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: 
     assert set(rounds[0].uploads) == {*run.deal.clients, *canaries.clients}
 
 
-def test_what_a_canary_sends_is_clipped_and_hidden_like_any_upload() -> None:
+def test_canary_uploads_are_clipped_and_hidden_from_views() -> None:
     run = setup(canary_study(), 1, None)
     (first, *_) = simulate(
         run.algorithm, run.all_clients.data, rounds=4, seed=1, defenses=run.all_clients.defenses
@@ -164,7 +164,7 @@ def test_workers_and_a_stop_change_no_bit_and_another_runs_file_is_refused(tmp_p
 
 
 @pytest.mark.slow
-def test_canaries_of_several_runs_are_put_together(tmp_path: Path) -> None:
+def test_canaries_of_several_runs_are_pooled(tmp_path: Path) -> None:
     record = run_study(canary_study(seeds=[1, 2]), tmp_path)
     gaussian = {one.seed: one for one in record.where(metric="client_epsilon_if_gaussian")}
     assert gaussian.keys() == {1, 2, None}

@@ -73,7 +73,7 @@ def undefended(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return run_study(canary_study(0.0), tmp_path_factory.mktemp("undefended"))
 
 
-def test_where_nothing_is_claimed_there_is_nothing_to_refute(undefended: Record) -> None:
+def test_without_a_claim_there_is_no_control(undefended: Record) -> None:
     record = undefended
     assert claim(record) is None
     bound = next(one for one in record.findings if one.metric == "epsilon")
@@ -136,7 +136,7 @@ def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> 
     assert check.note == figure.note
 
 
-def test_canaries_keep_their_labels_in_training_and_in_what_is_measured() -> None:
+def test_canaries_keep_their_labels() -> None:
     run = setup(canary_study(1.0), 1, None)
     ids, labels = run.deal.audit.samples.ids, run.deal.audit.samples.labels
     assert (labels != run.dataset.train.labels[ids]).all()

@@ -28,7 +28,7 @@ def areas(record: Record) -> list[Estimate]:
     return [one for one in record.findings if one.metric == "auc" and one.value is not None]
 
 
-def test_a_target_is_compared_with_its_own_panel_where_clients_differ(tmp_path: Path) -> None:
+def test_with_skewed_clients_a_target_is_compared_with_its_own_draw(tmp_path: Path) -> None:
     skewed = areas(run(tmp_path / "skewed", "fair", SKEWED))
     equal = areas(run(tmp_path / "equal", "fair", EQUAL))
     assert all(one.fair and not one.within for one in skewed if one.target is not None)

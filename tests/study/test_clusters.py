@@ -120,7 +120,7 @@ def predictions(run: Setup, round: Round) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_the_record_says_who_trained_which_model_in_every_measured_round() -> None:
+def test_the_record_lists_model_choices_of_measured_rounds() -> None:
     _, rounds = made()
     assert [one.round for one in result().rounds] == [2, 4]
     for one in result().rounds:
@@ -183,7 +183,7 @@ def test_actual_risk_compares_members_with_held_out_samples() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("updates", [False, True])
-def test_estimated_and_actual_risk_match_a_calculation_by_hand(updates: bool) -> None:
+def test_estimated_and_actual_risk_match_hand_calculation(updates: bool) -> None:
     run, rounds = made()
     run = replace(run, algorithm=by_updates(run)) if updates else run
     risk, last, data = risk_of(run), rounds[-1], run.deal.clients
@@ -213,7 +213,7 @@ def test_estimated_and_actual_risk_match_a_calculation_by_hand(updates: bool) ->
         )
 
 
-def test_a_record_says_on_how_many_samples_shadows_were_trained() -> None:
+def test_the_record_states_the_sample_size_of_shadows() -> None:
     run, _ = made()
     last = result().rounds[-1]
     sizes = []
@@ -256,7 +256,7 @@ def test_epochs_apply_to_continued_shadow_models() -> None:
         RiskSection(epochs=7, training="repeated")
 
 
-def test_what_a_client_holds_out_is_no_member() -> None:
+def test_samples_held_out_by_a_client_are_nonmembers() -> None:
     options = {"name": "ifca-mir-clients", "options": {"held_out": 0.3}}
     run = setup(clustered(algorithm=options), 1, None)
     (first, *_) = simulate(
@@ -320,7 +320,7 @@ def test_federated_averaging_has_no_clusters() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_trained(
+def test_impossible_settings_raise_before_training(
     changes: dict[str, object], kind: type[FedauditError], says: str
 ) -> None:
     with pytest.raises(kind, match=says.replace(".", r"\.")):
@@ -369,7 +369,7 @@ def test_with_a_shift_members_are_compared_with_unseen_samples_only() -> None:
     assert any("a shift makes these differ" in said for said in found().untested)
 
 
-def test_groups_are_equal_parts_of_what_is_tested() -> None:
+def test_groups_are_equal_parts_of_the_test_samples() -> None:
     run, _ = made()
     place = torch.from_numpy(run.groups.place)[run.dataset.test.ids]
     counts = torch.bincount(place, minlength=CLIENTS)
@@ -406,7 +406,7 @@ def test_nothing_is_noted_of_a_shadow_federations_models() -> None:
     assert cluster_notes(replace(run, is_shadow=True), first) == {}
 
 
-def test_a_model_that_nobody_trained_in_a_round_shows_nothing_to_an_attack_on_updates() -> None:
+def test_update_attacks_skip_untrained_models() -> None:
     run, (_, second, *_) = made()
     updates = replace(run, algorithm=by_updates(run))
     (idle, *_) = set(second.chosen.values())

@@ -27,7 +27,7 @@ def rows() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(300, 4, generator=generator), torch.arange(300) % 2
 
 
-def test_a_study_of_samples_that_all_occur_twice_says_so(
+def test_studies_with_duplicate_samples_warn(
     rows: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     x, y = rows

@@ -91,7 +91,7 @@ def test_a_study_of_code_that_exits_is_refused_in_python(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("part", ["ExitsWhenMade", "ExitsAtTheFirstBatch"])
-def test_a_grid_whose_code_exits_before_training_is_refused_by_the_name_of_the_row(
+def test_custom_code_that_exits_raises_with_the_grid_row(
     part: str,
 ) -> None:
     study = quick_study(defense={"name": f"tests.study.test_exits:{part}"}, name="its-name")

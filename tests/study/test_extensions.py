@@ -34,7 +34,7 @@ from tests.study.studies import quick_study
 NOISE = {"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 1.0}}
 
 
-def test_every_optional_table_has_one_extension_and_a_place_in_studies_and_in_python() -> None:
+def test_every_optional_table_has_an_extension() -> None:
     asked = [kind for name in OPTIONAL for kind in resolve(quick_study(**TABLES[name])).extensions]
     assert [kind.table for kind in asked] == list(OPTIONAL)
     for name, section in OPTIONAL.items():
@@ -101,9 +101,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
         ({"count": 50}, "a dict"),
     ],
 )
-def test_what_is_no_settings_of_a_table_is_refused_by_how_they_are_written(
-    given: object, got: str, tmp_path: Path
-) -> None:
+def test_invalid_table_settings_raise(given: object, got: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=rf"canaries is fedaudit\.Canaries\(\.\.\.\), got {got}"):
         fa.audit(fa.Federation("digits"), options=fa.AuditOptions(canaries=given), out=tmp_path)  # type: ignore[arg-type]
 
@@ -198,7 +196,7 @@ class Counted(Extension):
 
 
 @pytest.mark.slow
-def test_an_extension_is_asked_from_the_first_round_to_the_record_and_again_without_training(
+def test_extensions_are_called_in_every_phase(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = quick_study(seeds=(1, 2))

@@ -31,7 +31,7 @@ def record_of(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Recor
     return run_study(study, folder)
 
 
-def test_the_cosine_of_filtered_and_raw_updates_stands_with_each_client_that_filters(
+def test_the_record_has_the_filter_cosine_of_each_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {

@@ -658,7 +658,7 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
         ("recordings.features", "recordings.features"),
     ],
 )
-def test_a_setting_is_named_as_its_caller_writes_it(setting: str, argument: str) -> None:
+def test_errors_name_settings_as_the_caller_writes_them(setting: str, argument: str) -> None:
     assert errors.setting(setting) == setting
     with called_by("objects"):
         assert errors.setting(setting) == argument
@@ -700,7 +700,7 @@ def test_completion_shows_public_names_only(name: str) -> None:
     assert dir(package) == sorted(package.__all__)
 
 
-def test_an_algorithm_without_parentheses_is_refused_with_what_to_write() -> None:
+def test_an_algorithm_class_raises_with_advice() -> None:
     unfinished: object = fa.algorithms.FedAvg
     with pytest.raises(BadInput, match=r"FedAvg is a class; construct it: FedAvg\(\)"):
         fa.Federation("digits", algorithm=unfinished)  # type: ignore[arg-type]
@@ -805,7 +805,7 @@ def test_the_same_targets_may_be_given_twice() -> None:
     assert plan.study.audit.targets == (2,)
 
 
-def test_objects_of_another_type_are_refused_with_what_to_pass() -> None:
+def test_objects_of_a_wrong_type_raise_with_advice() -> None:
     run_file: Callable[..., object] = fa.run_study
     with pytest.raises(BadInput, match=r"a study, as fedaudit.read_study\(path\) returns it, got"):
         run_file("study.toml", "runs/x")

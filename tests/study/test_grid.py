@@ -23,7 +23,7 @@ def studies(tmp_path: Path, text: str) -> list[str]:
     return [study.name for study in read_studies(path)]
 
 
-def test_every_combination_is_a_variant_named_by_what_varies(tmp_path: Path) -> None:
+def test_every_combination_is_a_labelled_variant(tmp_path: Path) -> None:
     assert studies(tmp_path, FRONT) == [
         "front",
         "front-gradient-noise,sigma=0.001,clients=0+1",
@@ -96,7 +96,7 @@ def test_too_many_points_are_counted_and_refused_before_they_are_made() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=8, unique=True))
-def test_names_are_safe_in_a_file_name_and_never_alike(values: list[str]) -> None:
+def test_variant_names_are_unique_and_safe_in_file_names(values: list[str]) -> None:
     labels = [point.label for point in grid_points({"audit.note": list[object](values)}, "here")]
     assert len(set(labels)) == len(values)
     assert all(re.fullmatch(r"[A-Za-z0-9._=,+-]{1,60}", label) for label in labels)

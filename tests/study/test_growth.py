@@ -201,7 +201,7 @@ def test_fewer_than_the_folder_holds_are_refused_with_advice(
         {"figures": {"evaluation": "redraw"}},
     ],
 )
-def test_what_no_study_can_grow_by_is_refused_as_another_study(
+def test_changes_beyond_growth_raise_as_another_study(
     changes: dict[str, object], folder: Path
 ) -> None:
     with pytest.raises(BadInput, match="holds a study with other settings"):

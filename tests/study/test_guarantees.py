@@ -28,7 +28,7 @@ def proven(name: str, folder: Path, **options: object) -> dict[str, Estimate]:
 
 
 @pytest.mark.slow
-def test_a_sample_of_a_client_with_dp_sgd_has_its_epsilon_stated_also_of_one_round(
+def test_dp_sgd_epsilon_is_stated_per_run_and_per_round(
     tmp_path: Path,
 ) -> None:
     # The fair draw leaves the target 39 of its 40 samples; 4 rounds of 2 epochs of 4 steps, each
@@ -62,7 +62,7 @@ def test_with_all_clients_the_least_protected_is_stated() -> None:
 
 
 @pytest.mark.slow
-def test_of_several_seeds_the_one_that_protects_least_is_stated(tmp_path: Path) -> None:
+def test_the_weakest_guarantee_over_seeds_is_stated(tmp_path: Path) -> None:
     def stated(*seeds: int) -> float:
         study = small_study(
             seeds=list(seeds),
@@ -89,7 +89,7 @@ def test_without_noise_nothing_is_stated(tmp_path: Path) -> None:
     assert figure.note == "without noise there is no guarantee"
 
 
-def test_perturbed_features_have_their_actual_epsilon_stated_beside_the_nominal_one(
+def test_perturbed_features_have_actual_and_nominal_epsilon(
     tmp_path: Path,
 ) -> None:
     figure = proven("bitrand", tmp_path, nominal_epsilon=5.0)["formal_epsilon"]

@@ -68,7 +68,7 @@ def test_held_out_samples_leave_the_fair_draw_for_any_owner() -> None:
     assert (audit.fair_for(0) == ~held_out(IDS, 0.1, seed=4).numpy()).all()
 
 
-def test_clients_keep_their_data_and_the_deal_given_is_left_as_it_was() -> None:
+def test_holding_out_does_not_modify_the_deal() -> None:
     changed = exclude_held_out(DEAL, holdout(PAIR))
     assert changed.clients is DEAL.clients
     assert (DEAL.audit.owner == OWNER).all()
@@ -117,9 +117,7 @@ def test_no_sample_that_is_held_out_is_audited_as_a_member_in_a_study() -> None:
     assert torch.equal(plain.deal.clients[0].ids, defended.deal.clients[0].ids)
 
 
-def test_training_accuracy_is_of_what_is_trained_on_and_all_of_it_where_nothing_is_held_out() -> (
-    None
-):
+def test_training_accuracy_uses_trained_samples_only() -> None:
     plain = setup(small_study(), 1, None)
     pair = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
     defended = setup(small_study(defense=pair), 1, None)

@@ -11,7 +11,7 @@ from fedaudit.metrics.source import by_label_distribution
 from fedaudit.plan.parts import Setup
 
 
-def test_in_recordings_no_sample_counts_for_its_own_client() -> None:
+def test_the_label_baseline_of_recordings_excludes_the_sample() -> None:
     run = cast(Setup, SimpleNamespace(recorded=object(), seed=1))
     rng, successes = seeded_numpy(1, "alike"), []
     for _ in range(50):

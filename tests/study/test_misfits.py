@@ -37,7 +37,7 @@ COFEDMID = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 12}}
         ({"attacks": {"projres": {"layer": "9"}}}, "attack 'projres': there is no trained linear"),
     ],
 )
-def test_what_does_not_go_with_the_data_is_refused_by_the_points_name(
+def test_settings_that_do_not_fit_the_data_raise_with_the_variant(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=f"^wrong: .*{message}"):
@@ -56,7 +56,7 @@ def test_data_that_points_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -
     assert read == ["digits"]
 
 
-def test_nothing_is_trained_where_a_variant_cannot_work(
+def test_an_impossible_variant_prevents_all_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, out = tmp_path / "study.toml", tmp_path / "out"

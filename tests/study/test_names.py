@@ -36,7 +36,7 @@ def test_custom_names_are_not_changed() -> None:
     assert list(study.attacks) == ["My_Module:Fedmia_2"]
 
 
-def test_two_spellings_of_one_attack_are_refused() -> None:
+def test_duplicate_attacks_raise() -> None:
     with pytest.raises(BadInput, match="'fedmia-2' and 'fedmia_2' are the same attack"):
         study_from({"name": "x", "attacks": {"fedmia-2": {}, "fedmia_2": {}}})
 

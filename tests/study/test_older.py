@@ -37,9 +37,7 @@ def older(study: Study) -> dict[str, object]:
     return {**config, "audit": {name: audit[name] for name in audit if name != "sources"}}
 
 
-def test_attacks_that_older_versions_trained_federations_for_are_undefended_without_a_table() -> (
-    None
-):
+def test_older_reference_federations_are_undefended_by_default() -> None:
     found = study_from(resolve_older_settings(older(small_study(defense=NOISE, attacks=NAMED))))
     assert found.shadow is not None
     assert found.references is not None
@@ -97,7 +95,7 @@ def test_rmia_of_older_versions_has_their_slope_unless_the_study_gave_one() -> N
     assert list(attacks) == list(NAMED)
 
 
-def test_what_older_versions_needed_are_attacks_of_the_catalogue_that_still_need_it() -> None:
+def test_older_reference_attacks_still_need_references() -> None:
     assert {name for name, one in ATTACKS.items() if one.learns} == LEARNED
     assert {name for name, one in ATTACKS.items() if one.needs_references} == COMPARED
     assert {name for name, one in ATTACKS.items() if "offline" in one.settings()} == TUNED

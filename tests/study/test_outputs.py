@@ -199,7 +199,7 @@ def test_an_attack_reports_progress(
     assert "seed 1: controls\n" in shown.out
 
 
-def test_special_files_are_named_in_the_message(recording: Path, tmp_path: Path) -> None:
+def test_special_files_raise_with_their_name(recording: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "study.json"
     os.mkfifo(fifo)
     with pytest.raises(BadInput, match=r"its study.json is not a regular file"):
@@ -268,7 +268,7 @@ def test_new_signals_are_not_measured_on_updates_of_other_rounds_or_clients(
 
 
 @pytest.mark.parametrize("name", ["attacked", "seed-1", "seed-1/measured"])
-def test_a_study_is_not_attacked_through_a_link(
+def test_attacking_a_study_through_a_symlink_raises(
     name: str, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, elsewhere = tmp_path / "study", tmp_path / "elsewhere"

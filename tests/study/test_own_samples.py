@@ -181,7 +181,7 @@ def test_a_record_keeps_the_figures_of_both_draws() -> None:
     assert found.on_fair_sources == fair
 
 
-def test_skewed_clients_are_named_more_often_on_their_own_samples() -> None:
+def test_skewed_clients_have_higher_source_accuracy_on_own_samples() -> None:
     (one,) = on_sources(record(40))
     assert one.on_fair_draw is not None
     assert one.success.samples == 160
@@ -198,7 +198,7 @@ def test_a_report_names_both_draws() -> None:
     assert "The success rate can be higher on random samples" in source_sentence(record(0))
 
 
-def test_a_gate_judges_own_samples_and_names_a_fair_draw() -> None:
+def test_a_gate_judges_source_samples_and_mentions_the_fair_draw() -> None:
     policy = policy_from('name = "x"\n[sources]\nabove_label_distributions = 0.9\n')
     for found, expected in ((record(), False), (record(0), True)):
         (check,) = [one for one in evaluate_policy(found, policy).checks if "label" in one.name]

@@ -42,7 +42,7 @@ def high(run: SourceFound) -> float:
     return run.figures[0].high or 0.0
 
 
-def test_one_run_is_its_own_figure() -> None:
+def test_a_single_run_keeps_its_estimate() -> None:
     run = found()
     one = figure(run)
     assert (one.success.value, one.success.low, one.success.high) == (0.5, low(run), high(run))
@@ -136,7 +136,7 @@ def test_a_record_without_the_baseline_has_no_figure_over_it() -> None:
     assert one.over_baseline is None
 
 
-def test_a_baseline_without_its_test_is_shown_and_nothing_is_said_to_be_above_it() -> None:
+def test_an_untested_baseline_is_shown_without_comparison() -> None:
     one = figure(found(baseline_p=None), found(seed=2, baseline_p=None))
     assert one.over_baseline is not None
     assert one.over_baseline.level == pytest.approx(0.25)

@@ -189,7 +189,7 @@ def test_online_references_contain_each_person_in_half() -> None:
         assert len(np.unique(has[:, audit.subject == person], axis=1).T) == 1
 
 
-def test_only_the_targets_own_people_stand_in_its_figures() -> None:
+def test_estimates_of_a_target_use_only_its_people() -> None:
     study = people_study(audit={"targets": [0, 2], "fair": 40})
     run = setup(study, 1, None)
     for target in (0, 2):
@@ -236,7 +236,7 @@ def test_two_runs_of_people_with_one_seed_are_the_same(tmp_path: Path) -> None:
     assert torch.equal(*(torch.tensor(auc(record, "person")) for record in (one, two)))
 
 
-def test_attacks_that_ask_whose_a_sample_is_are_refused_with_people() -> None:
+def test_source_inference_raises_for_people() -> None:
     with pytest.raises(NotVisible, match="infers the source of single samples"):
         setup(people_study(attacks={"sia": {}}, audit={"view": "uploads"}), 1, None)
     run = setup(people_study(attacks={}, attack_set="2026-1", audit={"view": "uploads"}), 1, None)

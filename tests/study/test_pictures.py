@@ -36,7 +36,7 @@ class Knowing(nn.Module):
         return found
 
 
-def test_a_denoiser_that_knows_the_image_draws_it_whatever_the_noise() -> None:
+def test_a_perfect_denoiser_generates_its_image() -> None:
     inputs, _ = packed({"sample": PIXELS, "concept": torch.zeros(COUNT, dtype=torch.int64)})
     task = fa.tasks.denoising()
     architecture = Architecture(
@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
     return fa.audit(federation, attacks=("loss-series", "fedmia-2"), out=folder, audit=audit)
 
 
-def test_members_and_what_is_drawn_stand_in_the_local_report(run: fa.Run) -> None:
+def test_the_local_report_shows_members_and_generated_images(run: fa.Run) -> None:
     with Image.open(run.folder / "pictures.png") as image:
         width, height = image.size
     assert (width, height) == (CONCEPTS * 12 + 3 * 4, 2 * 12 + 4)

@@ -122,9 +122,7 @@ class Pretrained(nn.Module):
 
 
 @pytest.mark.slow
-def test_another_pretrained_file_of_one_name_gives_another_run(
-    run: Counted, tmp_path: Path
-) -> None:
+def test_a_changed_pretrained_file_changes_the_run_key(run: Counted, tmp_path: Path) -> None:
     file = run.place / "base.pt"
     name = f"{__name__}:Pretrained"
     study = quick_study(model={"name": name, "options": {"file": str(file)}})

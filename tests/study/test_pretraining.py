@@ -109,7 +109,7 @@ def test_a_stopped_pretraining_resumes_with_the_same_result(
         assert torch.equal(value, halfway[name])
 
 
-def test_what_changes_the_network_changes_its_name_and_the_studys() -> None:
+def test_pretraining_changes_the_name_of_network_and_study() -> None:
     settings = study().model_dump()["pretraining"]
     longer = study(pretraining={**settings, "epochs": 4})
     drawn = study(task={"name": "denoising", "options": {"fixed": False}})
@@ -134,7 +134,7 @@ def test_what_changes_the_network_changes_its_name_and_the_studys() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(changes: dict[str, object], said: str) -> None:
+def test_mismatched_pretraining_settings_raise(changes: dict[str, object], said: str) -> None:
     with pytest.raises((ValidationError, BadInput), match=said):
         study(**changes)
 

@@ -104,7 +104,7 @@ def test_budgets_need_no_samples(tmp_path: Path) -> None:
     assert len(read_record(with_figures(tmp_path, proven, bound)).findings) == 2
 
 
-def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_raises_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"nothing\.json does not exist"):
         read_record(tmp_path / "nothing.json")
     with pytest.raises(BadInput, match="is a folder"):
@@ -163,7 +163,7 @@ def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
         read_record(path)
 
 
-def test_a_field_that_does_not_fit_is_named_in_one_sentence(tmp_path: Path) -> None:
+def test_an_invalid_field_raises_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(Damaged) as caught:
         read_record(altered(tmp_path, seeds="one", extra=1))
     said = str(caught.value)

@@ -94,7 +94,7 @@ def test_no_row_without_a_seed_repeats_a_figure_of_the_runs() -> None:
         assert all(tuple(row[name] for name in named) not in of_runs for row in alone)
 
 
-def test_all_rows_have_the_same_names_for_limits_and_a_test_has_its_own() -> None:
+def test_record_rows_use_common_field_names() -> None:
     plain = estimate(metric="auc", attack="a", value=0.7, seed=1)
     whole = changed(PLAIN, estimates=[plain, *PLAIN.estimates])
     bare, tested = whole.rows()[:2]

@@ -27,7 +27,7 @@ def everything(given: Setup) -> Bool[Tensor, " samples"]:
     return torch.ones(len(given.dataset.test), dtype=torch.bool)
 
 
-def test_where_classes_are_skewed_both_sides_have_as_many_of_each() -> None:
+def test_members_and_nonmembers_of_skewed_clients_are_class_matched() -> None:
     given = run(**SKEWED)
     members, others = asked(given, everything(given))
     mine = torch.cat([given.deal.clients[client].labels for client in (0, 1)])
@@ -41,7 +41,7 @@ def test_where_classes_are_skewed_both_sides_have_as_many_of_each() -> None:
     assert torch.equal(counts[0], torch.minimum(have, there))
 
 
-def test_members_are_the_clients_own_and_the_others_are_those_that_are_like_them() -> None:
+def test_risk_samples_are_client_members_and_matched_nonmembers() -> None:
     for given in (run(), run(**SKEWED)):
         like = everything(given)
         like[::2] = False

@@ -146,7 +146,7 @@ def test_kept_updates_allow_attacks_that_were_not_run(tmp_path: Path) -> None:
     assert pairs[0] == pytest.approx(pairs[1], abs=0.01)
 
 
-def test_without_updates_another_attack_is_refused_by_name(quick: Carried, tmp_path: Path) -> None:
+def test_without_kept_updates_another_attack_raises(quick: Carried, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="'avg-cosine' cannot be run on this recording"):
         reattack(quick.folder, ["avg-cosine"], tmp_path)
 
@@ -403,7 +403,7 @@ def test_an_option_of_another_type_is_refused(value: object, tmp_path: Path) -> 
             run_study(study, tmp_path)
 
 
-def test_a_published_draw_takes_its_own_settings(tmp_path: Path) -> None:
+def test_published_draws_have_their_own_settings(tmp_path: Path) -> None:
     study = quick_study(audit={"draw": "fedmia_paper", "fair": 0, "options": {"share": 0.2}})
     record = run_study(study, tmp_path)
     (row,) = [f for f in record.findings if (f.attack, f.contrast, f.metric) == UNSEEN_AUC]

@@ -64,7 +64,7 @@ def test_samples_that_one_run_holds_out_are_left_out_of_both(small: Carried) -> 
     assert gap == paired_auc(without, first, without, second, "mixed")
 
 
-def test_a_pair_is_narrower_than_two_limits_where_attacks_rank_alike() -> None:
+def test_paired_intervals_are_narrower_for_similar_attacks() -> None:
     rng = np.random.default_rng(5)
     origin = np.repeat([Origin.MEMBER.value, Origin.UNSEEN.value], 300)
     common = rng.normal(size=600) + (origin == Origin.MEMBER)

@@ -57,7 +57,7 @@ def last_round(run: Setup) -> Round:
 
 
 @pytest.mark.slow
-def test_few_clients_hide_nothing_and_noise_hides_what_it_claims(tmp_path: Path) -> None:
+def test_secure_sums_of_few_clients_leak_unless_noise_is_added(tmp_path: Path) -> None:
     plain = run_study(sum_study(), tmp_path / "plain")
     found = values(plain)
     ceiling = next(one.ceiling for one in plain.where(metric="secure_sum_epsilon"))
@@ -77,7 +77,7 @@ def test_few_clients_hide_nothing_and_noise_hides_what_it_claims(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_targets_update_is_its_own_and_the_others_data_are_not(tmp_path: Path) -> None:
+def test_the_sum_uses_the_targets_update_and_other_data(tmp_path: Path) -> None:
     run = setup(sum_study(), 1, None)
     round = last_round(run)
     share = round.weights[0] * flat(round.uploads[0].values).double()

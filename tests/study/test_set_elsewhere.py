@@ -83,7 +83,7 @@ def test_a_refusal_offers_no_setting_that_would_be_refused(section: str) -> None
         assert not elsewhere & set(offered), str(refused.value)
 
 
-def test_every_section_that_has_options_names_what_is_set_elsewhere() -> None:
+def test_sections_list_options_that_are_set_elsewhere() -> None:
     found = {field for field, _ in passed_by_the_program()}
     assert found == set(PARTS)
 

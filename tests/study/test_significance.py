@@ -79,7 +79,7 @@ def test_two_seeds_say_more_of_these_runs_than_one_and_nothing_of_further_ones()
     assert mean.further.method == "an interval over further runs needs 5 seeds, got 2"
 
 
-def test_from_five_seeds_on_further_runs_have_an_interval_of_their_own() -> None:
+def test_five_seeds_give_an_interval_for_further_runs() -> None:
     runs = [auc(seed, shift=0.4 * seed) for seed in range(5)]
     mean = mean_of(*runs)
     assert mean.further is not None

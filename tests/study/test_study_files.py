@@ -140,7 +140,7 @@ def _blank(
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_study_is_called_as_its_file_is_and_says_what_it_asks_and_takes(path: Path) -> None:
+def test_studies_match_their_file_name_and_have_a_description(path: Path) -> None:
     base = studies_of(path)[0]
     assert base.name == path.stem
     assert base.about
@@ -163,7 +163,7 @@ def test_the_study_of_fedmias_settings_changes_one_setting_at_a_time() -> None:
         assert point.audit.samples <= 3 * point.partition.samples_per_client
 
 
-def test_the_study_of_a_single_local_epoch_is_the_same_but_for_the_epochs() -> None:
+def test_the_single_epoch_study_differs_only_in_epochs() -> None:
     names = ("cofedmid-letters-epoch", "cofedmid-letters")
     one, three = (studies_of(FOLDER / f"{name}.toml") for name in names)
     for now, then in zip(one, three, strict=True):
@@ -186,7 +186,7 @@ def test_a_study_and_all_its_variants_resolve_to_runs(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
-def test_the_paper_of_cofedmid_has_its_sizes_and_attacks_learn_from_what_is_not_audited(
+def test_cofedmid_paper_studies_have_the_published_sizes(
     path: Path,
 ) -> None:
     run, *variants = resolved(path).values()

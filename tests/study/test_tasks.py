@@ -164,7 +164,7 @@ def other_task(folder: Path) -> Record:
 
 
 @pytest.mark.slow
-def test_the_default_set_leaves_out_what_a_task_does_not_have_and_says_why(tmp_path: Path) -> None:
+def test_the_default_set_omits_attacks_that_a_task_does_not_support(tmp_path: Path) -> None:
     record = audited(CASES["regression"], tmp_path, attacks=()).record
     refused = {one.name: one.note for one in record.attacks if one.status == "refused"}
     assert "probabilities of classes, which the task 'regression' does not" in refused["fta-c"]
@@ -189,7 +189,7 @@ def test_the_default_set_leaves_out_what_a_task_does_not_have_and_says_why(tmp_p
         (lambda f: f.update(task=3), "a task is a catalogue name.*got an int"),
     ],
 )
-def test_what_a_task_cannot_carry_is_refused_by_name_before_training(
+def test_unsupported_parts_of_a_task_raise_before_training(
     change: Callable[[dict[str, object]], dict[str, object] | None], said: str, tmp_path: Path
 ) -> None:
     case = CASES["regression"]
@@ -244,7 +244,7 @@ def test_a_token_of_the_test_part_that_an_embedding_has_not_is_refused(tmp_path:
         fa.audit(federation, out=tmp_path, audit=fa.Audit(samples=40, background=0))
 
 
-def test_predictions_that_are_too_far_off_for_a_figure_say_that_training_has_diverged() -> None:
+def test_extreme_predictions_are_reported_as_diverged_training() -> None:
     data = Samples(torch.ones(3, 2), torch.full((3, 1), 1e9), torch.arange(3))
     net = nn.Linear(2, 1)
     model = Model.of(Architecture("net", lambda: nn.Linear(2, 1), task=regression()), net)

@@ -79,9 +79,7 @@ PIECES = st.lists(
 
 @settings(max_examples=300)
 @given(PIECES, st.booleans())
-def test_what_the_parser_takes_is_taken_and_a_long_key_after_it_is_not(
-    before: str, deep: bool
-) -> None:
+def test_toml_files_are_accepted_except_for_long_keys(before: str, deep: bool) -> None:
     try:
         values = tomllib.loads(before)
     except tomllib.TOMLDecodeError:
@@ -154,7 +152,7 @@ def test_the_study_in_the_folder_of_a_run_is_read_as_a_study(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["studies/fedmia-mnist.toml", "examples/own-parts/study.toml"])
-def test_a_file_of_the_repository_that_is_not_there_is_said_to_be_of_a_checkout(
+def test_missing_repository_files_raise_with_advice(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

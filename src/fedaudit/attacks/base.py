@@ -206,7 +206,7 @@ def measured_rounds(
     """Return the rounds in which a client was measured.
 
     Raises:
-        BadInput: The client was measured in no round.
+        BadInput: The signal was measured in no round.
     """
     was_measured = ~torch.isnan(values).any(1)
     if not bool(was_measured.any()):

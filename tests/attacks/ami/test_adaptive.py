@@ -77,7 +77,7 @@ def test_one_row_fires_for_its_target_alone_and_changes_nothing_else() -> None:
 
 
 @pytest.mark.slow
-def test_a_records_twin_among_the_others_moves_a_zero_alike_on_every_processor() -> None:
+def test_a_duplicate_record_gives_the_same_bias_on_every_processor() -> None:
     records = torch.randn(41, 6, generator=seeded(6, "records"))
     target, others = records[:1], torch.cat([records[1:], records[:1]])
     usual = plant_one_row(HONEST, target, others, batch=1)

@@ -34,7 +34,7 @@ def test_values_lie_in_their_range(seed: int, half: float) -> None:
     assert bool((values <= found.most[:, None] + 1e-4).all())
 
 
-def test_the_range_of_one_unit_is_exact() -> None:
+def test_range_over_box_is_exact_for_one_unit() -> None:
     # v = 2 ReLU(x - 1) - 3 over x in [-1, 4]: from -3 to 3.
     neuron = Neurons(
         torch.ones(1, 1, 1), torch.tensor([[-1.0]]), torch.tensor([[2.0]]), torch.tensor([-3.0])
@@ -56,6 +56,6 @@ def test_a_point_has_no_width() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (0.0, float("inf")), (float("nan"), 1.0)])
-def test_boxes_that_are_none_are_refused(low: float, high: float) -> None:
+def test_invalid_boxes_raise(low: float, high: float) -> None:
     with pytest.raises(BadInput, match="finite ends"):
         range_over_box(drawn(1), torch.tensor(low), torch.tensor(high))

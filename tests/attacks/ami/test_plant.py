@@ -80,7 +80,7 @@ def test_only_the_client_that_is_lied_to_gets_the_neurons() -> None:
         assert torch.equal(row, neurons().second[0]) is (client == 2)
 
 
-def test_a_server_that_lies_in_some_rounds_is_honest_in_the_others() -> None:
+def test_a_malicious_server_changes_only_the_chosen_rounds() -> None:
     server = Tampering({0: changed}, frozenset({2}))
     algorithm = FedSGD(NET, LocalTraining(lr=0.1))
     rounds = simulate(algorithm, clients(), rounds=3, seed=3, server=server)
@@ -107,7 +107,7 @@ def test_the_models_second_layer_is_the_neurons() -> None:
     assert [place.row for place in made.places] == [0, 1, 2]
 
 
-def test_neurons_that_are_not_planted_over_are_left_as_they_are() -> None:
+def test_planting_does_not_change_other_neurons() -> None:
     before = honest()
     after = plant(before, neurons().at(1)).model
     first, second = "1.weight", "3.weight"
@@ -117,7 +117,7 @@ def test_neurons_that_are_not_planted_over_are_left_as_they_are() -> None:
     assert torch.equal(after.params["5.weight"], before.params["5.weight"])
 
 
-def test_a_gradients_row_by_hand() -> None:
+def test_a_gradient_row_matches_hand_calculation() -> None:
     place = plant(honest(), neurons()).places[1]
     values = {"3.weight": torch.zeros(6, 90), "3.bias": torch.zeros(6)}
     gradient = Gradient(values, {}, 20)

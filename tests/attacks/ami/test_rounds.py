@@ -38,7 +38,7 @@ def gradient(model: Model, records: Samples) -> Params:
     return dict(zip(names, torch.autograd.grad(loss, list(module.parameters())), strict=True))
 
 
-def test_a_score_by_hand() -> None:
+def test_a_round_score_matches_hand_calculation() -> None:
     # Two rows (3, 0 | 0) and (0, 0 | 4): their direction is (0.6, 0 | 0), (0, 0 | 0.8).
     direction = torch.tensor([[0.6, 0.0, 0.0], [0.0, 0.0, 0.8]], dtype=torch.float64)
     places = (Place("w", "b", 0), Place("w", "b", 2))
@@ -50,7 +50,7 @@ def test_a_score_by_hand() -> None:
     assert looked_for.score(upload) == pytest.approx(0.6 * 10 + 0.8 * 5)
 
 
-def test_the_targets_own_gradient_scores_its_length_in_the_rows() -> None:
+def test_the_gradient_of_the_target_scores_its_norm() -> None:
     planted = plant(NET.initial(1), neuron())
     looked_for = reading(planted, TARGET)
     own = gradient(planted.model, TARGET)
@@ -60,7 +60,7 @@ def test_the_targets_own_gradient_scores_its_length_in_the_rows() -> None:
     assert float(looked_for.direction.norm()) == pytest.approx(1.0)
 
 
-def test_where_no_neuron_fires_for_the_target_there_is_nothing_to_look_for() -> None:
+def test_without_firing_neuron_there_is_no_reading() -> None:
     planted = plant(NET.initial(1), neuron(bias=-1e6))
     looked_for = reading(planted, TARGET)
     assert (looked_for.share, looked_for.direction.any().item()) == (0.0, False)
@@ -85,7 +85,7 @@ def test_a_louder_neurons_row_has_nearly_all_of_a_records_gradient() -> None:
     assert min(shares) > 0.999
 
 
-def test_other_neurons_beside_planted_ones_can_be_silenced() -> None:
+def test_other_neurons_can_be_silenced() -> None:
     planted = alone(plant(NET.initial(1), neuron()))
     own = gradient(planted.model, TARGET)
     assert own["3.weight"][0].any()

@@ -186,7 +186,7 @@ def test_equal_records_have_equal_values_at_any_position() -> None:
     torch.testing.assert_close(found, neuron.values(records))
 
 
-def test_values_by_hand() -> None:
+def test_neuron_values_match_hand_calculation() -> None:
     neuron = Neurons(
         torch.tensor([[[1.0, 0.0], [0.0, -2.0]]]),
         torch.tensor([[0.5, 1.0]]),
@@ -226,7 +226,7 @@ def test_an_unknown_output_is_refused() -> None:
         NeuronTraining(output="softmax")
 
 
-def test_rows_of_one_kind_only_are_refused() -> None:
+def test_training_on_one_class_raises() -> None:
     data = rows()
     standard = Standard.of(data.flatten(0, 1))
     for nothing in (torch.zeros(2, 12).bool(), torch.ones(2, 12).bool()):

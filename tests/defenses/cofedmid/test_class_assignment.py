@@ -27,7 +27,7 @@ from fedaudit.fl.hooks import ClientContext
         (10, 1, 4, 0),
     ],
 )
-def test_the_bound_on_common_classes_by_hand(
+def test_the_bound_on_common_classes_matches_hand_calculation(
     classes: int, members: int, size: int, bound: int
 ) -> None:
     assert overlap_bound(classes, members, size) == bound

@@ -57,7 +57,7 @@ def test_sizes_never_grow_and_end_at_the_least(
     rounds=st.integers(2, 40),
     decay=st.sampled_from(sorted(DECAYS)),
 )
-def test_the_chosen_size_is_the_smallest_that_covers_every_class_once_a_round_on_average(
+def test_the_class_count_is_the_smallest_with_full_mean_coverage(
     classes: int, members: int, rounds: int, decay: str
 ) -> None:
     least = smallest_size(classes, 0)

@@ -56,7 +56,7 @@ def test_weights_stay_above_zero_and_sum_to_one(rewards: list[float]) -> None:
     assert float(weights.sum()) == pytest.approx(1)
 
 
-def test_rewards_are_put_between_the_percentiles_by_hand() -> None:
+def test_rewards_are_scaled_by_percentiles() -> None:
     # Of 0, 1, 2, 3, 4 the 20th percentile is .8 and the 80th 3.2.
     assert normalised(values(0, 1, 3, 4, 2)) == pytest.approx(0.0)
     assert normalised(values(0, 1, 2, 4, 3)) == pytest.approx(2 * 2.2 / 2.4 - 1)
@@ -64,6 +64,6 @@ def test_rewards_are_put_between_the_percentiles_by_hand() -> None:
     assert normalised(values(4, 1, 2, 3, 0)) == -1.0
 
 
-def test_a_reward_counts_nothing_before_five_or_where_all_are_the_same() -> None:
+def test_rewards_are_zero_for_short_or_constant_histories() -> None:
     assert normalised(values(0, 1, 2, 9)) == 0.0
     assert normalised(values(2, 2, 2, 2, 2)) == 0.0

@@ -25,7 +25,7 @@ def test_the_last_interval_has_its_end() -> None:
 
 
 @given(count=st.integers(1, 12), size=st.integers(1, 80), seed=st.integers(0, 99))
-def test_intervals_are_equally_full_where_they_are_made(count: int, size: int, seed: int) -> None:
+def test_loss_intervals_have_equally_many_samples(count: int, size: int, seed: int) -> None:
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
     scaled = min_max_scaled(order.float())
     sizes = torch.bincount(interval_of(scaled, edges_of(scaled, count)), minlength=count)

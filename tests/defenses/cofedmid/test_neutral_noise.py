@@ -147,7 +147,7 @@ def test_a_client_outside_the_coalition_raises() -> None:
         NeutralNoise(members=(0, 1)).upload(Update(zeros()), context(2, {0: 0.5, 2: 0.5}))
 
 
-def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() -> None:
+def test_a_single_member_adds_noise_that_does_not_cancel() -> None:
     weights = {0: 0.5, 1: 0.5}
     alone = [
         sent(
@@ -167,7 +167,7 @@ def test_whoever_works_alone_adds_a_draw_of_its_own_that_nothing_takes_back() ->
     assert not NeutralNoise(members=(0, 1), independent=True).cancels
 
 
-def test_whoever_works_alone_sends_nothing_beside_its_upload() -> None:
+def test_a_single_member_sends_no_extra_bytes() -> None:
     for independent in (False, True):
         client_context = context(0, {0: 0.5, 1: 0.5})
         NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0, independent=independent).upload(

@@ -31,9 +31,7 @@ def some(records: int, features: int, scale: float = 1.0, seed: int = 0) -> Tens
 
 
 @given(seed=st.integers(0, 10**6), radius=st.floats(1e-3, 1e3), order=st.sampled_from([1, 2]))
-def test_records_come_into_the_ball_along_a_straight_line(
-    seed: int, radius: float, order: int
-) -> None:
+def test_records_are_clipped_along_their_direction(seed: int, radius: float, order: int) -> None:
     x = some(6, 5, scale=radius, seed=seed)
     short = within_ball(x, radius, order=order)
     lengths = torch.linalg.vector_norm(short, ord=order, dim=1)

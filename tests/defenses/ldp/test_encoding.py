@@ -17,7 +17,7 @@ def written(ones: Tensor) -> list[str]:
     return ["".join("01"[int(one)] for one in feature) for feature in ones]
 
 
-def test_words_by_hand_have_the_sign_first_and_four_bits_behind_the_point() -> None:
+def test_words_have_sign_integer_and_four_fraction_bits() -> None:
     features = torch.tensor([0.0, 1.0, -1.0, 2.5, 0.0625, -31.9375, 17.25])
     assert written(FixedPoint().encode(features)) == [
         "0000000000",
@@ -30,7 +30,7 @@ def test_words_by_hand_have_the_sign_first_and_four_bits_behind_the_point() -> N
     ]
 
 
-def test_rounding_by_hand_goes_to_the_nearest_and_to_the_even_one_of_two() -> None:
+def test_encoding_rounds_half_to_even() -> None:
     features = torch.tensor([0.03, 0.04, 0.03125, 0.09375, -0.03])
     assert FixedPoint().numbers(FixedPoint().words(features)).tolist() == [
         0.0,
@@ -41,7 +41,7 @@ def test_rounding_by_hand_goes_to_the_nearest_and_to_the_even_one_of_two() -> No
     ]
 
 
-def test_what_does_not_fit_is_clipped_and_moves_no_other_feature() -> None:
+def test_encoding_clips_each_feature_separately() -> None:
     features = torch.tensor([[31.96, 32.0, -1e9, 1.0]])
     point = FixedPoint()
     assert point.largest == 31.9375
@@ -75,7 +75,7 @@ def test_any_shape_is_encoded_feature_by_feature(point: FixedPoint, shape: tuple
 
 
 @given(bits=st.integers(2, 16))
-def test_every_word_is_a_feature_and_comes_back_but_for_zero_below_zero(bits: int) -> None:
+def test_every_word_is_decoded_and_encoded_back_except_minus_zero(bits: int) -> None:
     words = torch.arange(2**bits).to(torch.int16)
     point = FixedPoint(bits, integer_bits=bits // 2)
     assert torch.equal(packed(unpacked(words, bits)), words)
@@ -86,7 +86,7 @@ def test_every_word_is_a_feature_and_comes_back_but_for_zero_below_zero(bits: in
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_half_and_double_precision_give_the_words_of_their_own_numbers(dtype: torch.dtype) -> None:
+def test_encoding_supports_half_and_double_precision(dtype: torch.dtype) -> None:
     features = torch.tensor([1.0, -2.5, 300.0]).to(dtype)
     point = FixedPoint()
     expected = torch.tensor([1.0, -2.5, 31.9375]).to(dtype)  # bfloat16 has 32 for the last
@@ -97,6 +97,6 @@ def test_half_and_double_precision_give_the_words_of_their_own_numbers(dtype: to
     ("bits", "integer_bits", "said"),
     [(1, 0, "from 2 to 16, got 1;"), (17, 5, "got 17"), (6, 6, "0 to 5, got 6")],
 )
-def test_layouts_that_are_none_are_refused(bits: int, integer_bits: int, said: str) -> None:
+def test_invalid_layouts_raise(bits: int, integer_bits: int, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         FixedPoint(bits, integer_bits)

@@ -68,7 +68,7 @@ class Played(NamedTuple):
 
 
 Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tensor]
-"""Mechanism of local differential privacy that a client applies to its records before training."""
+"""Mechanism of local differential privacy by which a client perturbs records before training."""
 
 TOGETHER = 2
 """Number of targets whose games are played together. It is small, so that an interruption takes
