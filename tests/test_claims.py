@@ -629,7 +629,7 @@ def test_regeneration_continues_after_failures_and_skips_finished_records(
     assert called == ["one", "broken", "silent", "two"]
     assert said.count("  train_accuracy: 1 equal to the digit\n") == 1
     assert "  train_accuracy: 1 of 1 differ, by 1e-09 at most\n" in said
-    assert "2 of 4 records were made again" in said
+    assert "2 of 4 records were repeated" in said
     assert "failed: broken: exit code 3 of fedaudit fail broken" in said
     assert "failed: silent: exit code 0" in said
     # Finished units are skipped, and failed ones are repeated.

@@ -38,7 +38,7 @@ def each_record_is_read_once() -> Iterator[None]:
 @pytest.mark.slow
 def test_the_ladder_page_and_its_data_match_the_records() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "ladder.py"))
-    for path, text in script["made"]().items():
+    for path, text in script["generated"]().items():
         # How a picture is written is matplotlib's; that it is there is ours.
         same = path.is_file() if path == script["PICTURE"] else path.read_text("utf-8") == text
         assert same, "run `python docs/ladder.py`"
@@ -161,7 +161,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[again.Unit]:
         found.extend(units)
         return 0
 
-    monkeypatch.setattr(again, "carry_out", keep)
+    monkeypatch.setattr(again, "run_units", keep)
     return found
 
 

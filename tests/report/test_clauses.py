@@ -265,7 +265,7 @@ def test_the_empirical_epsilon_is_compared_with_the_claim(measured: float, ends:
         f"ε 2.000 (claimed, with canary clients, as audited; {observer})"
     )
     assert answers.residual(of).text.endswith(
-        f"f one client's whole contribution: epsilon at least {measured:.3f}; {ends}"
+        f"ne client's whole contribution: epsilon at least {measured:.3f}; {ends}"
     )
 
 
@@ -415,7 +415,7 @@ def test_names_in_records_are_shortened_and_escaped() -> None:
 def test_the_verdict_compares_the_canary_bound_with_the_claim(measured: float, said: str) -> None:
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
     one = found(auc(0.4, 0.6), coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
-    assert verdict(one).headline.endswith(f"Of one client's whole contribution: {said}")
+    assert verdict(one).headline.endswith(f"One client's whole contribution: {said}")
     bare = verdict(found(auc(0.4, 0.6), coins)).headline
     assert bare.endswith("and none is claimed")
     gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 1.0, method="mean-only Gaussian 95%")

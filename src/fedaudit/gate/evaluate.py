@@ -248,9 +248,9 @@ def _passed(ceilings: Sequence[Check]) -> list[str]:
     figures = sum(check.figures for check in passed)
     nearest = max(passed, key=_used)
     return [
-        f"All {plural(figures, 'figure')} under {plural(len(passed), 'ceiling')} have upper limits "
-        "at or below them, and all other requirements of the policy are met. Nearest to its "
-        "ceiling: "
+        f"No upper limit of {plural(figures, 'figure')} exceeds its ceiling "
+        f"({plural(len(passed), 'ceiling')}), and all other requirements of the policy are met. "
+        "Nearest to its ceiling: "
         f"{_worst(nearest)}, where {shown(nearest.ceiling, nearest.metric)} is allowed."
     ]
 

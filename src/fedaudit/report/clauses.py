@@ -389,7 +389,8 @@ def residual(record: Record) -> Answer:
     """Return the risk that remains if the model is deployed; a limit of 100% bounds nothing."""
     if evidence.says_nothing(record):
         return Answer("stated", "Nothing follows from this record", "It was made to show a flaw.")
-    texts = residual_risks(record) + [f"o{bound.sentence[1:]}" for bound in shown_bounds(record)]
+    bounds = [bound.sentence for bound in shown_bounds(record)]
+    texts = residual_risks(record) + [f"{text[:1].lower()}{text[1:]}" for text in bounds]
     text = wording.capital("; ".join(texts)) or NO_LIMIT
     return Answer("stated", text, fixed("answers.residual"))
 

@@ -102,7 +102,7 @@ class EpsilonBounds(NamedTuple):
             others = f" ({'; '.join(measured.text for measured in self.measured[1:])})"
         joint = "; " if self.claim is not None else ", and "
         claim = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""
-        return f"Of {self.unit}: {self.at_least}{others}{claim}"
+        return f"{wording.capital(self.unit)}: {self.at_least}{others}{claim}"
 
 
 def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
