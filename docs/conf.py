@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
@@ -88,8 +89,19 @@ def _outdated_notebooks(
     return [name for name in env.found_docs if name.startswith("tutorials/")]
 
 
+def _without_build_paths(app: Sphinx, doctree: nodes.document) -> None:
+    """Name the files of diffs relative to the project."""
+    root = f"{Path(app.srcdir).parent}/"
+    for block in doctree.findall(nodes.literal_block):
+        if root in block.astext():
+            text = block.astext().replace(root, "")
+            block.children = [nodes.Text(text)]
+            block.rawsource = text
+
+
 def setup(app: Sphinx) -> None:
     """Write the generated pages before every build."""
+    app.connect("doctree-read", _without_build_paths)
     # Before napoleon, which runs at the default priority of 500.
     app.connect("autodoc-process-docstring", _convert_sections, priority=400)
     app.connect("env-get-outdated", _outdated_notebooks)
