@@ -79,7 +79,7 @@ def defense_mod(
         if leaving is None:
             raise BadInput("the reply has no arrays to defend; apply the mod to training only")
         local = _tensors(leaving, names)
-        context = _turn(message, context, _model(like, received), seed, rounds, shares)
+        training = _training_context(message, context, _model(like, received), seed, rounds, shares)
         client_defense = copy.deepcopy(defense)
         if STATE in context.state.array_records:
             stored = context.state.array_records[STATE]
@@ -87,11 +87,11 @@ def defense_mod(
                 {n: tensor_of(array_of(a), f"the state {n!r}") for n, a in stored.items()}
             )
         buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
-        change = plus(_model(like, local).params, context.received.params, -1.0)
+        change = plus(_model(like, local).params, training.received.params, -1.0)
         samples = _samples(reply)
-        sent = client_defense.upload(Update(change, buffers, samples=samples), context)
+        sent = client_defense.upload(Update(change, buffers, samples=samples), training)
         assert isinstance(sent, Update)
-        local |= plus(context.received.params, sent.values) | sent.buffers
+        local |= plus(training.received.params, sent.values) | sent.buffers
         state = client_defense.state()
         if state:
             arrays = {n: Array(v.detach().cpu().numpy()) for n, v in state.items()}
@@ -121,7 +121,7 @@ def _refuse(defense: Defense, seed: int | None, weights: ByClient[float] | None)
         )
 
 
-def _turn(
+def _training_context(
     message: Message,
     context: Context,
     received: Model,
