@@ -155,7 +155,7 @@ def test_an_audit_below_its_quorum_raises_before_training() -> None:
     app = ClientApp(lambda context: trainer(), mods=[audit_mod(lambda context: None)])
     with pytest.raises(BadInput, match=r"0 of 3 .* a ClientApp needs @app.query"):
         gathered_audit(StubGrid(app), nodes=CLIENTS)
-    with pytest.raises(BadInput, match="from 1 to nodes=3, got 0"):
+    with pytest.raises(BadInput, match="quorum is 0; give a number of parts from 1 to nodes=3"):
         gathered_audit(StubGrid(handing_over()), nodes=3, quorum=0)
 
 

@@ -182,7 +182,7 @@ def test_lost_clients_are_identified_by_their_messages(tmp_path: Path) -> None:
     assert [one.asked for one in read_round_log(tmp_path)] == [(0, 1, 2)] * 3
     assert [one.complete for one in read_round_log(tmp_path)] == [True, False, True]
     found = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
-    assert any("did not answer, in round 2." in text for text in found.untested)
+    assert any("did not reply, in round 2." in text for text in found.untested)
 
 
 def test_a_client_that_never_replies_makes_the_record_incomplete(tmp_path: Path) -> None:
@@ -208,7 +208,9 @@ def test_a_round_without_replies_warns(tmp_path: Path) -> None:
 
 def test_replies_without_client_id_warn_unless_strict(tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path / "a", strict=False))
-    with pytest.warns(RuntimeWarning, match="3 of 3 replies do not say .* add identity_mod"):
+    with pytest.warns(
+        RuntimeWarning, match="3 of 3 replies do not name their client; add identity_mod"
+    ):
         found = strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
     assert found.arrays
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"))
@@ -259,7 +261,7 @@ def claiming(says: Callable[[int, int], int]) -> Mod:
 def test_a_node_that_changes_its_client_id_is_excluded(tmp_path: Path) -> None:
     app = client_app([claiming(lambda place, index: 5 if (place, index) == (1, 2) else place)])
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
-    said = r"round 2 .* without client 1: .* client 5, and in round 1 it said client 1; leave a"
+    said = r"round 2 .* without client 1: .* client 5, and client 1 in round 1"
     with pytest.warns(RuntimeWarning, match=said):
         strategy.start(StubGrid(app), initial(), num_rounds=3)
     first, second, third = read_round_log(tmp_path)
@@ -271,7 +273,7 @@ def test_a_node_that_changes_its_client_id_is_excluded(tmp_path: Path) -> None:
 
 def test_a_strict_recorder_raises_if_a_node_changes_its_client_id(tmp_path: Path) -> None:
     app = client_app([claiming(lambda place, index: place + index)])
-    with pytest.raises(BadInput, match="round 1 it said client"):
+    with pytest.raises(BadInput, match="claims to be client 3, and client 2 in round 1"):
         RecordingStrategy(FedAvg(), recorder(tmp_path)).start(StubGrid(app), initial(), 2)
     assert [one.measured for one in read_round_log(tmp_path)] == [True]
 
@@ -374,7 +376,7 @@ def test_recording_waits_for_late_nodes(tmp_path: Path) -> None:
 def test_too_few_nodes_warn_once_and_raise_if_strict(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]))
     lax = recorder(tmp_path / "a", strict=False)
-    with pytest.warns(RuntimeWarning, match="3 of 5 nodes are there") as warned:
+    with pytest.warns(RuntimeWarning, match="3 of 5 nodes are connected") as warned:
         RecordingStrategy(FedAvg(), lax, nodes=5, patience=0.0).start(grid, initial(), num_rounds=2)
     assert len(warned) == 1
     strict = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"), nodes=5, patience=0.0)

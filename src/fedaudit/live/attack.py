@@ -324,7 +324,7 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
         which = "Client" if len(absent) == 1 else "Clients"
         yield f"{which} {contents.few(absent)}: never took part in a measured round."
     if partial := [entry.round for entry in contents.log if not entry.complete]:
-        yield f"What clients did that did not reply, in {_rounds(partial)}."
+        yield f"Uploads of clients that did not reply, in {_rounds(partial)}."
     if lost := [entry for entry in contents.log if entry.note]:
         rounds = _rounds([entry.round for entry in lost])
         yield f"What was not recorded of {rounds}: {plain(lost[0].note)}"

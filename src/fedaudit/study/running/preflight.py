@@ -375,7 +375,7 @@ def _batches(
     for round in _planned_rounds(run, data):
         if client not in run.cohort(round):
             continue
-        context = _turn(run, client, net, round, device)
+        context = _training_context(run, client, net, round, device)
         chosen = defense.select(data, context)
         for _ in range(run.study.training.epochs):
             drawn = [batch for batch in defense.batches(chosen, batch_size, context) if len(batch)]
@@ -398,7 +398,7 @@ def _planned_rounds(run: Setup, data: Samples) -> list[int]:
     return sorted({int(index) for index in np.linspace(1, rounds, count).round()})
 
 
-def _turn(
+def _training_context(
     run: Setup, client: ClientId, net: Architecture, round: int, device: torch.device
 ) -> TrainingContext:
     """Return the state of a client that trains an untrained model in a round."""
@@ -418,7 +418,7 @@ def _turn(
 
 
 def _try_batch(run: Setup, net: Architecture, planned: _Planned, device: torch.device) -> None:
-    context = _turn(run, planned.client, net, planned.round, device)
+    context = _training_context(run, planned.client, net, planned.round, device)
     batch = planned.batch
     if batch is None:
         samples = samples_on(planned.samples.take(slice(0, planned.size)), device)
