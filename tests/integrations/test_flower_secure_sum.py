@@ -152,7 +152,7 @@ def test_without_the_protocol_nothing_is_taken_for_a_sum(tmp_path: Path) -> None
         aggregated(tmp_path / "a", [identity_mod], secure=False)
     with pytest.raises(BadInput, match=r"add identity_mod .* after secaggplus_mod"):
         aggregated(tmp_path / "b", [secaggplus_mod])
-    with pytest.raises(BadInput, match="make it with view='sum'"):
+    with pytest.raises(BadInput, match="create it with view='sum'"):
         SumRecordingStrategy(FedAvg(), record(tmp_path / "c", network, AUDIT, attacks=NAMES))
 
 
