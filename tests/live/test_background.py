@@ -362,9 +362,7 @@ def test_a_damaged_queued_round_does_not_affect_others(tmp_path: Path) -> None:
 def test_a_misspelt_measure_setting_raises_and_creates_no_folder(tmp_path: Path) -> None:
     # The function itself: in tests its arguments' types are looked at before it is called.
     unchecked: Callable[..., Recorder] = inspect.unwrap(record)
-    with pytest.raises(
-        BadInput, match="time of measuring named 'backgrounds'; did you mean 'background'"
-    ):
+    with pytest.raises(BadInput, match="measure is 'backgrounds'; give 'now', 'background'"):
         unchecked(tmp_path / "recording", network, data().split.audit, measure="backgrounds")
     assert not (tmp_path / "recording").exists()
 

@@ -1,9 +1,10 @@
 """The recorder measures like a study and does not disturb training."""
 
+import inspect
 import json
 import re
 import runpy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -782,3 +783,9 @@ def test_a_recorder_exposes_its_settings(tmp_path: Path) -> None:
     recorder: Recorder = record(tmp_path / "ward", network, AUDIT, attacks=FEW)
     assert recorder.recording.name == "ward"
     assert recorder.recording.classes == 10
+
+
+def test_a_split_in_place_of_audited_samples_is_refused(tmp_path: Path) -> None:
+    unchecked: Callable[..., object] = inspect.unwrap(record)
+    with pytest.raises(BadInput, match="got a Split; give its attribute audit"):
+        unchecked(tmp_path / "recording", network, data().split)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedaudit.plan.file import read_study
 from fedaudit.plan.sections import Study
+from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import reproducing, study_file
 from tests.estimates import changed
 from tests.report.records import hostile, record
@@ -65,3 +66,15 @@ def test_study_files_mention_a_required_data_folder() -> None:
 
 def test_settings_of_a_hostile_record_are_still_a_toml_file() -> None:
     tomllib.loads(reproducing(hostile()).study)
+
+
+@pytest.mark.parametrize(
+    ("section", "name"), [("data", "samples#e7693da4"), ("model", "__main__:Net")]
+)
+def test_objects_of_a_script_need_the_script(section: str, name: str) -> None:
+    config = record().config | {section: {"name": name, "options": {}}}
+    recipe = reproducing(record().model_copy(update={"config": config}))
+    assert recipe.of_script
+    assert not recipe.study
+    page = report_html(record().model_copy(update={"config": config}))
+    assert "objects of a script or notebook" in page

@@ -5,16 +5,20 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import fedaudit as fa
 from fedaudit.attacks import ATTACKS
 from fedaudit.core.definitions import definition_digest
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in
+from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import record
+from fedaudit.observe.round import Upload
 from fedaudit.plan.file import read_studies, read_study
 from fedaudit.plan.identity import run_key, with_code
 from fedaudit.plan.values import study_from
@@ -264,3 +268,15 @@ def test_a_file_hidden_by_an_installed_module_is_reported(tmp_path: Path) -> Non
         pytest.raises(BadInput, match=r"'colorsys' is a module next to the study, and also "),
     ):
         with_code(study_from({"name": "x", "model": {"name": "colorsys:rgb_to_hsv"}}))
+
+
+@dataclass(frozen=True)
+class Misspelt(ConfiguredDefense):
+    def uplaod(self, upload: Upload, context: TrainingContext) -> Upload:
+        return upload
+
+
+def test_a_defense_that_overrides_no_hook_is_refused(tmp_path: Path) -> None:
+    federation = fa.Federation("digits", clients=3, defenses=[Misspelt()])
+    with pytest.raises(BadInput, match=r"overrides no hook.*did you mean 'upload'"):
+        fa.audit(federation, attacks=["loss-series"], out=tmp_path)

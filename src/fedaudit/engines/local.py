@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import current_process, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
@@ -399,6 +399,22 @@ def _explaining_exit(worker: _Worker) -> Iterator[None]:
             "possible; a script that uses workers must start its work under if __name__ == "
             "'__main__'; or use one worker, which needs no other process"
         ) from error
+
+
+def refuse_import_by_worker() -> None:
+    """Raise if a worker process is importing the script that started it.
+
+    Workers import the main script. One that starts its audit on import would wait for the run that
+    the first process works on, which waits for its workers.
+
+    Raises:
+        Unsupported: The script has no main guard.
+    """
+    if getattr(current_process(), "_inheriting", False):
+        raise Unsupported(
+            "a script that uses workers is imported by each of them; start its work under "
+            "if __name__ == '__main__':, or use workers=1"
+        )
 
 
 LOCAL = Sequential()

@@ -691,7 +691,11 @@ def record(
     """
     folder = Path(path)
     _refuse_unlisted("kind of uploads", uploads, get_args(Kind))
-    _refuse_unlisted("time of measuring", measure, get_args(When))
+    if measure not in get_args(When):
+        raise BadInput(f"measure is {measure!r}; give 'now', 'background' or 'after'")
+    if not isinstance(samples, AuditSet):
+        hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
+        raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
     chosen = _task(task, loss)
     possible, refused = attacks_in(view_named(view), attacks, chosen)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))

@@ -13,6 +13,7 @@ from fedaudit.core.errors import (
     BadInput,
     FedauditError,
     Unsupported,
+    nearest,
     setting,
     type_of,
     unknown_name,
@@ -272,7 +273,24 @@ def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> N
         if defense.reads & ~task.readings:
             fault = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
             raise Unsupported(f"{fault}; leave it out, or take one that does not, such as dp-sgd")
+        _refuse_without_hooks(type(defense))
         defense.refuse_misfit(plan)
+
+
+_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient", "upload", "after")
+
+
+def _refuse_without_hooks(kind: type[Defense]) -> None:
+    """Raise if a custom defense overrides no hook, often because of a misspelt name."""
+    if kind.__module__.startswith("fedaudit."):
+        return
+    if all(getattr(kind, hook) is getattr(Defense, hook) for hook in _HOOKS):
+        similar = [hook for name in vars(kind) for hook in nearest(name, _HOOKS, limit=1)]
+        hint = f"did you mean {similar[0]!r}? " if similar else ""
+        raise BadInput(
+            f"the defense {kind.__name__} overrides no hook, so that it changes nothing; "
+            f"{hint}hooks are {', '.join(_HOOKS)}"
+        )
 
 
 def _refuse_misplaced(group: Group, clients: int, defenses: dict[ClientId, Defense]) -> None:

@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
@@ -55,20 +55,27 @@ def _escaped(char: str) -> str:
     return f"\\U{ord(char):08x}" if kind[0] == "C" or kind in ("Zl", "Zp") else char
 
 
-_BUNDLED = ("digits", "synthetic")
+_BUNDLED = ("diabetes", "digits", "synthetic")
 """Data sets that need no file."""
 MOST_SETTINGS = 500_000
 """Characters up to which the study file of games is printed in the page."""
 _LONGEST_VALUE = 300
+_OF_A_SCRIPT = re.compile(r"__main__:|[^\s#]{1,80}#[0-9a-f]{8}$")
+"""Names of objects of a script or notebook, which no study file can recreate."""
 
 
 class Recipe(NamedTuple):
-    """Study file, command, data set and versions to reproduce a record; empty if not known."""
+    """Study file, command, data set and versions to reproduce a record; empty if not known.
+
+    Attributes:
+        of_script: Whether the audit used objects of a script or notebook.
+    """
 
     study: str
     command: str
     data: str
     environment: list[tuple[str, str]]
+    of_script: bool = False
 
 
 def reproducing(record: Record) -> Recipe:
@@ -79,9 +86,22 @@ def reproducing(record: Record) -> Recipe:
     study = "" if games and len(study) > MOST_SETTINGS else study
     data = record.config.get("data")
     name = data.get("name") if isinstance(data, dict) else None
+    if any(map(_OF_A_SCRIPT.match, _texts(record.config))):
+        return Recipe("", "", "", _environment(record), of_script=True)
     needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
     command = "fedaudit run study.toml" + " --data-dir FOLDER" * bool(needed)
     return Recipe(study, command, needed, _environment(record))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for entry in value.values():
+            yield from _texts(entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _texts(entry)
 
 
 def _with_points(record: Record) -> Mapping[str, object]:

@@ -366,6 +366,8 @@ def _verifying(record: Record, *, is_judged: bool) -> Section:
     steps = [(why["page"], f"fedaudit summary RESULT{option}")]
     if record.watched:
         steps.append((why["recording"], "fedaudit attack RECORDING"))
+    elif recipe.of_script:
+        steps.append((why["script"], "python SCRIPT"))
     elif recipe.study:
         needs = f" (needs the data set “{recipe.data}”)" if recipe.data else ""
         steps.append((why["study"] + needs, recipe.command))

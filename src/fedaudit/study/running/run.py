@@ -16,7 +16,7 @@ from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet, size_of
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
-from fedaudit.engines.local import local_engine
+from fedaudit.engines.local import local_engine, refuse_import_by_worker
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.algorithm import shadow_cost
@@ -106,6 +106,7 @@ def run_study(
         >>> fa.run_study(study, Path("runs/small")).name
         'small'
     """
+    refuse_import_by_worker()
     out = Path(out)
     clock = Clock()
     refuse_place(device, workers, engine)
