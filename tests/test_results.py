@@ -136,7 +136,7 @@ def test_readme_numbers_match_the_records() -> None:
         shares.append(100 * by_seed[None][None].value)
     drawn_anew, aligned = shares
     assert f"finds {drawn_anew:.0f} % of the members at 0.1 % false positives" in readme
-    assert f"With the same non-members throughout, it finds {aligned:.0f} %" in readme
+    assert f"With fixed non-members, it finds {aligned:.0f} %" in readme
     assert f"{sum(len(paper.claim) for paper in data.papers())} of them" in readme
     counts = {row[0]: row[1:] for row in table_rows((ROOT / "docs/claims.md").read_text())}
     papers = [row for row in table_rows(readme) if f"[{row[0]}](#{row[0].lower()})" in counts]

@@ -12,7 +12,8 @@ from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sampling import DataSampling
-from fedaudit.fl.hooks import Chain, Defense
+from fedaudit.fl.hooks import Chain, Defense, TrainingContext
+from fedaudit.observe.round import Upload
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.study.build import setup
@@ -35,6 +36,9 @@ class Together(Defense):
 
     coalition: tuple[ClientId, ...]
     strength: float = 1.0
+
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        return upload
 
 
 @pytest.fixture
