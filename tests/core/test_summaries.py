@@ -1,13 +1,20 @@
 """Representations of values that hold samples print sizes, never samples."""
 
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+
 import numpy as np
 import torch
+from torch import Tensor
 
 import fedaudit as fa
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.values import Samples
 from fedaudit.datasets.draws.audit_set import AuditSet, Deal
+from fedaudit.fl.hooks import Defense
 from fedaudit.live.audited import Split
+from fedaudit.observe.round import Upload
 
 SECRET = 0.123456
 
@@ -52,3 +59,18 @@ def test_print_options_of_a_notebook_change_no_repr_of() -> None:
             assert repr(values[1]) != usual[1]
     finally:
         torch.set_printoptions(profile="default")  # type: ignore[no-untyped-call]
+
+
+class Calling(Defense):
+    def __init__(self, change: Callable[[Upload], Upload] | Tensor) -> None:
+        self.change = change
+
+
+def test_defenses_with_other_functions_or_tensors_have_other_identities() -> None:
+    first, second = (Calling(change) for change in (lambda up: up, lambda up: replace(up)))
+    assert canonical_repr(first) != canonical_repr(second)
+    assert canonical_repr(first) == canonical_repr(deepcopy(first))
+    zeros = torch.zeros(5000)
+    changed = zeros.clone()
+    changed[2500] = 1
+    assert repr(Calling(zeros)) != repr(Calling(changed))

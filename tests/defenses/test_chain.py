@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from fedaudit.fl.hooks import (
     Objective,
     TrainingContext,
     Workload,
+    defended_upload,
 )
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -286,3 +287,18 @@ def test_a_chain_keeps_the_intersection_of_allowed_classes() -> None:
     parts = [part.dealt(here, classes=6) for part in (one, alone)]
     assert torch.equal(both, parts[0] & parts[1])
     assert [int(part.sum()) for part in parts] == [4, 4]
+
+
+@dataclass(frozen=True)
+class Cut(Defense):
+    """Returns fewer values than it received, which would be broadcast in the average."""
+
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        return replace(upload, values={name: value[:1] for name, value in upload.values.items()})
+
+
+@pytest.mark.parametrize("defense", [Cut(), Chain((GradientQuantization(4), Cut()))])
+def test_an_upload_of_other_shapes_is_refused(defense: Defense) -> None:
+    upload = Update({"weight": torch.ones(3, 2)})
+    with pytest.raises(BadInput, match=r"Cut returned \(1, 2\) for 'weight' instead of \(3, 2\)"):
+        defended_upload(defense, upload, context())

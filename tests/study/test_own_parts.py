@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,7 +16,7 @@ from fedaudit.attacks import ATTACKS
 from fedaudit.core.definitions import definition_digest
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in
-from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
+from fedaudit.fl.hooks import ConfiguredDefense, Defense, TrainingContext
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recorder import record
 from fedaudit.observe.round import Upload
@@ -279,4 +280,38 @@ class Misspelt(ConfiguredDefense):
 def test_a_defense_that_overrides_no_hook_is_refused(tmp_path: Path) -> None:
     federation = fa.Federation("digits", clients=3, defenses=[Misspelt()])
     with pytest.raises(BadInput, match=r"overrides no hook.*did you mean 'upload'"):
+        fa.audit(federation, attacks=["loss-series"], out=tmp_path)
+
+
+def fails(hook: str, result: object) -> Defense:
+    """Return a defense one hook of which returns the same value for all arguments."""
+    return cast(Defense, type("Broken", (Defense,), {hook: lambda self, *args: result})())
+
+
+@pytest.mark.parametrize(
+    ("hook", "result", "message"),
+    [
+        ("prepare", None, r"hook prepare of Broken returned NoneType instead of Samples"),
+        ("select", [1], r"hook select of Broken returned list instead of Samples"),
+        ("batches", None, r"hook batches of Broken returned NoneType instead of Iterable"),
+        ("batches", [1], r"hook batches of Broken returned int instead of Batch"),
+        ("batch", None, r"hook batch of Broken returned NoneType instead of Batch"),
+        ("loss", None, r"Broken fails in a training step .* succeeds without the defense"),
+        ("gradient", {}, r"Broken fails in a training step .* succeeds without the defense"),
+        ("upload", None, r"hook upload of Broken returned NoneType instead of Update"),
+    ],
+)
+def test_a_hook_that_returns_something_else_is_named(
+    tmp_path: Path, hook: str, result: object, message: str
+) -> None:
+    defense = fails(hook, result)
+    federation = fa.Federation("digits", clients=3, defenses=[defense])
+    with pytest.raises(BadInput, match=message):
+        fa.audit(federation, attacks=["loss-series"], out=tmp_path)
+
+
+def test_a_hook_with_other_arguments_is_refused(tmp_path: Path) -> None:
+    kind = cast(type[Defense], type("Short", (Defense,), {"batch": lambda self, batch: batch}))
+    federation = fa.Federation("digits", clients=3, defenses=[kind()])
+    with pytest.raises(BadInput, match=r"other arguments than def batch\(self, batch, context\)"):
         fa.audit(federation, attacks=["loss-series"], out=tmp_path)

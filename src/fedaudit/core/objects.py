@@ -14,7 +14,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -257,12 +257,15 @@ def _used_by(value: object) -> Iterator[object]:
 def _text_of(value: object) -> str:
     if not isinstance(value, type | types.FunctionType):
         return ""
-    try:
-        return inspect.getsource(value)
-    except (OSError, TypeError):
-        pass
+    source = ""
+    with suppress(OSError, TypeError):
+        source = inspect.getsource(value)
     if isinstance(value, types.FunctionType):
-        return _code_text(value.__code__)
+        # The source of a lambda is its whole line, on which there may be several.
+        is_shared = value.__name__ == "<lambda>" and source.count("lambda") > 1
+        return source + _code_text(value.__code__) if is_shared or not source else source
+    if source:
+        return source
     functions = {
         name: getattr(member, "__func__", getattr(member, "fget", member))
         for name, member in sorted(vars(value).items())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Signature, signature
 from itertools import combinations, takewhile
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,10 +17,13 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.naming import DefensePart, members_of
+from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Reading, Task
 from fedaudit.core.values import Architecture, Batch, ClientId, Model, Params, Samples, chunks
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +246,7 @@ class Defense:
             return DefensePart(cls, settings, members_of(members))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({vars(self)})"
+        return f"{type(self).__name__}({canonical_repr(vars(self))})"
 
     def acts_in(self, hook: str) -> bool:
         """Return True if this hook changes anything.
@@ -409,6 +412,55 @@ class ConfiguredDefense(Defense):
 UNDEFENDED = Defense()
 
 
+def custom_parts(defense: Defense) -> list[Defense]:
+    """Return the defenses, or parts of a chain, whose code is not fedaudit's."""
+    parts = defense.parts if isinstance(defense, Chain) else (defense,)
+    return [part for part in parts if not type(part).__module__.startswith("fedaudit.")]
+
+
+def returned(defense: Defense, hook: str, value: T, kind: type[object]) -> T:
+    """Return the value that a hook of a defense returned.
+
+    Raises:
+        BadInput: It has another type.
+    """
+    if not isinstance(value, kind):
+        raise BadInput(
+            f"the hook {hook} of {type(defense).__name__} returned {type(value).__name__} instead "
+            f"of {kind.__name__}"
+        )
+    return value
+
+
+def defended_upload(defense: Defense, upload: Upload, context: TrainingContext) -> Upload:
+    """Return the upload that a client's defense lets out, after a check of its parts.
+
+    Raises:
+        BadInput: The hook returns something else than an upload of the same kind, with the same
+            names and shapes, which the server could not average.
+    """
+    sent = returned(defense, "upload", defense.upload(upload, context), type(upload))
+    before, after = _shapes(upload), _shapes(sent)
+    if before != after:
+        name = next(name for name in before | after if before.get(name) != after.get(name))
+        raise BadInput(
+            f"the hook upload of {type(defense).__name__} returned {after.get(name, 'nothing')} "
+            f"for {name!r} instead of {before.get(name, 'nothing')}; keep the names and shapes of "
+            "the upload"
+        )
+    return sent
+
+
+def _shapes(upload: Upload) -> dict[str, tuple[int, ...] | str]:
+    """Return the shape of each tensor of an upload; the type for values that are not tensors."""
+    tensors = [upload.values, {} if isinstance(upload, Logits) else upload.buffers]
+    return {
+        name: tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        for part in tensors
+        for name, value in part.items()
+    }
+
+
 EXCLUSIVE = ("batches", "loss", "gradient")
 """Hooks that replace the default entirely, so that only one part of a chain may act in each."""
 
@@ -529,7 +581,7 @@ class Chain(Defense):
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         """Pass the upload through all parts."""
         for part in self.parts:
-            upload = part.upload(upload, context)
+            upload = defended_upload(part, upload, context)
         return upload
 
     def after(self, start: Model, end: Model, context: TrainingContext) -> None:

@@ -30,7 +30,7 @@ from fedaudit.fl.algorithms.base import (
     draw_cohort,
     run_client,
 )
-from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, returned
 from fedaudit.observe.round import Round, Sent, Upload
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
@@ -296,6 +296,9 @@ def prepare_data(
         defenses: Defenses by client. Pass copies, since they may store held-out samples.
         rounds: Number of rounds of the run.
         seed: Seed of the run.
+
+    Raises:
+        BadInput: A defense returns something else than samples.
     """
     cohort = tuple(sorted(clients))
 
@@ -303,7 +306,9 @@ def prepare_data(
         client_context = ClientContext(
             round=0, rounds=rounds, client=client, cohort=cohort, weights={}, seed=seed
         )
-        return defenses.get(client, UNDEFENDED).prepare(clients[client], client_context)
+        defense = defenses.get(client, UNDEFENDED)
+        prepared = defense.prepare(clients[client], client_context)
+        return returned(defense, "prepare", prepared, Samples)
 
     return {client: prepare(client) for client in cohort}
 

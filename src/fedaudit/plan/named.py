@@ -25,7 +25,7 @@ from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.fl.algorithms.base import Algorithm, Server
-from fedaudit.fl.hooks import Chain, Defense, Plan
+from fedaudit.fl.hooks import Chain, Defense, Plan, custom_parts
 from fedaudit.plan.base import Settings
 from fedaudit.plan.optional import Group
 from fedaudit.plan.sections import Study, TaskSection
@@ -273,18 +273,27 @@ def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> N
         if defense.reads & ~task.readings:
             fault = lacking(f"the defense {type(defense).__name__}", defense.reads, task)
             raise Unsupported(f"{fault}; leave it out, or take one that does not, such as dp-sgd")
-        _refuse_without_hooks(type(defense))
+        for part in custom_parts(defense):
+            _refuse_unfit_hooks(type(part))
         defense.refuse_misfit(plan)
 
 
 _HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient", "upload", "after")
 
 
-def _refuse_without_hooks(kind: type[Defense]) -> None:
-    """Raise if a custom defense overrides no hook, often because of a misspelt name."""
-    if kind.__module__.startswith("fedaudit."):
-        return
-    if all(getattr(kind, hook) is getattr(Defense, hook) for hook in _HOOKS):
+def _refuse_unfit_hooks(kind: type[Defense]) -> None:
+    """Raise if a custom defense overrides no hook, or one with other arguments."""
+    overridden = [hook for hook in _HOOKS if getattr(kind, hook) is not getattr(Defense, hook)]
+    for hook in overridden:
+        expected = [*signature(getattr(Defense, hook)).parameters]
+        try:
+            signature(getattr(kind, hook)).bind(*expected)
+        except TypeError:
+            raise BadInput(
+                f"the hook {hook} of {kind.__name__} has other arguments than "
+                f"def {hook}({', '.join(expected)})"
+            ) from None
+    if not overridden:
         similar = [hook for name in vars(kind) for hook in nearest(name, _HOOKS, limit=1)]
         hint = f"did you mean {similar[0]!r}? " if similar else ""
         raise BadInput(

@@ -12,7 +12,7 @@ from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay
 from fedaudit.core.errors import type_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
 from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
-from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload
+from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload, defended_upload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.observe.round import Exposed, Sent, Update, Upload
 
@@ -51,7 +51,7 @@ class FedAvg(OneModel):
         update = Update(
             difference(trained.params, sent.model.params), trained.buffers, samples=len(data)
         )
-        return Local(defense.upload(update, context), memory)
+        return Local(defended_upload(defense, update, context), memory)
 
     def trained(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
         """Return the client's model after local training."""

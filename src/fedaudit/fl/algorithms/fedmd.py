@@ -25,7 +25,14 @@ from fedaudit.core.values import (
     weighted_sum,
 )
 from fedaudit.fl.algorithms.base import Local
-from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, Workload
+from fedaudit.fl.hooks import (
+    UNDEFENDED,
+    ClientContext,
+    Defense,
+    TrainingContext,
+    Workload,
+    defended_upload,
+)
 from fedaudit.fl.training.local import Adam, LocalTraining, train
 from fedaudit.fl.training.manual_backprop import written_out
 from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
@@ -240,7 +247,9 @@ class FedMD:
         context = client_context.at(model)
         trained = train(model, data, training, defense, context)
         outputs = outputs_of(trained, self.public.features, client_context.device)
-        return Local(defense.upload(Logits({"outputs": outputs}), context), trained.tensors())
+        return Local(
+            defended_upload(defense, Logits({"outputs": outputs}), context), trained.tensors()
+        )
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]

@@ -23,7 +23,14 @@ from fedaudit.core.values import (
 )
 from fedaudit.fl.algorithms.base import Local, OneModel, map_uploads
 from fedaudit.fl.algorithms.fedavg import reconstruct
-from fedaudit.fl.hooks import ClientContext, Defense, Objective, TrainingContext, Workload
+from fedaudit.fl.hooks import (
+    ClientContext,
+    Defense,
+    Objective,
+    TrainingContext,
+    Workload,
+    defended_upload,
+)
 from fedaudit.fl.training.local import LocalTraining, dropout_of, objective_of
 from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
@@ -151,7 +158,7 @@ class FedSGD(OneModel):
         """Upload the gradient of the mean loss over all data at the received model."""
         context = client_context.at(sent.model)
         gradient = full_gradient(sent.model, data, defense, context)
-        return Local(defense.upload(gradient, context), memory)
+        return Local(defended_upload(defense, gradient, context), memory)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]

@@ -7,10 +7,11 @@ the adversary trains. Nothing is trained: steps are taken on copies, and no rand
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,14 @@ from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext
+from fedaudit.fl.hooks import (
+    UNDEFENDED,
+    ClientContext,
+    Defense,
+    TrainingContext,
+    custom_parts,
+    returned,
+)
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive
@@ -177,6 +185,37 @@ def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
             run.defenses[clients[0]].guarantee(work, delta=FORMAL_DELTA)
 
 
+def refuse_failing_hooks(run: Setup, device: torch.device) -> None:
+    """Raise if a hook of a custom defense fails, or returns a value of another type.
+
+    Raises:
+        BadInput: A hook that chooses or changes samples fails on the first batch of a client.
+    """
+    for clients in _clients_by_defense(run).values():
+        for part in custom_parts(run.defenses.get(clients[0], UNDEFENDED)):
+            with custom_code(partial(_failing, part)):
+                _try_hooks(run, clients[0], deepcopy(part), device)
+
+
+def _failing(defense: Defense, error: Exception, described: str) -> BadInput:
+    return BadInput(
+        f"the defense {type(defense).__name__} fails on the first batch of a client "
+        f"({described}, {line_of(error)}); correct its hooks"
+    )
+
+
+def _try_hooks(run: Setup, client: ClientId, defense: Defense, device: torch.device) -> None:
+    context = _training_context(run, client, run.algorithm.nets[0], 1, device)
+
+    data = defense.prepare(run.deal.clients[client], replace(context, round=0))
+    data = returned(defense, "select", defense.select(samples_on(data, device), context), Samples)
+    batch_size = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
+    batches = defense.batches(data, batch_size, context)
+    for batch in islice(returned(defense, "batches", batches, Iterable), 1):
+        returned(defense, "batches", batch, Batch)
+        returned(defense, "batch", defense.batch(batch, context), Batch)
+
+
 def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
     """Raise if a network cannot take a training step on the batches of the clients.
 
@@ -201,7 +240,7 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
                 # A client trains one of several networks only, so that one shows the largest.
                 if batch is None or (index and extreme is max):
                     continue
-                with custom_code(partial(_untrainable, run, net, batch, batches, data)):
+                with custom_code(partial(_untrainable, run, net, batch, batches, data, device)):
                     _try_batch(run, net, batch, device)
 
 
@@ -245,6 +284,7 @@ Check = Callable[[Setup, torch.device], None]
 CHECKS: tuple[Check, ...] = (
     refuse_unusable,
     refuse_missing_accountant,
+    refuse_failing_hooks,
     refuse_untrainable_batches,
     refuse_unmeasurable_batches,
     refuse_untrainable_extensions,
@@ -434,10 +474,19 @@ def _untrainable(
     failed: _Planned,
     batches: Sequence[_Planned],
     data: dict[ClientId, Samples],
+    device: torch.device,
     error: Exception,
     described: str,
 ) -> BadInput:
     """Return the error for a network that cannot be trained on batches of a size."""
+    custom = [type(part).__name__ for part in custom_parts(failed.defense)]
+    if custom:
+        with suppress(Exception):
+            _try_batch(run, net, failed._replace(defense=UNDEFENDED, batch=None), device)
+            return BadInput(
+                f"the defense {' and '.join(custom)} fails in a training step ({described}, "
+                f"{line_of(error)}), which succeeds without the defense; correct its hooks"
+            )
     size = failed.size
     clients = sorted({batch.client for batch in batches if batch.size == size})
     names = ", ".join(run.client_name(client) for client in clients[:5])
