@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 
 import fedaudit as fa
@@ -315,3 +316,19 @@ def test_a_hook_with_other_arguments_is_refused(tmp_path: Path) -> None:
     federation = fa.Federation("digits", clients=3, defenses=[kind()])
     with pytest.raises(BadInput, match=r"other arguments than def batch\(self, batch, context\)"):
         fa.audit(federation, attacks=["loss-series"], out=tmp_path)
+
+
+def misreads(scores: np.ndarray, is_member: np.ndarray) -> float:
+    return float(scores["member"].mean())
+
+
+def test_a_metric_that_fails_is_refused_before_training(tmp_path: Path) -> None:
+    message = r"the metric '.*misreads' fails on 20 samples \(IndexError.*test_own_parts.py, line"
+    with pytest.raises(BadInput, match=message):
+        fa.audit(
+            fa.Federation("digits", clients=3),
+            attacks=["loss-series"],
+            options=fa.AuditOptions(metrics=[misreads]),
+            out=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()

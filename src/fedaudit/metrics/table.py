@@ -6,6 +6,7 @@ interval: members and non-members are resampled separately, since a study fixes 
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import NormalDist
 from typing import TypeAlias
 
@@ -13,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Int, Shaped
 
-from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.importing import named
+from fedaudit.core.errors import BadInput, custom_code, unknown_name
+from fedaudit.core.importing import line_of, named
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, Origin, tpr_at
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
@@ -376,7 +377,8 @@ def _finite_value(
     is_member: Bool[np.ndarray, " samples"],
     name: str,
 ) -> float:
-    value = float(metric.of(scores, is_member))
+    with custom_code(partial(_failing, name, len(scores))):
+        value = float(metric.of(scores, is_member))
     if not np.isfinite(value):
         raise BadInput(
             f"the metric {name!r} is {value} on {len(scores)} samples; make it return a "
@@ -385,11 +387,21 @@ def _finite_value(
     return value
 
 
+def _failing(name: str, count: int, error: Exception, described: str) -> BadInput:
+    return BadInput(
+        f"the metric {name!r} fails on {count} samples ({described}, {line_of(error)}); it is "
+        "called with an array of scores and an array of booleans, True for members, and returns a "
+        "number"
+    )
+
+
 def metric_named(name: str) -> Exact | Metric:
     """Return a metric of the catalogue, of an installed package or of the user.
 
+    A custom metric is tried on a few scores, so that it does not fail after hours of training.
+
     Raises:
-        BadInput: The name is unknown, or is a metric of every evaluation.
+        BadInput: The name is unknown, or is a metric of every evaluation, or the metric fails.
     """
     if name in EVERY_EVALUATION:
         raise BadInput(
@@ -402,7 +414,13 @@ def metric_named(name: str) -> Exact | Metric:
         expected="a fedaudit.metrics.Metric, or a function of scores and membership",
         fits=lambda value: isinstance(value, Exact | Metric) or callable(value),
     )
-    return metric if isinstance(metric, Exact | Metric) else Metric(metric)
+    if isinstance(metric, Exact):
+        return metric
+    found = metric if isinstance(metric, Metric) else Metric(metric)
+    if name not in METRICS:
+        is_member = np.arange(2 * FEWEST) % 2 == 0
+        _finite_value(found, np.linspace(-1, 1, 2 * FEWEST), is_member, name)
+    return found
 
 
 CONTRASTS: dict[str, tuple[Origin, ...]] = {

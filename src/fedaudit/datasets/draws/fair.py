@@ -456,7 +456,7 @@ def _check_enough(target: ClientId, needed: Counts, available: Counts) -> None:
         raise BadInput(
             f"the audit of client {target} needs {needed.sum()} training samples of its label "
             f"distribution and is {missing.sum()} short: {needed[worst]} of class {worst} are "
-            f"needed and {available[worst]} left; lower the number of fairly drawn samples "
-            f"({setting('audit.samples')}, or shadow.fair for a shadow federation) and of extra "
-            "ones, or make the clients' label distributions more similar (a larger beta)"
+            f"needed and {available[worst]} left; lower {setting('audit.samples')}, "
+            f"the number of audited samples ({setting('shadow.fair')} in a shadow federation), or "
+            "make the clients' label distributions more similar (a larger beta)"
         )
