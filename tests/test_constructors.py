@@ -171,6 +171,7 @@ def test_a_section_shows_its_fields_and_explains_them(section: type[Section]) ->
         (lambda: fa.Audit(sampels=3), "named 'sampels'; did you mean 'samples'?"),  # type: ignore[call-arg]
         (lambda: fa.Figures(metrics=["acc"]), "no metric named 'acc'"),  # type: ignore[arg-type]
         (lambda: fa.Risk(measure="x"), "no measure of risk named 'x'"),
+        (lambda: fa.Risk(low=0.9, high=0.1), "give a low below high"),
         (lambda: fa.Shift(kind="x"), "no shift named 'x'; known: attribute, brightness, rotation"),
         (lambda: fa.Shift(), "kind in fedaudit.Shift: it has no default; give a value"),  # type: ignore[call-arg]
         (lambda: fa.defenses.CoFedMID(members=[0], m_max=1, m_min=2), "m_max is 1 and m_min is 2"),

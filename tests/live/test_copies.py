@@ -179,3 +179,8 @@ def test_masked_samples_are_refused(part: str) -> None:
         y = np.ma.array(y, mask=hidden)
     with pytest.raises(BadInput, match="some entries are masked"):
         fedaudit.fair_split({0: (x, y)}, audited=5)
+
+
+def test_members_without_clients_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"members are a dictionary from each client .*; got tuple"):
+        fedaudit.audit_samples(MEMBERS, UNSEEN)  # type: ignore[arg-type]

@@ -108,6 +108,11 @@ def audit_samples(
     """
     if copies not in ("refuse", "drop"):
         raise unknown_name("treatment of copies", str(copies), ["refuse", "drop"])
+    if not isinstance(members, Mapping):
+        raise BadInput(
+            "members are a dictionary from each client to a pair of features and targets, such as "
+            f'{{"hospital": (x, y)}}; got {type(members).__name__}'
+        )
     if not members:
         raise BadInput("an audit needs members; give some samples that a client trains on")
     parts = {client: labelled_samples(data, f"client {client}") for client, data in members.items()}

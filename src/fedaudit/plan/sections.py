@@ -367,6 +367,12 @@ class RiskSection(Section):
             )
         return {**values, "training": "continued"}
 
+    @model_validator(mode="after")
+    def _refuse_empty_range(self) -> "RiskSection":
+        if self.low >= self.high:
+            raise ValueError(f"low is {self.low} and high is {self.high}; give a low below high")
+        return self
+
 
 def _refuse_repeated_rates(fprs: tuple[float, ...]) -> tuple[float, ...]:
     if len({tpr_at(fpr) for fpr in fprs}) < len(fprs):

@@ -86,7 +86,8 @@ _KINDS = {
         nn.Module,
     ),
     "task": _Kind(
-        "a catalogue name, an object of fedaudit.tasks, or a loss of outputs and targets",
+        "a catalogue name, an object of fedaudit.tasks, or a function of outputs and targets that "
+        "returns one loss per sample",
         TASKS,
         Task,
         None,
