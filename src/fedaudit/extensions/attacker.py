@@ -16,14 +16,13 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.base import Participants
-from fedaudit.fl.hooks import Chain, Defense, TrainingContext
+from fedaudit.fl.hooks import TRAINING_HOOKS, Chain, Defense, TrainingContext
 from fedaudit.observe.round import Update, Upload
 from fedaudit.observe.views import PARTICIPANT, View, with_resources
 from fedaudit.plan.optional import AttackerSection
 from fedaudit.plan.parts import Extension, Setup
 from fedaudit.plan.sections import Study
 
-_TRAINING_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient")
 _ASCENT_LIMIT = 2.0
 """Loss at which an ascent ends, as a multiple of the loss of guessing among all classes."""
 
@@ -185,7 +184,7 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
     client = study.malicious_client
     defense = run.defenses.get(client)
     if defense is not None and (
-        defense.cancels or any(defense.acts_in(hook) for hook in _TRAINING_HOOKS)
+        defense.cancels or any(defense.acts_in(hook) for hook in TRAINING_HOOKS)
     ):
         raise Unsupported(
             f"client {client} is malicious, and its defense acts on more than its update; name "

@@ -411,11 +411,18 @@ class ConfiguredDefense(Defense):
 
 UNDEFENDED = Defense()
 
+TRAINING_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient")
+"""Hooks that change the samples or the steps of local training."""
+
+HOOKS = (*TRAINING_HOOKS, "upload", "after")
+"""Hooks of which a defense overrides at least one."""
+
 
 def custom_parts(defense: Defense) -> list[Defense]:
-    """Return the defenses, or parts of a chain, whose code is not fedaudit's."""
-    parts = defense.parts if isinstance(defense, Chain) else (defense,)
-    return [part for part in parts if not type(part).__module__.startswith("fedaudit.")]
+    """Return the defense, or the parts of a chain, if its code is not fedaudit's."""
+    if isinstance(defense, Chain):
+        return [custom for part in defense.parts for custom in custom_parts(part)]
+    return [] if type(defense).__module__.startswith("fedaudit.") else [defense]
 
 
 def returned(defense: Defense, hook: str, value: T, kind: type[object]) -> T:
@@ -461,7 +468,7 @@ def _shapes(upload: Upload) -> dict[str, tuple[int, ...] | str]:
     }
 
 
-EXCLUSIVE = ("batches", "loss", "gradient")
+_EXCLUSIVE = {"batches": "way batches are drawn", "loss": "loss", "gradient": "gradient"}
 """Hooks that replace the default entirely, so that only one part of a chain may act in each."""
 
 
@@ -480,11 +487,11 @@ class Chain(Defense):
         if not self.parts:
             raise BadInput("a chain needs at least one defense, got none; leave the chain out")
         for first, second in combinations(self.parts, 2):
-            for hook in EXCLUSIVE:
+            for hook, replaced in _EXCLUSIVE.items():
                 if first.acts_in(hook) and second.acts_in(hook):
                     raise Unsupported(
                         f"{type(first).__name__} and {type(second).__name__} both replace the "
-                        f"{_HOOK_NAMES[hook]}; put at most one of them into a chain"
+                        f"{replaced}; put at most one of them into a chain"
                     )
             if first.cancels and second.acts_in("upload"):
                 raise Unsupported(
@@ -642,10 +649,3 @@ class Chain(Defense):
 
     def _only(self, hook: str) -> Defense:
         return next((part for part in self.parts if part.acts_in(hook)), UNDEFENDED)
-
-
-_HOOK_NAMES = {
-    "batches": "way batches are drawn",
-    "loss": "loss",
-    "gradient": "gradient",
-}

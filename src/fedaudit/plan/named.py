@@ -25,7 +25,7 @@ from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.fl.algorithms.base import Algorithm, Server
-from fedaudit.fl.hooks import Chain, Defense, Plan, custom_parts
+from fedaudit.fl.hooks import HOOKS, Chain, Defense, Plan, custom_parts
 from fedaudit.plan.base import Settings
 from fedaudit.plan.optional import Group
 from fedaudit.plan.sections import Study, TaskSection
@@ -278,12 +278,9 @@ def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> N
         defense.refuse_misfit(plan)
 
 
-_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient", "upload", "after")
-
-
 def _refuse_unfit_hooks(kind: type[Defense]) -> None:
     """Raise if a custom defense overrides no hook, or one with other arguments."""
-    overridden = [hook for hook in _HOOKS if getattr(kind, hook) is not getattr(Defense, hook)]
+    overridden = [hook for hook in HOOKS if getattr(kind, hook) is not getattr(Defense, hook)]
     for hook in overridden:
         expected = [*signature(getattr(Defense, hook)).parameters]
         try:
@@ -294,11 +291,11 @@ def _refuse_unfit_hooks(kind: type[Defense]) -> None:
                 f"def {hook}({', '.join(expected)})"
             ) from None
     if not overridden:
-        similar = [hook for name in vars(kind) for hook in nearest(name, _HOOKS, limit=1)]
+        similar = [hook for name in vars(kind) for hook in nearest(name, HOOKS, limit=1)]
         hint = f"did you mean {similar[0]!r}? " if similar else ""
         raise BadInput(
             f"the defense {kind.__name__} overrides no hook, so that it changes nothing; "
-            f"{hint}hooks are {', '.join(_HOOKS)}"
+            f"{hint}hooks are {', '.join(HOOKS)}"
         )
 
 

@@ -314,7 +314,8 @@ def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: i
     if size * len(targets) > len(people):
         raise BadInput(
             f"{size} people are audited for each of {len(targets)} clients, and the training part "
-            f"has samples of {len(people)}; lower the number of audited people (audit.people)"
+            f"has samples of {len(people)}; lower {setting('audit.samples')}, the number of "
+            "audited people"
         )
     drawn = seeded_numpy(seed, "audit records").permutation(people)
     panels = []
@@ -440,7 +441,7 @@ def _check_people(dataset: Dataset, clients: int, each: int, count: int, extra: 
     if count < _FEWEST_PEOPLE:
         raise BadInput(
             f"{count} people are audited, and only about a third become members; give at least "
-            f"{_FEWEST_PEOPLE} (audit.people)"
+            f"{_FEWEST_PEOPLE} ({setting('audit.samples')})"
         )
     if extra:
         raise BadInput(
@@ -458,5 +459,6 @@ def _check_enough(target: ClientId, needed: Counts, available: Counts) -> None:
             f"distribution and is {missing.sum()} short: {needed[worst]} of class {worst} are "
             f"needed and {available[worst]} left; lower {setting('audit.samples')}, "
             f"the number of audited samples ({setting('shadow.fair')} in a shadow federation), or "
-            "make the clients' label distributions more similar (a larger beta)"
+            "extra_other and extra_unseen, or make the clients' label distributions more similar "
+            "(a larger beta)"
         )
