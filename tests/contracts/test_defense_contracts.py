@@ -28,7 +28,8 @@ from fedaudit.core.values import (
 from fedaudit.defenses import DEFENSES, create_defense
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.fedavg import FedAvg
-from fedaudit.fl.hooks import Chain, ClientContext, Defense, Plan
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import ClientContext, Defense, Plan
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload

@@ -23,9 +23,9 @@ from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.defenses.sampling import DataSampling
 from fedaudit.defenses.sparsify import GradientSparsification
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import (
     UNDEFENDED,
-    Chain,
     ClientContext,
     Defense,
     Guarantee,

@@ -17,7 +17,8 @@ from fedaudit.defenses.cofedmid.partition import ClassGuided
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.soft_labels import class_count
-from fedaudit.fl.hooks import Chain, ClientContext, Plan
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import ClientContext, Plan
 from fedaudit.models import architecture
 
 

@@ -25,7 +25,8 @@ from fedaudit.defenses.cofedmid.compensation import Compensation
 from fedaudit.defenses.hamp import Hamp
 from fedaudit.defenses.mixup import MixUp
 from fedaudit.defenses.relaxloss import RelaxLoss
-from fedaudit.fl.hooks import UNDEFENDED, Chain, ClientContext, Defense, Objective, TrainingContext
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Objective, TrainingContext
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 

@@ -19,7 +19,8 @@ from fedaudit.fl.algorithms.base import Cluster
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca, losses
 from fedaudit.fl.algorithms.ifca_mir import GUESS, IfcaMir, IfcaMirOfClients, Preference, shortage
-from fedaudit.fl.hooks import Chain, ClientContext
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import ClientContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Sent, Update

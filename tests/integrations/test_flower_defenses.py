@@ -21,7 +21,8 @@ from fedaudit.defenses.cofedmid.neutral import NeutralNoise
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sparsify import GradientSparsification
-from fedaudit.fl.hooks import Chain, Defense, TrainingContext
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.integrations.flower import defense_mod, identity_mod
 from fedaudit.observe.round import Update, Upload
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial

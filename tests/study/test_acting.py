@@ -9,7 +9,8 @@ from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.relaxloss import RelaxLoss
 from fedaudit.fl.algorithms.ifca_mir import Preference
-from fedaudit.fl.hooks import Chain, Defense
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import Defense
 from fedaudit.observe.round import Update
 from fedaudit.report.first import idle_parts
 from fedaudit.report.page import report_html

@@ -11,7 +11,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Sees, flat, norm
 from fedaudit.evaluation.truth import target_truth
 from fedaudit.extensions.attacker import Attacker, PoisonedUpload
-from fedaudit.fl.hooks import Chain
+from fedaudit.fl.chain import Chain
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round

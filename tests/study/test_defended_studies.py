@@ -12,7 +12,8 @@ from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.noise import GradientNoise
 from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sampling import DataSampling
-from fedaudit.fl.hooks import Chain, Defense, TrainingContext
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Upload
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.identity import run_key, settings_of

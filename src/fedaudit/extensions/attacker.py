@@ -16,7 +16,8 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.base import Participants
-from fedaudit.fl.hooks import TRAINING_HOOKS, Chain, Defense, TrainingContext
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import TRAINING_HOOKS, Defense, TrainingContext
 from fedaudit.observe.round import Update, Upload
 from fedaudit.observe.views import PARTICIPANT, View, with_resources
 from fedaudit.plan.optional import AttackerSection

@@ -35,7 +35,8 @@ from fedaudit.evaluation.truth import target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_mechanism_epsilon
 from fedaudit.fl.algorithms.base import Participants, draw_cohort
 from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, record_canaries
-from fedaudit.fl.hooks import Chain, Defense
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import Defense
 from fedaudit.metrics import one_run_epsilon
 from fedaudit.metrics.canaries import canary_bounds, record_bounds
 from fedaudit.metrics.epsilon import EpsilonBound, one_sided_coins

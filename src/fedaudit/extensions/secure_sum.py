@@ -26,7 +26,8 @@ from fedaudit.extensions.canaries import Canaries, client_dp_of
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.algorithms.base import ClientTask, Participants, run_client
 from fedaudit.fl.canary import CanaryUpload
-from fedaudit.fl.hooks import Chain, ClientContext, Defense
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.metrics.canaries import secure_sum_bounds
 from fedaudit.metrics.epsilon import bound_method
 from fedaudit.observe.round import Round

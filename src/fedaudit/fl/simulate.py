@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.modules import frozen_digest, in_model_dtype, refuse_unfit
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import ClientId, Model, Params, Samples
+from fedaudit.core.values import ClientId, Params, Samples
 from fedaudit.engines.base import Counted, Engine, SharedByKey
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import (
@@ -149,7 +149,9 @@ def _rounds(
     # Computed before defenses prepare data, which may change their attributes.
     fingerprint = _fingerprint(context, server, plan) if checkpoint else ""
     data = prepare_data(context.data, context.defenses, plan.rounds, plan.seed)
-    current = _initial_state(context, plan)
+    start = algorithm.start(seed_for(plan.seed, "initial model"))
+    states = {client: defense.state() for client, defense in context.defenses.items()}
+    current = RunState(0, start, defenses=states)
     if checkpoint:
         current = (
             resume_checkpoint(checkpoint, fingerprint, plan.rounds, current, context.data)
@@ -163,7 +165,13 @@ def _rounds(
                 checkpoint.parent if checkpoint else None,
             )
             uploads = answers.uploads
-            state = algorithm.fold(current.server, uploads, request.shares)
+            after = RunState(
+                index,
+                algorithm.fold(current.server, uploads, request.shares),
+                # Clients that did not take part keep their memory and their defense's state.
+                {**current.memories, **answers.memories},
+                {**current.defenses, **answers.defenses},
+            )
             yield Round(
                 index=index,
                 exposed=algorithm.expose(request.sent, uploads, index, plan.rounds, plan.seed),
@@ -172,14 +180,20 @@ def _rounds(
                 weights=request.shares,
                 asked=request.cohort,
                 answered=request.cohort,
-                after=algorithm.models(state),
+                after=algorithm.models(after.server),
                 facts=answers.facts,
-                kept=_kept(algorithm, current, answers),
-                chosen=_chosen(algorithm, current, answers),
-                trained=_trained(algorithm, state),
+                kept=algorithm.models_of_clients(after.memories)
+                if isinstance(algorithm, KeepsModels)
+                else {},
+                chosen=algorithm.choices_of_clients(after.memories)
+                if isinstance(algorithm, ChoosesModels)
+                else {},
+                trained=algorithm.rounds_trained(after.server)
+                if isinstance(algorithm, ChoosesModels)
+                else {},
                 seconds=answers.seconds,
             )
-            current = _next(current, index, state, answers)
+            current = after
             # Free this round's models before the next ones are received.
             del request, answers, uploads
             if checkpoint:
@@ -202,28 +216,6 @@ def _collect(results: Iterable[tuple[ClientId, ClientResult]], folder: Path | No
         facts[client], seconds[client] = result.facts, result.seconds
         del result
     return _Answers(uploads.settled(), memories, defenses, facts, seconds)
-
-
-def _kept(algorithm: Algorithm, current: RunState, answers: _Answers) -> Mapping[ClientId, Model]:
-    if not isinstance(algorithm, KeepsModels):
-        return {}
-    return algorithm.models_of_clients({**current.memories, **answers.memories})
-
-
-def _chosen(algorithm: Algorithm, current: RunState, answers: _Answers) -> Mapping[ClientId, str]:
-    if not isinstance(algorithm, ChoosesModels):
-        return {}
-    return algorithm.choices_of_clients({**current.memories, **answers.memories})
-
-
-def _trained(algorithm: Algorithm, state: Params) -> Mapping[str, int]:
-    return algorithm.rounds_trained(state) if isinstance(algorithm, ChoosesModels) else {}
-
-
-def _initial_state(context: Participants, plan: _Plan) -> RunState:
-    start = context.algorithm.start(seed_for(plan.seed, "initial model"))
-    states = {client: defense.state() for client, defense in context.defenses.items()}
-    return RunState(0, start, defenses=states)
 
 
 def _fingerprint(context: Participants, server: Server, plan: _Plan) -> str:
@@ -271,16 +263,6 @@ def _tasks(request: _Request, plan: _Plan, current: RunState, index: int) -> lis
         )
         for client in request.cohort
     ]
-
-
-def _next(current: RunState, index: int, state: Params, answers: _Answers) -> RunState:
-    """Return the state after a round; clients that did not take part keep theirs."""
-    return RunState(
-        index,
-        state,
-        {**current.memories, **answers.memories},
-        {**current.defenses, **answers.defenses},
-    )
 
 
 def prepare_data(

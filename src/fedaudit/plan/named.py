@@ -25,7 +25,8 @@ from fedaudit.core.tasks import TASKS, Task, lacking, task_named
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.fl.algorithms.base import Algorithm, Server
-from fedaudit.fl.hooks import HOOKS, Chain, Defense, Plan, custom_parts
+from fedaudit.fl.chain import Chain, custom_parts
+from fedaudit.fl.hooks import HOOKS, Defense, Plan
 from fedaudit.plan.base import Settings
 from fedaudit.plan.optional import Group
 from fedaudit.plan.sections import Study, TaskSection

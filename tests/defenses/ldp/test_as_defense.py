@@ -12,7 +12,8 @@ from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished, BitwiseRR, OmePublished
-from fedaudit.fl.hooks import Chain, ClientContext, Defense, Guarantee, Plan, Workload
+from fedaudit.fl.chain import Chain
+from fedaudit.fl.hooks import ClientContext, Defense, Guarantee, Plan, Workload
 
 WORK = Workload(rounds=3, epochs=1, batch_size=4, samples=40, features=12)
 EACH = [

@@ -177,19 +177,15 @@ class OneModel:
 
     @property
     def nets(self) -> tuple[Architecture, ...]:
-        """The architecture of the global model, which all clients train."""
         return (self.architecture,)
 
     def start(self, seed: int) -> Params:
-        """Return a new global model."""
         return self.architecture.initial(seed).tensors()
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Send the global model to every client."""
         return Sent((Model.from_tensors(self.architecture, state),))
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """Return the global model."""
         return {"global": Model.from_tensors(self.architecture, state)}
 
     def apply_step(
@@ -220,11 +216,6 @@ class Tampering(Server):
     rounds: frozenset[int] = frozenset()
 
     def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
-        """Raise before training if an attacked client or round does not exist.
-
-        Raises:
-            BadInput: A client or a round does not exist.
-        """
         unknown_clients = sorted(set(self.change) - set(clients))
         unknown_rounds = sorted(round for round in self.rounds if not 1 <= round <= rounds)
         if unknown_clients or unknown_rounds:
@@ -237,7 +228,6 @@ class Tampering(Server):
             )
 
     def tamper(self, sent: Sent, client: ClientId, round: int) -> Sent:
-        """Return the message with changed models for attacked clients."""
         if client not in self.change or (self.rounds and round not in self.rounds):
             return sent
         return replace(sent, models=tuple(self.change[client](model) for model in sent.models))

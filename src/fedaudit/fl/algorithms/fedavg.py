@@ -34,7 +34,6 @@ class FedAvg(OneModel):
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Update."""
         return Update
 
     def local(
@@ -124,7 +123,6 @@ class FedProx(FedAvg):
     mu: AtLeastZero = 0.01
 
     def trained(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
-        """Return the client's model after local training with the proximal term."""
         return train(context.received, data, self.training, defense, context, pull=self.mu)
 
 
@@ -151,7 +149,6 @@ class FedAdam(FedAvg):
     adaptivity: AboveZero = 1e-3
 
     def start(self, seed: int) -> Params:
-        """Return a new global model, and Adam's means."""
         model = super().start(seed)
         params = Model.from_tensors(self.architecture, model).params
         means = {_MEANS + name: torch.zeros_like(value) for name, value in params.items()}
@@ -166,7 +163,6 @@ class FedAdam(FedAvg):
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """Take one step of Adam along the weighted mean of the updates."""
         averaged = Model.from_tensors(
             self.architecture, super().fold(_model(state), uploads, weights)
         )
@@ -181,7 +177,6 @@ class FedAdam(FedAvg):
         return Model(self.architecture, params, averaged.buffers).tensors() | after
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """Return the global model."""
         return super().models(_model(state))
 
 

@@ -154,7 +154,6 @@ class TowardOutputs(Defense):
         self._outputs = outputs
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
-        """Compute the mean absolute difference of the outputs."""
         return (outputs - self._outputs.to(outputs.device)[batch.ids]).abs().mean()
 
 
@@ -211,7 +210,6 @@ class FedMD:
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Logits on the public set."""
         return Logits
 
     def start(self, seed: int) -> Params:
@@ -220,7 +218,6 @@ class FedMD:
         return {"outputs": torch.zeros(len(self.public), outputs.shape[1])}
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Send the clients' mean outputs of the previous round."""
         return Sent(extra=state)
 
     def local(
@@ -254,7 +251,6 @@ class FedMD:
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
-        """Compute the unweighted mean of the clients' outputs."""
         parts = (uploads[client].values for client in sorted(uploads))
         return weighted_sum(parts, [1 / len(uploads)] * len(uploads))
 
@@ -281,7 +277,6 @@ class FedMD:
         )
 
     def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
-        """Return the clients' private networks."""
         return {
             client: Model.from_tensors(self.nets[client % len(self.nets)], memory)
             for client, memory in sorted(memories.items())
@@ -290,7 +285,7 @@ class FedMD:
     def _train_on_public(
         self, model: Model, how: LocalTraining, loss: Defense, client_context: ClientContext
     ) -> Model:
-        return train(model, self.public, how, loss, client_context.aside("public").at(model))
+        return train(model, self.public, how, loss, client_context.on_public_data().at(model))
 
 
 class Students(Mapping[ClientId, Exposed]):

@@ -96,7 +96,9 @@ def _of_batch(
     objective: Objective, batch: Batch, defense: Defense, context: TrainingContext
 ) -> Params:
     separable = objective.per_sample is not None and not defense.acts_in("gradient")
-    if not separable or not len(batch) or _normalises_over_batches(objective.module):
+    over_batches = nn.modules.batchnorm._BatchNorm
+    mixes = any(isinstance(part, over_batches) for part in objective.module.modules())
+    if not separable or not len(batch) or mixes:
         return defense.gradient(objective, batch, context)
     params = objective.params
     total = {name: torch.zeros_like(param) for name, param in params.items()}
@@ -106,11 +108,6 @@ def _of_batch(
         values = defense.gradient(objective, part, context)
         total = plus(total, values, len(part) / len(batch))
     return total
-
-
-def _normalises_over_batches(module: nn.Module) -> bool:
-    kind = nn.modules.batchnorm._BatchNorm
-    return any(isinstance(part, kind) for part in module.modules())
 
 
 @arguments.dataclass(frozen=True)
@@ -144,7 +141,6 @@ class FedSGD(OneModel):
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """Gradient."""
         return Gradient
 
     def local(

@@ -57,12 +57,10 @@ class Ifca:
 
     @property
     def nets(self) -> tuple[Architecture, ...]:
-        """The architecture of all models."""
         return (self.architecture,)
 
     @property
     def upload_kind(self) -> type[Upload]:
-        """The type of uploads: updates, with the number of the chosen model."""
         return Update
 
     def start(self, seed: int) -> Params:
@@ -73,7 +71,6 @@ class Ifca:
         return models | {TRAINED: torch.zeros(self.count, dtype=torch.int64)}
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
-        """Send all models to every client."""
         return Sent(self._models(state))
 
     def local(
@@ -84,13 +81,11 @@ class Ifca:
         defense: Defense,
         client_context: ClientContext,
     ) -> Local:
-        """Choose a model, train it and upload the update."""
-        is_exploring = client_context.round <= self.explore
-        choice = (
-            self._random(client_context)
-            if is_exploring
-            else self.choose(sent, data, memory, client_context)
-        )
+        if client_context.round <= self.explore:
+            rng = client_context.rng("choice")
+            choice = int(torch.randint(self.count, (), generator=rng))
+        else:
+            choice = self.choose(sent, data, memory, client_context)
         chosen = Sent((sent.models[choice],))
         upload, _ = self._fedavg.local(
             chosen, self.trained_on(data, client_context), {}, defense, client_context
@@ -154,19 +149,12 @@ class Ifca:
         return self._fedavg.expose(trained, uploads, round, rounds, seed)
 
     def models(self, state: Params) -> Mapping[str, Model]:
-        """Return the models by name."""
         return {model_name(j): model for j, model in enumerate(self._models(state))}
 
     def rounds_trained(self, state: Params) -> Mapping[str, int]:
-        """Return the number of rounds in which each model was trained, by name."""
         return {model_name(j): int(rounds) for j, rounds in enumerate(state[TRAINED])}
 
     def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
-        """Return the name of the model that each client last trained.
-
-        Raises:
-            Damaged: A client's memory has no model, or one that does not exist.
-        """
         return {c: model_name(self._last_choice(memories[c], c)) for c in sorted(memories)}
 
     def workload(self, rounds: int, samples: int) -> Workload:
@@ -183,16 +171,21 @@ class Ifca:
             )
         return int(choice)
 
-    def _random(self, client_context: ClientContext) -> int:
-        return int(torch.randint(self.count, (), generator=client_context.rng("choice")))
-
     @cached_property
     def _fedavg(self) -> FedAvg:
         return FedAvg(self.architecture, self.training)
 
     def _models(self, state: Params) -> tuple[Model, ...]:
         return tuple(
-            Model.from_tensors(self.architecture, _part(state, str(j))) for j in range(self.count)
+            Model.from_tensors(
+                self.architecture,
+                {
+                    key.removeprefix(f"{j}/"): value
+                    for key, value in state.items()
+                    if key.startswith(f"{j}/")
+                },
+            )
+            for j in range(self.count)
         )
 
 
@@ -224,8 +217,3 @@ def losses(sent: Sent, data: Samples, client_context: ClientContext) -> Float[Te
 
 def _prefixed(parts: Mapping[str, Params]) -> Params:
     return {f"{name}/{key}": value for name, part in parts.items() for key, value in part.items()}
-
-
-def _part(state: Params, name: str) -> Params:
-    start = f"{name}/"
-    return {k.removeprefix(start): value for k, value in state.items() if k.startswith(start)}

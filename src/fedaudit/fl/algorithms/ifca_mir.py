@@ -66,6 +66,20 @@ class Preference:
         low, high = self.accepted
         return (threshold - low) / (high - low)
 
+    def choose_for(
+        self,
+        client_context: ClientContext,
+        loss: Float[Tensor, " models"],
+        risk: Float[Tensor, " models"],
+        bonus: Float[Tensor, " models"],
+    ) -> int:
+        """Return a client's choice as :meth:`choose` does, and note if the risk changed it."""
+        threshold = self.threshold(client_context.seed, client_context.client)
+        choice = self.choose(loss, risk, threshold, bonus)
+        without_risk = self.choose_without_risk(loss, threshold, bonus)
+        client_context.note("risk_decided", torch.tensor([int(choice != without_risk)]))
+        return choice
+
     def choose(
         self,
         loss: Float[Tensor, " models"],
@@ -101,11 +115,6 @@ class Preference:
         """
         alpha = 1.0 if self.way == "hard" else self.weight(threshold)
         return int((alpha * loss - bonus).argmin() if alpha else loss.argmin())
-
-
-def _note_choice(choice: int, without_risk: int, client_context: ClientContext) -> None:
-    """Record whether the membership risk changed the client's choice."""
-    client_context.note("risk_decided", torch.tensor([int(choice != without_risk)]))
 
 
 GUESS = 0.5
@@ -169,15 +178,9 @@ class IfcaMir(Ifca):
     def choose(
         self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
     ) -> int:
-        """Return the model with the lowest cost by the client's weights of loss and risk."""
-        threshold = self.preference.threshold(client_context.seed, client_context.client)
         bonus = self.bonus * shortage(sent.extra["share"])
         loss = losses(sent, data, client_context)
-        choice = self.preference.choose(loss, sent.extra["risk"], threshold, bonus)
-        _note_choice(
-            choice, self.preference.choose_without_risk(loss, threshold, bonus), client_context
-        )
-        return choice
+        return self.preference.choose_for(client_context, loss, sent.extra["risk"], bonus)
 
     def fold(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
@@ -261,34 +264,25 @@ class IfcaMirOfClients(Ifca):
     preference: Preference = field(default_factory=Preference)
 
     def held_out(self, ids: Int[Tensor, " samples"], *, seed: int) -> Bool[Tensor, " samples"]:
-        """Return a mask of the samples that are held out of training."""
         return held_out(ids, self.share, seed=seed)
 
     def trained_on(self, data: Samples, client_context: ClientContext) -> Samples:
-        """Return the samples that a client trains on, without the held-out ones."""
         return self._sides(data, client_context).trained
 
     def choose(
         self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
     ) -> int:
-        """Return the model with the lowest cost by the client's weights of loss and own risk."""
         sides = self._sides(data, client_context)
         line = remembered(memory, LINE, torch.float64, client_context.client)
         risks = [
-            GUESS if line is None else self._risk(client_context, model, sides, float(line))
+            GUESS
+            if line is None
+            else self.own_risk.risk(*self._losses(client_context, model, sides), float(line))
             for model in sent.models
         ]
-        threshold = self.preference.threshold(client_context.seed, client_context.client)
-        loss, risk = (
-            losses(sent, sides.trained, client_context),
-            torch.tensor(risks, dtype=torch.float64),
-        )
-        no_bonus = torch.zeros_like(risk)
-        choice = self.preference.choose(loss, risk, threshold, no_bonus)
-        _note_choice(
-            choice, self.preference.choose_without_risk(loss, threshold, no_bonus), client_context
-        )
-        return choice
+        risk = torch.tensor(risks, dtype=torch.float64)
+        loss = losses(sent, sides.trained, client_context)
+        return self.preference.choose_for(client_context, loss, risk, torch.zeros_like(risk))
 
     def local(
         self,
@@ -318,11 +312,6 @@ class IfcaMirOfClients(Ifca):
                 "clients more samples, or another share to hold out"
             )
         return sides
-
-    def _risk(
-        self, client_context: ClientContext, model: Model, sides: _Sides, line: float
-    ) -> float:
-        return self.own_risk.risk(*self._losses(client_context, model, sides), line)
 
     def _losses(
         self, client_context: ClientContext, model: Model, sides: _Sides

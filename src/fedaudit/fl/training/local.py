@@ -41,7 +41,7 @@ class Optimizer(Protocol):
         ...
 
 
-@dataclass
+@arguments.dataclass()
 class Sgd:
     """Stochastic gradient descent.
 
@@ -52,15 +52,10 @@ class Sgd:
         weight_decay: Factor of the parameters that is added to their gradient; 0 for none.
     """
 
-    lr: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    lr: AboveZero
+    momentum: Decay = 0.0
+    weight_decay: AtLeastZero = 0.0
     _directions: list[Tensor] = field(default_factory=list, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _check(self.lr, self.weight_decay)
-        if not 0 <= self.momentum < 1:
-            raise BadInput(f"momentum lies in [0, 1), 0 for none, got {self.momentum}")
 
     @property
     def plain(self) -> bool:
@@ -69,7 +64,6 @@ class Sgd:
 
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Change the parameters in place."""
         directions = _decayed(params, grads, self.weight_decay)
         if self.momentum > 0:
             directions = self._with_momentum(directions)
@@ -84,7 +78,7 @@ class Sgd:
         return self._directions
 
 
-@dataclass
+@arguments.dataclass()
 class Adam:
     """Adam, with the weight decay added to the gradient (not AdamW's).
 
@@ -97,24 +91,16 @@ class Adam:
     Source: Kingma and Ba, "Adam", Algorithm 1.
     """
 
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    lr: AboveZero = 1e-3
+    weight_decay: AtLeastZero = 0.0
+    betas: tuple[Decay, ...] = (0.9, 0.999)
+    eps: AtLeastZero = 1e-8
     _steps: int = field(default=0, init=False, repr=False)
     _means: list[Tensor] = field(default_factory=list, init=False, repr=False)
     _squares: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        _check(self.lr, self.weight_decay)
-        if not all(0 <= beta < 1 for beta in self.betas) or self.eps < 0:
-            raise BadInput(
-                f"betas lie in [0, 1) and eps is at least 0, got {self.betas} and {self.eps}"
-            )
-
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Change the parameters in place."""
         grads = _decayed(params, grads, self.weight_decay)
         if self._steps == 0:
             self._means = [torch.zeros_like(param) for param in params]
@@ -154,13 +140,6 @@ class Anchored:
             self._anchor = [param.clone() for param in params]
         distances = torch._foreach_sub(list(params), self._anchor)
         self.optimizer.step(params, torch._foreach_add(list(grads), distances, alpha=self.pull))
-
-
-def _check(lr: float, weight_decay: float) -> None:
-    if not (lr > 0 and weight_decay >= 0):
-        raise BadInput(
-            f"lr is above 0 and weight_decay at least 0 (0 for none), got {lr} and {weight_decay}"
-        )
 
 
 def _decayed(

@@ -45,7 +45,7 @@ def run_in_parallel(
         computing_on(device),
         fork_generators(device),
         one_thread(),
-        ThreadPoolExecutor(count, initializer=_worker) as pool,
+        ThreadPoolExecutor(count, initializer=lambda: torch.set_num_threads(1)) as pool,
     ):
         return list(pool.map(work, tasks))
 
@@ -66,7 +66,3 @@ def _draws(part: nn.Module) -> bool:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _worker() -> None:
-    torch.set_num_threads(1)

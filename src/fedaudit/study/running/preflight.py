@@ -29,14 +29,8 @@ from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import Counted
 from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.fl.hooks import (
-    UNDEFENDED,
-    ClientContext,
-    Defense,
-    TrainingContext,
-    custom_parts,
-    returned,
-)
+from fedaudit.fl.chain import custom_parts
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, returned
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import inconclusive

@@ -1,0 +1,190 @@
+"""Chains of defenses, which pass data, batches and uploads through one defense after another."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, takewhile
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from fedaudit.core.errors import BadInput, Unsupported
+from fedaudit.core.values import Batch, Model, Params, Samples
+from fedaudit.fl.hooks import (
+    UNDEFENDED,
+    ClientContext,
+    Defense,
+    Guarantee,
+    Objective,
+    Plan,
+    TrainingContext,
+    Workload,
+    defended_upload,
+)
+from fedaudit.observe.round import Upload
+
+_EXCLUSIVE = {"batches": "way batches are drawn", "loss": "loss", "gradient": "gradient"}
+"""Hooks that replace the default entirely, so that only one part of a chain may act in each."""
+
+
+@dataclass(frozen=True)
+class Chain(Defense):
+    """Sequence of defenses that are applied one after another.
+
+    Attributes:
+        parts: At least one defense. Data, batches and uploads pass through all parts in order. At
+            most one part overrides the drawing of batches, one the loss and one the gradient.
+    """
+
+    parts: tuple[Defense, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise BadInput("a chain needs at least one defense, got none; leave the chain out")
+        for first, second in combinations(self.parts, 2):
+            for hook, replaced in _EXCLUSIVE.items():
+                if first.acts_in(hook) and second.acts_in(hook):
+                    raise Unsupported(
+                        f"{type(first).__name__} and {type(second).__name__} both replace the "
+                        f"{replaced}; put at most one of them into a chain"
+                    )
+            if first.cancels and second.acts_in("upload"):
+                raise Unsupported(
+                    f"the noise of {type(first).__name__} cancels between clients only if nothing "
+                    f"changes the upload afterwards, but {type(second).__name__} follows in the "
+                    f"chain and changes it; put {type(second).__name__} before it"
+                )
+        # Checked before training, since CoFedMID needs classes only in later rounds.
+        mixing = [part for part in self.parts if part.mixes_labels]
+        needing = [part for part in self.parts if part.needs_classes]
+        if mixing and needing:
+            raise Unsupported(
+                f"{type(mixing[0]).__name__} mixes labels, but {type(needing[0]).__name__} needs "
+                "the class of each sample; put at most one of them into a chain"
+            )
+        kinds = tuple(
+            kind for kind in Defense.accepts if all(kind in part.accepts for part in self.parts)
+        )
+        # An instance attribute instead of a class attribute, since it depends on the parts.
+        object.__setattr__(self, "accepts", kinds)
+
+    @property
+    def mixes_labels(self) -> bool:
+        return any(part.mixes_labels for part in self.parts)
+
+    @property
+    def needs_classes(self) -> bool:
+        return any(part.needs_classes for part in self.parts)
+
+    @property
+    def cancels(self) -> bool:
+        return any(part.cancels for part in self.parts)
+
+    @property
+    def always_acts(self) -> bool:
+        return any(part.always_acts for part in self.parts)
+
+    @property
+    def prepares_apart(self) -> bool:
+        return all(part.prepares_apart for part in self.parts)
+
+    def acts_in(self, hook: str) -> bool:
+        return any(part.acts_in(hook) for part in self.parts)
+
+    def refuse_misfit(self, plan: Plan) -> None:
+        for part in self.parts:
+            part.refuse_misfit(plan)
+
+    def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
+        for part in self.parts:
+            data = part.prepare(data, client_context)
+        return data
+
+    def select(self, data: Samples, context: TrainingContext) -> Samples:
+        for part in self.parts:
+            data = part.select(data, context)
+        return data
+
+    def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
+        return self._only("batches").batches(data, batch_size, context)
+
+    def batch(self, batch: Batch, context: TrainingContext) -> Batch:
+        for part in self.parts:
+            batch = part.batch(batch, context)
+        return batch
+
+    def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
+        return self._only("loss").loss(outputs, batch, context)
+
+    def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
+        only = self._only("loss")
+        return only.slope(outputs, batch, context) if only.knows_its_slope else None
+
+    def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
+        return self._only("gradient").gradient(objective, batch, context)
+
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        for part in self.parts:
+            upload = defended_upload(part, upload, context)
+        return upload
+
+    def after(self, start: Model, end: Model, context: TrainingContext) -> None:
+        for part in self.parts:
+            part.after(start, end, context)
+
+    def dealt(self, client_context: ClientContext, *, classes: int) -> Bool[Tensor, " classes"]:
+        return torch.stack(
+            [part.dealt(client_context, classes=classes) for part in self.parts]
+        ).all(0)
+
+    def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
+        """Return the strongest guarantee of a part that is valid in this chain, or None.
+
+        Post-processing an upload does not weaken a guarantee. A guarantee for per-sample gradients
+        is valid only if no other part changes data, batches or loss, since a mixed batch, for
+        example, uses a sample twice. A guarantee for features in :meth:`prepare` is valid only if
+        no earlier part has seen the features and may have stored some.
+        """
+        proven = [
+            part.guarantee(work, delta=delta)
+            for part in self.parts
+            if not (part.acts_in("gradient") and self._others_touch_samples(part))
+            and not (part.acts_in("prepare") and self._others_saw_samples(part))
+        ]
+        return min(filter(None, proven), key=lambda guarantee: guarantee.epsilon, default=None)
+
+    def _others_touch_samples(self, part: Defense) -> bool:
+        hooks = ("select", "batches", "batch", "loss")
+        return any(
+            not other.prepares_apart or any(map(other.acts_in, hooks))
+            for other in self.parts
+            if other is not part
+        )
+
+    def _others_saw_samples(self, part: Defense) -> bool:
+        before = takewhile(lambda other: other is not part, self.parts)
+        return not all(other.prepares_apart for other in before)
+
+    def state(self) -> Params:
+        return {
+            f"{place}/{name}": value
+            for place, part in enumerate(self.parts)
+            for name, value in part.state().items()
+        }
+
+    def restore(self, state: Params) -> None:
+        for place, part in enumerate(self.parts):
+            prefix = f"{place}/"
+            part.restore(
+                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+            )
+
+    def _only(self, hook: str) -> Defense:
+        return next((part for part in self.parts if part.acts_in(hook)), UNDEFENDED)
+
+
+def custom_parts(defense: Defense) -> list[Defense]:
+    """Return the defense, or the parts of a chain, if its code is not fedaudit's."""
+    if isinstance(defense, Chain):
+        return [custom for part in defense.parts for custom in custom_parts(part)]
+    return [] if type(defense).__module__.startswith("fedaudit.") else [defense]

@@ -1,0 +1,176 @@
+"""What the hooks of a defense receive: the client and the round, the objective, and the run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedaudit.core.devices import CPU
+from fedaudit.core.modules import outputs_of
+from fedaudit.core.seeds import seed_for, seeded
+from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
+from fedaudit.core.values import Architecture, Batch, ClientId, Model, Params, Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientContext:
+    """Context of one client in one round.
+
+    Attributes:
+        round: Number of the round, from 1; 0 while clients prepare their data.
+        rounds: Number of rounds of the run.
+        client: The client.
+        cohort: All clients that take part in this round.
+        weights: Their weights in the average.
+        seed: Root seed of the run.
+        device: Device to train on. Generators always draw on the CPU.
+    """
+
+    round: int
+    rounds: int
+    client: ClientId
+    cohort: tuple[ClientId, ...]
+    weights: Mapping[ClientId, float]
+    seed: int
+    device: torch.device = CPU
+    _generators: dict[str, torch.Generator] = field(default_factory=dict, repr=False)
+    _noted: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)
+
+    def note(self, fact: str, values: Tensor) -> None:
+        """Note a fact for measuring the run, which no adversary sees.
+
+        Training and defenses note: ``used`` (ids of the samples of every step), ``recycled`` (ids
+        of those samples that a defense returned), ``extra_bytes`` (bytes that the client received
+        or sent in addition to model and upload), ``acted`` (1 for a step or an upload that a
+        defense changed, otherwise 0; not noted by defenses that change every one) and
+        ``risk_decided`` (1 if a risk changed the client's choice of a model, otherwise 0).
+
+        Args:
+            fact: Name of the fact; values that are noted later under the same name are appended.
+            values: A vector of ids, or of amounts that are summed.
+        """
+        self._noted.setdefault(fact, []).append(values)
+
+    @property
+    def facts(self) -> Params:
+        """All noted facts, one vector each, on the CPU."""
+        return {fact: torch.cat(parts).to(CPU) for fact, parts in self._noted.items()}
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """Return the generator for a purpose; repeated calls continue its stream."""
+        if purpose not in self._generators:
+            self._generators[purpose] = seeded(
+                self.seed, "client", self.client, "round", self.round, purpose
+            )
+        return self._generators[purpose]
+
+    def on_public_data(self) -> "ClientContext":
+        """Return a context with separate draws and notes, for training on public data."""
+        return replace(self, seed=seed_for(self.seed, "public"), _generators={}, _noted={})
+
+    def at(self, model: Model) -> "TrainingContext":
+        """Return this context with the model that the client starts from."""
+        return TrainingContext(**{**vars(self), "received": model})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingContext(ClientContext):
+    """Context of a hook during training: the client, the round and the received model.
+
+    Attributes:
+        received: The model that this round's training starts from.
+    """
+
+    received: Model
+
+    def evaluate(self, samples: Samples) -> Float[Tensor, " samples"]:
+        """Compute the loss of each sample at the received model, in evaluation mode."""
+        outputs = outputs_of(self.received, samples.features, self.device)
+        return self.received.architecture.loss(outputs, samples.targets)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Objective of a training step, as a function of a batch.
+
+    Attributes:
+        module: Module with the trained parameters.
+        loss: Scalar loss as a function of (outputs, batch), with the terms of the defense.
+        per_sample: Per-sample loss of (outputs, targets) whose mean is ``loss``; None if there is
+            no such loss, as for a defense with a custom loss.
+        slope: Derivative of ``loss`` by the outputs, times the number of samples, as a function of
+            (outputs, batch). If it is or returns None, autograd computes the derivative.
+        task: Task that reads outputs from the module's return value.
+    """
+
+    module: nn.Module
+    loss: Callable[[Tensor, Batch], Tensor]
+    per_sample: PerSampleLoss | None = None
+    slope: Callable[[Tensor, Batch], Tensor | None] | None = None
+    task: Task = CLASSIFICATION
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Compute the scalar to minimise, with its graph."""
+        return self.loss(self.task.outputs(self.module, batch.x), batch)
+
+    @cached_property
+    def params(self) -> Params:
+        """The trainable parameters of the module (not copies)."""
+        return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Settings of a run that a defense has to fit, known before training.
+
+    Attributes:
+        architecture: Architecture that clients train.
+        shape: Shape of one sample.
+        classes: Number of classes of the data set.
+        rounds: Number of rounds of the run.
+        whole: Whether features are integers, such as tokens, to which no noise can be added.
+    """
+
+    architecture: Architecture
+    shape: tuple[int, ...]
+    classes: int
+    rounds: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Accesses of a client's training to its data, for a privacy accountant.
+
+    Attributes:
+        rounds: Number of rounds in which the client takes part.
+        epochs: Epochs per round.
+        batch_size: Samples per step.
+        samples: Number of the client's samples.
+        features: Number of features of one sample; 0 if unknown.
+    """
+
+    rounds: int
+    epochs: int
+    batch_size: int
+    samples: int
+    features: int = 0
+
+
+class Guarantee(NamedTuple):
+    """Proven differential privacy of everything that a client sends in a run.
+
+    Attributes:
+        epsilon: The epsilon; infinite if nothing is proven.
+        unit: What is protected, such as the presence of one sample or client, and under what
+            assumption.
+        method: How epsilon was computed; empty for Renyi accounting.
+    """
+
+    epsilon: float
+    unit: str
+    method: str = ""
