@@ -79,12 +79,10 @@ def defense_named(name: str) -> Callable[..., Defense]:
         name,
         DEFENSES,
         expected="a class derived from fedaudit.defenses.Defense",
-        fits=_creates_defenses,
+        fits=lambda value: (
+            isinstance(value, Copies) or (isinstance(value, type) and issubclass(value, Defense))
+        ),
     )
-
-
-def _creates_defenses(value: object) -> bool:
-    return isinstance(value, Copies) or (isinstance(value, type) and issubclass(value, Defense))
 
 
 def create_defense(

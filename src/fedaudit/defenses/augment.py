@@ -84,11 +84,7 @@ class Augmentation(ConfiguredDefense):
         return not any((*colours, *moves))
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
-        """Store the range of each channel; the data are not changed.
-
-        Raises:
-            BadInput: The data are not images with one or three channels.
-        """
+        """Store the range of each channel; the data are not changed."""
         if self.neutral or len(data) == 0:
             return data
         shape = tuple(data.features.shape[1:])
@@ -102,7 +98,6 @@ class Augmentation(ConfiguredDefense):
         return data
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
-        """Return transformed images with the same labels."""
         if self.neutral or len(batch) == 0:
             return batch
         black, span = (self._range[name].to(batch.x) for name in _Range._fields)
@@ -133,11 +128,9 @@ class Augmentation(ConfiguredDefense):
         return nn.Sequential(*parts)
 
     def state(self) -> Params:
-        """Return the range of each channel."""
         return dict(self._range)
 
     def restore(self, state: Params) -> None:
-        """Restore the range of each channel."""
         self._range.clear()
         self._range.update(state)
 

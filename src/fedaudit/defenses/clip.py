@@ -72,7 +72,6 @@ class ClientDP(ConfiguredDefense):
         return replace(upload, values=values)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """Return the proven guarantee for the client's whole contribution in all rounds."""
         return Guarantee(
             client_epsilon(self.noise_multiplier, work.rounds, delta=delta),
             f"a client's whole contribution to each of {work.rounds} uploads",

@@ -99,7 +99,6 @@ class DPSGD(ConfiguredDefense):
         refuse_noise_without_clip(self.clip, self.noise_multiplier)
 
     def acts_in(self, hook: str) -> bool:
-        """Return False for every hook if the settings are neutral."""
         return super().acts_in(hook) and not self._neutral
 
     @property
@@ -107,13 +106,6 @@ class DPSGD(ConfiguredDefense):
         return self.clip == float("inf") and self.noise_multiplier == 0 and self.multiplicity == 1
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Raise before training if the network mixes samples, or the samples cannot be augmented.
-
-        Raises:
-            Unsupported: A layer's statistics mix the samples of a batch.
-            BadInput: ``multiplicity`` is above 1, and samples are not images larger than the
-                padding.
-        """
         if self._neutral:
             return
         with torch.random.fork_rng(devices=[]):
@@ -137,7 +129,6 @@ class DPSGD(ConfiguredDefense):
             yield Batch(chosen.features, chosen.targets, chosen.ids)
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
-        """Return the augmented copies of each sample, in consecutive rows."""
         if self.multiplicity == 1:
             return batch
         _refuse_other_than_images(tuple(batch.x.shape[1:]), self.padding)
@@ -171,7 +162,6 @@ class DPSGD(ConfiguredDefense):
         return noise.add_(total, alpha=1 / self._expected)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """Return the proven guarantee for each of the client's samples in all rounds."""
         rate = sampling_rate(work.batch_size, work.samples)
         steps = work.rounds * work.epochs * ceil(work.samples / work.batch_size)
         return Guarantee(
@@ -325,7 +315,12 @@ class _Plan:
         rows = Batch(rows.x.cpu(), rows.y.cpu(), rows.ids.cpu())
         try:
             module = deepcopy(original.module).cpu()
-            objective = Objective(module, _mean_of_squares, per_sample=_squares, task=original.task)
+            objective = Objective(
+                module,
+                lambda outputs, batch: _squares(outputs, batch.y).mean(),
+                per_sample=_squares,
+                task=original.task,
+            )
             with torch.random.fork_rng(devices=[]):
                 before = torch.get_rng_state()
                 exact = _one_by_one(objective, rows, clip=_SMALL_CLIP, copies=copies)
@@ -454,10 +449,6 @@ def _by_layers(
 def _squares(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
     """Compute a loss that is defined for any outputs and labels."""
     return outputs.flatten(1).square().sum(1)
-
-
-def _mean_of_squares(outputs: Tensor, batch: Batch) -> Tensor:
-    return _squares(outputs, batch.y).mean()
 
 
 def _losses(

@@ -31,11 +31,6 @@ class Filter(ConfiguredDefense):
     function: Callable[[Params], object]
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
-        """Return the filtered upload.
-
-        Raises:
-            BadInput: The function fails, or returns tensors of other names or shapes.
-        """
         raw = upload.values
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             seed_globally(int(torch.randint(2**62, (), generator=context.rng("filter"))))
@@ -47,9 +42,10 @@ class Filter(ConfiguredDefense):
                     f"{context.round}: {type(error).__name__}: {error}"
                 ) from error
         sent = self._checked(result, raw)
-        cosine = _cosine(flat(raw).double(), flat(sent).double())
-        if cosine is not None:
-            context.note("filter_cosine", cosine)
+        before, after = flat(raw).double(), flat(sent).double()
+        norms = before.norm() * after.norm()
+        if norms > 0:
+            context.note("filter_cosine", (before @ after / norms)[None])
         return replace(upload, values=sent)
 
     @property
@@ -109,8 +105,3 @@ def imported_filter(*, path: str) -> Filter:
         BadInput: The path cannot be imported, or is not callable.
     """
     return Filter(imported(path, "filter"))
-
-
-def _cosine(first: Tensor, second: Tensor) -> Tensor | None:
-    norms = first.norm() * second.norm()
-    return (first @ second / norms)[None] if norms > 0 else None

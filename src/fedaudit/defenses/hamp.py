@@ -53,23 +53,19 @@ class Hamp(ConfiguredDefense):
         return self.entropy_threshold == self.entropy_weight == 0 and not self.divide_by_classes
 
     def acts_in(self, hook: str) -> bool:
-        """Return False for every hook if the settings are neutral."""
         return super().acts_in(hook) and not self.neutral
 
     @property
     def needs_classes(self) -> bool:
-        """True unless the settings are neutral."""
         return not self.neutral
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
-        """Compute the divergence from the soft labels, minus the weighted entropy."""
         if self.neutral:
             return super().loss(outputs, batch, context)
         divergence = divergence_per_class(outputs, self._targets(outputs, batch)).mean()
         return self._scale(outputs) * (divergence - self.entropy_weight * entropy(outputs).mean())
 
     def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
-        """Compute the derivative of the loss, times the number of samples."""
         if self.neutral:
             return None
         targets = self._targets(outputs, batch)

@@ -45,15 +45,9 @@ class MixUp(ConfiguredDefense):
 
     @property
     def mixes_labels(self) -> bool:
-        """True if alpha is above 0."""
         return self.alpha > 0
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Raise before training if features are integers, which cannot be mixed.
-
-        Raises:
-            BadInput: Features are integers, such as tokens or categories.
-        """
         if plan.whole and self.alpha > 0 and self.mixes == "inputs-and-labels":
             raise BadInput(
                 "mixup mixes real numbers, but the features are whole numbers, such as tokens or "
@@ -61,11 +55,12 @@ class MixUp(ConfiguredDefense):
             )
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
-        """Return the mixed batch, with class probabilities as labels."""
         if self.alpha == 0 or len(batch) == 0:
             return batch
         rng = context.rng("mixup")
-        share = _share(self.alpha, rng)
+        # torch's Beta has no generator argument, and underflows to 0 / 0 for small alpha.
+        seed = int(torch.randint(2**62, (), generator=rng))
+        share = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))
         partner = torch.randperm(len(batch), generator=rng).to(batch.x.device)
         labels = _probabilities(batch, context)
         if self.mixes == "legacy_label_only":
@@ -85,12 +80,6 @@ def mix_rows(
         share: Share of the row itself, in [0, 1].
     """
     return share * values + (1 - share) * values[partner]
-
-
-def _share(alpha: float, rng: torch.Generator) -> float:
-    # torch's Beta has no generator argument, and underflows to 0 / 0 for small alpha.
-    seed = int(torch.randint(2**62, (), generator=rng))
-    return float(np.random.default_rng(seed).beta(alpha, alpha))
 
 
 def _probabilities(batch: Batch, context: TrainingContext) -> Float[Tensor, "samples classes"]:

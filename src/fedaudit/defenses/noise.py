@@ -43,7 +43,6 @@ class GradientNoise(ConfiguredDefense):
     sigma: AtLeastZero
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
-        """Return the upload with noise."""
         if self.sigma == 0:
             return upload
         noisy = with_noise(upload.values, self.sigma, context.rng("gradient noise"))

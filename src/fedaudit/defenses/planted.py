@@ -122,11 +122,7 @@ def row_changes(now: Model, before: Model | None) -> tuple[Float[Tensor, "units 
 
 
 def layers_before(now: Model, before: Model | None) -> tuple[DenseLayer, ...]:
-    """Return the hidden dense layers of the model of the previous round.
-
-    Raises:
-        Unsupported: There is no such model, or it has other layers.
-    """
+    """Return the hidden dense layers of the previous round's model, if it has the same ones."""
     if before is None:
         raise Unsupported(
             "a sign of change needs the model of the previous round; use other signs in the first "
@@ -220,7 +216,8 @@ def norm_ratio(now: Model, before: Model | None, samples: Samples) -> float:
 
     Source: AMI, Figs. 8 and 14 (which claim that malicious weights resemble normal ones).
     """
-    return max(_largest_log_ratio(layer.weight.norm(dim=1)) for layer in hidden_layers(now))
+    logs = [layer.weight.norm(dim=1).clamp_min(_LEAST).log() for layer in hidden_layers(now)]
+    return max(float((each - each.median()).abs().max()) for each in logs)
 
 
 @sign
@@ -307,11 +304,6 @@ def _ranks(values: Float[Tensor, " values"]) -> Float[Tensor, "2 values"]:
     ranks = torch.empty(2, len(values), dtype=torch.float64)
     ranks[:, order.indices] = torch.stack([upto, upto - ties[place]]).double()
     return ranks
-
-
-def _largest_log_ratio(lengths: Tensor) -> float:
-    logs = lengths.clamp_min(_LEAST).log()
-    return float((logs - logs.median()).abs().max())
 
 
 SIGNS: dict[str, Sign] = {

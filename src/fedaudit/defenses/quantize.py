@@ -41,7 +41,6 @@ class GradientQuantization(ConfiguredDefense):
     rounding: Literal["stochastic", "floor"] = "stochastic"
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
-        """Return the upload with every tensor rounded."""
         if self.bits == 32:
             return upload
         if self.rounding == "floor":

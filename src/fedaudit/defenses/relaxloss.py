@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -45,21 +44,17 @@ class RelaxLoss(ConfiguredDefense):
     form: Literal["images", "tables"] = "images"
 
     def acts_in(self, hook: str) -> bool:
-        """Return False for every hook if the target is 0."""
         return super().acts_in(hook) and self.target_loss > 0
 
     @property
     def needs_classes(self) -> bool:
-        """True if the target is above 0."""
         return self.acts_in("loss")
 
     @property
     def always_acts(self) -> bool:
-        """False, since it acts only if a batch's mean loss is at most the target."""
-        return False
+        return False  # only if a batch's mean loss is at most the target
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
-        """Compute the loss of the branch for this round and this batch's mean loss."""
         if self.target_loss == 0:
             return super().loss(outputs, batch, context)
         labels = hard_labels(batch, "relaxloss")
@@ -71,17 +66,11 @@ class RelaxLoss(ConfiguredDefense):
             return (mean - self.target_loss).abs()
         if mean > self.target_loss:
             return mean
-        flat = _flattening(outputs, labels, self.upper)
+        # The cross-entropy with the model's clipped confidence and an even remainder.
+        probability = true_probability(outputs, labels).clamp(0, self.upper)
+        targets = soft_target(probability, labels, classes=outputs.shape[1])
+        flat = -(targets * functional.log_softmax(outputs, dim=1)).sum(dim=1)
         if self.form == "tables":
             return flat.mean()
         wrong = outputs.argmax(dim=1) != labels
         return (wrong * flat - each).mean()
-
-
-def _flattening(
-    outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], upper: float
-) -> Float[Tensor, " samples"]:
-    """Compute the cross-entropy with the model's (clipped) confidence and an even remainder."""
-    probability = true_probability(outputs, labels).clamp(0, upper)
-    targets = soft_target(probability, labels, classes=outputs.shape[1])
-    return -(targets * functional.log_softmax(outputs, dim=1)).sum(dim=1)

@@ -33,19 +33,16 @@ class DataSampling(ConfiguredDefense):
     every: Literal["epoch", "round"] = "epoch"
 
     def acts_in(self, hook: str) -> bool:
-        """Return True for the hook of ``every`` ("batches" or "select") if the share is below 1."""
         acting = {"epoch": "batches", "round": "select"}[self.every]
         return hook == acting and self.share < 1
 
     def select(self, data: Samples, context: TrainingContext) -> Samples:
-        """Return the round's share of the data."""
         if not self.acts_in("select"):
             return data
         order = torch.randperm(len(data), generator=context.rng("data sampling"))
         return data.take(order[: self._count(data)])
 
     def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
-        """Yield shuffled batches until the epoch's share is reached."""
         remaining = self._count(data) if self.acts_in("batches") else len(data)
         for batch in super().batches(data, batch_size, context):
             yield Batch(batch.x[:remaining], batch.y[:remaining], batch.ids[:remaining])

@@ -43,7 +43,6 @@ class GradientSparsification(ConfiguredDefense):
     scope: Literal["global", "per-tensor"] = "global"
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
-        """Return the upload with zeros in place of small entries."""
         if self.ratio == 0:
             return upload
         sparse = sparse_globally if self.scope == "global" else sparse_per_tensor

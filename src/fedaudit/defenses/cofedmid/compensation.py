@@ -312,15 +312,10 @@ class Compensation(ClassGuided):
 
     @property
     def needs_classes(self) -> bool:
-        """Whether labels must be classes, as the penalty on returned samples requires."""
         return self.regularise and self.recycle > 0
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
-        """Hold out validation samples, unless no round returns samples.
-
-        Raises:
-            BadInput: All samples would be held out.
-        """
+        # Without any returned samples, nothing is learned from validation samples.
         if self.recycle == 0 or self.start > client_context.rounds:
             return data
         is_held_out = held_out(data.ids, self.validation, seed=client_context.seed)
@@ -379,7 +374,6 @@ class Compensation(ClassGuided):
         )
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
-        """Record which samples were returned, and leave the batch unchanged."""
         if self.memory.back is not None and len(self.memory.back):
             context.note("recycled", batch.ids[self.memory.among(batch)])
         return batch
@@ -397,7 +391,6 @@ class Compensation(ClassGuided):
         return plain + penalty.sum() / len(batch)
 
     def slope(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor | None:
-        """Compute the derivative of the summed loss with respect to the outputs."""
         if context.received.architecture.loss is not cross_entropy or batch.y.is_floating_point():
             return None
         slope = cross_entropy_slope(outputs, batch.y)
@@ -409,7 +402,6 @@ class Compensation(ClassGuided):
         return slope
 
     def after(self, start: Model, end: Model, context: TrainingContext) -> None:
-        """Reward the interval by the decrease of the loss on validation samples."""
         validation, arm = self.memory.validation, self.memory.arm
         if arm is None or validation is None or len(validation) == 0:
             return
@@ -418,11 +410,9 @@ class Compensation(ClassGuided):
         self.memory.learned = self.memory.learned.rewarded(arm, gains.double().mean())
 
     def state(self) -> Params:
-        """Return what the client has learned about its intervals."""
         return self.memory.learned.tensors()
 
     def restore(self, state: Params) -> None:
-        """Restore what the client has learned about its intervals."""
         self.memory.learned = Learned.of(state)
 
 

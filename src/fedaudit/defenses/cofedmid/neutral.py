@@ -62,11 +62,9 @@ class NeutralNoise(CoalitionDefense):
 
     @property
     def cancels(self) -> bool:
-        """True if the members' noise cancels."""
         return self.sigma > 0 and not self.independent
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
-        """Return the upload with noise on the last parameters."""
         group = cooperating_clients(self.coalition, context, independent=self.independent)
         members = present_members(group, context)
         if self.sigma == 0 or (len(members) < 2 and not self.independent):

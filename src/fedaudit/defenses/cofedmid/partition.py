@@ -343,12 +343,6 @@ class ClassGuided(CoalitionDefense):
             raise _growth_error(self.m_max, self.m_min)
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Raise before training if the numbers of classes do not fit the data set.
-
-        Raises:
-            BadInput: m_max or m_min does not fit the number of classes.
-            Unsupported: The task has no classes.
-        """
         if not plan.architecture.task.classes:
             raise Unsupported(
                 f"{type(self).__name__} assigns classes, which the task "
@@ -357,7 +351,6 @@ class ClassGuided(CoalitionDefense):
         self.sizes(plan.classes, plan.rounds)
 
     def select(self, data: Samples, context: TrainingContext) -> Samples:
-        """Return the samples of this client's classes, in their original order."""
         return data.take(self.has_class(data, context))
 
     def has_class(self, data: Samples, context: TrainingContext) -> Bool[Tensor, " samples"]:

@@ -80,7 +80,6 @@ class LocalDP(ConfiguredDefense):
         return True
 
     def acts_in(self, hook: str) -> bool:
-        """Return True for "prepare" unless the mechanism is off."""
         return super().acts_in(hook) and not (hook == "prepare" and self.off)
 
     def perturbed(
@@ -112,21 +111,11 @@ class LocalDP(ConfiguredDefense):
         return self.perturbed(x, rng)
 
     def refuse_misfit(self, plan: Plan) -> None:
-        """Raise before training if samples have no features, or features are integers.
-
-        Raises:
-            BadInput: Samples have no features, or features are integers.
-        """
         if not self.off:
             self._require_features(prod(plan.shape))
             self._refuse_integers(plan.whole)
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
-        """Return samples with perturbed features.
-
-        Raises:
-            BadInput: Features are integers, or not finite.
-        """
         if self.off or len(data) == 0:
             return data
         self._refuse_integers(data.has_whole_numbers)
@@ -137,7 +126,6 @@ class LocalDP(ConfiguredDefense):
         return replace(data, features=noisy.reshape(features.shape))
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """Return the actual epsilon for each record's features in all rounds."""
         self._require_features(work.features)
         epsilon = self.actual_epsilon(work.features)
         return Guarantee(epsilon, UNIT, f"claimed epsilon {self.nominal:g}; {self.method}")

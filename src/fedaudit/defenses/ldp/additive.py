@@ -1,5 +1,6 @@
 """Additive noise on features: each record is clipped to a ball, and calibrated noise is added."""
 
+from collections.abc import Callable
 from math import exp, inf
 from typing import Annotated
 
@@ -47,11 +48,7 @@ def epsilon_of_gaussian(noise: float, delta: float) -> float:
     high = 1.0
     while delta_of_gaussian(noise, high) > delta:
         high *= 2
-    low = 0.0
-    while _differ(low, high):
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_of_gaussian(noise, middle) > delta else (low, middle)
-    return high
+    return _least(lambda epsilon: delta_of_gaussian(noise, epsilon) <= delta, 0.0, high)
 
 
 def noise_of_gaussian(epsilon: float, delta: float) -> float:
@@ -74,14 +71,15 @@ def noise_of_gaussian(epsilon: float, delta: float) -> float:
         high *= 2
     while delta_of_gaussian(low, epsilon) <= delta:
         low /= 2
-    while _differ(low, high):
+    return _least(lambda noise: delta_of_gaussian(noise, epsilon) <= delta, low, high)
+
+
+def _least(is_enough: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the least sufficient value between one that is too low and a sufficient one."""
+    while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if delta_of_gaussian(middle, epsilon) > delta else (low, middle)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
-
-
-def _differ(low: float, high: float) -> bool:
-    return high - low > 1e-12 * high
 
 
 def require_delta(delta: float) -> None:
@@ -92,13 +90,15 @@ def require_delta(delta: float) -> None:
 
 @dataclass(frozen=True)
 class _InBall(LocalDP):
-    """Base class of noise on clipped records; ``clip`` is the radius of the ball."""
-
     epsilon: AboveZeroOrInfinite
     clip: AboveZeroOrInfinite
 
     def __post_init__(self) -> None:
-        _refuse_no_ball(self.clip, self.epsilon)
+        if self.clip == inf and self.epsilon < inf:
+            raise BadInput(
+                "noise is calibrated to the largest norm of a record: with a finite epsilon, clip "
+                "must be finite"
+            )
 
     @property
     def nominal(self) -> float:
@@ -133,7 +133,6 @@ class LdpLaplace(_InBall):
 
     @property
     def method(self) -> str:
-        """Derivation of the actual epsilon, in words."""
         return "Laplace noise"
 
     @property
@@ -144,7 +143,6 @@ class LdpLaplace(_InBall):
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Return clipped records with noise."""
         return by_parts(x, lambda part: self._noisy(part, rng))
 
     def _noisy(self, x: Tensor, rng: torch.Generator) -> Tensor:
@@ -179,12 +177,10 @@ class LdpGaussian(_InBall):
 
     @property
     def exceeded(self) -> float:
-        """Delta."""
         return self.delta
 
     @property
     def method(self) -> str:
-        """Derivation of the actual epsilon, in words."""
         return "normal noise"
 
     @property
@@ -195,7 +191,6 @@ class LdpGaussian(_InBall):
         return 2 * self.clip * noise_of_gaussian(self.epsilon, self.delta)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        """Return the proven guarantee for each record's features at this delta."""
         if self.epsilon == inf:
             return Guarantee(inf, UNIT)
         epsilon = epsilon_of_gaussian(self.sigma / (2 * self.clip), delta)
@@ -205,9 +200,15 @@ class LdpGaussian(_InBall):
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Return clipped records with noise."""
         sigma = self.sigma
-        return by_parts(x, lambda part: _with_normal(within_ball(part, self.clip), sigma, rng))
+
+        def noisy(part: Tensor) -> Tensor:
+            clipped = within_ball(part, self.clip)
+            if sigma == 0:
+                return clipped
+            return clipped + sigma * torch.randn(part.shape, dtype=torch.float64, generator=rng)
+
+        return by_parts(x, noisy)
 
 
 def within_ball(
@@ -228,19 +229,3 @@ def within_ball(
     factor = radius * (1 - 2.0**-40) / length.clamp_min(radius * 2.0**-40)
     clipped: Tensor = exact * factor.clamp_max(1)
     return clipped
-
-
-def _with_normal(exact: Tensor, sigma: float, rng: torch.Generator) -> Tensor:
-    if sigma == 0:
-        return exact
-    return exact + sigma * torch.randn(exact.shape, dtype=torch.float64, generator=rng)
-
-
-def _refuse_no_ball(clip: float, epsilon: float) -> None:
-    if not clip > 0:
-        raise BadInput(f"clip is the largest norm of a record, above 0, got {clip}")
-    if clip == inf and epsilon < inf:
-        raise BadInput(
-            "noise is calibrated to the largest norm of a record: with a finite epsilon, clip must "
-            "be finite"
-        )

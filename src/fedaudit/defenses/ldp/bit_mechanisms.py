@@ -235,7 +235,6 @@ class BitMechanism(LocalDP):
 
     @property
     def method(self) -> str:
-        """Derivation of the actual epsilon, in words."""
         if self.shared_mask:
             return "one mask for all records"
         return "log ratios summed over bits" + " but the sign" * self.sign_lost
@@ -252,7 +251,6 @@ class BitMechanism(LocalDP):
     def perturbed(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Encode the features, flip bits, and decode them."""
         flips, point = _flips(self, x.shape[1]), FixedPoint(self.bits, self.integer_bits)
         if self.shared_mask:
             noisy = point.numbers(flipped_alike(point.words(x), flips, rng), x.dtype)
@@ -304,7 +302,6 @@ class BitwiseRR(BitMechanism):
 
     @property
     def nominal(self) -> float:
-        """The claimed epsilon."""
         return self.epsilon
 
     def budgets(self, features: int) -> Float64[Tensor, "features bits"]:
@@ -314,7 +311,6 @@ class BitwiseRR(BitMechanism):
         return (self.epsilon / features * weights / weights.sum()).expand(features, -1)
 
     def flips(self, features: int) -> BitFlips:
-        """Return the largest flip probabilities that the budgets allow."""
         chances = (torch.sigmoid(-self.budgets(features)) * _UPWARDS).clamp(_LEAST, 0.5)
         return BitFlips(chances, chances)
 
@@ -345,7 +341,6 @@ class BitRandPublished(BitMechanism):
 
     @property
     def nominal(self) -> float:
-        """The epsilon that the settings name."""
         return self.nominal_epsilon
 
     def log_alpha(self, features: int) -> float:
@@ -355,7 +350,6 @@ class BitRandPublished(BitMechanism):
         return (log(self.nominal_epsilon + features * self.bits) - log(2 * features) - total) / 2
 
     def flips(self, features: int) -> BitFlips:
-        """Return x / (1 + x) with x = alpha e^(i epsilon / l) for the i-th of l bits."""
         weight = self.nominal_epsilon / self.bits * torch.arange(self.bits).double()
         chances = torch.sigmoid(self.log_alpha(features) + weight).expand(features, -1)
         return BitFlips(chances, chances)
@@ -390,11 +384,9 @@ class OmePublished(BitMechanism):
 
     @property
     def nominal(self) -> float:
-        """The epsilon that the settings name."""
         return self.nominal_epsilon
 
     def flips(self, features: int) -> BitFlips:
-        """Return the flip probabilities; only those of ones depend on the position's parity."""
         places = torch.arange(features * self.bits).view(features, self.bits)
         log_odds = torch.tensor(log(self.alpha), dtype=torch.float64)
         drops = torch.sigmoid(torch.where(places % 2 == 0, -log_odds, 3 * log_odds))
