@@ -76,15 +76,15 @@ def secure_sum_bounds(
 ) -> SumBounds:
     """Compute lower bounds on epsilon from how well a sum reveals one of two updates of a client.
 
-    Secure aggregation reveals the sum of all updates only, so that the others' updates hide one
-    like noise. The adversary knows both updates and the distribution of the others' sum. The first
-    quarter of the draws fits a direction with a shrunken covariance. The second quarter chooses the
-    shrinkage and a threshold. The other half is counted once.
+    Secure aggregation reveals only the sum of all updates, in which the updates of other clients
+    act as noise. The adversary knows both updates and the distribution of the others' sum. A
+    direction is fitted to the first quarter of the draws with a shrunken covariance. The second
+    quarter selects the shrinkage and a threshold. Errors are counted once, on the other half.
 
     The counted bound is valid for any distribution if the draws are independent and distributed as
     the others' sum. It cannot exceed what this number of draws can show. The Gaussian bound uses
-    the upper confidence limit of the standard deviation in the other half. Both bounds are of this
-    one test. Another test may distinguish better, so that a low bound guarantees nothing.
+    the upper confidence limit of the standard deviation in the other half. Another test may
+    distinguish better than this one, so that a low bound guarantees nothing.
 
     Args:
         others: Sums of all other updates, with any noise that is added to the sum; one
@@ -125,7 +125,11 @@ def secure_sum_bounds(
     evaluation = draws[2 * quarter :]
     counted = clopper_pearson_epsilon(test.counts(evaluation, pair), delta=delta, alpha=alpha)
     distance = abs(float((pair.update - pair.alternative) @ test.direction))
-    spread = _deviation_limit(evaluation @ test.direction, alpha)
+    statistic = evaluation @ test.direction
+    freedom = len(statistic) - 1
+    quantile = 2 * float(sp.special.gammaincinv(freedom / 2, alpha))
+    # The upper confidence limit of the standard deviation of normal values.
+    spread = float(statistic.std(ddof=1)) * math.sqrt(freedom / quantile)
     if distance > 0 and not spread > 0:
         raise BadInput(
             "the others' sum is the same in every draw and hides nothing; draw new data for them"
@@ -138,13 +142,6 @@ def secure_sum_bounds(
             bound_method("linear test, Gaussian", delta, alpha),
         ),
     )
-
-
-def _deviation_limit(values: Float[ndarray, " draws"], alpha: float) -> float:
-    """Return the upper confidence limit of the standard deviation of normal values."""
-    freedom = len(values) - 1
-    quantile = 2 * float(sp.special.gammaincinv(freedom / 2, alpha))
-    return float(values.std(ddof=1)) * math.sqrt(freedom / quantile)
 
 
 def _fit_test(
@@ -209,8 +206,8 @@ class CanaryBounds(NamedTuple):
 
     Attributes:
         one_run: Bound from guesses about the coins; assumes fair coins only.
-        mean_only: Bound from the mean statistic of the canaries that sent their direction, if the
-            release is that of a Gaussian mechanism with all clients; None if rounds draw clients.
+        mean_only: Bound from the mean statistic of the canaries that sent their direction. It
+            assumes a Gaussian mechanism with all clients; None if rounds draw clients.
     """
 
     one_run: EpsilonBound
@@ -262,7 +259,9 @@ def canary_bounds(
             f"bounds on a client's update need {FEWEST_CANARIES} canary clients, got {len(z)}; "
             "raise canaries.count"
         )
-    one_run = one_run_epsilon(z, inside, guesses=_guesses(len(z)), delta=delta, alpha=alpha)
+    # An even number near a third of the canaries, which does not depend on the statistics.
+    guesses = max(2, 2 * (len(z) // 6))
+    one_run = one_run_epsilon(z, inside, guesses=guesses, delta=delta, alpha=alpha)
     if not every_round:
         return CanaryBounds(one_run, None)
     members = int(inside.sum())
@@ -270,14 +269,10 @@ def canary_bounds(
     shift = float(z[inside].mean()) - slack
     # The mean cannot exceed the largest statistic.
     largest = float(np.abs(z[inside]).max()) - slack
-    return CanaryBounds(
-        one_run,
-        EpsilonBound(
-            gaussian_budget(shift, delta),
-            max(gaussian_budget(largest, delta), gaussian_budget(shift, delta)),
-            bound_method("mean-only Gaussian", delta, alpha),
-        ),
-    )
+    value = gaussian_budget(shift, delta)
+    ceiling = max(value, gaussian_budget(largest, delta))
+    method = bound_method("mean-only Gaussian", delta, alpha)
+    return CanaryBounds(one_run, EpsilonBound(value, ceiling, method))
 
 
 class RecordBounds(NamedTuple):
@@ -321,8 +316,8 @@ def record_bounds(
         (if_gaussian); Andrew et al. 2024, One-shot empirical privacy estimation for federated
         learning (if_normal).
     Differs: Andrew et al. report the epsilon of two fitted normal distributions, which is an
-        estimate. The bound here is that of the lower confidence limit of the distance between the
-        two means in standard deviations (noncentral t). Normality and equal variances are tested,
+        estimate. The bound here uses the lower confidence limit of the distance between the two
+        means in standard deviations (noncentral t). Normality and equal variances are tested,
         and the bound is refused if a test at one per cent fails.
     """
     one_sided = one_sided_coins(is_member)
@@ -375,8 +370,3 @@ def _not_normal(split: SplitScores) -> str:
     if p_value < _NORMALITY_ERROR:
         return f"scores of members and non-members differ in their variance (p = {p_value:.2g})"
     return ""
-
-
-def _guesses(canaries: int) -> int:
-    """Return the number of guesses: an even number near a third of the canaries, fixed a priori."""
-    return max(2, 2 * (canaries // 6))

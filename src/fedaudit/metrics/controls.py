@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval, interval_of_ranks
 from fedaudit.metrics.intervals import Limits, percent, require_confidence
-from fedaudit.metrics.roc import SplitScores, as_truth, ranked, sides
+from fedaudit.metrics.roc import SplitScores, as_truth, auc_of_ranks, ranked, sides
 
 _INTERVAL = 0.95
 # The error is this small because a study has hundreds of these controls. Of 200 permutations, 27
@@ -87,17 +87,12 @@ def permuted_membership(
     require_confidence(confidence)
     if permutations < 20:
         raise BadInput(f"a null distribution needs at least 20 permutations, got {permutations}")
-    members, nonmembers = ranked(sides(scores, is_member))
-    n = len(members)
-    ranks = np.concatenate([members, nonmembers])
-
-    def from_ranks(of_members: Float[np.ndarray, " members"]) -> float:
-        return float((of_members.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
-
-    true = from_ranks(ranks[:n])
-    shuffled = [rng.permutation(ranks) for _ in range(permutations)]
-    null = np.array([from_ranks(each[:n]) for each in shuffled])
-    intervals = [interval_of_ranks(SplitScores(each[:n], each[n:]), _INTERVAL) for each in shuffled]
+    split = ranked(sides(scores, is_member))
+    true = auc_of_ranks(split)
+    ranks, n = np.concatenate(split), len(split.members)
+    shuffled = [SplitScores(*np.split(rng.permutation(ranks), [n])) for _ in range(permutations)]
+    null = np.array([auc_of_ranks(each) for each in shuffled])
+    intervals = [interval_of_ranks(each, _INTERVAL) for each in shuffled]
     low, high = np.quantile(null, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
     # Sums of the same ranks in another order differ by rounding errors.
     reached = int((null >= true - 1e-12).sum())
@@ -195,7 +190,8 @@ def blind_classifier(
         features: The inputs, one row per sample.
         is_member: Whether each sample is a member.
         rng: Draws the sample, the two parts and the classifiers' seeds.
-        labels: Class indices; different label distributions of the two sides are a shift too.
+        labels: Class indices. A difference between the label distributions of the two sides is a
+            distribution shift as well.
         settings: Sizes of the sample, the training part and the reduction.
         confidence: Confidence of the interval, in (0, 1).
 
@@ -335,12 +331,13 @@ def redraw(
 ) -> Float[np.ndarray, "rounds clients samples"]:
     """Redraw the non-members of each round and client, to reproduce a published flaw.
 
-    Members keep their positions. At each round and client the non-members' values are permuted
-    among the non-members, so that one position holds another sample each time. This is wrong in two
-    ways. An attack that compares clients compares the target with others *on other samples*. A mean
-    over rounds averages *different* samples, so that non-members' scores shrink towards their
-    common mean while members' scores keep their spread. Members are then distinguishable even if no
-    client was trained on them. Use it only to reproduce published tables, never for a finding.
+    Members keep their positions. The values of non-members are permuted among the non-members in
+    each round and for each client, so that a position holds a different sample each time. This is
+    wrong in two ways. An attack that compares clients then compares values of *different samples*.
+    A mean over rounds averages *different samples*, so that the scores of non-members shrink
+    towards their common mean, while those of members keep their spread. Members are then
+    distinguishable even if no client was trained on them. Use this function only to reproduce
+    published tables, never for a finding.
 
     Args:
         values: Measurements of a signal.

@@ -87,9 +87,12 @@ def clopper_pearson_epsilon(
     Source: Jagielski, Ullman and Oprea 2020, after Kairouz, Oh and Viswanath 2015.
     """
     require_error(delta, alpha)
-    perfect = Counts(counts.members, counts.members, 0, counts.nonmembers)
-    value, ceiling = (_from_errors(each, delta, alpha) for each in (counts, perfect))
-    return EpsilonBound(value, ceiling, bound_method("Clopper-Pearson", delta, alpha))
+
+    def epsilon(fnr: float, fpr: float) -> float:
+        ratios = ((1 - delta - fnr) / fpr, (1 - delta - fpr) / fnr)
+        return max(0.0, *(math.log(ratio) if ratio > 0 else 0.0 for ratio in ratios))
+
+    return _from_counts(counts, alpha, epsilon, bound_method("Clopper-Pearson", delta, alpha))
 
 
 def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> EpsilonBound:
@@ -117,11 +120,27 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
     Source: Dong, Roth and Su 2022, Corollary 2.13; Nasr et al. 2023.
     """
     require_error(delta, alpha, least=1e-300)
+
+    def epsilon(fnr: float, fpr: float) -> float:
+        return gaussian_budget(float(-sp.special.ndtri(fpr) - sp.special.ndtri(fnr)), delta)
+
+    return _from_counts(counts, alpha, epsilon, bound_method("Gaussian", delta, alpha))
+
+
+def _from_counts(
+    counts: Counts, alpha: float, epsilon: Callable[[float, float], float], method: str
+) -> EpsilonBound:
+    """Compute a bound, and its ceiling, from upper limits of the two error rates."""
+    one_side = 1 - alpha / 2
     perfect = Counts(counts.members, counts.members, 0, counts.nonmembers)
     value, ceiling = (
-        gaussian_budget(_shift_from_errors(each, alpha), delta) for each in (counts, perfect)
+        epsilon(
+            upper_limit(each.members - each.true_positives, each.members, confidence=one_side),
+            upper_limit(each.false_positives, each.nonmembers, confidence=one_side),
+        )
+        for each in (counts, perfect)
     )
-    return EpsilonBound(value, ceiling, bound_method("Gaussian", delta, alpha))
+    return EpsilonBound(value, ceiling, method)
 
 
 def gaussian_budget(shift: float, delta: float) -> float:
@@ -143,26 +162,6 @@ def gaussian_shift(epsilon: float, delta: float) -> float:
     while _gaussian_delta(epsilon, high) < delta:
         high *= 2
     return float(sp.optimize.brentq(lambda mu: _gaussian_delta(epsilon, mu) - delta, 1e-12, high))
-
-
-def _from_errors(counts: Counts, delta: float, alpha: float) -> float:
-    fnr, fpr = _error_limits(counts, alpha)
-    ratios = ((1 - delta - fnr) / fpr, (1 - delta - fpr) / fnr)
-    return max(0.0, *(math.log(ratio) if ratio > 0 else 0.0 for ratio in ratios))
-
-
-def _shift_from_errors(counts: Counts, alpha: float) -> float:
-    fnr, fpr = _error_limits(counts, alpha)
-    return float(-sp.special.ndtri(fpr) - sp.special.ndtri(fnr))
-
-
-def _error_limits(counts: Counts, alpha: float) -> tuple[float, float]:
-    one_side = 1 - alpha / 2
-    missed = counts.members - counts.true_positives
-    return (
-        upper_limit(missed, counts.members, confidence=one_side),
-        upper_limit(counts.false_positives, counts.nonmembers, confidence=one_side),
-    )
 
 
 def _gaussian_delta(epsilon: float, shift: float) -> float:
@@ -314,10 +313,12 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
-    _require_guesses(guesses)
     require_error(delta, alpha)
-    refuted = partial(_refuted, delta=delta, alpha=alpha)
-    return _from_guesses(guesses, refuted, bound_method("one run", delta, alpha))
+    return _from_guesses(
+        guesses,
+        lambda counted, epsilon: one_run_p_value(counted, epsilon, delta) <= alpha,
+        bound_method("one run", delta, alpha),
+    )
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
@@ -358,7 +359,6 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run,
         the recursion for guesses with abstention.
     """
-    _require_guesses(guesses)
     require_error(delta, alpha, least=1e-300)
     refuted = partial(_gaussian_refuted, delta=delta, alpha=alpha)
     return _from_guesses(guesses, refuted, bound_method("one run, Gaussian", delta, alpha))
@@ -367,14 +367,16 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
 def _from_guesses(
     guesses: Guesses, refuted: Callable[[Guesses, float], bool], method: str
 ) -> EpsilonBound:
-    """Return the largest epsilon that the guesses refute, with that of perfect guesses."""
+    """Return the largest epsilon that the guesses refute, and that perfect guesses would refute."""
+    total, correct, samples = guesses
+    if not 0 <= correct <= total <= samples or total < 1:
+        raise BadInput(
+            f"guesses must satisfy 0 <= correct <= made <= samples with at least one made, got "
+            f"{correct} correct of {total} about {samples} samples"
+        )
     perfect = guesses._replace(correct=guesses.made)
     value, ceiling = (_largest_refuted(partial(refuted, each)) for each in (guesses, perfect))
     return EpsilonBound(value, ceiling, method)
-
-
-def _refuted(guesses: Guesses, epsilon: float, *, delta: float, alpha: float) -> bool:
-    return one_run_p_value(guesses, epsilon, delta) <= alpha
 
 
 def _gaussian_refuted(guesses: Guesses, epsilon: float, *, delta: float, alpha: float) -> bool:
@@ -404,12 +406,3 @@ def _largest_refuted(refuted: Callable[[float], bool]) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
-
-
-def _require_guesses(guesses: Guesses) -> None:
-    total, correct, samples = guesses
-    if not 0 <= correct <= total <= samples or total < 1:
-        raise BadInput(
-            f"guesses must satisfy 0 <= correct <= made <= samples with at least one made, got "
-            f"{correct} correct of {total} about {samples} samples"
-        )

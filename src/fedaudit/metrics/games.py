@@ -177,7 +177,9 @@ class SignsOfMeans(NamedTuple):
 
 
 def hoeffding_margin(sample: BoundedMean, delta: float) -> float:
-    """Return how far the true mean can lie from the sample mean on one side, except with ``delta``.
+    """Return how far the true mean lies from the sample mean on one side at most.
+
+    The bound fails with a probability of at most ``delta``.
 
     Raises:
         BadInput: Delta is not in (0, 1), there are no values, or their range is invalid.
@@ -210,11 +212,10 @@ def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMea
     Differs: the paper takes one delta for two events, and the range of the sample. Here both events
         may fail, and the range must hold for every value that could have been drawn.
     """
-    deltas = (
+    delta = max(
         _smallest_delta(of_target, of_target.mean),
         _smallest_delta(of_others, -of_others.mean),
     )
-    delta = max(deltas)
     return SignsOfMeans(delta, 1.0 if delta >= 1 else min(1.0, 2 * delta))
 
 

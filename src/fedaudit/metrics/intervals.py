@@ -143,16 +143,8 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
 def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
     """Compute the one-sided upper confidence limit of a share.
 
-    The true share lies above it with probability at most 1 - confidence. The source and the errors
-    raised are those of :func:`lower_limit`.
-
-    Args:
-        count: Successes among ``total``.
-        total: Independent trials, above 0.
-        confidence: One-sided confidence, in (0, 1).
-
-    Returns:
-        The limit, in [0, 1].
+    The true share lies above it with probability at most 1 - confidence. Arguments, errors and
+    source are those of :func:`lower_limit`.
 
     Examples:
         >>> import fedaudit as fa

@@ -86,19 +86,15 @@ def _power(
     auc: float,
 ) -> float:
     """Return the probability that a test with this error detects an AUC."""
-    scale = _null_variance(strata) ** 0.5
+    pairs = sum(m * n for m, n in strata)
+    # The variance of the stratified AUC when membership is shuffled within strata.
+    scale = (sum(m * n * (m + n + 1) / 12 for m, n in strata) / pairs**2) ** 0.5
     mean, spread = (auc - 0.5) / scale, _variance(strata, auc) ** 0.5 / scale
     if drawn is None:
         least = -NormalDist().inv_cdf(error)
         return NormalDist().cdf((mean - least) / spread) if spread else float(mean > least)
     statistic = -2 * sp.special.log_ndtr(-(mean + spread * drawn)).sum(1)
     return float((statistic > sp.special.chdtri(2 * drawn.shape[1], error)).mean())
-
-
-def _null_variance(strata: Sequence[tuple[int, int]]) -> float:
-    """Return the variance of the stratified AUC when membership is shuffled within strata."""
-    pairs = sum(m * n for m, n in strata)
-    return sum(m * n * (m + n + 1) / 12 for m, n in strata) / pairs**2
 
 
 def _variance(strata: Sequence[tuple[int, int]], auc: float) -> float:
@@ -262,11 +258,8 @@ def larger_balanced(
         )
         for k in (1, times)
     )
-    return (
-        ConfidenceLimits(larger.low, larger.high)
-        if _same(ConfidenceLimits(current.low, current.high), estimate)
-        else None
-    )
+    is_same = _same(ConfidenceLimits(current.low, current.high), estimate)
+    return ConfidenceLimits(larger.low, larger.high) if is_same else None
 
 
 def larger_mean(

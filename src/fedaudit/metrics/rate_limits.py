@@ -388,16 +388,8 @@ def lower_rate_limit(
 ) -> float:
     """Compute a one-sided lower limit of the true-positive rate at a false-positive rate.
 
-    The rate lies below the limit with probability at most 1 - confidence.
-
-    Args:
-        scores: One score per sample, larger for likelier members; may be infinite.
-        is_member: Whether each sample is a member.
-        fpr: The false-positive rate, in (0, 1].
-        confidence: One-sided, in (0, 1).
-
-    Raises:
-        BadInput: As ``rate_limits``.
+    The rate lies below the limit with probability at most 1 - confidence. Arguments and errors are
+    those of :func:`rate_limits`, with a one-sided confidence.
 
     Examples:
         >>> import fedaudit as fa
@@ -415,17 +407,8 @@ def upper_rate_limit(
 ) -> float:
     """Compute a one-sided upper limit of the true-positive rate at a false-positive rate.
 
-    The rate lies above the limit with probability at most 1 - confidence. The errors raised are
-    those of :func:`rate_limits`.
-
-    Args:
-        scores: One score per sample, larger for likelier members; may be infinite.
-        is_member: Whether each sample is a member.
-        fpr: The false-positive rate, in (0, 1].
-        confidence: One-sided, in (0, 1).
-
-    Returns:
-        The limit, in [0, 1].
+    The rate lies above the limit with probability at most 1 - confidence. Arguments and errors are
+    those of :func:`rate_limits`, with a one-sided confidence.
 
     Examples:
         >>> import fedaudit as fa
@@ -441,15 +424,8 @@ def upper_rate_limit(
 def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
     """Return a function that computes limits of the true-positive rate at any errors.
 
-    Pass the functions of several runs to ``held_together``.
-
-    Args:
-        scores: One score per sample, larger for likelier members; may be infinite.
-        is_member: Whether each sample is a member.
-        fpr: The false-positive rate, in (0, 1].
-
-    Raises:
-        BadInput: As ``rate_limits``. A rate out of range is reported when the function is called.
+    Pass the functions of several runs to ``held_together``. Arguments and errors are those of
+    :func:`rate_limits`. A rate out of range is reported when the returned function is called.
 
     Examples:
         >>> from fedaudit.metrics import limits_of_rate
@@ -550,11 +526,7 @@ def lower_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) 
 def upper_rank(fpr: float, members: int, nonmembers: int, *, confidence: float) -> Rank:
     """Return the rank of the non-member at or above which members count for an upper limit.
 
-    Args:
-        fpr: The false-positive rate, in (0, 1).
-        members: Number of members.
-        nonmembers: Number of non-members.
-        confidence: Confidence of the one-sided limit, in (0, 1).
+    The arguments are those of :func:`lower_rank`.
     """
     _require(fpr, confidence)
     weight = _weight(fpr, members, nonmembers, upper=True)
@@ -576,9 +548,9 @@ def _lower_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> flo
 
 def _upper_of_sides(split: SplitScores, fpr: float, *, confidence: float) -> float:
     _require(fpr, confidence)
-    members, nonmembers = map(len, split)
     if fpr == 1:
         return 1.0
+    members, nonmembers = map(len, split)
     rank = upper_rank(fpr, members, nonmembers, confidence=confidence)
     if rank.place > nonmembers:
         return 1.0
@@ -630,13 +602,9 @@ def _at_most(count: int, trials: int, share: float) -> float:
 
 
 def _weight(fpr: float, members: int, nonmembers: int, *, upper: bool) -> float:
-    return _best_weight(fpr, _rounded(members), _rounded(nonmembers), upper)
-
-
-def _rounded(size: int) -> int:
     # Searches for a sample size try many large ones: two digits make the cache effective.
-    digits = len(str(size)) - 2
-    return size if size < _LARGE else round(size, -digits)
+    sizes = (n if n < _LARGE else round(n, 2 - len(str(n))) for n in (members, nonmembers))
+    return _best_weight(fpr, *sizes, upper)
 
 
 @lru_cache(maxsize=4096)

@@ -56,13 +56,9 @@ def as_array(values: object) -> Shaped[np.ndarray, "..."]:
     """
     if np.ma.is_masked(values):
         raise BadInput("some entries are masked; leave these samples out on both sides")
-    if isinstance(values, list | tuple):
-        values = [_on_cpu(value) for value in values] if _holds_tensors(values) else values
+    if isinstance(values, list | tuple) and any(hasattr(value, "detach") for value in values):
+        values = [_on_cpu(value) for value in values]
     return np.asarray(_on_cpu(values))
-
-
-def _holds_tensors(values: list[object] | tuple[object, ...]) -> bool:
-    return any(hasattr(value, "detach") for value in values)
 
 
 def _on_cpu(value: object) -> object:
@@ -374,7 +370,12 @@ def auc(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
         >>> fa.metrics.auc([0.9, 0.4, 0.6, 0.1], [True, True, False, False])
         0.75
     """
-    members, nonmembers = ranked(sides(scores, is_member))
+    return auc_of_ranks(ranked(sides(scores, is_member)))
+
+
+def auc_of_ranks(ranks: SplitScores) -> float:
+    """Compute the AUC from midranks among members and non-members together."""
+    members, nonmembers = ranks
     n = len(members)
     return float((members.sum() - n * (n + 1) / 2) / (n * len(nonmembers)))
 

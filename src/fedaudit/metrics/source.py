@@ -87,11 +87,11 @@ def inferred_source(
     return np.where(posterior.max(axis=0) >= least, likeliest, ABSTAINED).astype(np.int64)
 
 
-def source_success(named: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> Share:
+def source_success(inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> Share:
     """Compute the attack success rate: the share of answered samples whose source was inferred.
 
     Args:
-        named: The inferred source of each sample, ``ABSTAINED`` for none.
+        inferred: The inferred source of each sample, ``ABSTAINED`` for none.
         source: The client that each sample comes from.
 
     Raises:
@@ -100,15 +100,15 @@ def source_success(named: Int[ndarray, " samples"], source: Int[ndarray, " sampl
     Source: SIA, section 4.2 (attack success rate).
     Differs: The rate has an interval, and samples on which the attack abstains are left out.
     """
-    _check(named, source)
-    answered = named != ABSTAINED
-    right = int((named == source).sum())
+    _check(inferred, source)
+    answered = inferred != ABSTAINED
+    right = int((inferred == source).sum())
     total = int(answered.sum())
     return share(right, total) if total else Share(0.0, 0.0, 1.0, 0, 0)
 
 
 def source_null(
-    named: Int[ndarray, " samples"],
+    inferred: Int[ndarray, " samples"],
     source: Int[ndarray, " samples"],
     *,
     within: Int[ndarray, " samples"] | None = None,
@@ -122,7 +122,7 @@ def source_null(
     samples of a class in place. Use :func:`beyond_labels` for an estimate.
 
     Args:
-        named: The inferred source of each sample; ``ABSTAINED`` never counts as correct.
+        inferred: The inferred source of each sample; ``ABSTAINED`` never counts as correct.
         source: The client that each sample comes from.
         within: Class of each sample; None permutes among all samples.
         permutations: Number of permutations.
@@ -131,16 +131,16 @@ def source_null(
     Raises:
         BadInput: No samples.
     """
-    _check(named, source)
+    _check(inferred, source)
     groups = np.zeros(len(source), dtype=np.int64) if within is None else within
-    correct = int((named == source).sum())
+    correct = int((inferred == source).sum())
     permuted = np.concatenate(
         [
-            _correct_when_permuted(named, source, groups, min(_CHUNK, permutations - done), rng)
+            _correct_when_permuted(inferred, source, groups, min(_CHUNK, permutations - done), rng)
             for done in range(0, permutations, _CHUNK)
         ]
     )
-    answered = max(int((named != ABSTAINED).sum()), 1)
+    answered = max(int((inferred != ABSTAINED).sum()), 1)
     return SourceNull(
         mean=float(permuted.mean()) / answered,
         spread=float(permuted.std()) / answered,
@@ -150,7 +150,7 @@ def source_null(
 
 
 def beyond_labels(
-    named: Int[ndarray, " samples"],
+    inferred: Int[ndarray, " samples"],
     source: Int[ndarray, " samples"],
     labels: Int[ndarray, " samples"],
     class_counts: Int[ndarray, "clients classes"] | None = None,
@@ -162,7 +162,7 @@ def beyond_labels(
     this expectation. Otherwise it is a leave-one-out mean over the other samples of the class.
 
     Args:
-        named: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
+        inferred: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
         source: The client that each sample comes from, with equally many samples of each client.
         labels: Class of each sample.
         class_counts: Training samples of each class that each client has, if the samples are drawn
@@ -175,17 +175,17 @@ def beyond_labels(
     Source: Zou 2007, Toward using confidence intervals to compare correlations (limits of a
         difference of two correlated estimates).
     """
-    _check(named, source)
-    success = source_success(named, source)
-    answered = named != ABSTAINED
-    named, source, labels = named[answered], source[answered], labels[answered]
+    _check(inferred, source)
+    success = source_success(inferred, source)
+    answered = inferred != ABSTAINED
+    inferred, source, labels = inferred[answered], source[answered], labels[answered]
     if class_counts is not None:
         shares = class_counts / class_counts.sum(axis=1, keepdims=True)
-        explained = shares[named, labels] / shares.sum(axis=0)[labels]
-        influence, right = explained, named == source
+        explained = shares[inferred, labels] / shares.sum(axis=0)[labels]
+        influence, right = explained, inferred == source
     else:
-        usable, explained, influence = _leave_one_out(named, source, labels)
-        right = (named == source)[usable]
+        usable, explained, influence = _leave_one_out(inferred, source, labels)
+        right = (inferred == source)[usable]
     if not len(explained):
         value = success.value
         return LabelExcess(0.0, success.low - value, success.high - value, level=value)
@@ -202,7 +202,7 @@ def beyond_labels(
 
 
 def _leave_one_out(
-    named: Int[ndarray, " samples"],
+    inferred: Int[ndarray, " samples"],
     source: Int[ndarray, " samples"],
     labels: Int[ndarray, " samples"],
 ) -> tuple[Bool[ndarray, " samples"], Float[ndarray, " usable"], Float[ndarray, " usable"]]:
@@ -213,12 +213,12 @@ def _leave_one_out(
     U-statistic, so that the influence adds the share of the other samples whose inferred source is
     the client of this one.
     """
-    clients = int(max(named.max(initial=0), source.max(initial=0))) + 1
+    clients = int(max(inferred.max(initial=0), source.max(initial=0))) + 1
     _, label, size = np.unique(labels, return_inverse=True, return_counts=True)
-    as_source, as_named, together = np.zeros((3, len(size), clients))
+    as_source, as_inferred, together = np.zeros((3, len(size), clients))
     np.add.at(as_source, (label, source), 1)
-    np.add.at(as_named, (label, named), 1)
-    right = named == source
+    np.add.at(as_inferred, (label, inferred), 1)
+    right = inferred == source
     np.add.at(together, (label, source), right)
     # Leaving a sample out makes its client under-represented. A weight restores equal priors.
     per_client = np.bincount(source, minlength=clients)[source]
@@ -226,11 +226,11 @@ def _leave_one_out(
     same = as_source[label, source] - 1
     others = size[label] - 1 - same + weight * same
     usable = others > 0
-    by_source = np.where(right, weight * same, as_source[label, named])
+    by_source = np.where(right, weight * same, as_source[label, inferred])
     right_others = together[label, source] - right
-    by_named = as_named[label, source] - right - right_others + weight * right_others
+    by_inferred = as_inferred[label, source] - right - right_others + weight * right_others
     explained = (by_source / np.maximum(others, 1))[usable]
-    return usable, explained, explained + (by_named / np.maximum(others, 1))[usable]
+    return usable, explained, explained + (by_inferred / np.maximum(others, 1))[usable]
 
 
 def by_label_distribution(
@@ -266,22 +266,22 @@ def by_label_distribution(
 
 
 def confusion(
-    named: Int[ndarray, " samples"], source: Int[ndarray, " samples"], clients: int
+    inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"], clients: int
 ) -> Int[ndarray, "clients clients"]:
     """Count the samples of each client (row) that are attributed to each client (column).
 
     Args:
-        named: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
+        inferred: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
         source: The client that each sample comes from.
         clients: Number of clients.
 
     Raises:
         BadInput: No samples.
     """
-    _check(named, source)
-    answered = named != ABSTAINED
+    _check(inferred, source)
+    answered = inferred != ABSTAINED
     counts = np.zeros((clients, clients), dtype=np.int64)
-    np.add.at(counts, (source[answered], named[answered]), 1)
+    np.add.at(counts, (source[answered], inferred[answered]), 1)
     return counts
 
 
@@ -299,7 +299,7 @@ def paired(first: Bool[ndarray, " samples"], second: Bool[ndarray, " samples"]) 
 
 
 def _correct_when_permuted(
-    named: Int[ndarray, " samples"],
+    inferred: Int[ndarray, " samples"],
     source: Int[ndarray, " samples"],
     groups: Int[ndarray, " samples"],
     count: int,
@@ -309,12 +309,12 @@ def _correct_when_permuted(
     # Group numbers plus random fractions sort by group, and at random within each group.
     at_random = (groups + rng.random((count, len(source)))).argsort(axis=1)
     in_order = np.argsort(groups, kind="stable")
-    return np.asarray((named[in_order] == source[at_random]).sum(axis=1), dtype=np.int64)
+    return np.asarray((inferred[in_order] == source[at_random]).sum(axis=1), dtype=np.int64)
 
 
-def _check(named: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> None:
-    if not len(source) or len(named) != len(source):
+def _check(inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> None:
+    if not len(source) or len(inferred) != len(source):
         raise BadInput(
             f"source inference needs at least one sample and an inferred source for each, got "
-            f"{len(named)} inferred sources for {len(source)} samples"
+            f"{len(inferred)} inferred sources for {len(source)} samples"
         )

@@ -241,17 +241,16 @@ def matched_in_class(
     truth = as_truth(is_member, len(labels))
     classes, place = np.unique(labels, return_inverse=True)
     ours, theirs = (np.bincount(place[side], minlength=len(classes)) for side in (truth, ~truth))
-
-    def members_at(ratio: float) -> Int[np.ndarray, " classes"]:
-        return np.minimum(ours, np.floor(theirs / ratio)).astype(np.int64)
-
     ratios = [
         *(1 / step for step in range(_MOST_RATIO, 1, -1)),
         *(float(step) for step in range(1, _MOST_RATIO + 1)),
     ]
     chosen, sizes = None, 0.0
     for ratio in ratios:
-        members = _in_multiples(members_at(ratio), ratio)
+        members = np.minimum(ours, np.floor(theirs / ratio)).astype(np.int64)
+        # Rounded down to numbers of members for which the number of non-members is whole.
+        step = round(1 / ratio) if ratio < 1 else 1
+        members = members // step * step
         total = float(members.sum())
         # With m members and r m non-members, the variance of an AUC is proportional to
         # (1 + 1 / r) / m.
@@ -266,14 +265,6 @@ def matched_in_class(
             candidates = np.flatnonzero(side & (place == index))
             mask[rng.permutation(candidates)[:count]] = True
     return mask
-
-
-def _in_multiples(
-    members: Int[np.ndarray, " classes"], ratio: float
-) -> Int[np.ndarray, " classes"]:
-    """Round down to numbers of members for which the number of non-members is whole."""
-    step = round(1 / ratio) if ratio < 1 else 1
-    return members // step * step
 
 
 def labels_alone_auc(
@@ -375,10 +366,7 @@ def _variances(placed: Sequence[Placements], value: float) -> tuple[float, float
 def _few_differ(
     parts: Sequence[SplitScores], placed: Sequence[Placements], value: float, confidence: float
 ) -> ConfidenceLimits | None:
-    """Return limits if nearly all members or non-members have their stratum's most frequent score.
-
-    Return None otherwise.
-    """
+    """Return limits if nearly all scores of a side are the most frequent ones of their strata."""
     pairs = sum(len(members) * len(others) for members, others in parts)
     weights: tuple[list[np.ndarray], ...] = ([], [])
     at_mode: tuple[list[np.ndarray], ...] = ([], [])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -119,18 +119,14 @@ class Contrast:
         """Number of non-members."""
         return len(self.is_member) - self.n_members
 
+    def figure(self, metric: str, **fields: Any) -> Evaluated:
+        """Return a figure of all members and non-members of the contrast."""
+        sizes = {"n_members": self.n_members, "n_nonmembers": self.n_nonmembers}
+        return Evaluated(contrast=self.name, metric=metric, **sizes, **fields)
+
     def refused(self, metric: str, note: str) -> Evaluated:
         """Return a figure without a value, with the reason."""
-        return Evaluated(
-            contrast=self.name,
-            metric=metric,
-            value=None,
-            low=None,
-            high=None,
-            n_members=self.n_members,
-            n_nonmembers=self.n_nonmembers,
-            note=note,
-        )
+        return self.figure(metric, value=None, low=None, high=None, note=note)
 
 
 @dataclass(frozen=True)
@@ -176,17 +172,7 @@ class Metric:
             name=name,
         )
         method = f"bootstrap (bias-corrected, {self.resamples}), {percent(contrast.confidence)}"
-        figure = Evaluated(
-            contrast=contrast.name,
-            metric=name,
-            value=value,
-            low=low,
-            high=high,
-            method=method,
-            n_members=members,
-            n_nonmembers=others,
-        )
-        return [figure]
+        return [contrast.figure(name, value=value, low=low, high=high, method=method)]
 
 
 @dataclass(frozen=True)
@@ -215,20 +201,7 @@ def _auc(contrast: Contrast) -> list[Evaluated]:
     else:
         interval = stratified_auc(scores, is_member, strata, confidence=level)
         p_value = stratified_above_chance(scores, is_member, strata)
-    figure = Evaluated(
-        contrast=contrast.name,
-        metric=AUC,
-        **asdict(interval),
-        n_members=contrast.n_members,
-        n_nonmembers=contrast.n_nonmembers,
-        note=contrast.note,
-        p_value=p_value,
-    )
-    return [figure]
-
-
-def _tprs(contrast: Contrast) -> list[Evaluated]:
-    return [_tpr(contrast, fpr) for fpr in contrast.fprs]
+    return [contrast.figure(AUC, **asdict(interval), note=contrast.note, p_value=p_value)]
 
 
 def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
@@ -242,21 +215,19 @@ def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
         contrast.scores, contrast.is_member, fpr, confidence=contrast.confidence
     )
     true_fpr = true_fpr_range(fpr, contrast.n_nonmembers, confidence=contrast.confidence)
-    return Evaluated(
-        contrast=contrast.name,
-        metric=metric,
+    missing = f"; a lower limit needs {limits.needs} more non-members" if limits.needs else ""
+    return contrast.figure(
+        metric,
         value=point.tpr,
         low=None if limits.needs else limits.low,
         high=limits.high,
         method=limits.method,
-        n_members=contrast.n_members,
-        n_nonmembers=contrast.n_nonmembers,
         realised_fpr=point.realised_fpr,
         low_at_threshold=at_threshold.low,
         high_at_threshold=at_threshold.high,
         note=f"{point.true_positives} true and {point.false_positives} false positives; this "
         f"threshold's true false-positive rate is at most {true_fpr.high:.2%} (upper end of a "
-        f"{percent(contrast.confidence)} range){_missing_note(limits.needs)}",
+        f"{percent(contrast.confidence)} range){missing}",
         p_value=rate_above_chance(
             point.true_positives,
             contrast.n_members,
@@ -266,10 +237,6 @@ def _tpr(contrast: Contrast, fpr: float) -> Evaluated:
     )
 
 
-def _missing_note(nonmembers: int) -> str:
-    return f"; a lower limit needs {nonmembers} more non-members" if nonmembers else ""
-
-
 def _balanced_accuracy(contrast: Contrast) -> list[Evaluated]:
     if min(contrast.n_members, contrast.n_nonmembers) < 2:
         reason = "inconclusive: a held-out threshold needs 2 samples per side"
@@ -277,10 +244,9 @@ def _balanced_accuracy(contrast: Contrast) -> list[Evaluated]:
     held_out = held_out_balanced_accuracy(
         contrast.scores, contrast.is_member, rng=contrast.rng, confidence=contrast.confidence
     )
-    figures = asdict(held_out)
-    del figures["threshold"]
-    figure = Evaluated(contrast=contrast.name, metric=BALANCED_ACCURACY, **figures)
-    return [figure]
+    fields = asdict(held_out)
+    del fields["threshold"]
+    return [Evaluated(contrast=contrast.name, metric=BALANCED_ACCURACY, **fields)]
 
 
 def average_precision(
@@ -309,7 +275,10 @@ def partial_auc(
 
 METRICS: dict[str, Exact | Metric] = {
     AUC: Exact(_auc, "Area under the ROC curve; guessing is 0.5."),
-    TPR: Exact(_tprs, "True-positive rate at each rate of figures.fprs; guessing is that rate."),
+    TPR: Exact(
+        lambda contrast: [_tpr(contrast, fpr) for fpr in contrast.fprs],
+        "True-positive rate at each rate of figures.fprs; guessing is that rate.",
+    ),
     BALANCED_ACCURACY: Exact(
         _balanced_accuracy,
         "Mean of the shares of members and non-members classified correctly, at a threshold from "
@@ -416,11 +385,11 @@ def metric_named(name: str) -> Exact | Metric:
     )
     if isinstance(metric, Exact):
         return metric
-    found = metric if isinstance(metric, Metric) else Metric(metric)
+    custom = metric if isinstance(metric, Metric) else Metric(metric)
     if name not in METRICS:
         is_member = np.arange(2 * FEWEST) % 2 == 0
-        _finite_value(found, np.linspace(-1, 1, 2 * FEWEST), is_member, name)
-    return found
+        _finite_value(custom, np.linspace(-1, 1, 2 * FEWEST), is_member, name)
+    return custom
 
 
 CONTRASTS: dict[str, tuple[Origin, ...]] = {
