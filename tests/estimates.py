@@ -1,11 +1,12 @@
 """Short constructors of estimates for tests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from pydantic import BaseModel
 
 from fedaudit.results.estimate import Estimate, Interval, Test
+from fedaudit.results.record import Record
 
 NOTHING: Mapping[str, object] = {}
 Made = TypeVar("Made", bound=BaseModel)
@@ -34,3 +35,10 @@ def _fields(flat: dict[str, object]) -> dict[str, object]:
         given = {"low": low, "high": high}
         found["at_threshold"] = Interval.model_validate(given) if low is not None else None
     return found
+
+
+def replace_estimates(record: Record, figures: Sequence[Estimate]) -> Record:
+    """The record with these figures instead of all others on their topics, by group or not."""
+    kinds = {(figure.topic, bool(figure.by)) for figure in figures}
+    others = [figure for figure in record.estimates if (figure.topic, bool(figure.by)) not in kinds]
+    return record.model_copy(update={"estimates": [*figures, *others]})

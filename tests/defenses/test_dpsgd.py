@@ -11,8 +11,9 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, flat
-from fedaudit.defenses.clip import ClientDP, client_epsilon
-from fedaudit.defenses.dpsgd import DPSGD, sample_epsilon, sampling_rate, windows
+from fedaudit.defenses.clip import ClientDP
+from fedaudit.defenses.dpsgd import DPSGD, sampling_rate, windows
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.hooks import UNDEFENDED, Objective, TrainingContext, Workload
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
@@ -235,7 +236,7 @@ def test_epsilon_matches_opacus_and_is_at_least_the_prv_epsilon(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         accountants = pytest.importorskip("opacus.accountants")
-        ours = sample_epsilon(noise, rate, steps, delta=1e-5)
+        ours = gaussian_mechanism_epsilon(noise, steps, rate=rate, delta=1e-5)
         renyi, tight = accountants.RDPAccountant(), accountants.PRVAccountant()
         for one in (renyi, tight):
             one.history = [(noise, rate, steps)]
@@ -245,20 +246,24 @@ def test_epsilon_matches_opacus_and_is_at_least_the_prv_epsilon(
 
 def test_epsilon_reproduces_a_published_value() -> None:
     # Abadi et al. 2016, section 3.2: q = 0.01, sigma = 4, 10,000 steps, delta 1e-5 give 1.26.
-    assert sample_epsilon(4.0, 0.01, 10_000, delta=1e-5) < 1.26
-    assert sample_epsilon(4.0, 0.01, 10_000, delta=1e-5) == pytest.approx(1.26, rel=0.25)
+    assert gaussian_mechanism_epsilon(4.0, 10_000, rate=0.01, delta=1e-5) < 1.26
+    assert gaussian_mechanism_epsilon(4.0, 10_000, rate=0.01, delta=1e-5) == pytest.approx(
+        1.26, rel=0.25
+    )
 
 
 def test_epsilon_at_rate_one_equals_the_gaussian_epsilon() -> None:
-    assert sample_epsilon(3.0, 1.0, 20, delta=1e-5) == client_epsilon(3.0, 20, delta=1e-5)
+    assert gaussian_mechanism_epsilon(3.0, 20, rate=1.0, delta=1e-5) == gaussian_mechanism_epsilon(
+        3.0, 20, delta=1e-5
+    )
 
 
 def test_epsilon_grows_with_rate_and_steps_and_is_infinite_without_noise() -> None:
-    base = sample_epsilon(1.0, 0.1, 100, delta=1e-5)
-    assert sample_epsilon(1.0, 0.2, 100, delta=1e-5) > base
-    assert sample_epsilon(1.0, 0.1, 200, delta=1e-5) > base
-    assert sample_epsilon(2.0, 0.1, 100, delta=1e-5) < base
-    assert sample_epsilon(0.0, 0.1, 100, delta=1e-5) == INFINITE
+    base = gaussian_mechanism_epsilon(1.0, 100, rate=0.1, delta=1e-5)
+    assert gaussian_mechanism_epsilon(1.0, 100, rate=0.2, delta=1e-5) > base
+    assert gaussian_mechanism_epsilon(1.0, 200, rate=0.1, delta=1e-5) > base
+    assert gaussian_mechanism_epsilon(2.0, 100, rate=0.1, delta=1e-5) < base
+    assert gaussian_mechanism_epsilon(0.0, 100, rate=0.1, delta=1e-5) == INFINITE
 
 
 def test_renyi_orders_that_do_not_converge_are_skipped(
@@ -266,7 +271,7 @@ def test_renyi_orders_that_do_not_converge_are_skipped(
 ) -> None:
     accounting = pytest.importorskip("dp_accounting")
     with caplog.at_level(logging.DEBUG):
-        ours = sample_epsilon(1.0, 0.5, 100, delta=1e-5)
+        ours = gaussian_mechanism_epsilon(1.0, 100, rate=0.5, delta=1e-5)
     assert capfd.readouterr().err == ""
     assert {record.levelno for record in caplog.records} <= {logging.DEBUG}
     event = accounting.PoissonSampledDpEvent(0.5, accounting.GaussianDpEvent(1.0))
@@ -285,37 +290,37 @@ def test_other_warnings_of_the_accountant_are_logged(
         logging.getLogger("absl").warning("Negative Renyi divergence")
         return 0.0
 
-    whole = sample_epsilon(1.0, 1.0, 10, delta=1e-5)
+    whole = gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5)
     monkeypatch.setattr(rdp.RdpAccountant, "get_epsilon", says)
-    sample_epsilon(1.0, 1.0, 10, delta=1e-5)
+    gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5)
     assert "Negative Renyi divergence" in caplog.text
     monkeypatch.undo()
-    assert sample_epsilon(1.0, 1.0, 10, delta=1e-5) == whole
+    assert gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5) == whole
 
 
 def test_an_accountant_result_of_zero_is_replaced_by_the_unsampled_epsilon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rdp = pytest.importorskip("dp_accounting.rdp")
-    whole = sample_epsilon(1.0, 1.0, 10, delta=1e-5)
+    whole = gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5)
     answers = iter([0.0, whole])
     monkeypatch.setattr(rdp.RdpAccountant, "get_epsilon", lambda self, delta: next(answers))
-    assert sample_epsilon(1.0, 0.1, 10, delta=1e-5) == whole > 0
+    assert gaussian_mechanism_epsilon(1.0, 10, rate=0.1, delta=1e-5) == whole > 0
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.1])
 def test_an_invalid_sampling_rate_raises(rate: float) -> None:
     with pytest.raises(BadInput, match="sampling rate"):
-        sample_epsilon(1.0, rate, 1, delta=1e-5)
+        gaussian_mechanism_epsilon(1.0, 1, rate=rate, delta=1e-5)
 
 
 def test_the_guarantee_composes_all_training_steps() -> None:
     work = Workload(rounds=5, epochs=2, batch_size=30, samples=100)
     given = DPSGD(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
-    assert given.epsilon == sample_epsilon(1.5, 0.3, 5 * 2 * 4, delta=1e-5)
+    assert given.epsilon == gaussian_mechanism_epsilon(1.5, 5 * 2 * 4, rate=0.3, delta=1e-5)
     assert "40 steps" in given.unit
     whole = ClientDP(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
-    assert whole.epsilon == client_epsilon(1.5, 5, delta=1e-5)
+    assert whole.epsilon == gaussian_mechanism_epsilon(1.5, 5, delta=1e-5)
     assert UNDEFENDED.guarantee(work, delta=1e-5) is None
 
 

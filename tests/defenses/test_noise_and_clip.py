@@ -11,8 +11,9 @@ from scipy.stats import norm as normal
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Params, flat, norm
-from fedaudit.defenses.clip import ClientDP, client_epsilon, clipped
+from fedaudit.defenses.clip import ClientDP, clipped
 from fedaudit.defenses.noise import GradientNoise
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.fl.hooks import TrainingContext
 from fedaudit.observe.round import Update
 from tests.defenses.turns import context
@@ -109,7 +110,7 @@ def analytic_epsilon(sigma: float, delta: float) -> float:
 def test_one_release_with_noise_as_large_as_the_clip_costs_a_known_epsilon() -> None:
     assert analytic_epsilon(1.0, 1e-5) == pytest.approx(4.377, abs=0.001)
     # Renyi accounting is a little above the exact value, never below.
-    assert 4.377 < client_epsilon(1.0, 1, delta=1e-5) < 4.9
+    assert 4.377 < gaussian_mechanism_epsilon(1.0, 1, delta=1e-5) < 4.9
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 5.0, 20.0])
@@ -117,23 +118,23 @@ def test_one_release_with_noise_as_large_as_the_clip_costs_a_known_epsilon() -> 
 def test_epsilon_is_a_tight_upper_bound_on_the_exact_one(sigma: float, rounds: int) -> None:
     # Several releases of one upload are one release with less noise.
     exact = analytic_epsilon(sigma / rounds**0.5, 1e-5) if sigma / rounds**0.5 > 0.1 else None
-    ours = client_epsilon(sigma, rounds, delta=1e-5)
+    ours = gaussian_mechanism_epsilon(sigma, rounds, delta=1e-5)
     if exact is not None:
         assert exact < ours < 1.25 * exact
 
 
 def test_epsilon_grows_with_rounds_and_falls_with_noise_and_delta() -> None:
-    base = client_epsilon(2.0, 10, delta=1e-5)
-    assert client_epsilon(2.0, 20, delta=1e-5) > base
-    assert client_epsilon(3.0, 10, delta=1e-5) < base
-    assert client_epsilon(2.0, 10, delta=1e-4) < base
+    base = gaussian_mechanism_epsilon(2.0, 10, delta=1e-5)
+    assert gaussian_mechanism_epsilon(2.0, 20, delta=1e-5) > base
+    assert gaussian_mechanism_epsilon(3.0, 10, delta=1e-5) < base
+    assert gaussian_mechanism_epsilon(2.0, 10, delta=1e-4) < base
 
 
 def test_without_noise_there_is_no_epsilon() -> None:
-    assert client_epsilon(0.0, 1, delta=1e-5) == INFINITE
+    assert gaussian_mechanism_epsilon(0.0, 1, delta=1e-5) == INFINITE
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5])
 def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
     with pytest.raises(BadInput, match="probability in"):
-        client_epsilon(1.0, 1, delta=delta)
+        gaussian_mechanism_epsilon(1.0, 1, delta=delta)

@@ -94,7 +94,10 @@ def test_only_sgd_without_momentum_and_weight_decay_is_plain() -> None:
     ("make", "message"),
     [
         (lambda: Sgd(0.0), "lr of Sgd takes a finite number above 0"),
-        (lambda: Sgd(0.1, weight_decay=-1.0), "weight_decay of Sgd takes a finite number of at least 0"),
+        (
+            lambda: Sgd(0.1, weight_decay=-1.0),
+            "weight_decay of Sgd takes a finite number of at least 0",
+        ),
         (lambda: Sgd(0.1, momentum=1.0), r"momentum of Sgd takes a number in \[0, 1\), got 1.0"),
         (lambda: Adam(lr=-1.0), "lr of Adam takes a finite number above 0"),
         (lambda: Adam(betas=(0.9, 1.0)), "betas of Adam takes"),

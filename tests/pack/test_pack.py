@@ -20,8 +20,9 @@ from fedaudit.pack import packing
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.verifying import verify
-from fedaudit.results.record import Record, replace_estimates, write_record
+from fedaudit.results.record import Record, write_record
 from tests.digests import write_with_digest
+from tests.estimates import replace_estimates
 from tests.gate.parts import auc, bound, found
 from tests.programs import exit_code
 from tests.report.games import played, point

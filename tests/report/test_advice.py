@@ -11,9 +11,9 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.ladder import ladder, loss_gap, strongest
 from fedaudit.results.read import read_record
-from fedaudit.results.record import Record, replace_estimates
+from fedaudit.results.record import Record
 from results.archives import unpacked
-from tests.estimates import changed
+from tests.estimates import changed, replace_estimates
 from tests.report.records import record
 from tests.report.seen import must
 

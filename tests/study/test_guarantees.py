@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.defenses.dpsgd import sample_epsilon
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
 from fedaudit.evaluation.guarantees import formal_epsilons
-from fedaudit.fl.accounting import FORMAL_DELTA
+from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_mechanism_epsilon
 from fedaudit.results.estimate import Estimate
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
@@ -35,10 +34,14 @@ def test_dp_sgd_epsilon_is_stated_per_run_and_per_round(
     # with batches of 10 on average.
     stated = proven("dp-sgd", tmp_path, clip=1.0, noise_multiplier=1.5)
     figure = stated["formal_epsilon"]
-    assert figure.value == pytest.approx(sample_epsilon(1.5, 10 / 39, 32, delta=1e-5))
+    assert figure.value == pytest.approx(
+        gaussian_mechanism_epsilon(1.5, 32, rate=10 / 39, delta=1e-5)
+    )
     assert figure.note == "unit: one sample, in 32 steps that each draw it with probability 0.256"
     figure = stated["formal_epsilon_of_a_round"]
-    assert figure.value == pytest.approx(sample_epsilon(1.5, 10 / 39, 8, delta=1e-5))
+    assert figure.value == pytest.approx(
+        gaussian_mechanism_epsilon(1.5, 8, rate=10 / 39, delta=1e-5)
+    )
     assert figure.note.startswith("one round alone; unit: one sample, in 8 steps")
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from fedaudit.attacks import DEFAULT_SET, SOURCE_ATTACKS, attack_set
 from fedaudit.core.errors import BadInput, Damaged, NotVisible, Unsupported, called_by
-from fedaudit.defenses.clip import client_epsilon
+from fedaudit.fl.accounting import gaussian_mechanism_epsilon
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
@@ -373,7 +373,7 @@ def test_a_formal_guarantee_is_stated(tmp_path: Path) -> None:
     defense = {"name": "client-dp", "options": {"clip": 1.0, "noise_multiplier": 2.0}}
     record = run_study(quick_study(defense=defense), tmp_path)
     (formal,) = [f for f in record.findings if f.metric == "formal_epsilon"]
-    assert formal.value == pytest.approx(client_epsilon(2.0, 4, delta=1e-5))
+    assert formal.value == pytest.approx(gaussian_mechanism_epsilon(2.0, 4, delta=1e-5))
 
 
 @pytest.mark.parametrize(

@@ -72,27 +72,12 @@ class ClientDP(ConfiguredDefense):
         return replace(upload, values=values)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+        """Return the guarantee against an observer of all uploads of the client.
+
+        Adjacency: the client's whole contribution is replaced by zeros, so that its upload changes
+        by at most one clip norm. There is no amplification, since the server sees each upload.
+        """
         return Guarantee(
-            client_epsilon(self.noise_multiplier, work.rounds, delta=delta),
+            gaussian_mechanism_epsilon(self.noise_multiplier, work.rounds, delta=delta),
             f"a client's whole contribution to each of {work.rounds} uploads",
         )
-
-
-def client_epsilon(noise_multiplier: float, rounds: int, *, delta: float) -> float:
-    """Compute the epsilon against an observer of all uploads of one client.
-
-    Adjacency: one client's whole contribution is replaced by zeros, so that its upload changes by
-    at most one clip norm. There is no amplification, since the server sees each upload.
-
-    Args:
-        noise_multiplier: Noise in units of the clip norm, as in :class:`ClientDP`.
-        rounds: Number of rounds in which the client sends an upload.
-        delta: Failure probability, in (0, 1).
-
-    Returns:
-        Epsilon by Renyi accounting; infinite without noise.
-
-    Raises:
-        BadInput: The accountant is not installed, or delta is out of range.
-    """
-    return gaussian_mechanism_epsilon(noise_multiplier, rounds, delta=delta)

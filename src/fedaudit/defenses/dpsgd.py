@@ -162,10 +162,15 @@ class DPSGD(ConfiguredDefense):
         return noise.add_(total, alpha=1 / self._expected)
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+        """Return the guarantee for each sample against an observer of every step.
+
+        Adjacency: the sample is added to the client's data or removed. It is valid for steps that
+        draw each sample independently, and not for shuffled batches.
+        """
         rate = sampling_rate(work.batch_size, work.samples)
         steps = work.rounds * work.epochs * ceil(work.samples / work.batch_size)
         return Guarantee(
-            sample_epsilon(self.noise_multiplier, rate, steps, delta=delta),
+            gaussian_mechanism_epsilon(self.noise_multiplier, steps, delta=delta, rate=rate),
             f"one sample, in {steps} steps that each draw it with probability {rate:.3g}",
         )
 
@@ -177,16 +182,10 @@ def windows(
     padding: int,
     horizontal_flip: float,
 ) -> Float[Tensor, "samples channels height width"]:
-    """Crop and flip each image at random.
+    """Crop and flip each image at random, after adding mirrored pixels at each edge.
 
     Unlike in :class:`fedaudit.defenses.augment.Augmentation`, the copies of one sample do not
     depend on other samples, since there is no common black level.
-
-    Args:
-        images: Images larger than the padding.
-        rng: Draws crops and flips.
-        padding: Mirrored pixels that are added at each edge before the crop.
-        horizontal_flip: Probability of a horizontal flip, in [0, 1].
     """
     count, channels, height, width = images.shape
     padded = functional.pad(images, (padding,) * 4, mode="reflect") if padding else images
@@ -214,27 +213,6 @@ def _refuse_other_than_images(shape: tuple[int, ...], padding: int) -> None:
 def sampling_rate(batch_size: int, samples: int) -> float:
     """Return the probability that a step draws a sample."""
     return min(1.0, batch_size / samples)
-
-
-def sample_epsilon(noise_multiplier: float, rate: float, steps: int, *, delta: float) -> float:
-    """Compute the epsilon of one sample against an observer of every step.
-
-    Adjacency: the sample is added to the client's data or removed. It is valid for steps that draw
-    each sample independently, and not for shuffled batches.
-
-    Args:
-        noise_multiplier: Noise in units of the clip norm, as in :class:`DPSGD`.
-        rate: Probability that a step draws the sample, in (0, 1].
-        steps: Number of steps in all rounds and epochs.
-        delta: Failure probability, in (0, 1).
-
-    Returns:
-        Epsilon by Renyi accounting; infinite without noise.
-
-    Raises:
-        BadInput: The accountant is not installed, or delta or rate is out of range.
-    """
-    return gaussian_mechanism_epsilon(noise_multiplier, steps, delta=delta, rate=rate)
 
 
 _log = logging.getLogger("fedaudit")
@@ -371,11 +349,7 @@ class _CapturedLayers:
 
 
 def refuse_mixing(module: nn.Module) -> None:
-    """Raise if samples affect each other's gradients in the network's current mode.
-
-    Raises:
-        Unsupported: A layer, such as batch normalisation, uses statistics over samples.
-    """
+    """Raise if samples affect each other's gradients in the network's current mode."""
     _refuse_mixing(_statistics(module))
 
 

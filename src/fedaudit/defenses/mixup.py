@@ -72,13 +72,7 @@ class MixUp(ConfiguredDefense):
 def mix_rows(
     values: Float[Tensor, "samples ..."], partner: Tensor, share: float
 ) -> Float[Tensor, "samples ..."]:
-    """Mix each row with that of its partner.
-
-    Args:
-        values: One row per sample.
-        partner: For each row, the position of its partner.
-        share: Share of the row itself, in [0, 1].
-    """
+    """Mix each row, with this share, with the row of its partner."""
     return share * values + (1 - share) * values[partner]
 
 

@@ -52,13 +52,7 @@ class GradientQuantization(ConfiguredDefense):
 
 
 def stochastically_rounded(values: Tensor, bits: int, rng: torch.Generator) -> Tensor:
-    """Round entries to one of 2^bits levels at random, without bias.
-
-    Args:
-        values: Any shape; the smallest and largest entries are the outermost levels.
-        bits: At least 1.
-        rng: Draws the rounding.
-    """
+    """Round entries to one of 2^bits levels at random, without bias."""
 
     def to_level(position: Tensor) -> Tensor:
         below = position.floor()

@@ -47,14 +47,7 @@ def soft_label_slope(
     """Compute the derivative by the outputs of a divergence from soft labels minus entropy.
 
     The loss is ``divergence_per_class(outputs, targets) - entropy_weight * entropy(outputs)``.
-
-    Args:
-        outputs: Outputs before the softmax.
-        targets: One row of class probabilities per sample, which do not depend on the outputs.
-        entropy_weight: Weight of the prediction's entropy.
-
-    Returns:
-        The derivative of each sample's loss by its outputs.
+    Targets do not depend on the outputs.
     """
     logs = outputs.log_softmax(1)
     probabilities = logs.exp()
@@ -142,10 +135,6 @@ def _true_probability(classes: int, threshold: float) -> float:
 
 def hard_labels(batch: Batch, defense: str) -> Int[Tensor, " samples"]:
     """Return the batch's labels as class indices.
-
-    Args:
-        batch: A batch whose labels may have been mixed by another defense.
-        defense: Name of the defense, for the error message.
 
     Raises:
         Unsupported: The labels are class probabilities.

@@ -19,13 +19,7 @@ from fedaudit.observe.tensors import write_tensors
 
 
 def canary_direction(like: Params, seed: int, number: int) -> Params:
-    """Draw the unit vector that a canary client sends in every round.
-
-    Args:
-        like: Parameters of the model, for names and shapes.
-        seed: Seed of the audit, which determines all directions.
-        number: Number of the canary.
-    """
+    """Draw the unit vector that a canary client sends in every round."""
     rng = seeded(seed, "canary", number)
     drawn = {
         name: torch.randn(value.shape, dtype=value.dtype, generator=rng)
@@ -107,12 +101,6 @@ def canary_statistics(
     movement: Params, count: int, direction: Callable[[Params, int], Params]
 ) -> Float[Tensor, " canaries"]:
     """Compute, for each canary, sqrt(d) times the cosine between its direction and the movement.
-
-    Args:
-        movement: Change of the released model's d trained parameters, by name.
-        count: Number of canaries.
-        direction: Function of a model's parameters and a canary's number that returns its unit
-            vector.
 
     Raises:
         BadInput: The movement is zero or not finite.

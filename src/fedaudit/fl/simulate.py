@@ -201,12 +201,7 @@ def _rounds(
 
 
 def _collect(results: Iterable[tuple[ClientId, ClientResult]], folder: Path | None) -> _Answers:
-    """Store results one by one, so that uploads of many clients are never in memory together.
-
-    Args:
-        results: Results by client.
-        folder: Folder for uploads that do not fit into memory.
-    """
+    """Store results one by one, so that uploads of many clients are never in memory together."""
     uploads = StoredUploads(folder)
     memories, defenses = dict[ClientId, Params](), dict[ClientId, Params]()
     facts, seconds = dict[ClientId, Params](), dict[ClientId, float]()
@@ -298,11 +293,7 @@ def prepare_data(
 def _convert_features(
     algorithm: Algorithm, clients: Mapping[ClientId, Samples]
 ) -> Mapping[ClientId, Samples]:
-    """Convert the clients' features to the models' floating-point type.
-
-    Raises:
-        BadInput: A network cannot be trained on the samples.
-    """
+    """Convert the clients' features to the models' floating-point type."""
     models = [net.initial(0) for net in algorithm.nets]
     widest = max(clients.values(), key=lambda data: int(data.labels.max()))
     for model in models:
@@ -354,13 +345,7 @@ def run_fingerprint(
     clients: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],
 ) -> str:
-    """Return a fingerprint of a run, so that no other run resumes from its checkpoint.
-
-    Args:
-        settings: Settings of the run, in a fixed order.
-        clients: Each client's data.
-        defenses: Defenses by client, before they prepare data.
-    """
+    """Return a fingerprint of a run, so that no other run resumes from its checkpoint."""
     digest = sha256(canonical_repr(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)

@@ -126,12 +126,7 @@ def auc_interval(
 
 
 def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
-    """Compute :func:`auc_interval` of midranks, without sorting.
-
-    Args:
-        ranks: Midranks among members and non-members together, from :func:`ranked`.
-        confidence: Two-sided confidence, in (0, 1).
-    """
+    """Compute :func:`auc_interval` of midranks among members and non-members, without sorting."""
     placed = placements_of(ranks)
     variance = _covariance(placed, placed)
     value, pairs = placed.auc, min(map(len, placed))

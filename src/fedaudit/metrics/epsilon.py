@@ -253,9 +253,6 @@ def one_sided_coins(is_member: npt.ArrayLike) -> str:
 
     Eight fair coins have the same outcome in one of 128 audits. Check this before
     :func:`one_run_epsilon`, which raises an error in this case.
-
-    Args:
-        is_member: Outcome of each coin.
     """
     truth = np.asarray(is_member, dtype=bool)
     members = int(truth.sum())

@@ -501,11 +501,6 @@ def violations_by_chance(
     than one half are then in violation by noise alone. The simulated attack calls half of all
     samples members, which has the largest variance.
 
-    Args:
-        models: The models of the federation.
-        rng: Draws the measured risks.
-        draws: Number of draws of every model's risk.
-
     Raises:
         BadInput: A model without samples on one side.
     """

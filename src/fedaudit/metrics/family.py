@@ -193,11 +193,7 @@ class Side(NamedTuple):
     largest_surplus: float
 
     def reach(self, confidence: float) -> ConfidenceLimits:
-        """Return the distances from the AUC to its lower and upper limit that this side causes.
-
-        Args:
-            confidence: Two-sided confidence, in (0, 1).
-        """
+        """Return the distances from the AUC to its lower and upper limit that this side causes."""
         deficit, surplus = float(self.deficit.sum()), float(self.surplus.sum())
         deficit_limit = _bound_on_sum(self.deficit, self.largest_deficit, confidence)
         surplus_limit = _bound_on_sum(self.surplus, self.largest_surplus, confidence)

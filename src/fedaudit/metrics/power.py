@@ -1,4 +1,10 @@
-"""Statistical power: the smallest detectable AUC, and the limits that more samples would give."""
+"""Statistical power: the smallest detectable AUC, and the limits that more samples would give.
+
+The functions ``larger_...`` take an estimate with its two-sided limits, the sample size behind it,
+and the larger size or the factor ``times`` by which both sides grow (a whole number for a balanced
+accuracy, so that counts stay whole). They return limits of the same kind, or None if the estimate's
+limits are of another kind.
+"""
 
 import math
 from bisect import bisect_left
@@ -116,15 +122,7 @@ def larger_share(
 ) -> ConfidenceLimits | None:
     """Compute the limits that a share would have with more trials.
 
-    Args:
-        estimate: The share and its limits.
-        total: Number of trials behind the estimate.
-        larger: Larger number of trials.
-        confidence: Two-sided confidence of the limits, in (0, 1).
-
-    Returns:
-        Clopper-Pearson limits; None if the estimate's limits are not the Clopper-Pearson limits of
-        ``total`` trials.
+    They are Clopper-Pearson limits.
     """
     if total < 1 or not _same(
         clopper_pearson(estimate.value * total, total, confidence=confidence), estimate
@@ -153,9 +151,6 @@ def larger_rate(
         sizes: Numbers of members and non-members behind the estimate.
         times: Factor by which both numbers grow, at least 1.
         confidence: Two-sided confidence of the limits, in (0, 1).
-
-    Returns:
-        Limits of the same kind; None if the estimate's limits are of another kind.
     """
     members, nonmembers = sizes
     if fpr == 1:
@@ -202,15 +197,6 @@ def larger_auc(
     DeLong's variance is a sum of two parts, one over the number of members and one over the number
     of non-members. It therefore shrinks by that factor if both sides grow alike. An interval does
     not determine the two parts, so that growth of one side alone cannot be predicted.
-
-    Args:
-        estimate: The AUC and its limits, as ``auc_interval`` computes them.
-        pairs: Number of samples of the smaller side.
-        larger: Larger number of samples of that side.
-        confidence: Two-sided confidence of the limits, in (0, 1).
-
-    Returns:
-        Limits of the same kind; None if the estimate's are neither DeLong's nor exact.
     """
     if pairs < 1:
         return None
@@ -235,15 +221,7 @@ def larger_balanced(
 ) -> ConfidenceLimits | None:
     """Compute the limits that a balanced accuracy would have with ``times`` as many samples.
 
-    Args:
-        estimate: The balanced accuracy and its limits.
-        fpr: False-positive rate that was reached.
-        sizes: Numbers of members and non-members behind the estimate.
-        times: Factor by which both numbers grow, a whole number so that counts stay whole.
-        confidence: Two-sided confidence of the limits, in (0, 1).
-
-    Returns:
-        The limits of ``counted_balanced_accuracy``; None if the estimate's are of another kind.
+    They are those of ``counted_balanced_accuracy``; ``fpr`` is the false-positive rate reached.
     """
     members, nonmembers = sizes
     if min(sizes) < 1:
@@ -266,13 +244,6 @@ def larger_mean(
     estimate: Limited[float], seeds: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Compute the limits that a mean over seeds would have with more seeds of the same spread.
-
-    Args:
-        estimate: The mean and its limits by Student's t; one of them may be cut at the end of
-            the range.
-        seeds: Number of runs behind the estimate, at least two.
-        larger: Larger number of runs.
-        confidence: Two-sided confidence of the limits, in (0, 1).
 
     Returns:
         The limits; None if the estimate's limits show no spread.

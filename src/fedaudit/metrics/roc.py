@@ -151,11 +151,7 @@ def _is_missing(value: object) -> bool:
 
 
 def refuse_misaligned(scores: object, truth: object) -> None:
-    """Raise if two table columns have different indices: their rows would be mismatched.
-
-    Raises:
-        BadInput: The indices differ.
-    """
+    """Raise if two table columns have different indices: their rows would be mismatched."""
     indices: list[Any] = [getattr(column, "index", None) for column in (scores, truth)]
     # Lists have a method called index, hence the test for a method of pandas indices.
     if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):

@@ -1,4 +1,8 @@
-"""Success of source inference, and the part of it that label distributions alone explain."""
+"""Success of source inference, and the part of it that label distributions alone explain.
+
+``inferred`` is the inferred source of each sample, ``ABSTAINED`` if the adversary abstains, and
+``source`` the client that it comes from. All functions raise an error if there are no samples.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -89,13 +93,6 @@ def inferred_source(
 
 def source_success(inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"]) -> Share:
     """Compute the attack success rate: the share of answered samples whose source was inferred.
-
-    Args:
-        inferred: The inferred source of each sample, ``ABSTAINED`` for none.
-        source: The client that each sample comes from.
-
-    Raises:
-        BadInput: No samples.
 
     Source: SIA, section 4.2 (attack success rate).
     Differs: The rate has an interval, and samples on which the attack abstains are left out.
@@ -268,16 +265,7 @@ def by_label_distribution(
 def confusion(
     inferred: Int[ndarray, " samples"], source: Int[ndarray, " samples"], clients: int
 ) -> Int[ndarray, "clients clients"]:
-    """Count the samples of each client (row) that are attributed to each client (column).
-
-    Args:
-        inferred: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
-        source: The client that each sample comes from.
-        clients: Number of clients.
-
-    Raises:
-        BadInput: No samples.
-    """
+    """Count the samples of each client (row) attributed to each client (column)."""
     _check(inferred, source)
     answered = inferred != ABSTAINED
     counts = np.zeros((clients, clients), dtype=np.int64)
@@ -286,12 +274,7 @@ def confusion(
 
 
 def paired(first: Bool[ndarray, " samples"], second: Bool[ndarray, " samples"]) -> Paired:
-    """Test whether two attacks infer equally many sources on the same samples.
-
-    Args:
-        first: Whether the first attack is correct on each sample.
-        second: Whether the second attack is.
-    """
+    """Test whether two attacks infer equally many sources on the same samples."""
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     differ = only_first + only_second
     p_value = float(sp.stats.binomtest(only_first, differ, 0.5).pvalue) if differ else 1.0

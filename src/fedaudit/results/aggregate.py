@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -159,7 +159,12 @@ def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -
         return valued[0].model_copy(update={"seed": None, "tests": _tests_over_runs(valued)})
     values = [figure.value or 0.0 for figure in valued]
     rate = rate_of(valued[0].metric) is not None
-    over_these, at_threshold = _limits_of(valued, limits), _at_thresholds(valued) if rate else None
+    over_these = _limits_of(valued, limits)
+    # Limits of the share of members above the thresholds that the runs used.
+    shares = [(figure, figure.at_threshold or Interval()) for figure in valued if rate]
+    limited = _limited([(figure.value, part.low, part.high) for figure, part in shares])
+    at_threshold = summed(limited) if limited else None
+    method = f"{_methods(valued)}, over {describe_runs(len(valued))}"
     left_out = f" of {len(figures)}" if missing else ""
     minimum, maximum = valued[0].range
     if valued[0].metric in COUNTS:
@@ -174,7 +179,7 @@ def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -
             "value": fmean(values),
             "low": None if these is None else these[0],
             "high": None if these is None else these[1],
-            "method": "" if over_these is None and at_threshold is None else _method(valued),
+            "method": "" if over_these is None and at_threshold is None else method,
             "tests": _tests_over_runs(valued),
             "n_members": sum(figure.n_members for figure in figures),
             "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
@@ -265,32 +270,21 @@ def _least(low: float, figures: Sequence[Estimate]) -> float | None:
 def _limits_of(figures: Sequence[Estimate], limits: Sequence[LimitsAt]) -> ConfidenceLimits | None:
     if rate_of(figures[0].metric) is not None:
         return held_together(limits) if len(limits) == len(figures) else None
-    triples = [(figure.value, figure.low, figure.high) for figure in figures]
-    return _combine_limits(triples, summed if errors_cancel(figures[0].metric) else averaged)
+    limited = _limited([(figure.value, figure.low, figure.high) for figure in figures])
+    combine = summed if errors_cancel(figures[0].metric) else averaged
+    return None if limited is None else combine(limited)
 
 
-def _at_thresholds(figures: Sequence[Estimate]) -> ConfidenceLimits | None:
-    """Return limits of the share of members above the thresholds that the runs used."""
-    limits = [(figure.at_threshold or Interval()) for figure in figures]
-    pairs = zip(figures, limits, strict=True)
-    return _combine_limits([(figure.value, x.low, x.high) for figure, x in pairs], summed)
-
-
-def _combine_limits(
-    runs: Sequence[tuple[float | None, float | None, float | None]],
-    combine: Callable[[Sequence[Limited[float]]], ConfidenceLimits],
-) -> ConfidenceLimits | None:
+def _limited(
+    figures: Sequence[tuple[float | None, float | None, float | None]],
+) -> list[Limited[float]] | None:
+    """Return values with their limits, or None if a number is missing."""
     limited = [
         Limited(value, low, high)
-        for value, low, high in runs
+        for value, low, high in figures
         if value is not None and low is not None and high is not None
     ]
-    return combine(limited) if len(limited) == len(runs) else None
-
-
-def _method(figures: Sequence[Estimate]) -> str:
-    methods = " / ".join(dict.fromkeys(figure.method for figure in figures))
-    return f"{methods}, over {describe_runs(len(figures))}"
+    return limited if len(limited) == len(figures) else None
 
 
 def restrict_targets(values: Values, targets: Collection[int | None]) -> Values:
@@ -307,12 +301,6 @@ def average_figures(parts: Sequence[Values]) -> Values:
 
     Figures of one run are computed on the same samples, so their limits are averaged. A record's
     figures over its runs are averaged only if all of them cover the same runs.
-
-    Args:
-        parts: The figures.
-
-    Returns:
-        Only seeds that have a value.
     """
     return {
         seed: {target: _mean(values, "figures") for target, values in by_target.items()}
@@ -420,8 +408,8 @@ def subtract_figures(figure: Value, other: Value) -> Value:
 def _over_seeds(runs: Sequence[Value]) -> Value:
     """Return the mean of independent runs; limits only if all have them."""
     value = fmean(run.value for run in runs)
-    limited = _limited(runs)
-    if len(limited) < len(runs):
+    limited = _limited([(run.value, run.low, run.high) for run in runs])
+    if limited is None:
         return Value.without_limits(value)
     limits = summed(limited) if all(run.cancels for run in runs) else averaged(limited)
     return Value(value, *limits, f"{_methods(runs)}, over {describe_runs(len(runs))}")
@@ -431,20 +419,13 @@ def _mean(parts: Sequence[Value], what: str = "clients") -> Value:
     """Return the mean of figures of the same run or runs; limits only if all have them."""
     if len(parts) == 1:
         return parts[0]
-    value, limited = fmean(part.value for part in parts), _limited(parts)
-    if len(limited) < len(parts):
+    value = fmean(part.value for part in parts)
+    limited = _limited([(part.value, part.low, part.high) for part in parts])
+    if limited is None:
         return Value.without_limits(value)
     method = f"{_methods(parts)}, limits of {len(parts)} {what} averaged"
     return Value(value, *averaged(limited), method, all(part.cancels for part in parts))
 
 
-def _limited(parts: Sequence[Value]) -> list[Limited[float]]:
-    return [
-        Limited(part.value, part.low, part.high)
-        for part in parts
-        if part.low is not None and part.high is not None
-    ]
-
-
-def _methods(parts: Sequence[Value]) -> str:
+def _methods(parts: Sequence[Value] | Sequence[Estimate]) -> str:
     return " / ".join(dict.fromkeys(part.method for part in parts))

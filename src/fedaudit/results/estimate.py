@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -284,14 +285,11 @@ def tests_of(significant: bool | None) -> list[Test]:
     return [] if significant is None else [Test(significant=significant)]
 
 
-_COORDINATES = tuple(Coordinates.model_fields)
-
-
 def compact(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
     """Merge consecutive estimates at the same coordinates into entries with their shared fields."""
     return [
         _merge([estimate.model_dump(mode="json", exclude_defaults=True) for estimate in group])
-        for _, group in groupby(estimates, key=_coordinates)
+        for _, group in groupby(estimates, key=attrgetter(*Coordinates.model_fields))
     ]
 
 
@@ -310,10 +308,6 @@ def expanded(entries: object) -> object:
             {**shared, **figure} if isinstance(figure, Mapping) else figure for figure in figures
         ]
     return expanded_entries
-
-
-def _coordinates(estimate: Estimate) -> tuple[object, ...]:
-    return tuple(getattr(estimate, name) for name in _COORDINATES)
 
 
 def _merge(entries: Sequence[dict[str, object]]) -> dict[str, object]:

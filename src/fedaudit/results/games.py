@@ -116,11 +116,7 @@ class Detection(Detector):
         return self
 
     def refuse_impossible(self) -> None:
-        """Raise if there is no sign, or a sign lacks a figure that every sign has.
-
-        Raises:
-            ValueError: Which figure is missing.
-        """
+        """Raise ValueError if there is no sign, or a sign lacks a figure that every sign has."""
         signs = self.signs
         if not signs or len(self.estimates) > _MOST_FIGURES:
             raise ValueError(f"a detector has from one sign to {_MOST_FIGURES} figures")
@@ -403,11 +399,7 @@ class PointPlayed(GamePoint):
         return self
 
     def refuse_impossible(self) -> None:
-        """Raise if figures are impossible or missing.
-
-        Raises:
-            ValueError: Which figure, and why.
-        """
+        """Raise ValueError if a figure is impossible or missing."""
         by_metric = {estimate.metric: estimate for estimate in self.estimates}
         if len(by_metric) < len(self.estimates):
             raise ValueError(f"point {self.label[:60]!r} has a figure twice")
@@ -440,22 +432,11 @@ class PointPlayed(GamePoint):
         return estimate.value if estimate else None
 
     def rate(self, metric: str) -> Rate:
-        """Return a rate that every point has, with both limits.
-
-        Raises:
-            KeyError: The metric is not such a rate.
-        """
-        estimate = self.estimate(metric)
-        if (
-            estimate is None
-            or estimate.value is None
-            or estimate.low is None
-            or estimate.high is None
-        ):
+        """Return a rate that every point has, with both limits, or raise KeyError."""
+        rate = self.estimate(metric)
+        if rate is None or rate.value is None or rate.low is None or rate.high is None:
             raise KeyError(metric)
-        return Rate(
-            estimate.value, estimate.low, estimate.high, estimate.n_members + estimate.n_nonmembers
-        )
+        return Rate(rate.value, rate.low, rate.high, rate.n_members + rate.n_nonmembers)
 
     @property
     def adv(self) -> Rate:

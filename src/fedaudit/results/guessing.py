@@ -73,7 +73,11 @@ def without_doubts(figures: Collection[Estimate]) -> list[Estimate]:
 def control_name(control: ControlResult) -> str:
     """Return a control's name with its attack, its clients and its run."""
     clients = [control.target] if control.target is not None else control.clients
-    names = [_client(client) for client in clients[:_MOST_CLIENTS]]
+    # Records that are prepared for display hold names instead of numbers.
+    names = [
+        f"client {client}" if type(client) is int else str(client)
+        for client in clients[:_MOST_CLIENTS]
+    ]
     n_others = len(clients) - len(names)
     names += [f"{n_others} more"] if n_others else []
     where = [
@@ -86,11 +90,6 @@ def control_name(control: ControlResult) -> str:
 
 def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
-
-
-def _client(client: int) -> str:
-    # Records that are prepared for display hold names instead of numbers.
-    return f"client {client}" if type(client) is int else str(client)
 
 
 LEAST_LEARNED = 0.1
@@ -118,10 +117,6 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
 
     A row is near guessing if (training accuracy - guess) / (1 - guess) is below ``least`` in any of
     its runs. Attacks and defenses cannot be judged on such models.
-
-    Args:
-        record: The record.
-        least: Share of the possible gain over guessing, in [0, 1]; 0 returns no rows.
     """
     guess = most_frequent_class(record)
     if guess is None:
@@ -137,13 +132,7 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
 
 
 def is_near_guessing(accuracy: float, guess: float, least: float = LEAST_LEARNED) -> bool:
-    """Return True if an accuracy reaches less than a share of the possible gain over guessing.
-
-    Args:
-        accuracy: The accuracy, in [0, 1].
-        guess: Accuracy of guessing.
-        least: Share of the possible gain, in [0, 1]; 0 disables the check.
-    """
+    """Return True if an accuracy reaches less than a share of the possible gain over guessing."""
     return least > 0 and accuracy - guess < least * (1 - guess)
 
 

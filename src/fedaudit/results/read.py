@@ -51,11 +51,7 @@ def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
             version.
         Damaged: The file is not JSON, or does not fit the format.
     """
-    return _as_record(_parsed(_text(path, max_bytes), path), path)
-
-
-def _as_record(parsed: object, path: Path) -> Record:
-    document = _of_kind(parsed, path, _RECORD)
+    document = _of_kind(path, max_bytes, _RECORD)
     if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
@@ -100,7 +96,8 @@ def _refuse_one_sided(record: Record, path: Path) -> None:
     formal bounds have no samples.
     """
     for figure in [*record.findings, *record.groups]:
-        if not (figure.attack and _is_of_scores(figure.metric)):
+        of_scores = figure.metric in (AUC, BALANCED_ACCURACY) or figure.metric.startswith("tpr@")
+        if not (figure.attack and of_scores):
             continue
         if figure.value is not None and min(figure.n_members, figure.n_nonmembers) < 1:
             raise Damaged(
@@ -108,10 +105,6 @@ def _refuse_one_sided(record: Record, path: Path) -> None:
                 f"and {figure.n_nonmembers} non-members, and it takes at least one of each; take "
                 "the original record"
             )
-
-
-def _is_of_scores(metric: str) -> bool:
-    return metric in (AUC, BALANCED_ACCURACY) or metric.startswith("tpr@")
 
 
 def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Comparison:
@@ -126,7 +119,7 @@ def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Compariso
             version.
         Damaged: The file is not JSON, or does not fit the format.
     """
-    document = _of_kind(_parsed(_text(path, max_bytes), path), path, _COMPARISON)
+    document = _of_kind(path, max_bytes, _COMPARISON)
     return _fitting(Comparison, document, path, "the comparison's format")
 
 
@@ -138,7 +131,7 @@ class _Kind(NamedTuple):
     format: str
     advice: str
     made_by: str
-    versions: tuple[int, ...] = (1,)
+    version: int
 
 
 _RECORD = _Kind(
@@ -147,7 +140,7 @@ _RECORD = _Kind(
     FORMAT,
     "give the record that `fedaudit run` or `fedaudit attack` wrote",
     "fedaudit attack",
-    (VERSION,),
+    VERSION,
 )
 _COMPARISON = _Kind(
     "comparison",
@@ -155,17 +148,23 @@ _COMPARISON = _Kind(
     COMPARISON_FORMAT,
     "give the one that `fedaudit compare` wrote, or two or more records",
     "fedaudit compare",
-    (2,),
+    2,
 )
 
 
-def _of_kind(document: object, path: Path, kind: _Kind) -> dict[str, object]:
-    """Return the content of a JSON object that states a kind, this version and the right digest."""
+def _of_kind(path: Path, max_bytes: int, kind: _Kind) -> dict[str, object]:
+    """Return the content of a JSON file that states a kind, this version and the right digest."""
+    document = _parsed(_text(path, max_bytes), path)
     if not isinstance(document, dict) or document.get("format") != kind.format:
         raise BadInput(
             f"{path} is not a {kind.name} (its 'format' is not {kind.format!r}); {kind.advice}"
         )
-    _refuse_other_version(document, path, kind)
+    version = document.get("version")
+    if version != kind.version or not isinstance(version, int) or isinstance(version, bool):
+        raise BadInput(
+            f"{path} is a {kind.noun} of version {_short(version)}; this fedaudit reads version "
+            f"{kind.version}; use the fedaudit that wrote it, or run the study again"
+        )
     if was_altered(document):
         raise Damaged(
             f"{path} was altered after it was written: its content does not match its digest; "
@@ -179,24 +178,6 @@ def _fitting(model: type[Document], document: dict[str, object], path: Path, wha
         return model.model_validate(document, strict=True)
     except ValidationError as error:
         raise Damaged(f"{path} does not fit {what}: {_sentence(error)}") from None
-
-
-def _refuse_other_version(document: Mapping[str, object], path: Path, kind: _Kind) -> None:
-    version = document.get("version")
-    if version not in kind.versions or not isinstance(version, int) or isinstance(version, bool):
-        raise BadInput(
-            f"{path} is a {kind.noun} of version {_short(version)}; this fedaudit reads version "
-            f"{kind.versions[-1]}; use the fedaudit that wrote it, or run the study again"
-        )
-
-
-def _refuse_steering(document: object, path: Path) -> None:
-    bad = next((text for text in texts(document) if not is_plain(text)), None)
-    if bad is not None:
-        raise Damaged(
-            f"{path} contains a text with control characters or changes of the reading direction, "
-            f"or of over {LONGEST:,} characters ({_short(bad)}); take the original record"
-        )
 
 
 def _text(path: Path, max_bytes: int) -> str:
@@ -232,8 +213,14 @@ def _parsed(text: str, path: Path) -> object:
         ) from None
     except ValueError as error:
         raise Damaged(f"{path} is not a complete JSON document: {error}") from None
+    bad = None
     if not is_plain_json(text):
-        _refuse_steering(document, path)
+        bad = next((value for value in texts(document) if not is_plain(value)), None)
+    if bad is not None:
+        raise Damaged(
+            f"{path} contains a text with control characters or changes of the reading direction, "
+            f"or of over {LONGEST:,} characters ({_short(bad)}); take the original record"
+        )
     return document
 
 

@@ -537,13 +537,9 @@ class Record(Part):
         ]
 
 
-_BUT_SEED = attrgetter(
+_without_seed = attrgetter(
     "metric", "against", *(name for name in Coordinates.model_fields if name != "seed")
 )
-
-
-def _without_seed(figure: Estimate) -> tuple[object, ...]:
-    return tuple(_BUT_SEED(figure))
 
 
 def _flat(figure: Estimate) -> dict[str, object]:
@@ -570,19 +566,6 @@ def _table(rows: list[dict[str, object]]) -> object:
     except ImportError:
         return rows
     return DataFrame(rows)
-
-
-def replace_estimates(record: Record, figures: Sequence[Estimate]) -> Record:
-    """Return the record with these figures instead of all others on their topics.
-
-    Args:
-        record: The record.
-        given: The figures. Figures by class or client replace only such figures, and other figures
-            replace only others.
-    """
-    kinds = {(figure.topic, bool(figure.by)) for figure in figures}
-    others = [figure for figure in record.estimates if (figure.topic, bool(figure.by)) not in kinds]
-    return record.model_copy(update={"estimates": [*figures, *others]})
 
 
 def games_record(

@@ -49,11 +49,7 @@ def is_plain_json(document: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Return the text as a single plain line, with a space for every line break.
-
-    Args:
-        text: May contain untrusted text.
-    """
+    """Return the text as a single plain line, with a space for every line break."""
     return plain(_BREAKS.sub(" ", text))
 
 
@@ -61,9 +57,6 @@ def indented(text: str) -> str:
     """Return the text as plain lines, indented from the second line on.
 
     Quoted lines therefore never look like output of this package.
-
-    Args:
-        text: May contain untrusted text.
     """
     lines = (_BREAKS.sub("\ufffd", line) for line in re.split("\r?\n", text))
     return plain("\n  ".join(lines))
@@ -87,11 +80,7 @@ class LogLines:
         self._sequence = ""  # the last character of an unfinished ANSI sequence
 
     def defused(self, text: str) -> str:
-        """Return the next part of the log, with a space inside each word that begins a command.
-
-        Args:
-            text: Continues the last line unless that was ended.
-        """
+        """Return the next part of the log, with a space inside each word that begins a command."""
         return "".join(f" {char}" if self._completes(char) else char for char in text)
 
     def _completes(self, char: str) -> bool:
@@ -128,11 +117,7 @@ def without_commands(text: str) -> str:
 
 
 def log_line(text: str) -> str:
-    """Return the text as one plain line of a log in which no text is a command to a CI system.
-
-    Args:
-        text: May contain untrusted text.
-    """
+    """Return the text as one plain line of a log in which no text is a command to a CI system."""
     return without_commands(one_line(text))
 
 
@@ -210,22 +195,12 @@ def sealed_json(document: Mapping[str, object]) -> str:
 
     The digest detects accidental changes. It is not a signature: anyone who rewrites the file can
     also rewrite the digest.
-
-    Args:
-        document: The object, of JSON-compatible values, without a digest.
-
-    Raises:
-        ValueError: A number is not finite.
     """
     return _compact({**document, DIGEST: content_digest(document)}) + "\n"
 
 
 def content_digest(document: Mapping[str, object]) -> str:
-    """Return the SHA-256 of a JSON object's content, independent of its spacing and order of keys.
-
-    Args:
-        document: The object, without its digest.
-    """
+    """Return the SHA-256 of a JSON object's content, whatever its spacing and order of keys."""
     return hashlib.sha256(_compact(document, sort_keys=True).encode()).hexdigest()
 
 
@@ -233,9 +208,6 @@ def was_altered(document: Mapping[str, object]) -> bool:
     """Return True if a parsed object has a digest that does not match its content.
 
     Documents of versions that wrote no digests count as unaltered.
-
-    Args:
-        document: As parsed from the file.
     """
     return DIGEST in document and document[DIGEST] != content_digest(without_digest(document))
 

@@ -120,10 +120,6 @@ def average(
 ) -> Average:
     """Average the attacks that count on each client.
 
-    Args:
-        figures: Figures of one row by attack.
-        directions: Each attack's direction at each client, from the undefended row.
-
     Returns:
         No value for a client on which no attack counts, nor for a seed that one of them lacks.
     """
@@ -276,12 +272,6 @@ def fronts(
     defense. Leakage is an AUC's advantage over guessing, or a true-positive rate. The strongest
     attack is chosen once for each row and client (:func:`fedaudit.results.tradeoffs.strongest`).
 
-    Args:
-        rows: Rows of the comparison.
-        leaks: Figures of each row's attacks, including the strongest attack.
-        accuracies: Test accuracies of each row.
-        inside: Audited clients that use each row's defense.
-
     Returns:
         An empty list if no row is defended.
     """
@@ -330,10 +320,6 @@ def undefended_base(rows: Sequence[Row], index: int) -> int | None:
     return base if rows[base].settings == rows[index].settings else None
 
 
-def _same(value: float) -> float:
-    return value
-
-
 def _error(accuracy: float) -> float:
     return 1 - accuracy
 
@@ -355,7 +341,7 @@ def _front(
     what: tuple[str, str, str],
 ) -> Front | None:
     attack, contrast, metric = what
-    axis: _Axis = advantage if metric == AUC else _same
+    axis: _Axis = advantage if metric == AUC else float
     right = [accuracies[row] for row in family.rows]
     errors = [{seed: _error(row[None].value) for seed, row in v.items()} for v in right]
     shared = _shared([_by_seed(values, axis) for values in leaks], errors)

@@ -78,11 +78,7 @@ def unlearning_rows(record: Record) -> list[UnlearningRow]:
 
 
 def unlearning_verdict_of(rows: Sequence[UnlearningRow]) -> str:
-    """Return the worst verdict of all attacks and targets.
-
-    Args:
-        rows: At least one row.
-    """
+    """Return the worst verdict of all attacks and targets."""
     verdicts = {row.verdict for row in rows}
     return next((verdict for verdict in _GRAVEST if verdict in verdicts), CANNOT_TELL)
 
@@ -104,9 +100,5 @@ def is_destroyed(record: Record) -> bool:
 
 
 def row_with_largest_auc(rows: Sequence[UnlearningRow]) -> UnlearningRow:
-    """Return the row of the attack with the largest AUC after unlearning.
-
-    Args:
-        rows: At least one row.
-    """
+    """Return the row of the attack with the largest AUC after unlearning."""
     return max(rows, key=lambda row: row.after.number)

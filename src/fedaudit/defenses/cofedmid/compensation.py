@@ -142,13 +142,7 @@ def confidence_penalty(
 def confidence_penalty_slope(
     outputs: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], *, mu: float
 ) -> Float[Tensor, "samples classes"]:
-    """Compute the derivative of each sample's :func:`confidence_penalty` by its outputs.
-
-    Args:
-        outputs: Outputs before the softmax.
-        labels: True classes.
-        mu: Weight of the entropy.
-    """
+    """Compute the derivative of each sample's :func:`confidence_penalty` by its outputs."""
     return soft_label_slope(outputs, _soft_label(outputs, labels), entropy_weight=mu)
 
 
@@ -187,12 +181,7 @@ class Learned:
         return Learned(weights, torch.zeros(0, dtype=torch.float64), torch.zeros(0))
 
     def rewarded(self, arm: int, gain: Float[Tensor, ""]) -> "Learned":
-        """Return the state after an interval was rewarded.
-
-        Args:
-            arm: The interval.
-            gain: Decrease of the loss of validation samples.
-        """
+        """Return the state after an interval was rewarded."""
         rewards = torch.cat([self.rewards, gain[None]])
         weights = rewarded(self.weights, arm, normalised(rewards), EXPLORATION)
         return replace(self, weights=weights, rewards=rewards)

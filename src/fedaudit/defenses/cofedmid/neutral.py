@@ -96,11 +96,6 @@ def neutral(
 ) -> Float[Tensor, " entries"]:
     """Return one member's noise: its draw minus a share of the weighted sum of all draws.
 
-    Args:
-        draws: The draw of every member.
-        weights: Weight of every member in the average; at least one is above 0.
-        client: The member.
-
     Source: CoFedMID, section 4.3: d_k = d'_k - w_k / |w|^2 * sum_j w_j d'_j.
     """
     total = torch.stack([weights[member] * draw for member, draw in draws.items()]).sum(0)

@@ -42,11 +42,7 @@ class CoalitionDefense(ConfiguredDefense):
 def cooperating_clients(
     coalition: tuple[ClientId, ...], client_context: ClientContext, *, independent: bool
 ) -> tuple[ClientId, ...]:
-    """Return the client's coalition, or the client alone if it acts independently.
-
-    Raises:
-        BadInput: The client is not a member of the coalition.
-    """
+    """Return the client's coalition, or the client alone if it acts independently."""
     present_members(coalition, client_context)
     return (client_context.client,) if independent else coalition
 
@@ -131,13 +127,7 @@ def sizes(
 ) -> tuple[int, ...]:
     """Return the number of classes of each client in each round of a run.
 
-    Args:
-        classes: Number of classes of the data set.
-        members: Number of members of the coalition.
-        rounds: Number of rounds of the run.
-        m_max: Size in the first round; 0 to choose it by the size of the coalition.
-        m_min: Size in the last round; 0 for a fifth of the classes.
-        decay: A key of ``DECAYS``.
+    The settings are those of :class:`ClassGuided`.
 
     Raises:
         BadInput: A size exceeds the number of classes, or the first is below the last.
@@ -169,14 +159,6 @@ def largest_size(
     average: its sets have at least ``classes * rounds`` elements in total. Early rounds cover every
     class. As sets shrink, the uncovered classes rotate. A larger coalition therefore has smaller
     sets, down to ``smallest``.
-
-    Args:
-        classes: Number of classes of the data set.
-        members: Number of members of the coalition.
-        rounds: Number of rounds of the run.
-        m_max: The setting; 0 to choose.
-        smallest: Size in the last round.
-        decay: A key of ``DECAYS``.
 
     Differs: The paper leaves the choice to future work (section 6).
     """

@@ -32,12 +32,7 @@ class Mechanism(Protocol):
     def __call__(
         self, x: Float[Tensor, "records features"], rng: torch.Generator
     ) -> Float[Tensor, "records features"]:
-        """Perturb features, in their precision.
-
-        Args:
-            x: Finite features, one row per record.
-            rng: Draws the perturbation.
-        """
+        """Perturb finite features, one row per record, in their precision."""
 
     def actual_epsilon(self, features: int) -> float:
         """Return the actual epsilon against an observer of one perturbed record.
@@ -149,12 +144,7 @@ def by_parts(
     x: Float[Tensor, "records features"],
     noisy: Callable[[Float[Tensor, "part features"]], Tensor],
 ) -> Float[Tensor, "records features"]:
-    """Apply a function to the records in chunks, and return the results in their precision.
-
-    Args:
-        x: Records with at least one feature.
-        noisy: Function of rows that returns as many rows.
-    """
+    """Apply a function to the records in chunks, and return the results in their precision."""
     out = torch.empty_like(x)
     for part in chunks(len(x), max(1, NUMBERS_AT_ONCE // x.shape[1])):
         out[part] = noisy(x[part]).to(x.dtype)
@@ -205,11 +195,7 @@ class FixedPoint:
         return (1 << (self.bits - 1)) - 1
 
     def words(self, features: Float[Tensor, "*shape"]) -> Int16[Tensor, "*shape"]:
-        """Encode each feature in the low bits of an integer.
-
-        Args:
-            features: Finite features, which are rounded to the nearest number, ties to even.
-        """
+        """Encode each feature, rounded to the nearest number, in the low bits of an integer."""
         # Half precision cannot represent every word.
         wide = features if features.element_size() >= 4 else features.float()
         size = (wide.abs() * self.steps).round_().clamp_(max=self._magnitudes)
@@ -218,12 +204,7 @@ class FixedPoint:
     def numbers(
         self, words: Int16[Tensor, "*shape"], dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "*shape"]:
-        """Decode words, the inverse of :meth:`words` up to rounding and clipping.
-
-        Args:
-            words: Words, of which only the low bits are used.
-            dtype: Type of the result.
-        """
+        """Decode words, the inverse of :meth:`words` up to rounding and clipping."""
         sign = 1 - ((words >> (self.bits - 1)) & 1) * 2
         # The sign is applied to integers, so that there is no negative zero.
         return ((words & self._magnitudes) * sign).to(dtype) / self.steps
@@ -235,12 +216,7 @@ class FixedPoint:
     def decode(
         self, ones: Bool[Tensor, "*shape bits"], dtype: torch.dtype = torch.float32
     ) -> Float[Tensor, "*shape"]:
-        """Decode bits, the inverse of :meth:`encode` up to rounding and clipping.
-
-        Args:
-            ones: Bits of each feature, the sign first.
-            dtype: Type of the result.
-        """
+        """Decode bits, the inverse of :meth:`encode` up to rounding and clipping."""
         return self.numbers(packed(ones), dtype)
 
 
@@ -251,11 +227,6 @@ def packed(ones: Bool[Tensor, "*shape bits"]) -> Int16[Tensor, "*shape"]:
 
 
 def unpacked(words: Int16[Tensor, "*shape"], bits: int) -> Bool[Tensor, "*shape bits"]:
-    """Return the lowest bits of integers, the inverse of :func:`packed`.
-
-    Args:
-        words: Integers.
-        bits: Number of bits, at most 16.
-    """
+    """Return the lowest bits of integers, the inverse of :func:`packed`."""
     shifts = torch.arange(bits - 1, -1, -1, dtype=torch.int16)
     return ((words[..., None] >> shifts) & 1).bool()

@@ -1,4 +1,7 @@
-"""Additive noise on features: each record is clipped to a ball, and calibrated noise is added."""
+"""Additive noise on features: each record is clipped to a ball, and calibrated noise is added.
+
+Standard deviations of normal noise are in units of the largest distance of two inputs.
+"""
 
 from collections.abc import Callable
 from math import exp, inf
@@ -21,10 +24,6 @@ LEAST_DELTA = 1e-12
 def delta_of_gaussian(noise: float, epsilon: float) -> float:
     """Compute the smallest delta for which a release with normal noise is (epsilon, delta)-DP.
 
-    Args:
-        noise: Standard deviation in units of the largest distance of two inputs, above 0.
-        epsilon: The epsilon, at least 0.
-
     Source: Balle and Wang 2018, Theorem 8.
     """
     half, shift = 1 / (2 * noise), epsilon * noise
@@ -36,12 +35,7 @@ def delta_of_gaussian(noise: float, epsilon: float) -> float:
 
 
 def epsilon_of_gaussian(noise: float, delta: float) -> float:
-    """Compute the smallest epsilon of a release with normal noise at a delta.
-
-    Args:
-        noise: Standard deviation in units of the largest distance of two inputs, above 0.
-        delta: Failure probability, from 1e-12 to below 1.
-    """
+    """Compute the smallest epsilon of a release with normal noise at a delta."""
     require_delta(delta)
     if delta_of_gaussian(noise, 0.0) <= delta:
         return 0.0
@@ -53,13 +47,6 @@ def epsilon_of_gaussian(noise: float, delta: float) -> float:
 
 def noise_of_gaussian(epsilon: float, delta: float) -> float:
     """Compute the smallest normal noise for which a release is (epsilon, delta)-DP.
-
-    Args:
-        epsilon: The epsilon, above 0 and finite.
-        delta: Failure probability, from 1e-12 to below 1.
-
-    Returns:
-        Standard deviation in units of the largest distance of two inputs.
 
     Source: Balle and Wang 2018, Algorithm 1.
     """
@@ -214,13 +201,7 @@ class LdpGaussian(_InBall):
 def within_ball(
     x: Float[Tensor, "records features"], radius: float, *, order: int = 2
 ) -> Float64[Tensor, "records features"]:
-    """Clip records to a norm.
-
-    Args:
-        x: One row per record.
-        radius: Largest norm; infinity clips nothing.
-        order: 1 for the L1 norm, 2 for the Euclidean norm.
-    """
+    """Clip records to a norm: the Euclidean norm, or the L1 norm with ``order`` 1."""
     exact = x.double()
     if radius == inf:
         return exact

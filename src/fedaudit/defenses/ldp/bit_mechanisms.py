@@ -100,13 +100,7 @@ class BitFlips:
     def remainder(
         self, feature: Tensor, bit: Tensor, is_one: Bool[Tensor, " open"]
     ) -> Float64[Tensor, " open"]:
-        """Return the conditional flip probability of bits that are undecided after all coins.
-
-        Args:
-            feature: Feature of each such bit.
-            bit: Position of the bit in the feature.
-            is_one: Value of the bit.
-        """
+        """Return the conditional flip probability of bits that are undecided after all coins."""
         drops, sets = (expansion.remainder[feature, bit] for expansion in self._expansions)
         return torch.where(is_one, drops, sets)
 

@@ -323,12 +323,7 @@ class Students(Mapping[ClientId, Exposed]):
 
 
 def networks(channels: str, model: Callable[..., Architecture]) -> tuple[Architecture, ...]:
-    """Return CNNs with 3x3 kernels, by their channels.
-
-    Args:
-        channels: Channels of each network, such as "16,32; 16,16,32"; empty for none.
-        model: Function that builds a model of the catalogue from a name and settings.
-    """
+    """Return CNNs with 3x3 kernels, by their channels, such as "16,32; 16,16,32"."""
     each = [part.strip() for part in channels.split(";") if part.strip()]
     return tuple(model("cnn", channels=part, kernel=3, padding=1) for part in each)
 
@@ -337,14 +332,6 @@ def public_samples(
     samples: Samples, count: int, *, name: str, shape: tuple[int, ...], first_class: int, seed: int
 ) -> Samples:
     """Draw random samples of a public data set, with their row numbers as ids.
-
-    Args:
-        samples: The public data set.
-        count: Number of samples to draw.
-        name: Name of the data set, for error messages.
-        shape: Shape of the clients' samples.
-        first_class: First class of the clients' samples.
-        seed: Seed of the draw.
 
     Raises:
         BadInput: The data set does not fit the clients' samples, or has too few samples.

@@ -48,12 +48,6 @@ def full_gradient(
     defense that overrides the loss or the gradient, and a network with batch normalisation, get all
     samples at once.
 
-    Args:
-        model: The model, which is used in training mode.
-        data: The client's (prepared) samples.
-        defense: The defense, whose training hooks are called.
-        context: Context of the hooks, with the device to compute on.
-
     Raises:
         BadInput: The gradient is not finite.
 

@@ -332,13 +332,6 @@ def try_step(
 ) -> None:
     """Take one training step on a copy of a model, as :func:`train` does, and discard the result.
 
-    Args:
-        model: The model, which is not changed.
-        batch: A batch of samples, before the defense changes it.
-        how: Settings of the optimizer.
-        defense: The defense, whose step hooks are called; pass a copy.
-        context: Context of the hooks, with the device.
-
     Raises:
         Exception: Any exception of the network, the loss or the defense on this batch.
     """

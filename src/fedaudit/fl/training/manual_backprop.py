@@ -9,6 +9,8 @@ dense layers by hand. In a convolutional network, autograd computes the part bef
 takes a third of a step. By hand, and with the faster library for products, a whole step takes a
 tenth to a fifth less time (see ``benchmarks/README.md``). Results agree with autograd's up to
 rounding.
+
+``params`` are the weight and bias of each dense layer in order, as in ``module.parameters()``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,13 +60,7 @@ def dense_gradients(
     x: Shaped[Tensor, "samples ..."],
     slope: Slope,
 ) -> list[Tensor]:
-    """Compute the gradients of the mean loss of a batch.
-
-    Args:
-        params: Weight and bias of each layer in order, as in ``module.parameters()``.
-        x: Features, which are flattened here.
-        slope: Slope of the loss, such as :func:`cross_entropy_slope` with its classes.
-    """
+    """Compute the gradients of the mean loss of a batch."""
     with torch.no_grad():
         backward = _errors(params, x, slope)
         reverse = [
@@ -86,12 +82,6 @@ def descend_dense(
 
     The weight gradient is accumulated into the weights and never stored, which is a tenth faster
     than :func:`dense_gradients` with an optimizer. There is no momentum or weight decay.
-
-    Args:
-        params: Weight and bias of each layer in order, as in ``module.parameters()``.
-        x: Features, which are flattened here.
-        slope: Slope of the loss, such as :func:`cross_entropy_slope` with its classes.
-        lr: Learning rate.
     """
     with torch.no_grad():
         rate = -lr / len(x)
@@ -116,12 +106,6 @@ def dense_clipped_sum(
 
     A sample's gradient at a layer is the outer product of its error and its input, so that its norm
     is the product of their norms.
-
-    Args:
-        params: Weight and bias of each layer in order, as in ``module.parameters()``.
-        x: Features, which are flattened here.
-        y: Class indices.
-        clip: Largest Euclidean norm of one sample's gradient; infinity clips nothing.
     """
     with torch.no_grad():
         backward = list(_errors(params, x, partial(cross_entropy_slope, y=y)))
@@ -160,12 +144,7 @@ def _errors(
 def cross_entropy_slope(
     outputs: Float[Tensor, "samples classes"], y: Int[Tensor, " samples"]
 ) -> Float[Tensor, "samples classes"]:
-    """Return the derivative of the summed cross-entropy by the outputs: softmax minus one-hot.
-
-    Args:
-        outputs: Outputs before the softmax.
-        y: True classes.
-    """
+    """Return the derivative of the summed cross-entropy by the outputs: softmax minus one-hot."""
     error = outputs.softmax(1)
     # scatter raises an error for labels out of range, unlike a flat index.
     return error.scatter_add_(1, y.long()[:, None], error.new_full((len(y), 1), -1.0))
