@@ -329,9 +329,9 @@ def test_missing_reference_rounds_use_the_last_one() -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: RelativeLikelihood(rounds="first"), "'first'; give 'last' or 'mean'"),
-        (lambda: RelativeLikelihood(offline=1.5), "is 1.5; give a slope from 0 to 1"),
-        (lambda: LikelihoodRatio(variance="none"), "'none'; give 'fixed' or 'each'"),
+        (lambda: RelativeLikelihood(rounds="first"), "takes 'last' or 'mean', got 'first'"),  # type: ignore[arg-type]
+        (lambda: RelativeLikelihood(offline=1.5), "takes a slope from 0 to 1, or -1 .* got 1.5"),
+        (lambda: LikelihoodRatio(variance="none"), "takes 'fixed' or 'each', got 'none'"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_reference_settings_raise(make: object, match: str) -> None:

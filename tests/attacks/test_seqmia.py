@@ -135,7 +135,7 @@ def test_the_network_decides_as_a_slow_reading_of_the_description_does() -> None
     [{"hidden": 0}, {"epochs": -1}, {"batch_size": 0}, {"lr": 0.0}, {"weight_decay": -1.0}],
 )
 def test_settings_that_cannot_be_learned_with_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(BadInput, match="must be"):
+    with pytest.raises(BadInput, match="of this attack takes a"):
         attack_named("seqmia").with_settings(settings)
 
 

@@ -186,4 +186,4 @@ def test_an_invalid_temperature_raises(temperature: float) -> None:
 
 def test_an_unknown_prior_raises_and_suggests_the_nearest() -> None:
     with pytest.raises(BadInput, match="size"):
-        SourceAtLast(prior="sizes")
+        SourceAtLast(prior="sizes")  # type: ignore[arg-type]

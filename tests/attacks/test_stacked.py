@@ -89,5 +89,5 @@ def test_a_constant_signal_has_weight_zero() -> None:
 def test_too_few_others_and_invalid_settings_raise() -> None:
     with pytest.raises(NotVisible, match="at least 2 other clients"):
         _evidence((cube(torch.zeros(2, 2, 4)),), 0)
-    with pytest.raises(BadInput, match="penalty must be above 0 and bags at least 1"):
+    with pytest.raises(BadInput, match="bags of Stacked takes a whole number from 1"):
         Stacked(bags=0)

@@ -159,7 +159,9 @@ def attack_named(name: str) -> Attack:
         name,
         ATTACKS | SOURCE_ATTACKS,
         expected="a fedaudit.attacks.Attack, or a subclass that needs no arguments",
-        fits=lambda value: isinstance(value, Attack) or _is_attack_class(value),
+        fits=lambda value: (
+            isinstance(value, Attack) or (isinstance(value, type) and issubclass(value, Attack))
+        ),
     )
     return attack() if isinstance(attack, type) else attack  # type: ignore[call-arg]
 
@@ -178,10 +180,6 @@ def catalogued(names: Iterable[str]) -> list[str]:
         if not (is_custom(name) or name in catalogue or name in installed("attack")):
             raise unknown_part("attack", name, catalogue)
     return spellings
-
-
-def _is_attack_class(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Attack)
 
 
 def __dir__() -> list[str]:

@@ -192,14 +192,6 @@ class ReferenceRule(Rule, Protocol):
         ...
 
 
-def nothing_learned() -> BadInput:
-    """Return the error for scores by a rule that has not been fitted."""
-    return BadInput(
-        "this attack is not fitted; fit it on measurements of samples of known membership "
-        "(Attack.fitted), or name it in a study, which fits it"
-    )
-
-
 def measured_rounds(
     values: Float[Tensor, "rounds samples"], target: ClientId
 ) -> Bool[Tensor, " rounds"]:
@@ -517,11 +509,7 @@ def with_signal_settings(
 
 
 def name_entries(namespace: Mapping[str, object]) -> list[str]:
-    """Name each entry after its variable in a module, for ``help()``, and return these names.
-
-    Args:
-        namespace: Variables of the module that defines the entries.
-    """
+    """Name each entry after its variable in a module, for ``help()``, and return these names."""
     names = []
     for variable, value in namespace.items():
         if any(value is entry for entry in ENTRIES.values()):
@@ -536,12 +524,7 @@ def name_entries(namespace: Mapping[str, object]) -> list[str]:
 def _entry(
     attack: Attack, part: Callable[Settings, Rule | SourceRule | Signal]
 ) -> Callable[Settings, Attack]:
-    """List an attack with its defaults, and return its constructor, which takes all its settings.
-
-    Args:
-        attack: Attack with its defaults.
-        part: Class of the rule or signal whose settings type checkers know.
-    """
+    """List an attack with its defaults, and return its constructor with all its settings."""
 
     def construct(**settings: Setting) -> Attack:
         return attack.with_settings(settings)

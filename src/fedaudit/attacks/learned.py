@@ -12,7 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedaudit.attacks.base import measured_rounds, nothing_learned
+from fedaudit.attacks.base import measured_rounds
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AboveZero, AtLeastZero, Count, Positive
 from fedaudit.core.errors import BadInput, TooFewPeers
 from fedaudit.core.seeds import seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Sees, chunks
@@ -55,8 +57,16 @@ class _Reader(nn.Module):
         return decided
 
 
-@dataclass(frozen=True)
-class SequenceReader:
+class _Unfitted:
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        raise BadInput(
+            "this attack is not fitted; fit it on measurements of samples of known membership "
+            "(Attack.fitted), or name it in a study, which fits it"
+        )
+
+
+@arguments.dataclass(frozen=True)
+class SequenceReader(_Unfitted):
     """A recurrent network that learns from a shadow run how members' signals change over rounds.
 
     An LSTM reads the target's signals over the measured rounds, which are a short sequence per
@@ -86,31 +96,15 @@ class SequenceReader:
         early stopping, and four networks are averaged.
     """
 
-    hidden: int = 50
-    epochs: int = 0
-    batch_size: int = 100
-    lr: float = 0.01
-    weight_decay: float = 1e-4
+    hidden: Positive = 50
+    epochs: Count = 0
+    batch_size: Positive = 100
+    lr: AboveZero = 0.01
+    weight_decay: AtLeastZero = 1e-4
 
     over_clients = "target only"
     over_rounds = "learned"
     needs = Sees.ROUNDS | Sees.AUXILIARY_DATA
-
-    def __post_init__(self) -> None:
-        if min(self.hidden, self.batch_size) < 1 or self.epochs < 0:
-            raise BadInput(
-                "hidden and batch_size must be at least 1 and epochs at least 0, got "
-                f"{self.hidden}, {self.batch_size} and {self.epochs}"
-            )
-        if not (self.lr > 0 and self.weight_decay >= 0):
-            raise BadInput(
-                "lr must be above 0 and weight_decay at least 0, got "
-                f"{self.lr} and {self.weight_decay}"
-            )
-
-    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Raise, since the attack must be fitted first."""
-        raise nothing_learned()
 
     def fitted(
         self,
@@ -119,11 +113,6 @@ class SequenceReader:
         target: ClientId,
         seed: int,
     ) -> "FittedReader":
-        """Return the fitted attack.
-
-        Raises:
-            BadInput: There are too few members or non-members to hold some of them out.
-        """
         raw = _sequences(measurements, target)
         scaling = _scaling(raw)
         sequences = ((raw - scaling.mean) / scaling.spread).float()
@@ -288,8 +277,8 @@ def _scaling(sequences: Float[Tensor, "samples rounds signals"]) -> _Scaling:
 Evidence = Float[Tensor, "samples evidence"]
 
 
-@dataclass(frozen=True)
-class Stacked:
+@arguments.dataclass(frozen=True)
+class Stacked(_Unfitted):
     """A logistic regression on several signals, which is trained on samples of known membership.
 
     Its features are, for each signal, the last value, the mean over the rounds, and the mean
@@ -305,22 +294,12 @@ class Stacked:
         (12), combined as a shadow attack (Shokri et al. 2017; Nasr et al. 2019).
     """
 
-    penalty: float = 1.0
-    bags: int = 10
+    penalty: AboveZero = 1.0
+    bags: Positive = 10
 
     over_clients = "learned"
     over_rounds = "learned"
     needs = Sees.UPLOADS | Sees.ROUNDS | Sees.AUXILIARY_DATA
-
-    def __post_init__(self) -> None:
-        if not (self.penalty > 0 and self.bags >= 1):
-            raise BadInput(
-                f"penalty must be above 0 and bags at least 1, got {self.penalty} and {self.bags}"
-            )
-
-    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Raise, since the attack must be fitted first."""
-        raise nothing_learned()
 
     def fitted(
         self,
@@ -329,11 +308,6 @@ class Stacked:
         target: ClientId,
         seed: int,
     ) -> "FittedStack":
-        """Return the fitted attack.
-
-        Raises:
-            NotVisible: Every round has fewer than two other clients to compare with.
-        """
         from sklearn.linear_model import LogisticRegression
 
         raw = _evidence(measurements, target)
@@ -370,11 +344,6 @@ class FittedStack:
     needs = Stacked.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Return the score of each sample.
-
-        Raises:
-            NotVisible: Every round has fewer than two other clients to compare with.
-        """
         evidence = (_evidence(measurements, target) - self.mean) / self.spread
         # Features far outside the range of the training samples are clipped.
         return (evidence.clamp(-_MAX_DEVIATION, _MAX_DEVIATION) * self.weights[:-1]).sum(

@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import log
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.base import Reference, measured_rounds
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Condition
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NOBODY, ClientId, Sees
 from fedaudit.observe.measurements import Measurements
@@ -26,9 +28,16 @@ MAX_TUNED = 4
 """Maximum number of references whose attacks choose settings."""
 TrainedOn = Bool[Tensor, "references samples"]
 Kind = TypeVar("Kind", bound="ReferenceCalibrated")
+OfflineSlope = Annotated[
+    float,
+    Condition(
+        "a slope from 0 to 1, or -1 to choose it",
+        lambda value: isinstance(value, float | int) and (0 <= value <= 1 or value == -1),
+    ),
+]
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class ReferenceCalibrated:
     """A rule on one signal of the target and of reference models, round by round.
 
@@ -40,15 +49,11 @@ class ReferenceCalibrated:
         rounds: "last" for the last measured round, "mean" for the mean over all measured rounds.
     """
 
-    rounds: str = "last"
+    rounds: Literal["last", "mean"] = "last"
     references: tuple[Reference, ...] | None = field(default=None, repr=False, compare=False)
     """The reference models; None until :meth:`with_references` adds them."""
 
     over_clients = "against reference models"
-
-    def __post_init__(self) -> None:
-        if self.rounds not in ("last", "mean"):
-            raise BadInput(f"rounds is {self.rounds!r}; give 'last' or 'mean'")
 
     @property
     def over_rounds(self) -> str:
@@ -71,11 +76,6 @@ class ReferenceCalibrated:
         )
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Return the score of each sample.
-
-        Raises:
-            BadInput: There are no reference models, or the target was never measured.
-        """
         (m,) = measurements
         signals, references = m.of(target), self._require_references()
         rows = measured_rounds(signals, target).nonzero().flatten().tolist()
@@ -99,11 +99,7 @@ class ReferenceCalibrated:
         ).mean(0)
 
     def refuse_few(self, trained_on: TrainedOn) -> None:
-        """Raise if there would be too few reference models with or without some sample.
-
-        Args:
-            trained_on: Which of the samples each reference model will be trained on.
-        """
+        """Raise if there would be too few reference models with or without some sample."""
 
     @abstractmethod
     def compared(
@@ -126,7 +122,7 @@ class ReferenceCalibrated:
         return self.references
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class RelativeLikelihood(ReferenceCalibrated):
     """RMIA: a sample's likelihood under the target, divided by its mean over reference models.
 
@@ -150,14 +146,7 @@ class RelativeLikelihood(ReferenceCalibrated):
         whose clients have the defenses of the audited federation by default.
     """
 
-    offline: float = -1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.offline <= 1 or self.offline == -1):
-            raise BadInput(
-                f"offline is {self.offline}; give a slope from 0 to 1, or -1 to choose it"
-            )
+    offline: OfflineSlope = -1.0
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         if self.offline >= 0:
@@ -240,7 +229,7 @@ def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"
     return float((below + not_above).mean() / (2 * len(others)))
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class LikelihoodRatio(ReferenceCalibrated):
     """LiRA: a normal distribution of the signal over reference models, for each sample.
 
@@ -263,21 +252,11 @@ class LikelihoodRatio(ReferenceCalibrated):
         are federations, as for RMIA.
     """
 
-    variance: str = "fixed"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variance not in ("fixed", "each"):
-            raise BadInput(f"variance is {self.variance!r}; give 'fixed' or 'each'")
+    variance: Literal["fixed", "each"] = "fixed"
 
     def compared(
         self, signal: Float[Tensor, " samples"], others: Signals, trained_on: TrainedOn
     ) -> Float[Tensor, " samples"]:
-        """Return the scores of a round.
-
-        Raises:
-            BadInput: A sample has too few reference models with it or without it.
-        """
         without, spread = self._fitted(others, ~trained_on)
         above = signal - without
         if not bool(trained_on.any()):

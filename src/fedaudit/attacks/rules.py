@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedaudit.attacks.base import Rule, measured_rounds
+from fedaudit.core import arguments
+from fedaudit.core.arguments import AboveZeroOrInfinite, AtLeastZero
 from fedaudit.core.errors import BadInput, TooFewPeers, TooFewRounds, table
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
@@ -60,11 +62,6 @@ class Slope:
     needs = Sees.ROUNDS
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Return the slope of each sample.
-
-        Raises:
-            TooFewRounds: The target was measured in one round only.
-        """
         (m,) = measurements
         values = m.of(target)
         was_measured = measured_rounds(values, target)
@@ -81,7 +78,7 @@ class Slope:
         return (rounds[:, None] * rise).sum(0) / rounds.square().sum()
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class OneSidedLikelihood:
     """One-sided likelihood of FedMIA: the target's signal compared with that of other clients.
 
@@ -109,27 +106,15 @@ class OneSidedLikelihood:
         and only on non-IID data.
     """
 
-    outlier_sigmas: float = 3.0
+    outlier_sigmas: AboveZeroOrInfinite = 3.0
     leave_one_out: bool = False
-    variance_floor: float = 0.0
+    variance_floor: AtLeastZero = 0.0
 
     over_clients = "one-sided likelihood"
     over_rounds = "mean"
     needs = Sees.UPLOADS | Sees.ROUNDS
 
-    def __post_init__(self) -> None:
-        if not (self.outlier_sigmas > 0 and self.variance_floor >= 0):
-            raise BadInput(
-                "outlier_sigmas must be above 0 and variance_floor at least 0, got "
-                f"{self.outlier_sigmas} and {self.variance_floor}"
-            )
-
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Return the score of each sample.
-
-        Raises:
-            TooFewPeers: Every round has fewer than two peers to fit a distribution to.
-        """
         (m,) = measurements
         max_peers, tails = 0, list[Tensor]()
         for signal, peers in zip(m.of(target).double(), m.peers(target), strict=True):
@@ -227,11 +212,6 @@ class WhereAssigned:
         return replace(self, used=dict(used))
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Return the score of each sample.
-
-        Raises:
-            BadInput: Side information on the target's classes is missing for some round.
-        """
         used = self._used(measurements[0])
         # Samples with the same informative rounds are scored together.
         patterns, which = torch.unique(used, dim=1, return_inverse=True)
@@ -299,11 +279,6 @@ class Recovery:
     floor: float = 0.01
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        """Return the score of each sample.
-
-        Raises:
-            BadInput: No poisoned round was measured together with the last one before the next.
-        """
         (m,) = measurements
         values = m.of(target)
         was_measured = measured_rounds(values, target)

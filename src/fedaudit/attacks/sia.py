@@ -2,22 +2,21 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedaudit.attacks.base import Rule
-from fedaudit.core.errors import BadInput, NotVisible, unknown_name
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Range
+from fedaudit.core.errors import NotVisible
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.observe.measurements import Measurements
 
-PRIORS = ("equal", "size")
-_COLDEST, _HOTTEST = 1e-6, 1e6
 
-
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Bayes:
     """Base of source rules: Bayes' rule over clients, from an evidence that the rules define.
 
@@ -28,21 +27,12 @@ class Bayes:
             for one in proportion to its number of samples.
     """
 
-    temperature: float = 1.0
-    prior: str = "equal"
+    # Outside this range, posteriors round to equal ones, or their logarithms to infinity.
+    temperature: Annotated[float, Range(ge=1e-6, le=1e6)] = 1.0
+    prior: Literal["equal", "size"] = "equal"
 
     over_clients = "arg max"
     needs = Sees.UPLOADS
-
-    def __post_init__(self) -> None:
-        # Outside this range, posteriors round to equal ones, or their logarithms to infinity.
-        if not _COLDEST <= self.temperature <= _HOTTEST:
-            raise BadInput(
-                f"temperature lies between {_COLDEST:g} and {_HOTTEST:g}, got {self.temperature}; "
-                "at 1 losses in nats count as they are"
-            )
-        if self.prior not in PRIORS:
-            raise unknown_name("prior", self.prior, PRIORS)
 
     @abstractmethod
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
@@ -73,7 +63,7 @@ class Bayes:
         return log_weight.masked_fill(unseen[:, None], -torch.inf).softmax(0)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class SourceAtLast(Bayes):
     """Source inference by the smallest loss in each client's last measured round (SIA).
 
@@ -91,7 +81,7 @@ class SourceAtLast(Bayes):
         return latest
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class SourceOnAverage(Bayes):
     """Source inference by the smallest mean loss over each client's measured rounds.
 
@@ -108,7 +98,7 @@ class SourceOnAverage(Bayes):
         return m.values.double().nanmean(0)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class SourceByProduct(Bayes):
     """Source inference by the product of the rounds' posteriors.
 
@@ -132,7 +122,7 @@ class SourceByProduct(Bayes):
         return total
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments.dataclass(frozen=True, kw_only=True)
 class SourceByTail(Bayes):
     """Source inference by a membership rule that is applied to each client as the target.
 
@@ -152,11 +142,6 @@ class SourceByTail(Bayes):
     needs = Sees.UPLOADS | Sees.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
-        """Return the evidence that each client has each sample.
-
-        Raises:
-            NotVisible: A client has too few peers that were measured.
-        """
         evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)
         for row, client in enumerate(m.clients):
             if not bool(torch.isnan(m.of(client)).any(1).all()):

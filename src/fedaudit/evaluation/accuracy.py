@@ -161,16 +161,18 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     if not measure.is_share:
         mean, spread = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
         half = float(sp.special.ndtri(0.975)) * spread / tested**0.5
-        limits = {"low": mean - half, "high": mean + half}
-        name, value = f"train {measure.name}", float(notes[f"{_TRAIN}{MEAN}"])
-        method = "normal 95%"
         return [
             figure(
-                metric=f"test {measure.name}", value=mean, samples=tested, method=method, **limits
+                metric=f"test {measure.name}",
+                value=mean,
+                samples=tested,
+                method="normal 95%",
+                low=mean - half,
+                high=mean + half,
             ),
-            figure(metric=name, value=value),
+            figure(metric=f"train {measure.name}", value=float(notes[f"{_TRAIN}{MEAN}"])),
         ]
-    test = share(round(_mean_count(notes, _TEST)), tested)
+    test = share(round(_mean_correct(notes)), tested)
     correct, total = (
         sum(int(notes[f"{part}{name}"]) for name in _models(notes)) for part in (_TRAIN, _TOTAL)
     )
@@ -205,7 +207,7 @@ def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
     return AccuracyByRound(
         **run_coordinates(run),
         rounds=[measurement.measured.index for measurement in stored],
-        accuracy=[_mean_count(measurement.notes, _TEST) / tested for measurement in stored],
+        accuracy=[_mean_correct(measurement.notes) / tested for measurement in stored],
     )
 
 
@@ -219,8 +221,8 @@ def _models(notes: Mapping[str, str]) -> list[str]:
     return sorted(name.removeprefix(_TEST) for name in notes if name.startswith(_TEST))
 
 
-def _mean_count(notes: Mapping[str, str], part: str) -> float:
-    return float(np.mean([int(notes[f"{part}{name}"]) for name in _models(notes)]))
+def _mean_correct(notes: Mapping[str, str]) -> float:
+    return float(np.mean([int(notes[f"{_TEST}{name}"]) for name in _models(notes)]))
 
 
 def _served(
@@ -300,13 +302,7 @@ def _some(run: Setup, parts: Sequence[Samples], count: int) -> Samples:
 
 
 def some_of(parts: Sequence[Samples], count: int, rng: torch.Generator) -> Samples:
-    """Return a random part of all samples, in their order.
-
-    Args:
-        parts: Samples in several parts.
-        count: Largest number of samples to return.
-        rng: Random generator.
-    """
+    """Return a random part of all samples, at most ``count``, in their order."""
     # The parts are not joined first, as they may be as large as the whole data set.
     sizes = [len(part) for part in parts]
     chosen = torch.zeros(sum(sizes), dtype=torch.bool)
@@ -326,11 +322,7 @@ def outputs_served(
 ) -> Float[Tensor, "samples outputs"]:
     """Return the outputs for each sample of the model that a client with such data uses.
 
-    Args:
-        round: A round after which there are several models.
-        samples: The samples.
-        place: For every sample of the data set, by id, a client whose features it resembles.
-        device: Device for models.
+    ``place`` is, for every sample of the data set by id, a client whose features it resembles.
     """
     client_of = torch.from_numpy(place)[samples.ids]
     chosen = model_of_each(round, sorted(set(client_of.tolist())))

@@ -228,7 +228,16 @@ def _add_contrast(
     """
     chosen = compared.chosen
     if not truth.is_member[chosen].any():
-        findings.figures.append(_figure(attack, truth, _without_a_class(contrast), compared))
+        refused = Evaluated(
+            contrast=contrast,
+            metric=AUC,
+            value=None,
+            low=None,
+            high=None,
+            note="inconclusive: no class has both members and such non-members, and label "
+            "distributions alone would distinguish them",
+        )
+        findings.figures.append(_figure(attack, truth, refused, compared))
         return
     if truth.is_member[chosen].all():
         # There are no such non-members, which evaluate() reports for all units.
@@ -295,18 +304,6 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
             compared = Comparison(chosen, within="client", labels_alone=labels_alone)
             fprs = setup.study.figures.fprs
             _add_contrast(attack, scores, units, contrast, compared, findings, fprs, client)
-
-
-def _without_a_class(contrast: str) -> Evaluated:
-    return Evaluated(
-        contrast=contrast,
-        metric=AUC,
-        value=None,
-        low=None,
-        high=None,
-        note="inconclusive: no class has both members and such non-members, and label "
-        "distributions alone would distinguish them",
-    )
 
 
 _SHARED = (
@@ -385,7 +382,7 @@ def bound_figure(
         family: Number of bounds that share the study's error.
         name: Name of the method, if there is no bound.
         delta: Delta of the method, if there is no bound.
-        note: Note for the reader.
+        note: Note for the reader of a bound.
     """
     figure = partial(
         Estimate,
@@ -437,19 +434,15 @@ def trainable_by_round(
     """
     merged = setup.study.audit.merge
     clients = merged if target in merged else (target,)
-    return {
-        index: torch.stack(
-            [_trains_on(setup, client, index, _cohort(m, row), labels) for client in clients]
-        ).any(0)
-        for row, index in enumerate(m.rounds)
-    }
-
-
-def _cohort(m: Measurements, row: int) -> tuple[ClientId, ...]:
-    """Return the clients of a round, including those that are visible only in a sum."""
-    visible = [c for c, base in zip(m.clients, m.bases[row].tolist(), strict=True) if base >= 0]
-    summed: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
-    return tuple(sorted({*visible, *summed}))
+    trainable = {}
+    for row, index in enumerate(m.rounds):
+        visible = [c for c, base in zip(m.clients, m.bases[row].tolist(), strict=True) if base >= 0]
+        # Some clients are visible only in a sum.
+        summed: Mapping[ClientId, ClientId] = m.stands_for[row] if m.stands_for else {}
+        cohort = tuple(sorted({*visible, *summed}))
+        by_client = [_trains_on(setup, client, index, cohort, labels) for client in clients]
+        trainable[index] = torch.stack(by_client).any(0)
+    return trainable
 
 
 def _trains_on(

@@ -296,12 +296,6 @@ def risk_samples(
     If label distributions differ between clients, both sides get equal numbers of samples of each
     class. Otherwise, the classes that are frequent at the model's clients would be mistaken for
     membership.
-
-    Args:
-        run: The run.
-        trained: Training samples of each client of the model.
-        like: Whether each test sample has the shift of these clients.
-        rng: Random generator.
     """
     tests = run.dataset.test.take(like)
     if not (run.parts and isinstance(run.parts.partition, IID)):
@@ -406,10 +400,6 @@ def cluster_figures(run: ClusterResult, served: Sequence[Estimate]) -> list[Esti
       models between measured rounds. Choices are not compared between runs, as clients of
       different seeds have different data.
 
-    Args:
-        run: Models and their clients.
-        served: Accuracies of groups and fairness gaps (:func:`served_figure`).
-
     Source: IFCA-MIR, Tables 1 and 2 and Figures 2-7.
     """
     accuracies = {figure.group: figure for figure in served if figure.metric == ACCURACY}
@@ -432,15 +422,7 @@ def served_figure(
     group: str = ALL_CLIENTS,
     samples: int = 0,
 ) -> Estimate:
-    """Return the figure of a group's accuracy in one run, or of a fairness gap between groups.
-
-    Args:
-        run: Models and their clients.
-        metric: Name of the figure.
-        limits: Value, lower limit and upper limit.
-        group: Name of the group.
-        samples: Number of test samples like those of the group.
-    """
+    """Return the figure of a group's accuracy in one run, or of a fairness gap between groups."""
     method = COUNTED if metric == ACCURACY else "bootstrap 95%"
     value, low, high = limits
     return _figure(run, metric, group, value, low=low, high=high, method=method, samples=samples)

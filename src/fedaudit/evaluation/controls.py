@@ -41,7 +41,7 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.views import View, merged_view, seen_from, view_named
+from fedaudit.observe.views import merged_view, seen_from, view_named
 from fedaudit.plan.parts import Setup, Work
 from fedaudit.results.record import ControlResult
 from fedaudit.signals.measure import measure_by_block, measure_round
@@ -362,12 +362,6 @@ def untrained_rounds(
 
     Attacks that follow a signal over rounds need two rounds. Gradients take too long to be measured
     twice.
-
-    Args:
-        setup: The run.
-        samples: Samples to measure.
-        device: Device for models.
-        progress: Callback with the number of measured samples and their total in the first round.
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
     # Rounds are generated one after the other, as those of a large federation have many models.
@@ -451,10 +445,6 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
     other half. There is no defense, and the twin uses federated averaging with a fixed, small
     learning rate: after convergence, or with unstable training, updates show nothing to attacks on
     gradients.
-
-    Args:
-        setup: The run, whose model, view and attacks are used.
-        work: Resources, with a callback after each round of the twin.
     """
     control = partial(
         ControlResult,
@@ -523,7 +513,11 @@ def _measured_twin(
     phase = f"seed {setup.seed}: planted leak"
     work.progress(phase, 0, _ROUNDS)
     measured = []
-    for round in seen_from(rounds, _twin_view(setup)):
+    view, merged = setup.view, len(setup.study.audit.merge)
+    if merged:
+        # As many clients of the twin are attacked as one as in the run.
+        view = merged_view(view_named(setup.study.audit.view), range(min(merged, _OTHERS - 1)))
+    for round in seen_from(rounds, view):
         if round.index > 1:
             measured.append(measure_round(round, setup.signals, canaries, device=work.device))
         work.progress(phase, round.index, _ROUNDS)
@@ -535,13 +529,6 @@ def _twin_training(sizes: Sequence[int]) -> LocalTraining:
     batch_sizes = count(_TWIN_TRAINING.batch_size)
     batch_size = next(b for b in batch_sizes if all(size % b != 1 for size in sizes))
     return replace(_TWIN_TRAINING, batch_size=batch_size)
-
-
-def _twin_view(setup: Setup) -> View:
-    """Return the view of the run, in which as many clients of the twin are attacked as one."""
-    merged = len(setup.study.audit.merge)
-    clients = range(min(merged, _OTHERS - 1))
-    return merged_view(view_named(setup.study.audit.view), clients) if merged else setup.view
 
 
 def _canaries(setup: Setup) -> tuple[Samples, np.ndarray]:

@@ -128,10 +128,8 @@ def at_queries(
     attack: Attack, measured: Mapping[str, Measurements], samples: SourceQueries
 ) -> dict[str, Measurements]:
     """Return the signals of an attack for queried samples."""
-    positions, names = (
-        torch.from_numpy(samples.positions),
-        {signal.name for signal in attack.signals},
-    )
+    positions = torch.from_numpy(samples.positions)
+    names = {signal.name for signal in attack.signals}
     return {
         name: replace(m, values=m.values[:, :, positions])
         for name, m in measured.items()
@@ -274,7 +272,7 @@ def _figures(
     success = source_success(inferred, owner)
     by_client = run.deal.class_counts(run.dataset.classes)
     counts = np.array([by_client[client] for client in samples.clients])
-    baseline = named_by_labels(run, counts, samples)
+    baseline = inferred_by_labels(run, counts, samples)
     change = paired(inferred == owner, baseline == owner)
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(inferred, owner, rng=rng)
@@ -290,7 +288,7 @@ def _figures(
     )
 
 
-def named_by_labels(
+def inferred_by_labels(
     run: Setup, counts: Int[ndarray, "clients classes"], samples: SourceQueries
 ) -> Int[ndarray, " samples"]:
     """Return the answers of the label-distribution baseline.

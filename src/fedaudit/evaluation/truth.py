@@ -173,9 +173,6 @@ class TargetTruth(UnitTruth):
         An infinite score counts as the largest or smallest finite one, as one infinite score would
         otherwise decide the mean.
 
-        Args:
-            scores: Scores of samples, larger for likelier members.
-
         Source: Kandpal et al. 2023, User inference attacks on large language models, where the
             score is a log-likelihood ratio to reference models.
         """

@@ -82,11 +82,7 @@ def _merged(round: Round) -> set[ClientId]:
 
 
 def update_notes(round: Round) -> dict[str, str]:
-    """Return a note with norm and digest of each client's update, for :func:`peer_controls`.
-
-    Args:
-        round: The round in the adversary's view. Clients whose update it hides are left out.
-    """
+    """Return a note with norm and digest of each visible update, for :func:`peer_controls`."""
     updates = {c: round.exposed[c].update for c in sorted({*round.exposed} - _merged(round))}
     return {
         f"{_UPDATE}{client}": f"{_norm(update)!r} {digest_of(update, {})}"
@@ -97,8 +93,7 @@ def update_notes(round: Round) -> dict[str, str]:
 
 def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
     """Yield a control on degenerate updates for each attack that compares clients."""
-    by_round = map(_updates, stored)
-    rounds = [updates for updates in by_round if len(updates) >= _FEWEST_CLIENTS]
+    rounds = [updates for updates in map(_updates, stored) if len(updates) >= _FEWEST_CLIENTS]
     attacks = [name for name, attack in run.attacks.items() if attack.compares_clients]
     if not rounds or not attacks:
         return
@@ -199,9 +194,6 @@ def metrics_in(values: object) -> dict[Metric, float]:
 
     Values that are not finite numbers are left out. The values of all rounds decide whether an
     accuracy is a share or a percentage.
-
-    Args:
-        values: A mapping with "accuracy", "loss" or both.
     """
     metrics = dict[Metric, float]()
     names: tuple[Metric, ...] = (ACCURACY, LOSS) if isinstance(values, Mapping) else ()
@@ -222,17 +214,7 @@ def reported_notes(
     round: Round,
     device: torch.device = CPU,
 ) -> dict[str, str]:
-    """Measure models of clients that reported metrics, on their audited members.
-
-    Args:
-        reported: Metrics by client.
-        members: Audited members by client.
-        round: The round in the adversary's view. Clients whose model it hides are left out.
-        device: Device for models.
-
-    Returns:
-        A note for each client, for :func:`reported_controls`.
-    """
+    """Measure models of clients that reported metrics, on their audited members."""
     notes, merged = dict[str, str](), _merged(round)
     for client, metrics in sorted(reported.items()):
         exposed, samples = round.exposed.get(client), members.get(client)

@@ -4,14 +4,13 @@ The settings are kept here, so that a study's settings can be read without the g
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from fedaudit.core.errors import BadInput, unknown_name
-
-_OUTPUTS = ("one-logit", "two-sigmoids")
-_OPTIMIZERS = ("momentum", "adam")
+from fedaudit.core import arguments
+from fedaudit.core.errors import BadInput
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class NeuronTraining:
     """Settings for training a neuron that fires for its target only.
 
@@ -33,9 +32,6 @@ class NeuronTraining:
         batch_size: Rows per step; 0 for all. Batches are fixed and come in a new order in each
             epoch. Their numbers of target rows differ by at most one.
 
-    Raises:
-        BadInput: An unknown output or optimizer; ranges are checked in a study's settings.
-
     Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
     Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs, all
         rows in each step. Momentum has an exact form in the rows' inner products, and one logit is
@@ -49,16 +45,10 @@ class NeuronTraining:
     lr: float = 10.0
     momentum: float = 0.9
     target_share: float = 0.5
-    output: str = "one-logit"
-    optimizer: str = "momentum"
+    output: Literal["one-logit", "two-sigmoids"] = "one-logit"
+    optimizer: Literal["momentum", "adam"] = "momentum"
     check: int = 0
     batch_size: int = 0
-
-    def __post_init__(self) -> None:
-        if self.output not in _OUTPUTS:
-            raise unknown_name("output of a planted neuron", self.output, _OUTPUTS)
-        if self.optimizer not in _OPTIMIZERS:
-            raise unknown_name("optimizer of a planted neuron", self.optimizer, _OPTIMIZERS)
 
 
 @dataclass(frozen=True)

@@ -168,8 +168,8 @@ class Contest:
 
     @cached_property
     def standard(self) -> Standard:
-        some = self.pools.servers[:_USUAL]
-        return Standard.of(self.randomisers.server(some, seeded(self.seed, "usual")))
+        records = self.pools.servers[:_USUAL]
+        return Standard.of(self.randomisers.server(records, seeded(self.seed, "usual")))
 
     def play(self, *, targets: int, games: int) -> Iterator[Played]:
         """Yield the games of a few targets at a time.
@@ -251,7 +251,10 @@ class Contest:
                 f"({self.rules.training.lr:g}) or neuron.momentum "
                 f"({self.rules.training.momentum:g})"
             )
-        fits = [_fit(neuron, some) for some in (training, self._fresh(number))]
+        rng = seeded(self._seed(number), "held out")
+        others = self.pools.clients[self.others(number, (_HELD_OUT,), rng)]
+        held_out = self._labelled(number, _HELD_OUT, others, "noise of held out")
+        fits = [_fit(neuron, rows) for rows in (training, held_out)]
         copies = self.rules.validation_copies
         if copies:
             values = neuron.values_alike(validation.rows)
@@ -298,12 +301,6 @@ class Contest:
             return self._labelled(number, copies, rows, "noise of training", place)
 
         return Batches(count, batch, targets=rules.copies, others=len(others))
-
-    def _fresh(self, number: int) -> Labelled:
-        """Return new copies of the target and other clients' records, for measuring alone."""
-        rng = seeded(self._seed(number), "held out")
-        others = self.pools.clients[self.others(number, (_HELD_OUT,), rng)]
-        return self._labelled(number, _HELD_OUT, others, "noise of held out")
 
     def _labelled(self, number: int, copies: int, others: Tensor, *noise: str | int) -> Labelled:
         target = self.pools.clients[self.target(number)]

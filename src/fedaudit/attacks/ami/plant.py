@@ -187,10 +187,6 @@ def said_in(upload: Upload, place: Place) -> bool:
 
     With a defense that adds noise to gradients, the verdict is always "in".
 
-    Args:
-        upload: The client's gradient of the mean loss at the planted model.
-        place: Place of the neuron.
-
     Raises:
         Unsupported: The upload is not a plain gradient: weight decay and momentum move rows of
             neurons that never fired.
@@ -297,8 +293,8 @@ def plant_disguised(model: Model, neurons: Neurons) -> Planted:
 def _ratio(target: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
     """Return factors that give rows the target's lengths; 1 for rows without length."""
     lengths = target.norm(dim=1), present.norm(dim=1)
-    has = (lengths[0] > 0) & (lengths[1] > 0)
-    return torch.where(has, lengths[0] / lengths[1], torch.ones_like(lengths[0]))
+    have_length = (lengths[0] > 0) & (lengths[1] > 0)
+    return torch.where(have_length, lengths[0] / lengths[1], torch.ones_like(lengths[0]))
 
 
 _RIDGE = 1e-3
@@ -312,16 +308,10 @@ def plant_one_row(
     *,
     batch: int,
 ) -> Planted:
-    """Make the first row of the second layer fire for a target, and keep all else.
+    """Make the first row of the second layer fire for a target, and change nothing else.
 
     The row is Fisher's discriminant between activations of the target and of others, scaled to the
     length of the row that it replaces. Half of the others are used to place its zero.
-
-    Args:
-        model: An honest model: three dense layers, each of the first two followed by a ReLU.
-        of_target: Randomised copies of the target.
-        of_others: The server's records.
-        batch: Records in a client's batch.
 
     Raises:
         Unsupported: The model has other layers.
@@ -371,11 +361,6 @@ def best_shift(
     The neuron should fire for the target and stay silent for a whole batch without it: the shift
     maximises (TPR + (1 - FPR)^batch) / 2 over single records. Games won because another record
     fires do not count. Among equally good shifts, the middle of the widest gap is taken.
-
-    Args:
-        of_target: Values on randomised copies of the target.
-        of_others: Values on other records.
-        batch: Records in a client's batch.
 
     Raises:
         BadInput: A side or the batch is empty.
@@ -427,12 +412,8 @@ def range_over_box(
 ) -> ValueRange:
     """Bound the values of neurons for records in a box, by interval arithmetic.
 
-    The limits hold for every record in the box, but need not be reached.
-
-    Args:
-        neurons: The neurons.
-        low: Smallest value of each feature, or of all.
-        high: Largest value of each feature, or of all.
+    ``low`` and ``high`` are the ends of the box, for each feature or for all. The limits hold for
+    every record in the box, but need not be reached.
 
     Raises:
         BadInput: The box is empty or unbounded.

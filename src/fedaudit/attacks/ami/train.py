@@ -262,11 +262,15 @@ def train_neurons(
     Raises:
         BadInput: Training or watched rows lack those of the target, or others.
     """
-    if not _has_both(data):
+    if isinstance(data, Batches):
+        has_both = min(len(data), data.targets, data.others) > 0
+    else:
+        has_both = bool((data.is_target.any(1) & ~data.is_target.all(1)).all())
+    if not has_both:
         raise BadInput("a planted neuron learns from rows of its target and of others: give both")
     if not how.check:
-        some = data.batch(0) if isinstance(data, Batches) else data
-        none = Labelled(some.rows[:, :0], some.is_target[:, :0])
+        first = data.batch(0) if isinstance(data, Batches) else data
+        none = Labelled(first.rows[:, :0], first.is_target[:, :0])
         return _train_together(data, how, none, standard=standard, rng=rng)
     if watched is None or not (watched.is_target.any(1) & ~watched.is_target.all(1)).all():
         raise BadInput(
@@ -282,12 +286,6 @@ def train_neurons(
     ]
     neurons = Neurons.joined(trained.neurons for trained in alone)
     return Trained(neurons, *(torch.cat(part) for part in list(zip(*alone, strict=True))[1:]))
-
-
-def _has_both(data: Labelled | Batches) -> bool:
-    if isinstance(data, Batches):
-        return min(len(data), data.targets, data.others) > 0
-    return bool((data.is_target.any(1) & ~data.is_target.all(1)).all())
 
 
 def _train_together(
@@ -312,8 +310,12 @@ def _train_together(
     else:
         weights = _weights(training.is_target, how.target_share)
         data = _Data(standard(rows), training.is_target.to(rows), weights)
-        first = _first_layer(start.first, data.rows, seen, how)
-        steps = partial(_all_at_once, data)
+        if how.optimizer == "momentum" and data.rows.shape[1] < 2 * data.rows.shape[2]:
+            first = ByCoefficients(start.first, data.rows, seen, how.lr, how.momentum)
+        else:
+            steps_of_layer = _step(how, how.lr), _step(how, how.lr)
+            first = ByWeights(start.first, data.rows, seen, *steps_of_layer)
+        steps = partial(iter, [data])
     second, bias = start.second, torch.zeros(start.second.shape[:2])
     second_step, bias_step = _step(how, how.lr / how.hidden), _step(how, how.lr / how.hidden)
     epochs, separated = how.epochs, False
@@ -336,10 +338,6 @@ def _train_together(
         torch.full((count,), epochs),
         torch.full((count,), separated),
     )
-
-
-def _all_at_once(data: "_Data") -> Iterator["_Data"]:
-    yield data
 
 
 def _batch_by_batch(
@@ -367,12 +365,6 @@ def _batch_by_batch(
 
 def _step(how: NeuronTraining, lr: float) -> Step:
     return AdamStep(how.lr) if how.optimizer == "adam" else Momentum(lr, how.momentum)
-
-
-def _first_layer(first: Tensor, rows: Tensor, watched: Tensor, how: NeuronTraining) -> FirstLayer:
-    if how.optimizer == "momentum" and rows.shape[1] < 2 * rows.shape[2]:
-        return ByCoefficients(first, rows, watched, how.lr, how.momentum)
-    return ByWeights(first, rows, watched, _step(how, how.lr), _step(how, how.lr))
 
 
 class _Data(NamedTuple):
