@@ -29,7 +29,6 @@ from fedaudit.live.audited import Split, labelled_samples
 from fedaudit.live.rounds import Kind
 from fedaudit.live.weights import Weights
 from fedaudit.observe.measurements import read_measured
-from fedaudit.signals.gradients import gradient_norms
 from tests.foreign.networks import CLASSES, MEASURED, REFUSED, Case, Dense, OneLogit, Tutorial
 from tests.study.studies import SMALL
 
@@ -287,7 +286,7 @@ def test_flattened_convolutions_use_the_fast_kernels(
 ) -> None:
     model = Architecture("tutorial network", Tutorial).initial(0)
     with caplog.at_level(logging.WARNING, "fedaudit"):
-        gradient_norms(model, torch.randn(4, 3, 20, 20), torch.zeros(4, dtype=torch.int64))
+        gradient_products(model, [], torch.randn(4, 3, 20, 20), torch.zeros(4, dtype=torch.int64))
     assert not caplog.records
 
 
@@ -297,7 +296,7 @@ def test_the_slow_path_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     x, y = data_for(case).train[0]
     with caplog.at_level(logging.WARNING, "fedaudit"):
         for _ in range(3):
-            gradient_norms(model, x, y)
+            gradient_products(model, [], x, y)
     assert 1 <= len(caplog.records) <= 2
     assert len({one.getMessage() for one in caplog.records}) == len(caplog.records)
 

@@ -171,7 +171,7 @@ def test_a_network_without_trained_linear_layer_raises_with_advice() -> None:
         SIGNAL.refuse_misfit(net.initial(0))
     with pytest.raises(BadInput, match=r"no trained linear layer named '2'.*known: 1, 3"):
         ProjectionResidual(layer="2").refuse_misfit(WIDE.initial(0))
-    with pytest.raises(BadInput, match=r"ridge is 0.*in \(0, 1\)"):
+    with pytest.raises(BadInput, match=r"ridge of ProjectionResidual takes a number in \(0, 1\)"):
         ProjectionResidual(ridge=0.0)
 
 

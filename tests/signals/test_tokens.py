@@ -48,7 +48,7 @@ def test_min_k_plus_plus_standardises_by_the_models_expectation() -> None:
 def test_min_k_uses_at_least_one_token_and_valid_shares() -> None:
     least = MinK(share=0.01).of(MODEL, OUTPUTS, TOKENS)
     assert float(least) == pytest.approx(torch.tensor(0.25).log().item())
-    with pytest.raises(BadInput, match=r"share is 0.*in \(0, 1\]"):
+    with pytest.raises(BadInput, match=r"share of MinK takes a number in \(0, 1\]"):
         MinK(share=0.0)
 
 

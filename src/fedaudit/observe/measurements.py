@@ -244,13 +244,7 @@ def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
-    """Return why a measured round does not belong to a run, or an empty string if it does.
-
-    Args:
-        measured: The measured round.
-        clients: All clients of the run.
-        samples: Number of measured samples of the run.
-    """
+    """Return why a measured round does not belong to a run, or an empty string if it does."""
     if not {*measured.clients, *measured.stands_for} <= {*clients, ALL_CLIENTS}:
         return "it has clients that the run does not have"
     sizes = {values.shape[1] for values in measured.signals.values()}

@@ -143,16 +143,11 @@ Value = TypeVar("Value")
 class LazyByClient(Mapping[ClientId, Value]):
     """Mapping that computes a value at every access and does not store it.
 
-    Pickling it gives an ordinary dictionary.
+    The keys keep the order of ``clients``. ``make`` returns the same value of a client at every
+    call. Pickling the mapping gives an ordinary dictionary.
     """
 
     def __init__(self, clients: Iterable[ClientId], make: Callable[[ClientId], Value]) -> None:
-        """Initialise the mapping without computing values.
-
-        Args:
-            clients: Keys, in their order.
-            make: Computes the value of a client, the same at every call.
-        """
         # A dictionary gives fast look-up and keeps the order.
         self._clients, self._make = dict.fromkeys(clients), make
 
@@ -177,12 +172,7 @@ class LazyByClient(Mapping[ClientId, Value]):
 def select_clients(
     values: Mapping[ClientId, Value], clients: Iterable[ClientId]
 ) -> Mapping[ClientId, Value]:
-    """Return the values of some clients, in the order of ``clients``.
-
-    Args:
-        values: Values of all clients; those of a lazy mapping stay lazy.
-        clients: The clients to select.
-    """
+    """Return the values of some clients, in this order; those of a lazy mapping stay lazy."""
     if isinstance(values, dict):
         return {client: values[client] for client in clients}
     return LazyByClient(clients, values.__getitem__)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -211,7 +211,12 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             expected = notes.pop(_HASH, None)
             order = _order(names, notes.get(_ORDER))
             for name in order:
-                _refuse_uncountable(stored.get_slice(name).get_shape())
+                shape = stored.get_slice(name).get_shape()
+                if not is_countable(shape):
+                    # An empty tensor with a dimension that overflows.
+                    raise ValueError(
+                        f"a tensor without values has the shape {str(list(shape))[:80]}"
+                    )
             tensors = {name: stored.get_tensor(name) for name in order}
         if expected is not None and expected != digest_of(tensors, notes):
             raise Damaged(
@@ -260,12 +265,6 @@ def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _refuse_uncountable(shape: Sequence[int]) -> None:
-    """Raise if an empty tensor has a dimension that overflows."""
-    if not is_countable(shape):
-        raise ValueError(f"a tensor without values has the shape {str(list(shape))[:80]}")
 
 
 def _order(names: list[str], noted: str | None) -> list[str]:

@@ -92,9 +92,13 @@ def add_round(usage: Usage, round: Round) -> Usage:
     facts = {client: round.facts.get(client, {}) for client in usage.clients}
     extra = [int(facts[c].get("extra_bytes", torch.zeros(0)).sum()) for c in usage.clients]
     seconds = [float(round.seconds.get(client, 0.0)) for client in usage.clients]
-    cosines = [_mean(facts[client].get("filter_cosine")) for client in usage.clients]
+    nothing = torch.tensor([math.nan])
+    cosines = [
+        float(facts[client].get("filter_cosine", nothing).double().mean())
+        for client in usage.clients
+    ]
     acted, decided = (
-        [_any(facts[client].get(name)) for client in usage.clients]
+        [float((v > 0).any()) if (v := facts[c].get(name)) is not None else math.nan for c in facts]
         for name in ("acted", "risk_decided")
     )
     added = {client: _times(usage.ids[client], facts[client], "used") for client in facts}
@@ -115,14 +119,6 @@ def add_round(usage: Usage, round: Round) -> Usage:
     )
 
 
-def _mean(noted: Tensor | None) -> float:
-    return math.nan if noted is None else float(noted.double().mean())
-
-
-def _any(noted: Tensor | None) -> float:
-    return math.nan if noted is None else float((noted > 0).any())
-
-
 def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor, " samples"]:
     """Count each id (ascending) in a fact; ids of other samples are ignored."""
     noted = facts.get(fact)
@@ -135,13 +131,9 @@ def _times(ids: Int[Tensor, " samples"], facts: Params, fact: str) -> Int[Tensor
 def record_usage(
     rounds: Iterable[Round], clients: Mapping[ClientId, Samples], folder: Path, run: str
 ) -> Iterator[Round]:
-    """Move the clients' facts from the rounds to a usage file in the run's folder.
+    """Move the clients' facts from rounds, before any view, to a usage file in the run's folder.
 
-    Args:
-        rounds: The rounds, before any view.
-        clients: Each client's data.
-        folder: Folder of the run; a resumed run continues its file.
-        run: Identity of the run.
+    A resumed run continues its file.
 
     Raises:
         Damaged: The file belongs to another run, or lacks rounds.

@@ -65,7 +65,8 @@ class AgainstUpdates(NamedTuple):
 class Seen:
     """Visible part of a round, together with the samples to measure.
 
-    Results that several signals use are computed once, on first use.
+    Results that several signals use are computed once, on first use. Methods and properties raise
+    NotVisible if the view hides a part that they need.
 
     Attributes:
         round: The round as the adversary's view shows it.
@@ -86,21 +87,13 @@ class Seen:
 
     @cached_property
     def outputs(self) -> list[Tensor]:
-        """Outputs of each client's model on all samples, in evaluation mode.
-
-        Raises:
-            NotVisible: The view hides the clients' models.
-        """
+        """Outputs of each client's model on all samples, in evaluation mode."""
         features = self.samples.features
         return [outputs_of(model, features, self.device) for model in self.local_models]
 
     @property
     def global_model(self) -> Model:
-        """The single global model after the round.
-
-        Raises:
-            NotVisible: The view hides it, or there are several.
-        """
+        """The single global model after the round."""
         if not self.round.after:
             raise NotVisible(
                 "this view hides the global models after the rounds, which the snapshot 'global' "
@@ -116,20 +109,12 @@ class Seen:
 
     @cached_property
     def global_outputs(self) -> Tensor:
-        """Outputs of the global model on all samples, in evaluation mode.
-
-        Raises:
-            NotVisible: The view hides the model, or there are several.
-        """
+        """Outputs of the global model on all samples, in evaluation mode."""
         return outputs_of(self.global_model, self.samples.features, self.device)
 
     @cached_property
     def local_models(self) -> list[Model]:
-        """Each client's model after training.
-
-        Raises:
-            NotVisible: The view hides them.
-        """
+        """Each client's model after training."""
         models = [exposed.local for exposed in self._each_exposed() if exposed.local is not None]
         return _require_all(models, self.clients, "the clients' models after training")
 
@@ -144,33 +129,18 @@ class Seen:
 
     @property
     def against_updates(self) -> AgainstUpdates:
-        """Gradients compared with updates, in one pass over the samples for each base model.
-
-        Raises:
-            NotVisible: The view hides the base models or the updates.
-        """
+        """Gradients compared with updates, in one pass over the samples for each base model."""
         self._refuse_hidden_updates()
         return self._gradients
 
     def against_updates_by(self, products: Products) -> AgainstUpdates:
-        """Return the same as :attr:`against_updates`, with another function for the products.
-
-        Args:
-            products: Computes the products of gradients and updates.
-
-        Raises:
-            NotVisible: The view hides the base models or the updates.
-        """
+        """Return :attr:`against_updates` with another function for the products."""
         self._refuse_hidden_updates()
         return self._by(products)
 
     @property
     def gradient_norms(self) -> Float[Tensor, "clients samples"]:
-        """Norm of every sample's gradient at the model each client was sent.
-
-        Raises:
-            NotVisible: The view hides the base models.
-        """
+        """Norm of every sample's gradient at the model each client was sent."""
         return self._gradients.gradient_norms
 
     @cached_property

@@ -182,10 +182,6 @@ def products_centred_in_tail(
     With 1 the vector that is one in the n last entries and zero elsewhere, gradients and updates
     are both projected: P v = v - <1, v> / n * 1. Gradients are never stored, so their products use
     <P u, P g> = <P u, g> and |P g|^2 = |g|^2 - <1, g>^2 / n.
-
-    Args:
-        base: As in :func:`gradient_products`, like the other arguments.
-        tail: Share of the parameters that are the last ones.
     """
     last = tail_size(base.params, tail)
     if not last:
@@ -227,19 +223,6 @@ def _without_last(
         for update in updates
     ]
     return Model(base.architecture, first, {**base.buffers, **frozen}), shortened, cut
-
-
-def gradient_norms(
-    base: Model,
-    features: Shaped[Tensor, "samples ..."],
-    labels: Shaped[Tensor, "samples ..."],
-    *,
-    workers: int = 1,
-    device: torch.device = CPU,
-) -> Float[Tensor, " samples"]:
-    """Return the norm of each sample's gradient; arguments as in :func:`gradient_products`."""
-    products = gradient_products(base, [], features, labels, workers=workers, device=device)
-    return products.squared_norms.sqrt()
 
 
 def cosine(products: GradientProducts) -> Float[Tensor, "clients samples"]:
@@ -289,17 +272,17 @@ def _distinct(base: Model, updates: Sequence[Params]) -> tuple[list[Params], lis
         # Two entries of each parameter distinguish most updates, and save full comparisons.
         ends = tuple(float(p[(end,) * p.dim()]) for p in parts if p.numel() for end in (0, -1))
         candidates = by_ends.setdefault(ends, [])
-        equal = (i for i in candidates if _are_equal(base, distinct[i], update))
+        equal = (
+            i
+            for i in candidates
+            if all(torch.equal(distinct[i][name], update[name]) for name in base.params)
+        )
         index = next(equal, len(distinct))
         if index == len(distinct):
             candidates.append(index)
             distinct.append(update)
         indices.append(index)
     return distinct, indices
-
-
-def _are_equal(base: Model, update: Params, other: Params) -> bool:
-    return all(torch.equal(update[name], other[name]) for name in base.params)
 
 
 def _checked(
@@ -313,7 +296,7 @@ def _checked(
     methods = (
         partial(_fast_method, modules, base, updates, work.cut, *first),
         partial(_vmap_method, modules, base, updates, work.cut),
-        partial(_loop_method, modules, base, updates, work.cut),
+        lambda: _Method(lambda: loop_measure(modules.copy(), base, updates, work.cut), VMAP_CHUNK),
     )
     probe = torch.tensor(sorted({0, len(labels) - 1}))
     for step, method in enumerate(methods):
@@ -381,12 +364,6 @@ def _vmap_method(
     return _Method(lambda: vmap_measure(modules.copy(), base, rows, cut), VMAP_CHUNK)
 
 
-def _loop_method(
-    modules: _ModuleFactory, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
-) -> _Method:
-    return _Method(lambda: loop_measure(modules.copy(), base, updates, cut), VMAP_CHUNK)
-
-
 def _stream(method: _Method, work: _Work) -> LayerProducts:
     """Measure chunks in parallel; results are on the CPU, in the order of the samples."""
     pieces = list(chunks(len(work.labels), work.chunk or method.chunk))
@@ -407,17 +384,12 @@ def _stream(method: _Method, work: _Work) -> LayerProducts:
     if idle.qsize() == 1:
         parts = [run(piece) for piece in pieces]
     else:
-        with ThreadPoolExecutor(idle.qsize(), initializer=_worker) as pool:
+        # A new thread adopts the process's number of threads only at its first operation.
+        with ThreadPoolExecutor(
+            idle.qsize(), initializer=partial(torch.set_num_threads, 1)
+        ) as pool:
             parts = list(pool.map(run, pieces))
-    return LayerProducts(
-        torch.cat([part.dots for part in parts]).double().to(CPU),
-        torch.cat([part.squared_norms for part in parts]).double().to(CPU),
-    )
-
-
-def _worker() -> None:
-    # A new thread adopts the process's setting only at its first operation.
-    torch.set_num_threads(1)
+    return LayerProducts(*(part.double().to(CPU) for part in LayerProducts.joined(parts)))
 
 
 def _agree(

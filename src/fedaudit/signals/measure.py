@@ -124,13 +124,8 @@ def measure_by_block(
 ) -> MeasuredRound:
     """Measure a round block by block on a CPU, with progress and the bits of :func:`measure_round`.
 
-    Args:
-        round: The round as the adversary sees it.
-        signals: Signals to measure.
-        samples: The audited samples.
-        workers: Threads for the gradient signals.
-        progress: Called with (completed samples, all samples), first with 0 and then after each
-            block.
+    ``progress`` is called with (completed samples, all samples), first with 0 and then after each
+    block.
     """
     parts = list[MeasuredRound]()
     progress(0, len(samples))
@@ -183,13 +178,8 @@ def measuring_on(
 ) -> Iterator[Measuring]:
     """Return a function that measures rounds on an engine, with the bits of :func:`measure_round`.
 
-    Every worker measures all signals on a block of the samples.
-
-    Args:
-        engine: The engine.
-        signals: Signals to measure. Each scores a sample independently of the other samples.
-        samples: The audited samples, the same for all rounds.
-        count: Desired number of blocks, such as the number of workers.
+    Every worker measures all signals on one of ``count`` blocks of the samples. A signal scores
+    each sample independently of the others.
     """
     size = BLOCK * max(1, -(-len(samples) // (BLOCK * count)))
     parts = [samples.take(part) for part in chunks(len(samples), size)] or [samples]

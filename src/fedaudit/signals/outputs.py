@@ -1,14 +1,15 @@
 """Signals from a model's outputs, for which query access to the model is enough."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Share
+from fedaudit.core.errors import NotVisible
 from fedaudit.core.tasks import NextTokens, Reading
 from fedaudit.core.values import Model, Sees
 from fedaudit.signals.base import Seen
@@ -26,7 +27,7 @@ _LARGEST_LOGIT = 1e6
 """Limit of a scaled logit, for a model that gives the other classes no probability."""
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class OutputSignal:
     """Signal of a sample's label and of a model's outputs on it after training.
 
@@ -34,17 +35,10 @@ class OutputSignal:
         snapshot: "local" for each client's model, "global" for the server's.
     """
 
-    snapshot: str = "local"
+    snapshot: Literal["local", "global"] = "local"
 
     kind: ClassVar[str]
     reads: ClassVar[Reading] = Reading.POSTERIOR
-
-    def __post_init__(self) -> None:
-        if self.snapshot not in ("local", "global"):
-            raise BadInput(
-                f"snapshot is {self.snapshot!r}; give 'local' (each client's model) or 'global' "
-                "(the server's)"
-            )
 
     @property
     def needs(self) -> Sees:
@@ -73,7 +67,7 @@ class OutputSignal:
         """Return the signal of one model, in double precision."""
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Loss(OutputSignal):
     """Negative loss of the client's model after training.
 
@@ -88,7 +82,7 @@ class Loss(OutputSignal):
         return -model.architecture.loss(outputs, targets).double()
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Confidence(OutputSignal):
     """Probability of the true class under the client's model after training.
 
@@ -101,7 +95,7 @@ class Confidence(OutputSignal):
         return outputs.double().softmax(1).gather(1, targets[:, None]).squeeze(1)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class ScaledLogit(OutputSignal):
     """log(p / (1 - p)) of the model's probability p of the true class.
 
@@ -119,7 +113,7 @@ class ScaledLogit(OutputSignal):
         return (true.squeeze(1) - others.logsumexp(1)).clamp(-_LARGEST_LOGIT, _LARGEST_LOGIT)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class MaxPosterior(OutputSignal):
     """Largest class probability under the client's model after training.
 
@@ -132,7 +126,7 @@ class MaxPosterior(OutputSignal):
         return outputs.double().softmax(1).amax(1)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class PosteriorSpread(OutputSignal):
     """Standard deviation of the client's model's probabilities over the classes.
 
@@ -145,7 +139,7 @@ class PosteriorSpread(OutputSignal):
         return outputs.double().softmax(1).std(1, correction=0)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Entropy(OutputSignal):
     """Negative entropy, in nats, of the client's model's class probabilities.
 
@@ -160,7 +154,7 @@ class Entropy(OutputSignal):
         return (log_p.exp() * log_p).sum(1)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class ModifiedEntropy(OutputSignal):
     """Negative modified entropy, an entropy that takes the true class into account.
 
@@ -183,7 +177,7 @@ class ModifiedEntropy(OutputSignal):
         return right + wrong.sum(1)
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class _LeastLikely(OutputSignal):
     """Mean of a token score over the tokens of a sequence with the lowest scores.
 
@@ -191,17 +185,11 @@ class _LeastLikely(OutputSignal):
         share: Share of a sequence's tokens, in (0, 1]; at least one token is used.
     """
 
-    share: float = 0.2
+    share: Share = 0.2
     reads: ClassVar[Reading] = Reading.TOKENS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise BadInput(f"share is {self.share}; give a share of the tokens, in (0, 1]")
 
     @property
     def name(self) -> str:
-        """Name of the stored measurements, with the share."""
         return f"{super().name}_{self.share:g}"
 
     def of(self, model: Model, outputs: Outputs, targets: Tensor) -> Values:
@@ -218,7 +206,7 @@ class _LeastLikely(OutputSignal):
         """Return a score for every token, in double precision."""
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class MinK(_LeastLikely):
     """Mean log-probability of the least likely tokens: Min-K%.
 
@@ -228,12 +216,11 @@ class MinK(_LeastLikely):
     kind = "min_k"
 
     def scores(self, read: NextTokens) -> Float[Tensor, "samples positions"]:
-        """Return log-probabilities of the actual tokens."""
         logs = read.logits.double().log_softmax(2)
         return logs.gather(2, read.tokens[..., None])[..., 0]
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class MinKPlusPlus(_LeastLikely):
     """Mean standardised log-probability of the least likely tokens: Min-K%++.
 
@@ -247,7 +234,6 @@ class MinKPlusPlus(_LeastLikely):
     kind = "min_k_plus_plus"
 
     def scores(self, read: NextTokens) -> Float[Tensor, "samples positions"]:
-        """Return standardised log-probabilities of the actual tokens."""
         logs = read.logits.double().log_softmax(2)
         chances = logs.exp()
         mean = (chances * logs).sum(2)

@@ -5,7 +5,6 @@ fedaudit's update is returned minus sent, so that I is the negative update.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -13,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedaudit.core.arguments import ProperShare, Share, dataclass
 from fedaudit.core.devices import CPU, computing_on
-from fedaudit.core.errors import BadInput, NotVisible, Unsupported, unknown_name
+from fedaudit.core.errors import NotVisible, Unsupported, unknown_name
 from fedaudit.core.modules import CHUNK, in_model_dtype, loaded
 from fedaudit.core.values import Model, Sees, chunks
 from fedaudit.signals.base import AgainstUpdates, Seen
@@ -50,16 +50,11 @@ class CentredTailCosine:
     Source: None; FedMIA, Eq. (7), against CoFedMID's algorithm 3.
     """
 
-    tail: float = 0.2
+    tail: Share = 0.2
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
-
-    def __post_init__(self) -> None:
-        if not 0 < self.tail <= 1:
-            raise BadInput(f"tail is {self.tail}; give a share of the parameters, in (0, 1]")
 
     @property
     def name(self) -> str:
-        """Name of the stored measurements, with the tail."""
         return f"gradient-cosine-centred-tail-{self.tail:g}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
@@ -82,19 +77,11 @@ class WithoutTailCosine:
     Source: None; FedMIA, Eq. (7), against CoFedMID's section 4.3.
     """
 
-    tail: float = 0.2
+    tail: ProperShare = 0.2
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
-
-    def __post_init__(self) -> None:
-        if not 0 < self.tail < 1:
-            raise BadInput(
-                f"tail is {self.tail}; give a share of the parameters, in (0, 1), so that some "
-                "parameters remain"
-            )
 
     @property
     def name(self) -> str:
-        """Name of the stored measurements, with the tail."""
         return f"gradient-cosine-without-tail-{self.tail:g}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
@@ -142,21 +129,11 @@ class GradientDifference:
     scale: Literal["raw", "sum"] = "raw"
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
 
-    def __post_init__(self) -> None:
-        if self.scale not in ("raw", "sum"):
-            raise BadInput(f'scale is {self.scale!r}; give "raw" or "sum"')
-
     @property
     def name(self) -> str:
-        """Name of the stored measurements, with the scale."""
         return f"gradient-difference-{self.scale}"
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:
-        """Return the signal of every client and sample.
-
-        Raises:
-            Unsupported: The scale is "sum", and the clients' step sizes are unknown.
-        """
         dots, gradient_norms, _ = seen.against_updates
         return 2 * self._scales(seen)[:, None] * -dots - gradient_norms.square()
 
@@ -211,29 +188,16 @@ class ProjectionResidual:
     """
 
     layer: str = ""
-    ridge: float = 3e-4
+    # The default is far above rounding errors and far below the contribution of a sample.
+    ridge: ProperShare = 3e-4
     needs = Sees.GLOBAL_MODEL | Sees.UPDATE
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ridge < 1:
-            raise BadInput(
-                f"ridge is {self.ridge}; give a share of the update's norm, in (0, 1): 0.0003 is "
-                "far above rounding errors and far below the contribution of a sample"
-            )
 
     @property
     def name(self) -> str:
-        """Name of the stored measurements, with layer and ridge."""
         suffix = f"-at-{self.layer}" if self.layer else ""
         return f"projection-residual{suffix}" + (f"-{self.ridge:g}" if self.ridge != 3e-4 else "")
 
     def refuse_misfit(self, model: Model) -> None:
-        """Raise if the model lacks a trained linear layer, or the selected one.
-
-        Raises:
-            Unsupported: There is no linear layer.
-            BadInput: The selected layer does not exist.
-        """
         self._layer_of(model)
 
     def __call__(self, seen: Seen) -> Float[Tensor, "clients samples"]:

@@ -38,6 +38,11 @@ class LayerProducts(NamedTuple):
         """Return the sum of two shares."""
         return LayerProducts(self.dots + other.dots, self.squared_norms + other.squared_norms)
 
+    @staticmethod
+    def joined(chunks: Sequence["LayerProducts"]) -> "LayerProducts":
+        """Join the products of several chunks of samples."""
+        return LayerProducts(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
+
 
 @runtime_checkable
 class LayerKernel(Protocol):
@@ -121,11 +126,7 @@ def optional_bias(
 _LEAST_FOR_ONEDNN = 1 << 18
 
 
-def _onednn() -> bool:
-    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-_HAS_ONEDNN = _onednn()
+_HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def product(

@@ -256,10 +256,8 @@ def generic_kernel(
         a, b = (_in_order(each).view(-1, copies, *each.shape[1:]) for each in (inputs, grads))
         # Slices of a fixed size, independent of the number of remaining samples.
         pieces = [slice(start, start + block) for start in range(0, len(a), block)]
-        parts = [_share(module, updates, a[piece], b[piece], cut or {}) for piece in pieces]
-        return LayerProducts(
-            torch.cat([part.dots for part in parts]),
-            torch.cat([part.squared_norms for part in parts]),
+        return LayerProducts.joined(
+            [_share(module, updates, a[piece], b[piece], cut or {}) for piece in pieces]
         )
 
     return kernel
@@ -321,14 +319,7 @@ def stacked(base: Model, updates: Sequence[Params]) -> dict[str, Tensor]:
 def vmap_measure(
     module: nn.Module, base: Model, updates: Mapping[str, Tensor], cut: Mapping[str, int]
 ) -> Measure:
-    """Return a function for per-sample gradients by ``torch.func``.
-
-    Args:
-        module: Module with the base model's values.
-        base: Model whose parameters count.
-        updates: Updates, from :func:`stacked`.
-        cut: As in :func:`loop_measure`.
-    """
+    """Return :func:`loop_measure` by ``torch.func``, for updates from :func:`stacked`."""
     disable_grad(module)
     task = base.architecture.task
     params: Params = {name: value for name, value in module.named_parameters() if name in updates}
@@ -379,11 +370,7 @@ def loop_measure(
         )
 
     def measure(features: Tensor, labels: Tensor) -> LayerProducts:
-        parts = [measure_sample(x, y) for x, y in zip(features, labels, strict=True)]
-        return LayerProducts(
-            torch.cat([part.dots for part in parts]),
-            torch.cat([part.squared_norms for part in parts]),
-        )
+        return LayerProducts.joined(list(map(measure_sample, features, labels)))
 
     return measure
 

@@ -165,10 +165,7 @@ def grouped_route(layer: Layer, shape: Geometry) -> LayerKernel:
                 (False, True, False),
             )
             parts.append(direct(gradient.view(groups, -1), flat))
-        return LayerProducts(
-            torch.cat([part.dots for part in parts]),
-            torch.cat([part.squared_norms for part in parts]),
-        )
+        return LayerProducts.joined(parts)
 
     return kernel
 

@@ -345,11 +345,7 @@ def kernel_for(
 ) -> tuple[LayerKernel, bool]:
     """Return the kernel of one owner, and whether its type of layer has a fast one.
 
-    Args:
-        part: Module and parameters.
-        passage: A passage of the trial run; only shapes count.
-        updates: Every client's update; empty for norms alone.
-        cut: As in :func:`plan_for`.
+    The passage of the trial run gives the shapes; without updates, norms alone are computed.
     """
     layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, updates)
     maker = KERNELS.get(type(part.module))
@@ -363,13 +359,7 @@ def kernel_for(
 
 
 def norms_over_copies(part: Owner, passage: Passage, copies: int) -> LayerKernel:
-    """Return a kernel for norms alone, of samples with several rows whose gradients are summed.
-
-    Args:
-        part: Module and parameters.
-        passage: A passage of the trial run; only shapes count.
-        copies: Consecutive rows that belong to one sample.
-    """
+    """Return a kernel for norms alone, of samples with ``copies`` consecutive rows each."""
     if type(part.module) not in _ANY_POSITIONS or not _plain(part.module):
         layer = _layer(part, tuple(passage.inputs.shape[1:]), passage.outputs, [])
         return generic_kernel(layer, copies)
