@@ -1,5 +1,7 @@
 """RMIA and LiRA compared with their papers."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -150,7 +152,9 @@ def test_lira_offline_ranks_like_the_published_probability(seed: int, references
 
 @few
 @given(st.integers(0, 10_000), st.sampled_from(["each", "fixed"]))
-def test_lira_online_is_the_published_ratio_of_densities(seed: int, variance: str) -> None:
+def test_lira_online_is_the_published_ratio_of_densities(
+    seed: int, variance: Literal["each", "fixed"]
+) -> None:
     own, others = losses(seed, 8)
     trained_on = halves(seed, 8)
     inside = [others[trained_on[:, x], 0, x] for x in range(SAMPLES)]

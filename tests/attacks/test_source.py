@@ -1,4 +1,5 @@
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def test_a_single_round_follows_bayes_rule() -> None:
     prior=st.sampled_from(["equal", "size"]),
 )
 def test_the_posterior_is_the_sigmoid_of_the_paper(
-    losses: list[float], temperature: float, prior: str
+    losses: list[float], temperature: float, prior: Literal["equal", "size"]
 ) -> None:
     count = len(losses)
     weights = [client + 1 if prior == "size" else 1 for client in range(count)]

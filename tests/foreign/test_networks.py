@@ -29,6 +29,7 @@ from fedaudit.live.audited import Split, labelled_samples
 from fedaudit.live.rounds import Kind
 from fedaudit.live.weights import Weights
 from fedaudit.observe.measurements import read_measured
+from fedaudit.signals.gradients import gradient_products
 from tests.foreign.networks import CLASSES, MEASURED, REFUSED, Case, Dense, OneLogit, Tutorial
 from tests.study.studies import SMALL
 

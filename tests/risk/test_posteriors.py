@@ -68,5 +68,5 @@ def test_outputs_that_are_not_finite_are_refused() -> None:
 
 
 def test_an_attack_that_sees_no_posterior_is_refused() -> None:
-    with pytest.raises(BadInput, match="at least 1"):
+    with pytest.raises(BadInput, match="top of TrainMia"):
         TrainMia(top=0)

@@ -1,5 +1,6 @@
 import pickle
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -76,7 +77,8 @@ def test_shadows_that_repeat_training_estimate_the_risk_of_memorisation() -> Non
     cluster = Cluster(last.after["global"], 60, clients=4, rounds=20)
     members, others = data.take(slice(60)), data.take(slice(400, 1400))
     found = {}
-    for way in ("repeated", "continued"):
+    ways: tuple[Literal["repeated", "continued"], ...] = ("repeated", "continued")
+    for way in ways:
         server = ServerRisk(data.take(slice(60, 400)), ShadowTraining(how, 3, way, rounds=20))
         (judged,) = server.estimate([cluster], seed=3)
         assert judged is not None
@@ -104,12 +106,12 @@ def test_the_risk_is_the_accuracy_on_unseen_shadows() -> None:
     cluster = Cluster(MLP.initial(1), 50)
     (shadows,) = shadow_models([cluster], server.samples, server.shadows, seed=3)
     seen = []
-    for model, *positions in zip(shadows.models, shadows.inside, shadows.outside, strict=True):
+    for shadow in shadows:
         rows = []
-        for chosen in positions:
+        for chosen in (shadow.inside, shadow.outside):
             part = server.samples.take(chosen)
             with torch.no_grad():
-                outputs = model.module()(part.features)
+                outputs = shadow.model.module()(part.features)
             top = outputs.double().softmax(1).sort(1, descending=True).values[:, :3]
             loss = functional.cross_entropy(outputs, part.labels, reduction="none")
             rows.append(torch.cat([top, loss[:, None].double()], 1))
@@ -136,13 +138,16 @@ def test_the_decision_is_fitted_on_all_shadows() -> None:
     losses = [
         [
             functional.cross_entropy(
-                model.module()(server.samples.features[side]),
-                server.samples.labels[side],
+                shadow.model.module()(server.samples.features[positions]),
+                server.samples.labels[positions],
                 reduction="none",
             ).detach()
-            for model, side in zip(shadows.models, sides, strict=True)
+            for shadow, positions in sides
         ]
-        for sides in (shadows.inside, shadows.outside)
+        for sides in (
+            [(shadow, shadow.inside) for shadow in shadows],
+            [(shadow, shadow.outside) for shadow in shadows],
+        )
     ]
     inside, outside = (torch.cat(side) for side in losses)
     best = max(
@@ -151,9 +156,9 @@ def test_the_decision_is_fitted_on_all_shadows() -> None:
     )
     fresh = noisy(90)
     with torch.no_grad():
-        outputs = shadows.models[0].module()(fresh.features)
+        outputs = shadows[0].model.module()(fresh.features)
         expected = functional.cross_entropy(outputs, fresh.labels, reduction="none") <= best
-    assert torch.equal(found.decide(shadows.models[0], fresh), expected)
+    assert torch.equal(found.decide(shadows[0].model, fresh), expected)
     assert 0 < int(expected.sum()) < 90
 
 

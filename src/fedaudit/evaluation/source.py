@@ -272,7 +272,7 @@ def _figures(
     success = source_success(inferred, owner)
     by_client = run.deal.class_counts(run.dataset.classes)
     counts = np.array([by_client[client] for client in samples.clients])
-    baseline = inferred_by_labels(run, counts, samples)
+    baseline = named_by_labels(run, counts, samples)
     change = paired(inferred == owner, baseline == owner)
     rng = seeded_numpy(run.seed, "shuffled owners")
     null = source_null(inferred, owner, rng=rng)
@@ -288,7 +288,7 @@ def _figures(
     )
 
 
-def inferred_by_labels(
+def named_by_labels(
     run: Setup, counts: Int[ndarray, "clients classes"], samples: SourceQueries
 ) -> Int[ndarray, " samples"]:
     """Return the answers of the label-distribution baseline.

@@ -121,8 +121,13 @@ class Contrast:
 
     def figure(self, metric: str, **fields: Any) -> Evaluated:
         """Return a figure of all members and non-members of the contrast."""
-        sizes = {"n_members": self.n_members, "n_nonmembers": self.n_nonmembers}
-        return Evaluated(contrast=self.name, metric=metric, **sizes, **fields)
+        return Evaluated(
+            contrast=self.name,
+            metric=metric,
+            n_members=self.n_members,
+            n_nonmembers=self.n_nonmembers,
+            **fields,
+        )
 
     def refused(self, metric: str, note: str) -> Evaluated:
         """Return a figure without a value, with the reason."""

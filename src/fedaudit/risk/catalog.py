@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fedaudit.attacks import ATTACKS, attack_named
 from fedaudit.attacks.base import Attack
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Positive
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible, Unsupported, unknown_name
 from fedaudit.core.importing import is_custom
@@ -48,11 +50,7 @@ class Measure(Protocol):
     ) -> Float[Tensor, "samples _"]:
         """Compute the attack's features of each sample, in double precision.
 
-        Args:
-            model: The attacked model.
-            samples: The samples.
-            start: The model before its training, for attacks on updates; others ignore it.
-            device: Device to run the model on.
+        ``start`` is the model before its training. Only attacks on updates use it.
         """
         ...
 
@@ -84,11 +82,8 @@ class Decision:
     ) -> Bool[Tensor, " samples"]:
         """Return True for each sample that is called a member of the model's training data.
 
-        Args:
-            model: The attacked model.
-            samples: The samples.
-            start: The model before its training, None for that of the shadow models. Attacks on
-                updates need it if the attacked model is that one.
+        ``start`` is the model before its training; by default the model that the shadow models
+        were trained from. Attacks on updates need another one to attack that model itself.
         """
         evidence = self.measure.evidence(
             model, samples, start=start or self.start, device=self.device
@@ -99,16 +94,8 @@ class Decision:
 def best_threshold(inside: Float[Tensor, " members"], outside: Float[Tensor, " others"]) -> float:
     """Return the score threshold with the largest balanced accuracy.
 
-    Args:
-        inside: Scores of members, larger for likelier members.
-        outside: Scores of non-members.
-
-    Returns:
-        One of the scores, the highest of equally good ones. Infinity, at which no sample is called
-        a member, if no score is better than guessing.
-
-    Raises:
-        BadInput: A side is empty, or a score is NaN.
+    Larger scores are likelier members. Of equally good scores, the highest is returned; if no score
+    is better than guessing, infinity, at which no sample is called a member.
     """
     refuse_unusable(inside, outside)
     levels = torch.cat([inside, outside]).sort(descending=True).values
@@ -122,11 +109,7 @@ def best_threshold(inside: Float[Tensor, " members"], outside: Float[Tensor, " o
 
 
 def refuse_unusable(inside: Tensor, outside: Tensor) -> None:
-    """Raise if scores (or losses) cannot be separated by a threshold.
-
-    Raises:
-        BadInput: A side is empty, or a value is NaN.
-    """
+    """Raise if scores (or losses) are missing on one side, or NaN."""
     broken = int(torch.cat([inside, outside]).isnan().sum())
     if broken or not (len(inside) and len(outside)):
         raise BadInput(
@@ -159,19 +142,11 @@ class ByLoss:
 def threshold_of(trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]) -> float:
     """Return the loss threshold with the largest balanced accuracy in the client's own model.
 
-    Args:
-        trained: Losses in that model of samples that it was trained on.
-        held_out: Losses of samples of the same client that it was not trained on.
+    Of equally good losses, the lowest is returned; if no loss is better than guessing, minus
+    infinity, at which no sample is called a member.
 
-    Returns:
-        One of these losses, the lowest of equally good ones. Minus infinity, at which no sample is
-        called a member, if no loss is better than guessing.
-
-    Raises:
-        BadInput: A side is empty, or a loss is NaN.
-
-    Source: IFCA-MIR, section 5.7, which names the idea only; the threshold on the loss is that of
-        Yeom et al. 2018.
+    Source: IFCA-MIR, section 5.7, which names the idea only. Yeom et al. 2018 introduced the
+        threshold on the loss.
     """
     return -best_threshold(-trained.double(), -held_out.double())
 
@@ -181,16 +156,7 @@ def risk_of(
 ) -> float:
     """Compute the balanced accuracy of a client's threshold on a model that it received.
 
-    Args:
-        trained: Losses in that model of samples that the client trains on.
-        held_out: Losses of the samples that it holds out.
-        threshold: Samples with at most this loss are called members; see :func:`threshold_of`.
-
-    Returns:
-        A share; 0.5 is chance level.
-
-    Raises:
-        BadInput: A side is empty, or a loss is NaN.
+    Samples with a loss of at most ``threshold`` are called members; see :func:`threshold_of`.
 
     Source: IFCA-MIR, Eqs. (8)-(10).
     """
@@ -201,13 +167,12 @@ def risk_of(
     return (caught / len(trained) + cleared / len(held_out)) / 2
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class TrainMia:
     """Classifier of the largest posteriors and the loss, trained on shadow models.
 
     Attributes:
-        top: Number of posteriors, the largest first, at least 1; all posteriors if the model has
-            fewer classes.
+        top: Number of posteriors, the largest first; all posteriors if the model has fewer classes.
 
     Source: Shokri et al. 2017, section 5.3; IFCA-MIR, Algorithm 2.
     Differs: The paper names no classifier. This is logistic regression at 0.5 on standardised
@@ -215,20 +180,11 @@ class TrainMia:
         classifier per class.
     """
 
-    top: int = 3
-
-    def __post_init__(self) -> None:
-        if self.top < 1:
-            raise BadInput(f"top, the number of posteriors, must be at least 1, got {self.top}")
+    top: Positive = 3
 
     def evidence(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
-        """Return the largest posteriors and the loss of each sample.
-
-        Raises:
-            BadInput: A value is not finite.
-        """
         outputs = outputs_of(model, samples.features, device)
         posteriors = outputs.double().softmax(1)
         largest = posteriors.topk(min(self.top, posteriors.shape[1])).values
@@ -244,7 +200,6 @@ class TrainMia:
     def fitted(
         self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
     ) -> "Linear":
-        """Fit a logistic regression on standardised features."""
         # Imported here, because scikit-learn would add a second to every start-up.
         from sklearn.linear_model import LogisticRegression
         from threadpoolctl import threadpool_limits
@@ -327,11 +282,6 @@ class ByAttack:
     def evidence(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
-        """Return the attack's score of each sample.
-
-        Raises:
-            NotVisible: The attack needs an update, and the model equals its start.
-        """
         round = _one_client(self._exposed(model, start))
         measured = measure_round(round, self.attack.signals, samples, device=device)
         return self.attack.scores(stacked([measured]), _TARGET)[:, None]
@@ -339,7 +289,6 @@ class ByAttack:
     def fitted(
         self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
     ) -> "AtLeast":
-        """Fit the threshold with the largest balanced accuracy."""
         return AtLeast(best_threshold(inside[:, 0], outside[:, 0]))
 
     def _exposed(self, model: Model, start: Model) -> Exposed:
@@ -391,12 +340,7 @@ MEASURES: dict[str, Measure] = {"train-mia": TrainMia()} | {
 
 
 def measure_named(name: str) -> Measure:
-    """Return the measure with this name.
-
-    Raises:
-        BadInput: No measure and no attack has this name.
-        Unsupported: The name is that of an attack that cannot measure the risk of a model.
-    """
+    """Return the measure with this name, or the one that wraps the attack with this name."""
     if name in MEASURES:
         return MEASURES[name]
     try:

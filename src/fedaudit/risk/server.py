@@ -6,14 +6,17 @@ Shadow models are trained like the federation's models, on samples with known me
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedaudit.core import arguments
+from fedaudit.core.arguments import Positive
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, unknown_name
+from fedaudit.core.errors import BadInput
 from fedaudit.core.limits import Limited
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Model, Samples
@@ -30,14 +33,8 @@ from fedaudit.risk.catalog import Decision, Measure, TrainMia
 FEWEST = 10
 """Fewest samples of the server for training shadow models."""
 
-WAYS = ("repeated", "continued")
-"""Training of shadow models: repeat the model's training, or continue training the model."""
 
-SIZES = ("proportional", "capped")
-"""Sizes of shadow models if the server has too few samples."""
-
-
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class ShadowTraining:
     """Settings of the training of shadow models.
 
@@ -54,68 +51,46 @@ class ShadowTraining:
 
     Attributes:
         training: Local training of the federation's clients.
-        count: Number of shadow models of each model, at least 1.
+        count: Number of shadow models of each model.
         way: "repeated" or "continued".
-        epochs: Epochs of a continued shadow model, at least 1, at the first round's learning rate.
-            A repeated one has the clients' epochs.
+        epochs: Epochs of a continued shadow model, at the first round's learning rate. A repeated
+            one has the clients' epochs.
         sizes: "proportional" or "capped".
         rounds: Rounds of the run, for the learning-rate schedule of a repeated shadow model; at
             least the rounds that it is trained for.
     """
 
     training: LocalTraining
-    count: int = 3
-    way: str = "repeated"
-    epochs: int = 5
-    sizes: str = "proportional"
+    count: Positive = 3
+    way: Literal["repeated", "continued"] = "repeated"
+    epochs: Positive = 5
+    sizes: Literal["proportional", "capped"] = "proportional"
     rounds: int = 1
 
-    def __post_init__(self) -> None:
-        if self.count < 1 or self.epochs < 1:
-            raise BadInput(
-                "a model needs at least 1 shadow model, trained for at least 1 epoch, got "
-                f"{self.count} shadow models and {self.epochs} epochs"
-            )
-        if self.way not in WAYS:
-            raise unknown_name("training of shadow models", self.way, WAYS)
-        if self.sizes not in SIZES:
-            raise unknown_name("choice for sizes of shadow models", self.sizes, SIZES)
 
-
-class Shadows(NamedTuple):
-    """Shadow models of one model.
+class Shadow(NamedTuple):
+    """Shadow model of an attacked model.
 
     Attributes:
-        base: The attacked model.
-        starts: For each shadow model, the model before its last round of training.
-        models: The shadow models; empty for a model that no client trains.
-        inside: For each shadow model, positions of the samples that it was trained on.
+        start: The model before its last round of training.
+        model: The trained model.
+        inside: Positions of the samples that it was trained on.
         outside: Positions of equally many samples that it was not trained on.
     """
 
-    base: Model
-    starts: tuple[Model, ...]
-    models: tuple[Model, ...]
-    inside: tuple[Int[Tensor, " _"], ...]
-    outside: tuple[Int[Tensor, " _"], ...]
-
-
-class _Split(NamedTuple):
-    inside: Int[Tensor, " _"]
-    outside: Int[Tensor, " _"]
+    start: Model
+    model: Model
+    inside: Int[Tensor, " size"]
+    outside: Int[Tensor, " size"]
 
 
 class _ShadowTask(NamedTuple):
     place: int
     number: int
     cluster: Cluster
-    start: Model
-    inside: Int[Tensor, " _"]
-
-
-class _Trained(NamedTuple):
-    start: Model
-    model: Model
+    initial: Model
+    inside: Int[Tensor, " size"]
+    outside: Int[Tensor, " size"]
 
 
 def shadow_models(
@@ -125,12 +100,13 @@ def shadow_models(
     *,
     seed: int,
     device: torch.device = CPU,
-) -> list[Shadows]:
+) -> list[list[Shadow]]:
     """Train the shadow models of all models in parallel, one per processor core.
 
     A shadow model has as many training samples as the model's clients have, since models of small
     data sets leak more. It has fewer if the server has too few samples, since equally many must be
-    left out of its training. See :class:`ShadowTraining` and :func:`shadow_sizes`.
+    left out of its training. A model that no client trains has no shadow model. See
+    :class:`ShadowTraining` and :func:`shadow_sizes`.
 
     Args:
         clusters: The models, each with the number of samples that its clients have.
@@ -150,36 +126,22 @@ def shadow_models(
     """
     refuse_few(samples)
     sizes = shadow_sizes([cluster.samples for cluster in clusters], len(samples), how.sizes)
-    splits_by_cluster = [
-        [_split(size, len(samples), seed, place, number) for number in range(how.count)]
-        if size
-        else []
-        for place, size in enumerate(sizes)
-    ]
     # Initial models are built here, one after another: modules use the global random generator.
     tasks = [
         _ShadowTask(
-            place, number, cluster, _initial_model(cluster, how, seed, place, number), split.inside
+            place,
+            number,
+            cluster,
+            _initial_model(cluster, how, seed, place, number),
+            *_split(size, len(samples), seed, place, number),
         )
-        for place, (cluster, splits) in enumerate(zip(clusters, splits_by_cluster, strict=True))
-        for number, split in enumerate(splits)
+        for place, (cluster, size) in enumerate(zip(clusters, sizes, strict=True))
+        for number in range(how.count if size else 0)
     ]
     train_shadow = partial(_shadow, samples, how=how, seed=seed, device=device)
     alone = any(uses_global_rng(cluster.model) for cluster in clusters)
     trained = iter(run_in_parallel(train_shadow, tasks, device=device, alone=alone))
-    result = []
-    for cluster, splits in zip(clusters, splits_by_cluster, strict=True):
-        shadows = [next(trained) for _ in splits]
-        result.append(
-            Shadows(
-                cluster.model,
-                tuple(shadow.start for shadow in shadows),
-                tuple(shadow.model for shadow in shadows),
-                tuple(split.inside for split in splits),
-                tuple(split.outside for split in splits),
-            )
-        )
-    return result
+    return [[next(trained) for _ in range(how.count if size else 0)] for size in sizes]
 
 
 def shadow_sizes(samples: Sequence[int], available: int, sizes: str = "proportional") -> list[int]:
@@ -216,28 +178,31 @@ def _initial_model(
     return cluster.model.architecture.initial(initial_seed)
 
 
-def _split(size: int, available: int, seed: int, place: int, number: int) -> _Split:
+def _split(
+    size: int, available: int, seed: int, place: int, number: int
+) -> tuple[Int[Tensor, " size"], Int[Tensor, " size"]]:
     rng = seeded(seed, "cluster", place, "shadow", number, "split")
     order = torch.randperm(available, generator=rng)
-    return _Split(order[:size], order[size : 2 * size])
+    return order[:size], order[size : 2 * size]
 
 
 def _shadow(
     samples: Samples, task: _ShadowTask, *, how: ShadowTraining, seed: int, device: torch.device
-) -> _Trained:
+) -> Shadow:
     train_shadow = _continued if how.way == "continued" else _repeated
     try:
-        return train_shadow(samples.take(task.inside), task, how, seed, device)
+        start, model = train_shadow(samples.take(task.inside), task, how, seed, device)
     except BadInput as error:
         raise BadInput(
             f"shadow model {task.number} of model {task.place} diverged: its parameters are no "
             f"longer finite; lower the learning rate ({how.training.lr})"
         ) from error
+    return Shadow(start, model, task.inside, task.outside)
 
 
 def _continued(
     data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
-) -> _Trained:
+) -> tuple[Model, Model]:
     client_context = ClientContext(
         round=1,
         rounds=1,
@@ -248,22 +213,21 @@ def _continued(
         device=device,
     )
     training = replace(how.training, epochs=how.epochs)
-    return _Trained(
-        task.start, train(task.start, data, training, UNDEFENDED, client_context.at(task.start))
-    )
+    context = client_context.at(task.initial)
+    return task.initial, train(task.initial, data, training, UNDEFENDED, context)
 
 
 def _repeated(
     data: Samples, task: _ShadowTask, how: ShadowTraining, seed: int, device: torch.device
-) -> _Trained:
+) -> tuple[Model, Model]:
     """Train a federation like the cluster's; scaled-down data are split among fewer clients."""
     cluster = task.cluster
     shadow_seed = seed_for(seed, "cluster", task.place, "shadow", task.number)
     count = min(len(data), max(1, round(cluster.clients * len(data) / cluster.samples)))
     # The samples are in random order already.
     parts = [data.take(index) for index in torch.arange(len(data)).tensor_split(count)]
-    federation = FedAvg(task.start.architecture, how.training)
-    start = model = task.start
+    federation = FedAvg(task.initial.architecture, how.training)
+    start = model = task.initial
     for round_ in range(1, cluster.rounds + 1):
         cohort = draw_cohort(list(range(count)), cluster.share, shadow_seed, round_)
         total = sum(len(parts[client]) for client in cohort)
@@ -286,7 +250,7 @@ def _repeated(
         start = model
         folded = federation.fold(model.tensors(), uploads, weights)
         model = Model.from_tensors(model.architecture, folded)
-    return _Trained(start, model)
+    return start, model
 
 
 @dataclass(frozen=True)
@@ -309,13 +273,6 @@ class _Evidence(NamedTuple):
 
     inside: Float[Tensor, "members _"]
     outside: Float[Tensor, "others _"]
-
-
-class _Shadow(NamedTuple):
-    start: Model
-    model: Model
-    inside: Int[Tensor, " size"]
-    outside: Int[Tensor, " size"]
 
 
 class _Counts(NamedTuple):
@@ -362,24 +319,19 @@ class ServerRisk:
     def estimate(self, clusters: Sequence[Cluster], *, seed: int) -> list[ShadowSuccess | None]:
         """Estimate the risk of each model, with its limits and the fitted attack.
 
-        Args:
-            clusters: The models; the estimate of a model that no client trains is None.
-            seed: As in :func:`fedaudit.risk.server.shadow_models`.
+        The estimate of a model that no client trains is None.
         """
-        trained = shadow_models(clusters, self.samples, self.shadows, seed=seed, device=self.device)
-        pending = [
-            _Shadow(*fields)
-            for shadows in trained
-            for fields in zip(
-                shadows.starts, shadows.models, shadows.inside, shadows.outside, strict=True
-            )
-        ]
+        shadows_by_cluster = shadow_models(
+            clusters, self.samples, self.shadows, seed=seed, device=self.device
+        )
+        pending = list(chain.from_iterable(shadows_by_cluster))
         evidence = iter(run_in_parallel(self._evidence, pending, device=self.device))
         return [
-            self._estimate(shadows, [next(evidence) for _ in shadows.models]) for shadows in trained
+            self._estimate(cluster.model, [next(evidence) for _ in shadows])
+            for cluster, shadows in zip(clusters, shadows_by_cluster, strict=True)
         ]
 
-    def _evidence(self, shadow: _Shadow) -> _Evidence:
+    def _evidence(self, shadow: Shadow) -> _Evidence:
         evidence = self.measure.evidence(
             shadow.model,
             self.samples.take(torch.cat([shadow.inside, shadow.outside])),
@@ -389,7 +341,7 @@ class ServerRisk:
         inside, outside = evidence.chunk(2)
         return _Evidence(inside, outside)
 
-    def _estimate(self, shadows: Shadows, evidence: list[_Evidence]) -> ShadowSuccess | None:
+    def _estimate(self, base: Model, evidence: list[_Evidence]) -> ShadowSuccess | None:
         if not evidence:
             return None
         parts = _halves(evidence[0]) if len(evidence) == 1 else evidence
@@ -399,8 +351,8 @@ class ServerRisk:
         ]
         risk = counted_balanced_accuracy(*(sum(column) for column in zip(*counts, strict=True)))
         verdict = self.measure.fitted(*_joined(evidence))
-        decide = Decision(self.measure, verdict, shadows.base, self.device)
-        return ShadowSuccess(risk.value, risk.low, risk.high, decide, len(shadows.inside[0]))
+        decide = Decision(self.measure, verdict, base, self.device)
+        return ShadowSuccess(risk.value, risk.low, risk.high, decide, len(evidence[0].inside))
 
     def _counts(self, part: _Evidence, others: list[_Evidence]) -> _Counts:
         verdict = self.measure.fitted(*_joined(others))

@@ -296,7 +296,7 @@ def _checked(
     methods = (
         partial(_fast_method, modules, base, updates, work.cut, *first),
         partial(_vmap_method, modules, base, updates, work.cut),
-        lambda: _Method(lambda: loop_measure(modules.copy(), base, updates, work.cut), VMAP_CHUNK),
+        partial(_loop_method, modules, base, updates, work.cut),
     )
     probe = torch.tensor(sorted({0, len(labels) - 1}))
     for step, method in enumerate(methods):
@@ -362,6 +362,12 @@ def _vmap_method(
 ) -> _Method:
     rows = stacked(base, updates)
     return _Method(lambda: vmap_measure(modules.copy(), base, rows, cut), VMAP_CHUNK)
+
+
+def _loop_method(
+    modules: _ModuleFactory, base: Model, updates: Sequence[Params], cut: Mapping[str, int]
+) -> _Method:
+    return _Method(lambda: loop_measure(modules.copy(), base, updates, cut), VMAP_CHUNK)
 
 
 def _stream(method: _Method, work: _Work) -> LayerProducts:

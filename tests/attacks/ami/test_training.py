@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -75,7 +76,10 @@ def by_autograd(given_: Tensor, how: NeuronTraining) -> Tensor:
     ids=["by weights", "by coefficients", "Adam"],
 )
 def test_training_is_descent_as_torch_does_it(
-    features: int, optimizer: str, lr: float, output: str
+    features: int,
+    optimizer: Literal["adam", "momentum"],
+    lr: float,
+    output: Literal["one-logit", "two-sigmoids"],
 ) -> None:
     data = rows(features=features)
     how = replace(HOW, output=output, optimizer=optimizer, lr=lr)
@@ -223,7 +227,7 @@ def test_best_shift_is_the_midpoint_of_separable_values() -> None:
 
 def test_an_unknown_output_is_refused() -> None:
     with pytest.raises(BadInput, match="one-logit"):
-        NeuronTraining(output="softmax")
+        NeuronTraining(output="softmax")  # type: ignore[arg-type]
 
 
 def test_training_on_one_class_raises() -> None:
