@@ -238,8 +238,8 @@ def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
 
 def proven_epsilon(point: PointPlayed, points: int) -> float:
     """Compute the lower bound on epsilon from a point's counts, with its part of the error."""
-    said_in, silent = point.tpr, point.tnr
-    counts = Counts(said_in.hits, said_in.total, silent.total - silent.hits, silent.total)
+    tpr, tnr = point.tpr, point.tnr
+    counts = Counts(tpr.hits, tpr.total, tnr.total - tnr.hits, tnr.total)
     return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, points)).value
 
 
@@ -249,7 +249,6 @@ def point_name(point: PointPlayed, record: Record) -> str:
 
 
 def _refuse_too_many(figures: int) -> None:
-    """Raise if a record would have more figures than any study."""
     if figures > MOST_FIGURES:
         raise BadInput(
             f"the record's attacks, clients and seeds would make {figures:,} figures of each kind, "
@@ -303,10 +302,10 @@ def _of_runs(
     for figure in question.record.findings:
         if figure.metric == question.metric and figure.contrast == question.contrast:
             by_run.setdefault(_run(figure), []).append(figure)
-    set_aside = not question.policy.membership.judges_each
+    skips_missing = not question.policy.membership.judges_each
     reason = _reasons_missing(question.record)
     for run in _runs(question.record, question.policy.membership, each=each):
-        if run not in by_run and set_aside and reason(run):
+        if run not in by_run and skips_missing and reason(run):
             continue
         yield from ((run, figure) for figure in by_run.get(run, [None]))
 
@@ -411,7 +410,11 @@ def _members(question: Question) -> Iterator[Judged]:
             why = reason(run) or _MISSING
             yield Judged(str(run), None, too_few_runs(seeds) if few else why)
             continue
-        doubt = question.trust.doubt(figure) or _unsure(figure, ceiling) or uncontrolled(figure)
+        doubt = (
+            question.trust.doubt(figure)
+            or _doubt_of_significance(figure, ceiling)
+            or uncontrolled(figure)
+        )
         what = str(run) if run.target is not None else f"{run} {over(run.attack)}"
         if further:
             yield Judged(what, *_further(figure, seeds, ceiling, doubt))
@@ -472,8 +475,7 @@ def _further(
     )
 
 
-def _unsure(figure: Estimate, ceiling: float) -> str:
-    """Return a doubt if the record's corrected test does not find the figure above chance."""
+def _doubt_of_significance(figure: Estimate, ceiling: float) -> str:
     chance = chance_of(figure.metric)
     if figure.significant is not False or chance is None or ceiling < chance:
         return ""
@@ -586,10 +588,10 @@ def _excess(figure: Estimate, figures: Sequence[Estimate], question: Question) -
     if figure.seed is not None:
         # A forecast, which treats the level as known.
         limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
-        settling = partial(
+        more = partial(
             more_samples, limits, success.samples, question.ceiling, less=figure.level or 0.0
         )
-        return Judged(what, judged.model_copy(update={"method": EXACT}), doubt=doubt, more=settling)
+        return Judged(what, judged.model_copy(update={"method": EXACT}), doubt=doubt, more=more)
     above = above_chance(success) and above_chance(figure)
     if not (doubt or above or question.ceiling < 0):
         doubt = (
@@ -640,17 +642,15 @@ def _points(question: Question) -> Iterator[Judged]:
     assert question.policy.games is not None
     points = judged_points(question.record, question.policy.games)
     for point in points:
-        figure, settling = (
-            point.estimate(question.metric),
-            partial(more_games, point, question.ceiling),
-        )
+        figure = point.estimate(question.metric)
         if question.metric == PROVEN and figure is not None:
             # Recomputed, with the error shared by all points.
             bound = proven_epsilon(point, len(points))
             method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
             figure = figure.model_copy(update={"value": bound, "low": bound, "method": method})
         why = "" if figure is not None else "there is no bound"
-        yield Judged(point_name(point, question.record), figure, why, more=settling)
+        more = partial(more_games, point, question.ceiling)
+        yield Judged(point_name(point, question.record), figure, why, more=more)
 
 
 _EXCESS, _RISK = "above_label_distributions_share", "risk_share"

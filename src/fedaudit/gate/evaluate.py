@@ -58,18 +58,10 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
             f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {tables} "
             "(`fedaudit gate --print-policy` prints one)"
         )
-    with searching():
-        return _evaluated(record, policy)
-
-
-def _evaluated(record: Record, policy: Policy) -> Verdict:
     safe = cleaned(record)
-    if safe.kind == "games":
-        checks, limits = list(_of_games(safe, policy)), _OF_GAMES
-        unjudged: list[str] = []
-    else:
-        checks = list(_of_study(safe, policy))
-        limits, unjudged = _correction(safe, policy, checks), _unjudged(safe, policy)
+    with searching():
+        checks = list(_game_checks(safe, policy) if games else _study_checks(safe, policy))
+    limits = _GAME_LIMITS if games else _correction(safe, policy, checks)
     outcome = concluded(checks)
     return Verdict(
         record=safe.name,
@@ -81,18 +73,18 @@ def _evaluated(record: Record, policy: Policy) -> Verdict:
         reason=_paragraph(safe.name, policy.name, outcome, checks),
         limits=limits,
         checks=checks,
-        unjudged=unjudged,
+        unjudged=[] if games else _unjudged(safe, policy),
     )
 
 
-def _of_study(record: Record, policy: Policy) -> Iterator[Check]:
+def _study_checks(record: Record, policy: Policy) -> Iterator[Check]:
     yield from ceiling_checks(record, policy, trust_in(record, policy.evidence))
     members = judged_attacks(record, policy.membership)
     yield from control_checks(record, policy, members, judged_sources(record, policy.sources))
     yield from evidence_checks(record, policy)
 
 
-def _of_games(record: Record, policy: Policy) -> Iterator[Check]:
+def _game_checks(record: Record, policy: Policy) -> Iterator[Check]:
     assert policy.games is not None
     if policy.games.mechanisms:
         played = {point.mechanism for point in record.points}
@@ -106,26 +98,24 @@ def _of_games(record: Record, policy: Policy) -> Iterator[Check]:
 
 def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[Check]:
     claims = [(point, claim) for point in points if (claim := point.claimed_epsilon) is not None]
-    faults, unsure = [], []
+    refuted, uncorrected = [], []
     for point, claim in claims:
+        name = point_name(point, record)
         if proven_epsilon(point, len(claims)) > claim:
-            name = point_name(point, record)
-            faults.append(f"{name} claims {claim:g}, and the games refute it")
+            refuted.append(f"{name} claims {claim:g}, and the games refute it")
         elif point.refuted:
-            name = point_name(point, record)
-            unsure.append(f"{name} by its own test, but not after correction")
+            uncorrected.append(f"{name} by its own test, but not after correction")
     if claims:
-        certain = faults or not unsure
-        otherwise = Outcome.FAIL if certain else Outcome.INCONCLUSIVE
-        reasons = faults if certain else unsure
-        yield demand("games", "claimed epsilons not contradicted", reasons, otherwise)
+        otherwise = Outcome.INCONCLUSIVE if uncorrected and not refuted else Outcome.FAIL
+        faults = refuted or uncorrected
+        yield demand("games", "claimed epsilons not contradicted", faults, otherwise)
 
 
-def _set_aside(record: Record, policy: Policy) -> Iterator[str]:
+def _without_figures(record: Record, policy: Policy) -> Iterator[str]:
     """Yield clients and attacks without figures, with the reason."""
     membership = policy.membership
-    is_each = membership is not None and membership.judges_each
-    if (absent := never_measured(record)) and not is_each:
+    judges_each = membership is not None and membership.judges_each
+    if (absent := never_measured(record)) and not judges_each:
         yield f"{listed([client_name(client) for client in absent])}: {NEVER_MEASURED}"
     if small := too_small_alone(record, membership):
         clients = listed([client_name(client) for client in small])
@@ -160,7 +150,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             if contrast not in unfair_contrasts(record)
             and beyond_size(record, policy, f"tpr@{rate}", contrast)
         ]
-        questions += _set_aside(record, policy)
+        questions += _without_figures(record, policy)
         metrics = {figure.metric for figure in record.findings if figure.attack}
         if AUC in metrics and policy.membership.auc is None:
             questions.append("AUC (no auc in [membership])")
@@ -185,13 +175,13 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     return questions
 
 
-MOST_TOLD = 3
-_OF_GAMES = (
+MOST_EXPLAINED = 3
+_GAME_LIMITS = (
     "Limits of games won are the record's own, 95% at each point, not corrected for the number "
     "of points; a pass needs all of them. Bounds on epsilon are recomputed from the record's "
     "counts, with an error of 5% shared by all judged points."
 )
-_BOUNDS = (
+_NOT_REFUTED = (
     "No lower bound on epsilon exceeds its ceiling; such bounds can show that a budget is "
     "exceeded, but never that it is kept."
 )
@@ -205,12 +195,12 @@ def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Chec
     if outcome is Outcome.PASS:
         parts += _passed(ceilings)
     else:
-        parts += _told(checks, Outcome.FAIL, "Failed")
-        parts += _told(checks, Outcome.INCONCLUSIVE, "Not settled")
+        parts += _explained(checks, Outcome.FAIL, "Failed")
+        parts += _explained(checks, Outcome.INCONCLUSIVE, "Not settled")
         decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
         parts += [] if decided else ["No figure's limits decide about a ceiling."]
     if any(check.outcome is Outcome.NOT_REFUTED for check in checks):
-        parts.append(_BOUNDS)
+        parts.append(_NOT_REFUTED)
     return " ".join(parts)
 
 
@@ -224,9 +214,9 @@ def figure_text(result: Held, metric: str) -> str:
 def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
     """State which corrections the limits of a study's figures have, and which they lack."""
     figures = sum(check.figures for check in checks)
-    sure = f"{100 * policy.evidence.confidence:.6g}%"
+    confidence = f"{100 * policy.evidence.confidence:.6g}%"
     text = (
-        f"Limits are the record's own, at {sure} or more each, and are not corrected for the "
+        f"Limits are the record's own, at {confidence} or more each, and are not corrected for the "
         f"{plural(figures, 'figure')}. A pass needs no correction: every figure must pass, so "
         "that a figure whose actual value is above its ceiling passes no more often than its "
         "limits are wrong. With many figures it is more likely that one fails by chance."
@@ -246,7 +236,7 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
 def _passed(ceilings: Sequence[Check]) -> list[str]:
     passed = [check for check in ceilings if check.outcome is Outcome.PASS]
     figures = sum(check.figures for check in passed)
-    nearest = max(passed, key=_used)
+    nearest = max(passed, key=_share_of_ceiling)
     return [
         f"No upper limit of {plural(figures, 'figure')} exceeds its ceiling "
         f"({plural(len(passed), 'ceiling')}), and all other requirements of the policy are met. "
@@ -255,19 +245,19 @@ def _passed(ceilings: Sequence[Check]) -> list[str]:
     ]
 
 
-def _used(check: Check) -> float:
+def _share_of_ceiling(check: Check) -> float:
     high = check.worst.high if check.worst and check.worst.high is not None else 0.0
     return high / check.ceiling if check.ceiling else float(high > 0)
 
 
-def _told(checks: Sequence[Check], outcome: Outcome, title: str) -> list[str]:
+def _explained(checks: Sequence[Check], outcome: Outcome, title: str) -> list[str]:
     matching = [check for check in checks if check.outcome is outcome]
     if not matching:
         return []
-    n_more = len(matching) - MOST_TOLD
+    n_more = len(matching) - MOST_EXPLAINED
     return [
         f"{title} ({len(matching)} of {plural(len(checks), 'check')}).",
-        *(sentence(capital(_why(check))) for check in matching[:MOST_TOLD]),
+        *(sentence(capital(_why(check))) for check in matching[:MOST_EXPLAINED]),
         *([f"And {plural(n_more, 'more check')}, named in the table."] if n_more > 0 else []),
     ]
 

@@ -26,11 +26,7 @@ def gravity(outcome: Outcome) -> int:
 
 
 def compare_limits(low: float | None, high: float | None, ceiling: float) -> Outcome:
-    """Compare limits with a ceiling.
-
-    Returns:
-        PASS if the upper limit is at or below the ceiling, FAIL if the lower limit is above it.
-    """
+    """Return PASS if the upper limit is at or below the ceiling, FAIL if the lower is above it."""
     if high is not None and high <= ceiling:
         return Outcome.PASS
     if low is not None and low > ceiling:

@@ -35,7 +35,7 @@ MOST_LINES = 40
 _LEAST_ROWS = 4
 _FIGURE, _WIDEST_FIGURE = 21, 34
 """Columns of a figure with both limits, such as "0.582 (0.516–0.645)"."""
-_WHOLE = "a verdict written with --json or --junit is complete"
+_COMPLETE = "a verdict written with --json or --junit is complete"
 
 
 def verdict_json(verdict: Verdict) -> str:
@@ -90,13 +90,13 @@ def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
     n_lines = MOST_LINES * WIDTH // width
     head = textwrap.wrap(verdict.reason, width, subsequent_indent="  ")
     if len(head) > n_lines * 2 // 5:
-        head = [*head[: n_lines * 2 // 5 - 1], *textwrap.wrap(f"... ({_WHOLE})", width)]
+        head = [*head[: n_lines * 2 // 5 - 1], *textwrap.wrap(f"... ({_COMPLETE})", width)]
     unjudged = [f"Not judged: {text}." for text in verdict.unjudged]
     below = [
         line for text in unjudged for line in textwrap.wrap(text, width, subsequent_indent="  ")
     ]
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
-    rows = [_of(check, width) for check in ranked]
+    rows = [_check_lines(check, width) for check in ranked]
     room_for_rows = n_lines - len(head) - len(below) - 3
     fit = len(rows)
     if sum(map(len, rows)) > room_for_rows:
@@ -105,14 +105,14 @@ def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
     lines = _row("Outcome", "Check", "At most", "Worst figure") if width >= WIDTH else []
     lines += [line for row in rows[:fit] for line in row]
     if fit < len(rows):
-        remark = f"and {plural(len(rows) - fit, 'more check')}; {_WHOLE}"
+        remark = f"and {plural(len(rows) - fit, 'more check')}; {_COMPLETE}"
         lines += textwrap.wrap(remark, width, subsequent_indent="  ")
     limits = textwrap.wrap(verdict.limits, width)
     room = n_lines - len(head) - len(lines) - len(below) - 2
     return head, ["", *lines, *below, *(["", *limits] if len(limits) <= room else [])]
 
 
-def _of(check: Check, width: int) -> list[str]:
+def _check_lines(check: Check, width: int) -> list[str]:
     outcome, name = str(check.outcome), capital(check.name)
     if check.ceiling is None:
         ceiling, figure = "", check.reason
@@ -139,7 +139,7 @@ def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[s
     return [first, *(f"{'':<13}{line}" for line in lines[1:])]
 
 
-MOST_TOLD = 50
+MOST_CASE_LINES = 50
 """Largest number of figures that a test case lists; the verdict lists all."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -166,7 +166,7 @@ def junit_xml(verdict: Verdict) -> str:
     name = f"fedaudit gate: {verdict.policy}"
     cases = [_case(check, verdict) for check in verdict.checks]
     if lone:
-        cases.append(_whole(verdict))
+        cases.append(_inconclusive_case(verdict))
     properties = {
         "record": verdict.record,
         "content_hash": verdict.content_hash,
@@ -197,8 +197,8 @@ def _case(check: Check, verdict: Verdict) -> str:
     opening += f'name={_quoted(capital(check.name) + limit)} time="0"'
     if check.outcome is Outcome.PASS:
         return f"{opening}/>"
-    listed = [_line(figure, check) for figure in check.open[:MOST_TOLD]]
-    n_more = len(check.open) - MOST_TOLD
+    listed = [_line(figure, check) for figure in check.open[:MOST_CASE_LINES]]
+    n_more = len(check.open) - MOST_CASE_LINES
     body = "\n".join([*listed, f"and {n_more:,} more"] if n_more > 0 else listed) or one_line(
         check.reason
     )
@@ -212,7 +212,7 @@ def _case(check: Check, verdict: Verdict) -> str:
     )
 
 
-def _whole(verdict: Verdict) -> str:
+def _inconclusive_case(verdict: Verdict) -> str:
     return (
         f'<testcase classname="fedaudit.gate" name="Something passes" time="0">'
         f'<error type="inconclusive" message={_quoted(verdict.reason)}/></testcase>'
@@ -240,24 +240,13 @@ _HEAD = ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure
 
 
 def judged(record: Record, policy: Path) -> Section:
-    """Apply a policy to a record; return the outcome as a section of a summary.
-
-    Raises:
-        BadInput: The file is not a policy.
-    """
+    """Apply a policy to a record; return the outcome as a section of a summary."""
     read = read_policy(policy)
     return policy_section(record, evaluate_policy(record, read), read, policy.name)
 
 
 def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:
-    """Return the outcome of a policy as a section of a summary, the worst outcome first.
-
-    Args:
-        record: The record that is summarised.
-        verdict: Verdict of the policy on the record.
-        policy: The policy.
-        file: Name of the policy's file.
-    """
+    """Return the outcome of a policy as a section of a summary, the worst outcome first."""
     is_void = record.kind != "games" and conclusion(record).status in TAKEN_BACK
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
@@ -311,16 +300,16 @@ def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
             )
             number = check.outcomes.get(outcome, 0)
             share = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
-            parts = (worst.what, share * (check.figures > 1), worst.reason, _settling(check))
+            parts = (worst.what, share * (check.figures > 1), worst.reason, _needed(check))
             why = "; ".join(filter(None, parts))
     name, row = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
     cells = (row, name, allowed, measured, shortened(why, _LONG))
     return outcome, tuple(cell or MISSING for cell in cells)
 
 
-def _settling(check: Check) -> str:
+def _needed(check: Check) -> str:
     """Return the samples or seeds that would settle a rule; empty for a settled one."""
     if check.outcome is not Outcome.INCONCLUSIVE:
         return ""
-    needed = check.worst.more if check.worst else None
-    return check.needs or (needed.text if needed else "")
+    more = check.worst.more if check.worst else None
+    return check.needs or (more.text if more else "")

@@ -113,13 +113,8 @@ def required_sample_size(
 ) -> RequiredSamples:
     """Return the evidence that would settle a figure.
 
-    Args:
-        limits: Lower and upper limit by size; None if unknown.
-        start: The present size.
-        ceiling: Largest value that is allowed.
-        what: Plural name of what is counted, such as "members" or "seeds".
-        each: Number of these per unit of size.
-        most: Largest size to try; by default ``MOST_TIMES`` times ``start``.
+    Sizes from ``start``, the present one, up to ``most`` are tried; by default up to
+    :data:`MOST_TIMES` as many. A unit of size is ``each`` of ``what``, such as "seeds".
     """
 
     def unknown(text: str) -> RequiredSamples:
@@ -156,24 +151,26 @@ def more_for(figure: Estimate, ceiling: float) -> RequiredSamples | None:
     """Return the evidence that would settle a membership figure; None if unknown."""
     rate = rate_of(figure.metric)
     if figure.value is None:
-        return None if rate is None else _refused(rate, figure.n_nonmembers)
-    sure = level(figure.method) or 0.95
+        return None if rate is None else _to_measure(rate, figure.n_nonmembers)
+    confidence = level(figure.method) or 0.95
     if rate is not None and figure.seed is not None:
-        return _more_for_rate(figure, rate, ceiling, sure)
+        return _more_for_rate(figure, rate, ceiling, confidence)
     if figure.low is None or figure.high is None or figure.seed is None:
         return None
     limited = Limited(figure.value, figure.low, figure.high)
     if figure.metric == AUC:
-        return more_for_auc(figure, ceiling, confidence=sure)
+        return more_for_auc(figure, ceiling, confidence=confidence)
     if figure.metric == BALANCED_ACCURACY and figure.realised_fpr is not None:
         sizes = (figure.n_members, figure.n_nonmembers)
-        limits = partial(larger_balanced, limited, figure.realised_fpr, sizes, confidence=sure)
+        limits = partial(
+            larger_balanced, limited, figure.realised_fpr, sizes, confidence=confidence
+        )
         return required_sample_size(limits, 1, ceiling, what=MIXED_ALIKE, each=sum(sizes))
     return None
 
 
 def _more_for_rate(
-    figure: Estimate, rate: float, ceiling: float, sure: float
+    figure: Estimate, rate: float, ceiling: float, confidence: float
 ) -> RequiredSamples | None:
     """Return the evidence for a rate, to which members and non-members both contribute."""
     sizes = (figure.n_members, figure.n_nonmembers)
@@ -182,7 +179,7 @@ def _more_for_rate(
     limited = Limited(figure.value, figure.low or 0.0, figure.high)
 
     def limits(size: int) -> tuple[float, float] | None:
-        return larger_rate(limited, rate, sizes, size / min(sizes), confidence=sure)
+        return larger_rate(limited, rate, sizes, size / min(sizes), confidence=confidence)
 
     return required_sample_size(limits, min(sizes), ceiling, what=ALIKE)
 
@@ -213,7 +210,7 @@ def more_samples(
 
 
 def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
-    """Return the games, of each kind as many, that would settle the success of a point."""
+    """Return the games, equally many with and without the target, that would settle a point."""
     tpr, tnr, adv = point.tpr, point.tnr, point.adv
 
     def limits(times: int) -> tuple[float, float] | None:
@@ -230,9 +227,10 @@ def more_games(point: PointPlayed, ceiling: float) -> RequiredSamples:
 def more_seeds(
     value: float, further: Interval, seeds: int, ceiling: float
 ) -> RequiredSamples | None:
-    """Return the seeds that would settle a limit for further runs; None if unknown.
+    """Return the seeds that would settle a limit for further runs.
 
-    That is if the runs show no spread, or the limits are as wide as those of these runs.
+    Their number is unknown (None) if the runs show no spread, or if the limits are as wide as the
+    limits for these runs.
     """
     missing = FEWEST_RUNS - seeds
     if missing > 0:
@@ -240,12 +238,12 @@ def more_seeds(
         return RequiredSamples(what="seeds", count=missing, then=None, text=text)
     if further.low is None or further.high is None or further.method.endswith(NO_NARROWER):
         return None
-    limited, sure = Limited(value, further.low, further.high), level(further.method) or 0.95
-    limits = partial(larger_mean, limited, seeds, confidence=sure)
+    limited, confidence = Limited(value, further.low, further.high), level(further.method) or 0.95
+    limits = partial(larger_mean, limited, seeds, confidence=confidence)
     return required_sample_size(limits, seeds, ceiling, what="seeds", most=MOST_SEEDS)
 
 
-def _refused(rate: float, nonmembers: int) -> RequiredSamples | None:
+def _to_measure(rate: float, nonmembers: int) -> RequiredSamples | None:
     """Return the non-members that a rate needs to be measured at all."""
     missing = n_needed(rate) - nonmembers
     if missing <= 0:

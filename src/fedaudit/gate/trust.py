@@ -78,7 +78,7 @@ def control_checks(
         faults = [f"{control_name(control)} failed" for control in rows if control.passed is False]
         if kind in required:
             faults += _missing(kind, rows, judged, record.seeds)
-        yield demand("controls", f"control: {shortened(kind)}", _few(faults), otherwise)
+        yield demand("controls", f"control: {shortened(kind)}", _first(faults), otherwise)
 
 
 def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
@@ -117,22 +117,24 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     if policy.membership is not None:
         first = headline(record)
         labels = labels_among(first)
-        lower = [
-            f"{shortened(figure.attack)} {against(figure.contrast)}{_among(labels, figure)}: "
-            f"{WRONG_SIGN}"
+        below_chance = [
+            f"{shortened(figure.attack)} {against(figure.contrast)}"
+            f"{_after_comma(labels, figure)}: {WRONG_SIGN}"
             for figure in wrong_sign(first)
             if figure.contrast in policy.membership.contrasts
             and figure.attack in (policy.membership.attacks or [figure.attack])
         ]
-        if lower:
-            yield demand("evidence", "scores with the right sign", _few(lower), unsettled)
+        if below_chance:
+            yield demand("evidence", "scores with the right sign", _first(below_chance), unsettled)
     if policy.sources is not None:
-        turned = [
+        below_guessing = [
             f"{shortened(figure.success.attack)}: right less often than guessing"
             for figure in wrong_side(on_sources(record))
         ]
-        if turned:
-            yield demand("evidence", "scores with the right sign", _few(turned), unsettled)
+        if below_guessing:
+            yield demand(
+                "evidence", "scores with the right sign", _first(below_guessing), unsettled
+            )
     # An attack that ran has a note only if it failed in some of its runs.
     broken = [
         row
@@ -140,10 +142,10 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         if row.status == "failed" or (row.status == "run" and row.note)
     ]
     faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in broken]
-    yield demand("evidence", "every attack was run", _few(faults), unsettled)
+    yield demand("evidence", "every attack was run", _first(faults), unsettled)
 
 
-def _among(labels: Mapping[Setting, str], figure: Estimate) -> str:
+def _after_comma(labels: Mapping[Setting, str], figure: Estimate) -> str:
     """Return the label that distinguishes a figure among those of its attack, after a comma."""
     label = labels[setting_of(figure)]
     return f", {label}" if label else ""
@@ -185,14 +187,14 @@ def _unsound(record: Record) -> str:
 
 
 def _unlearned(record: Record, demands: EvidencePolicy) -> list[str]:
-    """Describe rows whose training accuracy is near chance.
+    """Describe defenses with a training accuracy near chance.
 
-    An attack above guessing shows that something was learned, also where a task has no accuracy.
+    Where a task has no accuracy, an attack above guessing shows that something was learned.
     """
     rows = record.where(topic="utility")
     with_accuracy = {row.defense for row in rows if row.metric in (TEST_ACCURACY, TRAIN_ACCURACY)}
     leaks = leaking_defenses(record)
-    return _few(
+    return _first(
         [
             f"its task has no accuracy, and no attack is above guessing with "
             f"{shortened(defense_name(name))}, so that the models may have learned nothing; if "
@@ -226,9 +228,9 @@ def _missing(
         if len(reasons) == 1 and not ran:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
         return ["this control was not run, or not in every run"]
-    return [f"missing for {listed(_few([shortened(attack) for attack in lacking]))}"]
+    return [f"missing for {listed(_first([shortened(attack) for attack in lacking]))}"]
 
 
-def _few(items: list[str]) -> list[str]:
+def _first(items: list[str]) -> list[str]:
     n_more = len(items) - MOST_NAMED
     return [*items[:MOST_NAMED], f"{n_more} more"] if n_more > 0 else items
