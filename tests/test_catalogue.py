@@ -38,7 +38,7 @@ def shown(kind: str, *, width: int = 200) -> str:
     return console.file.getvalue()
 
 
-def test_the_pages_that_are_made_from_the_code_are_in_a_clone_as_the_code_has_them() -> None:
+def test_generated_pages_are_up_to_date() -> None:
     script = Path(__file__).parents[1] / "docs" / "pages.py"
     for name, text in runpy.run_path(str(script))["pages"]().items():
         page = script.with_name(name)

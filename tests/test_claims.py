@@ -598,7 +598,7 @@ def unit(tmp_path: Path, name: str, does: str) -> again.Unit:
 
 
 @pytest.mark.slow
-def test_regeneration_continues_after_failures_and_skips_finished_records(
+def test_regeneration_continues_after_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     units = [unit(tmp_path, name, "make") for name in ("one", "two")]

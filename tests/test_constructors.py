@@ -264,7 +264,7 @@ def test_model_classes_and_task_functions_mean_their_defaults() -> None:
         (lambda: fa.Federation("digits", model=nn.Linear), "could not be called"),
     ],
 )
-def test_classes_that_need_arguments_are_refused_before_anything_is_trained(
+def test_classes_with_required_arguments_are_refused_early(
     federation: Callable[[], fa.Federation], text: str
 ) -> None:
     start = perf_counter()

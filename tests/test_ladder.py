@@ -80,7 +80,7 @@ def trajectory(origin: Any, mean: list[float | None], half: float = 1.2815516) -
     )
 
 
-def test_the_gap_of_uploads_is_in_standard_deviations_of_the_loss_on_fresh_samples() -> None:
+def test_gap_of_uploads_is_in_standard_deviations_of_the_loss() -> None:
     # The middle 80 % of normal values reach 1.28 standard deviations to either side.
     signals = [trajectory("member", [-1.0, -0.5, None]), trajectory("unseen", [-1.5, -1.5, -2.0])]
     assert loss_gap(having(trajectories=signals)) == pytest.approx(0.75)

@@ -94,7 +94,7 @@ print(*sys.modules)
     assert not loaded & {"idx", "cifar", "images", "hf", "digits", "synthetic", "cnn", "resnet18"}
 
 
-def test_every_attack_has_a_constructor_with_the_settings_of_its_rule_or_signal() -> None:
+def test_constructors_of_attacks_have_the_settings_of_rule_and_signal() -> None:
     public = {name: getattr(fa.attacks, name) for name in fa.attacks.__all__ if name != "Attack"}
     made = {construct().name: construct for construct in public.values()}
     assert doctest.testmod(base).failed == 0
@@ -138,7 +138,7 @@ def test_one_attack_with_two_settings_is_refused_unless_each_has_a_name() -> Non
     assert attack_settings({"fedmia-2": one}, registering({})) == {"fedmia-2": {}}
 
 
-def test_a_part_is_its_name_and_the_settings_that_differ_from_their_defaults() -> None:
+def test_part_has_the_name_and_the_changed_settings() -> None:
     found = fa.algorithms.FedProx(mu=0.1, rounds=30, lr=0.5).part()
     assert (found.what, found.options, found.training) == ("fedprox", {"mu": 0.1}, {"lr": 0.5})
     assert fa.partitions.Dirichlet(4, beta=1.0, minimum=1).part() == Clients(
@@ -217,7 +217,7 @@ PUBLIC = {
 
 
 @pytest.mark.slow
-def test_every_public_example_runs_when_it_is_pasted_into_a_new_interpreter(
+def test_public_examples_run_in_a_new_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -262,7 +262,7 @@ def test_a_defense_object_is_its_name_settings_and_members() -> None:
 
 
 @pytest.mark.slow
-def test_mypy_takes_correct_calls_and_refuses_exactly_the_incorrect_ones(tmp_path: Path) -> None:
+def test_mypy_refuses_exactly_the_incorrect_calls(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, *CALLS.glob("*.py")],
         cwd=ROOT,

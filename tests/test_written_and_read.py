@@ -39,9 +39,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> int:
     return 3000
 
 
-def test_an_object_is_written_up_to_the_limit_of_its_reader_and_not_beyond(
-    tmp_path: Path, limit: int
-) -> None:
+def test_objects_beyond_the_readers_limit_are_not_written(tmp_path: Path, limit: int) -> None:
     path = tmp_path / "a.json"
     largest = json.dumps({"a": "x" * (limit - 9)})
     assert len(largest) == limit
@@ -108,7 +106,7 @@ def test_a_log_takes_as_many_rounds_as_are_read_back(
     assert len(read_round_log(tmp_path)) == 3
 
 
-def test_rounds_beyond_a_full_log_are_warned_of_and_earlier_ones_can_be_read(
+def test_a_full_log_warns_and_keeps_earlier_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with recorder(tmp_path / "r", strict=False) as one:

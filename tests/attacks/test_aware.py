@@ -25,7 +25,7 @@ def told(*rows: list[bool]) -> Mapping[int, Tensor]:
     return {index: torch.tensor(row) for index, row in zip(ROUNDS, rows, strict=True)}
 
 
-def test_a_mean_is_taken_over_the_rounds_in_which_the_sample_was_assigned() -> None:
+def test_scores_are_means_over_rounds_with_the_sample_assigned() -> None:
     m = cube(samples=4)
     v = m.of(0)
     used = told([True, True, False, False], [True, False, True, False], [True, True, False, False])

@@ -139,7 +139,7 @@ def test_settings_that_cannot_be_learned_with_are_refused(settings: dict[str, fl
         attack_named("seqmia").with_settings(settings)
 
 
-def test_training_is_adam_with_a_falling_rate_and_decay_of_weights_alone() -> None:
+def test_training_equals_adam_with_schedule_and_weight_decay() -> None:
     settings = {"epochs": 25, "batch_size": SAMPLES, "weight_decay": 0.1, "hidden": 4}
     attack = attack_named("seqmia").with_settings(settings)
     shadow = cubes("shadow", MEMBERS)
@@ -178,7 +178,7 @@ def found_in(attack: Attack, measured: dict[str, Measurements]) -> float:
 
 
 @pytest.mark.slow
-def test_epochs_that_are_chosen_on_held_back_samples_find_a_weak_leak_better() -> None:
+def test_early_stopping_detects_a_weak_leak_better() -> None:
     published = CHOSEN.with_settings({"epochs": PUBLISHED_EPOCHS})
     shadow, fresh = weak("shadow"), weak("fresh")
     by_heart = published.fitted(shadow, FEW, TARGET, 3)

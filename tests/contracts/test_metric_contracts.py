@@ -28,7 +28,7 @@ def test_a_metric_does_not_depend_on_the_scale_of_scores(metric: Metric) -> None
 
 
 @EACH
-def test_a_metric_is_finite_and_larger_for_an_attack_that_is_always_right(metric: Metric) -> None:
+def test_metrics_are_finite_and_larger_for_a_perfect_attack(metric: Metric) -> None:
     perfect, found = metric.of(IS_MEMBER + 0.0, IS_MEMBER), metric.of(SCORES, IS_MEMBER)
     guessed = fmean(metric.of(RNG.normal(size=200), IS_MEMBER) for _ in range(20))
     assert all(map(math.isfinite, (perfect, found, guessed)))

@@ -163,7 +163,7 @@ def test_draws_depend_on_round_and_seed() -> None:
         assert not torch.equal(epoch(context()), epoch(other))
 
 
-def test_a_network_with_group_norm_trains_and_one_with_batch_norm_is_refused() -> None:
+def test_group_norm_is_trained_and_batch_norm_refused() -> None:
     data, how = samples(6, (3, 8, 8)), LocalTraining(batch_size=3)
     for norm in ("group", "batch"):
         net = architecture("resnet18", shape=(3, 8, 8), classes=3, norm=norm, width=32)
@@ -258,7 +258,7 @@ def test_epsilon_at_rate_one_equals_the_gaussian_epsilon() -> None:
     )
 
 
-def test_epsilon_grows_with_rate_and_steps_and_is_infinite_without_noise() -> None:
+def test_epsilon_grows_with_sampling_rate_and_steps() -> None:
     base = gaussian_mechanism_epsilon(1.0, 100, rate=0.1, delta=1e-5)
     assert gaussian_mechanism_epsilon(1.0, 100, rate=0.2, delta=1e-5) > base
     assert gaussian_mechanism_epsilon(1.0, 200, rate=0.1, delta=1e-5) > base
@@ -298,7 +298,7 @@ def test_other_warnings_of_the_accountant_are_logged(
     assert gaussian_mechanism_epsilon(1.0, 10, rate=1.0, delta=1e-5) == whole
 
 
-def test_an_accountant_result_of_zero_is_replaced_by_the_unsampled_epsilon(
+def test_zero_of_the_accountant_becomes_the_unsampled_epsilon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rdp = pytest.importorskip("dp_accounting.rdp")

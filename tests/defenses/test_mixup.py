@@ -29,7 +29,7 @@ def test_mixup_matches_hand_calculation() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 30.0])
-def test_inputs_and_labels_are_blended_with_the_same_partner_by_the_same_share(
+def test_inputs_and_labels_are_mixed_with_one_partner_and_share(
     alpha: float,
 ) -> None:
     given = batch()
@@ -69,7 +69,7 @@ def test_shares_have_the_beta_distribution_folded_at_one_half() -> None:
     assert float(shares(MixUp(2.0)).mean()) == pytest.approx(11 / 16, abs=0.03)
 
 
-def test_legacy_label_only_shows_samples_as_they_are_and_blends_labels_alone() -> None:
+def test_legacy_label_only_mixes_labels_and_keeps_inputs() -> None:
     given = batch()
     ours = mixed(MixUp(1.0, "legacy_label_only"), given)
     assert ours.x is given.x
@@ -79,7 +79,7 @@ def test_legacy_label_only_shows_samples_as_they_are_and_blends_labels_alone() -
     assert not torch.allclose(ours.y, hard)
 
 
-def test_legacy_shares_are_as_drawn_so_that_half_of_the_samples_lose_their_label() -> None:
+def test_legacy_mixing_often_loses_the_label() -> None:
     lost = 0
     for seed in range(100):
         given = batch(3)
@@ -101,9 +101,7 @@ def test_labels_that_are_probabilities_already_are_blended_as_they_are() -> None
     samples=st.integers(1, 9),
     alpha=st.floats(0.01, 100) | st.sampled_from([1e-300, 1e-5, 1e5, 1e300]),
 )
-def test_a_blend_keeps_the_sum_of_the_batch_its_shapes_and_its_precision(
-    samples: int, alpha: float
-) -> None:
+def test_mixing_keeps_the_sum_shapes_and_dtypes_of_a_batch(samples: int, alpha: float) -> None:
     given_batch = batch(samples)
     ours = mixed(MixUp(alpha), given_batch)
     assert (ours.x.shape, ours.x.dtype) == (given_batch.x.shape, given_batch.x.dtype)

@@ -107,7 +107,7 @@ def analytic_epsilon(sigma: float, delta: float) -> float:
     return float(brentq(excess, 0.0, 100.0))
 
 
-def test_one_release_with_noise_as_large_as_the_clip_costs_a_known_epsilon() -> None:
+def test_epsilon_of_one_release_with_noise_multiplier_one() -> None:
     assert analytic_epsilon(1.0, 1e-5) == pytest.approx(4.377, abs=0.001)
     # Renyi accounting is a little above the exact value, never below.
     assert 4.377 < gaussian_mechanism_epsilon(1.0, 1, delta=1e-5) < 4.9

@@ -60,7 +60,7 @@ PLAIN = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]])
 above 0 of it, (1, 1), (1, -1), (3, 3) and (0, 0)."""
 
 
-def test_units_that_fire_for_at_most_one_sample_are_counted_behind_the_first_layer() -> None:
+def test_units_that_fire_for_at_most_one_sample_are_counted() -> None:
     assert look("lone-units", PLAIN) == 0.0
     shy = model([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]], second_bias=[-2.0, 0.0])
     assert look("lone-units", shy) == 0.5

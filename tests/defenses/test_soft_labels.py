@@ -60,7 +60,7 @@ def test_a_label_of_an_impossible_entropy_is_refused(classes: int, threshold: fl
         label_of_entropy(classes, threshold)
 
 
-def test_a_soft_target_gives_its_class_the_probability_and_shares_the_rest() -> None:
+def test_a_soft_target_shares_the_rest_among_other_classes() -> None:
     rows = soft_target(torch.tensor([0.7, 0.1]), torch.tensor([0, 2]), classes=4)
     expected = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.3, 0.3, 0.1, 0.3]])
     torch.testing.assert_close(rows, expected)
@@ -100,7 +100,7 @@ def test_the_mean_divergence_is_torchs_with_the_default_reduction() -> None:
     torch.testing.assert_close(divergence_per_class(outputs, targets).mean(), expected)
 
 
-def test_the_divergence_from_a_hard_label_is_its_cross_entropy_over_the_classes() -> None:
+def test_divergence_from_a_hard_label_is_the_mean_cross_entropy() -> None:
     outputs, labels = torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([2])
     targets = functional.one_hot(labels, 3).float()
     expected = functional.cross_entropy(outputs, labels) / 3

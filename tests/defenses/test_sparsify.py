@@ -57,7 +57,7 @@ def test_tensors_of_several_precisions_keep_theirs() -> None:
     assert flat(sparse).tolist() == [0.0, 3.0, 0.0, 4.0]
 
 
-def test_the_published_way_ranks_each_large_tensor_alone_and_keeps_equal_ones() -> None:
+def test_sparse_per_tensor_ranks_each_large_tensor_alone() -> None:
     ramp = torch.arange(1, 1001, dtype=torch.float32)
     given = {
         "large": torch.arange(1, 2001, dtype=torch.float32),

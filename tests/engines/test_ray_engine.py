@@ -97,7 +97,7 @@ def test_log_messages_of_workers_are_shown_once(
     assert caplog.messages == ["the slower exact way"]
 
 
-def test_definitions_of_a_script_are_sent_and_unpicklable_values_are_refused(
+def test_script_definitions_are_sent_and_unpicklable_values_refused(
     cluster: RayCluster,
 ) -> None:
     def sum_of(shared: int, item: int) -> int:
@@ -230,7 +230,7 @@ def killed_in_round_2(given: Given, item: object) -> object:
     return given.work(given.shared, item)
 
 
-def test_a_study_has_the_same_hash_when_workers_are_killed_during_a_round(
+def test_killed_workers_do_not_change_the_hash_of_a_study(
     cluster: RayCluster, here: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     died = tmp_path / "died"

@@ -121,7 +121,7 @@ def test_a_study_on_two_machines_has_the_hash_that_it_has_on_one(
     assert len(list(machines.iterdir())) == 2, "both have worked"
 
 
-def test_a_study_has_the_same_hash_when_a_machine_is_lost_during_a_round(
+def test_a_lost_machine_does_not_change_the_hash_of_a_study(
     two_machines: RayCluster, tmp_path: Path
 ) -> None:
     study = quick_study(training={"rounds": 3})

@@ -238,7 +238,7 @@ def coarse(update: cases.Update) -> cases.Update:
     return {name: (value / steps[name]).round() * steps[name] for name, value in noisy.items()}
 
 
-def test_a_filter_that_rounds_coarsely_after_its_noise_is_not_called_sound() -> None:
+def test_coarse_rounding_after_the_noise_is_not_sound() -> None:
     assert checked(coarse).verdict is not FilterVerdict.SOUND
 
 

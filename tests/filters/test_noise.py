@@ -116,7 +116,7 @@ def test_limits_of_a_standard_deviation_have_their_coverage() -> None:
     assert all(one.low < one.value < one.high for one in found)
 
 
-def test_a_difference_of_laplace_draws_has_the_distribution_that_is_expected() -> None:
+def test_distribution_of_a_difference_of_laplace_draws() -> None:
     rng = seeded_numpy(0, "laplace")
     (one,) = shape_tests({"a": laplace(rng, (200_000, 2))[:, :1]}, "laplace")
     assert one.p > 1e-4

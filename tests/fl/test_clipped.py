@@ -73,9 +73,7 @@ def same(left: Params, right: Params) -> None:
 @pytest.mark.parametrize(
     ("clip", "copies"), [(0.05, 1), (1.0, 1), (1e6, 1), (0.3, 2), (1e6, 2), (0.3, 3), (1e6, 3)]
 )
-def test_gradients_are_averaged_over_copies_clipped_one_by_one_and_added_up(
-    name: str, clip: float, copies: int
-) -> None:
+def test_sum_of_clipped_gradients_averaged_over_copies(name: str, clip: float, copies: int) -> None:
     module, whole = net(name), batch(name, 7 if copies == 1 else 4 * copies)
     found = clipped_sum(objective(module), whole, clip=clip, copies=copies)
     same(found, one_by_one(module, whole, clip, copies))
@@ -176,9 +174,7 @@ def test_images_with_channels_last_agree_too(copies: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "width"), [("resnet18", 32), ("wide-resnet", 1)])
-def test_residual_networks_of_the_catalogue_are_clipped_over_copies_of_images(
-    name: str, width: int
-) -> None:
+def test_residual_networks_are_clipped_over_copies_of_images(name: str, width: int) -> None:
     torch.manual_seed(0)
     build = architecture(name, shape=(3, 8, 8), classes=CLASSES, width=width).build
     module, whole = in_fastest_layout(build().double().train()), drawn(name, (3, 8, 8), 4)

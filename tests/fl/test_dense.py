@@ -84,14 +84,14 @@ def test_very_large_outputs_give_finite_gradients() -> None:
 
 
 @pytest.mark.parametrize("label", [3, -1])
-def test_a_label_that_is_no_class_is_refused_not_counted_for_another_sample(label: int) -> None:
+def test_labels_outside_the_classes_are_refused(label: int) -> None:
     params = list(stack(4, 3).parameters())
     slope = partial(cross_entropy_slope, y=torch.tensor([0, label]))
     with pytest.raises(RuntimeError, match="out of bounds"):
         dense_gradients(params, torch.zeros(2, 4), slope)
 
 
-def test_the_catalogues_dense_network_is_recognised_in_the_order_of_its_parameters() -> None:
+def test_dense_networks_of_the_catalogue_are_recognised() -> None:
     module = architecture("mlp", shape=(2, 3), classes=4, hidden="7,5").build()
     layers = dense_layers(module)
     assert layers is not None

@@ -147,7 +147,7 @@ def test_running_statistics_do_not_depend_on_earlier_clients() -> None:
         assert torch.equal(local.buffers[name], value)
 
 
-def test_clients_with_equal_data_and_full_batches_average_to_one_clients_training() -> None:
+def test_clients_with_equal_data_average_to_one_clients_training() -> None:
     how = LocalTraining(batch_size=COUNT, lr=0.1)
     one = federated("dense", how, {0: samples(0)}, ROUNDS)[-1]
     three = federated("dense", how, dict.fromkeys(range(3), samples(0)), ROUNDS)[-1]

@@ -76,7 +76,7 @@ def test_optimizer_steps_do_not_modify_or_keep_gradients(
     assert torch.equal(one[0], other[0])
 
 
-def test_parameters_of_a_module_are_changed_in_place_though_they_require_gradients() -> None:
+def test_parameters_that_require_gradients_are_changed_in_place() -> None:
     layer = torch.nn.Linear(2, 2)
     before = layer.weight.detach().clone()
     Sgd(lr=1.0).step(list(layer.parameters()), [torch.ones(2, 2), torch.ones(2)])

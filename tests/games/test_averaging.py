@@ -36,7 +36,7 @@ def averaged_scores(
     return mean[:, 0] / (rounds * neurons)
 
 
-def test_copies_count_as_rounds_in_the_published_setting_and_not_under_a_clip() -> None:
+def test_copies_count_as_rounds_only_without_a_clip() -> None:
     alone = rounds_as_published(1.0, 1e-5, neurons=1, success=0.95)
     assert alone == math.ceil((2 * 1.6448536 * gaussian_mechanism(1.0, 1e-5)) ** 2)
     assert rounds_as_published(1.0, 1e-5, neurons=8, success=0.95) == math.ceil(

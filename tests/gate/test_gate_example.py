@@ -18,7 +18,7 @@ def test_study_and_policy_of_the_example_fit_each_other() -> None:
     assert study.figures.planted_leak
 
 
-def test_the_workflow_names_files_that_are_there_and_outputs_of_the_commands() -> None:
+def test_files_and_outputs_in_the_workflow_exist() -> None:
     text = (EXAMPLE / "fedaudit-gate.yml").read_text(encoding="utf-8")
     for path in re.findall(r"examples/gate/[\w.-]+", text):
         assert (EXAMPLE / Path(path).name).is_file(), path

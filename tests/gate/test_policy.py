@@ -16,7 +16,7 @@ def test_the_printed_policy_is_one() -> None:
     assert policy.controls.otherwise == "inconclusive"
 
 
-def test_every_line_of_the_printed_policy_that_is_a_comment_is_a_setting_too() -> None:
+def test_commented_lines_of_the_printed_policy_are_settings() -> None:
     lines = [line.removeprefix("# ") for line in DEFAULT_POLICY.splitlines()[1:]]
     policy = policy_from("\n".join(lines))
     assert policy.sources is not None

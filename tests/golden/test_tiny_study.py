@@ -37,7 +37,7 @@ def figures(folder: Path) -> dict[str, float | None]:
 
 
 @pytest.mark.slow
-def test_the_tiny_study_gives_the_figures_that_are_kept_also_in_a_longer_catalogue(
+def test_figures_of_the_tiny_study_equal_the_stored_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = Attack((Confidence(),), Mean(), "nobody", "A row that nobody had.")

@@ -163,7 +163,7 @@ def test_few_canaries_have_no_normal_bound() -> None:
 
 
 @pytest.mark.slow
-def test_bounds_on_a_canary_record_exceed_the_truth_no_more_often_than_nominal() -> None:
+def test_error_rate_of_bounds_from_canaries_is_nominal() -> None:
     rng, runs, above = np.random.default_rng(8), 150, np.zeros(2)
     for _ in range(runs):
         scores, inside = record_scores(rng, 3.9, 300)

@@ -16,7 +16,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def test_the_detectable_leak_of_large_samples_matches_the_normal_approximation() -> None:
+def test_detectable_leak_matches_the_normal_approximation() -> None:
     members, others, tests = 3000, 5000, 40
     # So near 0.5 the variance is that under the null hypothesis.
     spread = sqrt((members + others + 1) / (12 * members * others))

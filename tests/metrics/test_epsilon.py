@@ -42,7 +42,7 @@ def test_a_perfect_attack_reaches_the_tabulated_ceilings(
     assert (counted.ceiling, guessed.ceiling) == (counted.value, guessed.value)
 
 
-def test_five_hundred_perfect_runs_at_99_per_cent_give_the_published_bound() -> None:
+def test_published_bound_of_500_perfect_runs() -> None:
     found = clopper_pearson_epsilon(Counts(500, 500, 0, 500), alpha=0.01)
     assert found.value == pytest.approx(4.54, abs=0.005)
     assert found.method == "Clopper-Pearson 99%, delta 0"
@@ -124,7 +124,7 @@ def test_the_one_run_p_value_is_the_sum_written_out(
     )
 
 
-def test_without_delta_the_one_run_bound_is_the_exact_limit_on_the_share_guessed() -> None:
+def test_one_run_bound_without_delta_is_the_binomial_limit() -> None:
     guesses = Guesses(100, 80, 300)
     limit = lower_limit(80, 100)
     assert one_run_bound(guesses).value == pytest.approx(np.log(limit / (1 - limit)))

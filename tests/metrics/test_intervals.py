@@ -68,7 +68,7 @@ def test_the_interval_of_a_share_stays_a_share() -> None:
     assert mean.high == over_further_runs([0.0, 0.0, 0.0, 0.0, 0.03]).high
 
 
-def test_seeds_that_agree_exactly_give_no_interval_rather_than_certainty() -> None:
+def test_equal_values_of_all_seeds_give_no_interval() -> None:
     mean = over_further_runs([0.0] * 5)
     assert (mean.value, mean.low, mean.high) == (0, None, None)
     assert mean.method == "no spread over 5 seeds"
@@ -104,7 +104,7 @@ def test_a_single_run_keeps_its_limits() -> None:
     assert held_together([counted_limits(30, 100)]) == (one.low, one.high)
 
 
-def test_the_variances_of_independent_runs_add_up_to_those_of_their_mean() -> None:
+def test_variance_of_a_mean_of_independent_runs() -> None:
     # Two standard errors of 0.03 and 0.04: that of the mean is 0.05 / 2.
     low, high = summed([Limited(0.5, 0.44, 0.56), Limited(0.7, 0.62, 0.78)])
     assert (low, high) == pytest.approx((0.6 - 0.05, 0.6 + 0.05))
@@ -141,9 +141,7 @@ def test_combined_limits_are_the_smallest_mean_not_rejected(
 
 
 @pytest.mark.parametrize(("runs", "total"), [(2, 5.6391), (5, 10.681)])
-def test_the_budget_of_runs_is_exceeded_with_the_error_that_was_asked_for(
-    runs: int, total: float
-) -> None:
+def test_error_rate_of_critical_values_is_nominal(runs: int, total: float) -> None:
     budget = _critical_values(runs, 0.025)
     assert budget.total == pytest.approx(total, abs=1e-3)
     assert budget.single == pytest.approx(np.log(2 * runs / 0.025))
@@ -160,7 +158,7 @@ def _at_most(hit: int, shares: np.ndarray) -> np.ndarray:
     return np.asarray(binom.cdf(hit, 60, shares))
 
 
-def test_limits_held_together_narrow_with_every_run_and_contain_the_mean() -> None:
+def test_simultaneous_limits_narrow_and_contain_the_mean() -> None:
     found = [held_together([counted_limits(30, 100)] * runs) for runs in range(1, 7)]
     widths = [one.high - one.low for one in found]
     assert widths == sorted(widths, reverse=True)

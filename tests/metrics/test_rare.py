@@ -26,7 +26,7 @@ def flags(members: int, fired: int, others: int, false: int) -> tuple[np.ndarray
     return scores, np.arange(members + others) < members
 
 
-def test_nonmembers_that_never_fire_leave_the_auc_as_open_as_their_number_does() -> None:
+def test_limits_of_auc_if_no_nonmember_has_the_rare_score() -> None:
     scores, truth = flags(1000, 100, 20, 0)
     found = auc_interval(scores, truth)
     assert found.value == pytest.approx(0.55)
@@ -88,7 +88,7 @@ def test_clients_with_one_sample_a_side_have_no_most_frequent_score() -> None:
     assert stratified_auc(scores, truth, np.arange(120) // 2).method.startswith("DeLong")
 
 
-def test_people_with_rare_scores_count_once_however_many_samples_they_have() -> None:
+def test_people_with_rare_scores_count_once() -> None:
     scores, truth = flags(300, 60, 20, 1)
     person = np.arange(320)
     once = clustered_auc(scores, truth, person)
@@ -130,7 +130,7 @@ def test_rare_scores_on_both_ends_are_tested_twice() -> None:
     assert above_chance(lowered, truth) == pytest.approx(2 * once, rel=0.15)
 
 
-def test_a_test_of_pooled_clients_with_rare_scores_is_that_of_all_their_divisions() -> None:
+def test_pooled_test_of_rare_scores_is_exact() -> None:
     scores = np.array([1.0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0])
     client = np.repeat([0, 1], 6)
     truth = np.array([False, True, True, True, True, True] * 2)
@@ -168,7 +168,7 @@ def test_sides_of_like_size_keep_the_test_of_ranks() -> None:
     assert above_chance(scores, truth) == pytest.approx(expected, abs=5e-3)
 
 
-def test_a_score_that_half_of_the_samples_have_is_not_the_most_frequent_one() -> None:
+def test_most_frequent_score_needs_more_than_half() -> None:
     assert most_frequent(np.array([1.0, 1.0, 2.0])) == 1.0
     assert np.isnan(most_frequent(np.array([1.0, 2.0])))
     assert most_frequent(np.full(3, np.inf)) == np.inf

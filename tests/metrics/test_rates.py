@@ -36,9 +36,7 @@ def test_too_few_nonmembers_are_inconclusive_with_the_shortage() -> None:
         (100_000, 0.082, 0.122),
     ],
 )
-def test_the_true_rate_behind_a_tenth_of_a_per_cent_spreads_as_tabulated(
-    n: int, low: float, high: float
-) -> None:
+def test_range_of_the_true_rate_at_fpr_0_001(n: int, low: float, high: float) -> None:
     behind = true_fpr_range(0.001, n)
     assert (round(100 * behind.low, 3), round(100 * behind.high, 3)) == (low, high)
 

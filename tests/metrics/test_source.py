@@ -226,7 +226,7 @@ def test_intervals_of_the_excess_over_labels_have_their_coverage(knows: float) -
     assert (held / 200 > 0.904).all()
 
 
-def test_the_label_distribution_baseline_is_the_client_with_the_largest_share() -> None:
+def test_label_baseline_names_the_client_with_the_largest_share() -> None:
     # Of 90 and of 8 samples: the large client has most of each class, the small one most of a
     # class in its own data.
     counts = np.array([[40, 20, 30], [2, 5, 1]])

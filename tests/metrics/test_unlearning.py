@@ -15,7 +15,7 @@ def halves(each: int) -> np.ndarray:
     return np.arange(2 * each) < each
 
 
-def test_unlearning_estimates_are_aucs_of_forgotten_against_held_out_samples() -> None:
+def test_unlearning_auc_of_forgotten_against_held_out_samples() -> None:
     truth = np.array([True, True, False, False])
     before, after, retrained = [4.0, 3.0, 1.0, 2.0], [1.0, 4.0, 2.0, 3.0], [1.0, 3.0, 2.0, 4.0]
     found = unlearned(before, after, retrained, is_forgotten=truth)

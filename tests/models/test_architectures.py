@@ -34,11 +34,11 @@ def test_alexnet_has_the_parameter_count_of_the_fedmia_code() -> None:
 
 
 @pytest.mark.parametrize("norm", ["group", "batch"])
-def test_resnet_has_the_parameter_count_of_the_fedmia_code_with_either_norm(norm: str) -> None:
+def test_parameter_count_of_resnet_equals_the_fedmia_code(norm: str) -> None:
     assert parameters(built("resnet18", (3, 32, 32), 100, norm=norm)) == 11_220_132
 
 
-def test_vgg_has_two_hidden_layers_of_512_or_the_usual_single_linear_layer() -> None:
+def test_vgg_has_two_hidden_layers_or_one_linear_layer() -> None:
     assert parameters(built("vgg11", (3, 32, 32))) == 9_756_426
     assert parameters(built("vgg11", (3, 32, 32), hidden="")) == 9_231_114
 
@@ -109,7 +109,7 @@ def test_the_wide_network_matches_a_layerwise_computation(norm: str) -> None:
         ("wide-resnet", (3, 9, 7), {"norm": "none", "width": 1}),
     ],
 )
-def test_each_network_gives_finite_outputs_and_has_a_gradient_for_every_parameter(
+def test_outputs_are_finite_and_all_parameters_have_gradients(
     name: str, shape: tuple[int, ...], settings: dict[str, Setting]
 ) -> None:
     torch.manual_seed(0)

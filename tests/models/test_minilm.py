@@ -27,9 +27,7 @@ def _installed() -> None:
     ("rank", "prompt", "numbers"),
     [(8, 0, 6 * 2 * 2 * 8 * 384), (0, 5, 5 * 384), (2, 3, 6 * 2 * 2 * 2 * 384 + 3 * 384)],
 )
-def test_adapters_prompt_and_head_are_trained_alone_and_measured_exactly(
-    rank: int, prompt: int, numbers: int
-) -> None:
+def test_only_adapters_prompt_and_head_are_trained(rank: int, prompt: int, numbers: int) -> None:
     net = architecture("minilm", shape=(12,), classes=3, rank=rank, prompt=prompt)
     model = net.initial(1)
     assert sum(value.numel() for value in model.params.values()) == numbers + 3 * 384 + 3

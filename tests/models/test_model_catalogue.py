@@ -78,7 +78,7 @@ def test_an_architecture_gives_the_same_model_in_another_process() -> None:
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_building_an_architecture_does_not_change_the_global_random_state(here: str) -> None:
+def test_architectures_keep_the_global_random_state(here: str) -> None:
     before = torch.random.get_rng_state()
     architecture("mlp", shape=(3,), classes=2)
     architecture_from_path(f"{here}:Own", shape=(3,), classes=2)

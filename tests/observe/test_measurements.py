@@ -60,7 +60,7 @@ def test_clients_with_another_base_in_a_round_are_no_peers_in_it() -> None:
     assert peers(m, 1) == [[], [4.0]]
 
 
-def test_a_merged_client_is_found_in_the_group_that_it_was_in_that_round() -> None:
+def test_a_merged_client_has_the_measurements_of_its_group() -> None:
     m = stacked(
         [
             measured(1, {0: 1.0, 3: 2.0}, stands_for={0: 0, 1: 0}),

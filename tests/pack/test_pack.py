@@ -400,7 +400,7 @@ def test_packing_into_a_locked_folder_raises(original: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("beside", ["mine.txt", "manifest.json"])
-def test_an_unfinished_pack_is_not_replaced_if_the_folder_has_other_files(
+def test_an_unfinished_pack_beside_other_files_is_not_replaced(
     beside: str, original: Path, tmp_path: Path
 ) -> None:
     pack = tmp_path / "pack"

@@ -100,7 +100,7 @@ def fitted_better(record: Json) -> None:
         (fitted_better, "accuracies of the record are not what the run gives"),
     ],
 )
-def test_a_record_that_was_forged_before_it_was_packed_is_found_by_its_recording(
+def test_a_recording_reveals_a_record_forged_before_packing(
     change: Callable[[Json], None],
     said: str,
     run: Path,

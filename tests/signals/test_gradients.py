@@ -118,7 +118,7 @@ def assert_measured_exactly(these: Given) -> None:
     # Many clients take other routes to the same numbers.
     [(name, *how) for name in FAST for how in ((0, 7), (1, 7), (3, 7), (40, 3))],
 )
-def test_fast_kernels_agree_with_a_backward_pass_a_sample_in_double_precision(
+def test_fast_kernels_agree_with_float64_autograd(
     name: str, clients: int, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "fedaudit"):
@@ -128,7 +128,7 @@ def test_fast_kernels_agree_with_a_backward_pass_a_sample_in_double_precision(
 
 @pytest.mark.parametrize("tail", [0.04, 0.3, 0.6])
 @pytest.mark.parametrize("name", ["linear", "conv", "tokens", "grouped", "twice"])
-def test_products_of_projected_vectors_are_those_of_vectors_that_are_written_out(
+def test_products_of_projected_vectors_equal_explicit_ones(
     name: str, tail: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     these = given(CASES[name], 3)

@@ -80,13 +80,13 @@ def noise_checks(
     for draw in (13, 17):
         small = replay.draws(probes.small, calls, draw=draw)
         large = replay.draws(probes.large, calls, draw=draw + 2)
-        checks = [*_once(small, large, replay.claim, frozen=frozen, hidden=hidden)]
+        checks = [*_tested_once(small, large, replay.claim, frozen=frozen, hidden=hidden)]
         if all(check.result is not Result.FAILED for check in checks):
             break
     return checks
 
 
-def _once(
+def _tested_once(
     small: Arrays, large: Arrays, claim: Claim, *, frozen: bool, hidden: bool
 ) -> Iterator[FilterCheck]:
     tests = [] if frozen else [_move_test(small, large, claim)]
@@ -226,11 +226,11 @@ def scale_tests(draws: Arrays, std: float, noise: str, *, label: str = "") -> It
     squares = {name: _matrix(_differences(v)) ** 2 / 2 / unit**2 for name, v in draws.items()}
     everything = _matrix(*squares.values())
     for where, square in ({"all entries": everything} | squares).items():
-        p = _below(float(square.sum()), square.size, noise)
+        p = _p_of_less(float(square.sum()), square.size, noise)
         yield Finding("scale", f"{where}{label}", p)
     sums = everything.sum(0)
     arrays = np.repeat([*squares], [square.shape[1] for square in squares.values()])
-    p = _below(float(sums.min()), len(everything), noise) * len(sums)
+    p = _p_of_less(float(sums.min()), len(everything), noise) * len(sums)
     yield Finding("scale", f"an entry of {arrays[sums.argmin()]}{label}", min(1.0, p))
 
 
@@ -251,20 +251,22 @@ def entry_tests(draws: Arrays) -> Iterator[Finding]:
         for axis in range(1, value.ndim):
             left, right = (np.moveaxis(value, axis, 0)[start::2] for start in (0, 1))
             if len(right):
-                related = _related(left[: len(right)], right)
+                related = _dependence(left[: len(right)], right)
                 yield Finding("entries", f"{name}, along axis {axis - 1}", related)
     for first, second in islice(combinations(differences, 2), _MOST_PAIRS):
         left, right = _matrix(differences[first]), _matrix(differences[second])
         size = min(left.shape[1], right.shape[1])
-        yield Finding("entries", f"{first} and {second}", _related(left[:, :size], right[:, :size]))
+        yield Finding(
+            "entries", f"{first} and {second}", _dependence(left[:, :size], right[:, :size])
+        )
 
 
 def call_tests(draws: Arrays) -> Iterator[Finding]:
     """Yield tests for noise that repeats: in the next call, and in any other."""
     noise = _matrix(*draws.values())
     first, second, third, fourth = (noise[start::4] for start in range(4))
-    yield Finding("calls", "one call and the next", _related(first - third, second - fourth))
-    pairs = [_related(first, second) for first, second in combinations(_differences(noise), 2)]
+    yield Finding("calls", "one call and the next", _dependence(first - third, second - fourth))
+    pairs = [_dependence(first, second) for first, second in combinations(_differences(noise), 2)]
     yield Finding("calls", "two of the calls", min(1.0, min(pairs) * len(pairs)))
 
 
@@ -286,7 +288,7 @@ def _matrix(*draws: np.ndarray) -> np.ndarray:
     return np.concatenate([value.reshape(len(value), -1) for value in draws], axis=1)
 
 
-def _below(square: float, count: int, noise: str) -> float:
+def _p_of_less(square: float, count: int, noise: str) -> float:
     """Return the probability of so small a sum of squares with mean 1 each."""
     freedom = _freedom(noise)
     return float(sp.special.chdtr(count * freedom, square * freedom))
@@ -311,7 +313,7 @@ def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " 
     return np.asarray(np.where(value < 0, tail, 1 - tail))
 
 
-def _related(first: np.ndarray, second: np.ndarray) -> float:
+def _dependence(first: np.ndarray, second: np.ndarray) -> float:
     """Return the p-value of a sum of products, if the sign of each product is a fair coin.
 
     Differences of draws are symmetric about zero, so that it is one if draws are independent,

@@ -72,7 +72,7 @@ class Result(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOTED = "noted"
-    """Worth knowing, and nothing that was declared."""
+    """Worth knowing, but no part of the declaration."""
     UNTESTED = "not tested"
 
     @classmethod

@@ -39,12 +39,8 @@ def check_in_child(
 ) -> IsolatedAudit:
     """Run :func:`fedaudit.filters.check.check_dp` in a child process and return its outcome.
 
-    Only an authenticated answer of the check is a verdict, and never the child's exit code. What it
-    prints is not shown.
-
-    Raises:
-        BadInput: The check refuses, or the child ended or was killed without an answer.
-        RuntimeError: The check has a fault.
+    Only an authenticated answer of the check is a verdict, never the child's exit code. Output of
+    the child is discarded.
     """
     method = _FORKSERVER if _FORKSERVER in get_all_start_methods() else "spawn"
     # Both kinds of context have the same methods; types know the one of this system only.

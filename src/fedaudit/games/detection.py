@@ -73,9 +73,6 @@ def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
 
     The first half of the runs chooses thresholds. One honest and one planted model of each other
     run are judged, so that counts are independent.
-
-    Raises:
-        BadInput: Fewer than ten runs, or a run without models of both kinds.
     """
     kinds = np.asarray(looked.server)
     honest, runs = kinds == HONEST, np.unique(looked.run)
@@ -85,7 +82,7 @@ def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
     for server in dict.fromkeys(name for name in looked.server if name != HONEST):
         planted = kinds == server
         both = planted | honest
-        judged = [_one_a_run(looked, side, late, seed=seed) for side in (planted, honest)]
+        judged = [_draw_per_run(looked, side, late, seed=seed) for side in (planted, honest)]
         for name, values in zip(SIGNS, looked.values.T, strict=True):
             estimate: At = partial(Estimate, topic=figures.DETECTOR, attack=server, group=name)
             draws = seeded_numpy(seed, "resamples", server, name)
@@ -109,7 +106,7 @@ def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
     return estimates
 
 
-def _one_a_run(
+def _draw_per_run(
     looked: Looked, side: Bool[np.ndarray, " models"], runs: Int[np.ndarray, " runs"], *, seed: int
 ) -> Int[np.ndarray, " runs"]:
     """Draw one model of a side from each run; honest ones are the same for every server."""
@@ -170,11 +167,11 @@ def aim_at(contest: Contest, number: int) -> Aim:
 
 _BINS = 60
 _TESTED_ON = 2000
-_WHO_LOOKS = 0
+_INSPECTOR = 0
 
 
 class _Federation(NamedTuple):
-    """One run: models sent to its first client, and records as clients train on them."""
+    """One run: the models that its first client is sent, and the records that clients train on."""
 
     models: Sequence[Model]
     own: Samples
@@ -199,9 +196,6 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
     client is sent are inspected as they are, and with a neuron planted by each kind of server: for
     one of the client's records, and for another client's. Thresholds are chosen on other runs.
 
-    Raises:
-        BadInput: Settings that make no federation, or training that diverges.
-
     Source: AMI, section 7 (Detecting Malicious Weights is Challenging), Figs. 8 and 14.
     """
     begun, settings = monotonic(), study.detector
@@ -215,7 +209,7 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
             progress("runs of the detector", run, settings.runs)
             federation = _federation(study, dealt, mechanism, run)
             aims = {is_own: _aim(contest, federation, run, is_own) for is_own in (True, False)}
-            rows += _rows(federation, aims, run, _places(study))
+            rows += _rows(federation, aims, run, _inspected_rounds(study))
             accuracy.append(federation.accuracy)
             mine = len(federation.own)
             spread = spread or _spread(federation.models[-1], aims[True])
@@ -231,7 +225,7 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
         for name in SERVERS
     ]
     return Detection(
-        federation=_words(study),
+        federation=_description(study),
         runs=settings.runs,
         judged=settings.runs - settings.runs // 2,
         honest=server.count(HONEST),
@@ -260,10 +254,10 @@ def _federation(study: GameStudy, dealt: Dealt, mechanism: Given, run: int) -> _
     order = torch.randperm(len(clients), generator=seeded(seed, "deal"))
     data = {c: everybody.take(part) for c, part in enumerate(order.tensor_split(settings.clients))}
     rounds = simulate(_algorithm(study, dealt), data, rounds=settings.rounds, seed=seed)
-    models = [round.sent[_WHO_LOOKS].model for round in rounds]
+    models = [round.sent[_INSPECTOR].model for round in rounds]
     some = mechanism.randomisers.client(dealt.pools.servers[:_TESTED_ON], seeded(seed, "test"))
     right = outputs_of(models[-1], some).argmax(1) == dealt.labels.servers[:_TESTED_ON]
-    return _Federation(models, data[_WHO_LOOKS], everybody, float(right.double().mean()))
+    return _Federation(models, data[_INSPECTOR], everybody, float(right.double().mean()))
 
 
 def _algorithm(study: GameStudy, dealt: Dealt) -> Algorithm:
@@ -283,22 +277,19 @@ def _aim(contest: Contest, federation: _Federation, run: int, is_own: bool) -> A
 
 
 def _rows(
-    federation: _Federation, aims: Mapping[bool, Aim], run: int, places: Sequence[int]
+    federation: _Federation, aims: Mapping[bool, Aim], run: int, rounds: Sequence[int]
 ) -> Iterator[_Row]:
-    """Yield every inspected model of a run, honest and planted."""
-    mine = federation.own
-    for index in places:
+    for index in rounds:
         before, now = federation.models[index - 1], federation.models[index]
-        yield _Row(HONEST, run, False, _signs(now, before, mine), math.nan)
+        inspected = [(HONEST, False, now, math.nan)]
         for server, plants in SERVERS.items():
             for is_own, aim in aims.items():
                 model, (place,) = plants(now, aim)
                 success = _success(model, place, aim, federation.everybody)
-                yield _Row(server, run, is_own, _signs(model, before, mine), success)
-
-
-def _signs(now: Model, before: Model, samples: Samples) -> list[float]:
-    return [sign(now, before, samples) for sign in SIGNS.values()]
+                inspected.append((server, is_own, model, success))
+        for server, is_own, model, success in inspected:
+            values = [sign(model, before, federation.own) for sign in SIGNS.values()]
+            yield _Row(server, run, is_own, values, success)
 
 
 def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
@@ -309,11 +300,11 @@ def _success(model: Model, place: Place, aim: Aim, everybody: Samples) -> float:
     return expected_success(of_target, of_others, aim.batch)
 
 
-def _places(study: GameStudy) -> list[int]:
-    """Return indices of the inspected models, evenly spaced from the second on."""
+def _inspected_rounds(study: GameStudy) -> list[int]:
+    """Return positions of the inspected models, evenly spaced from the second on."""
     settings = study.detector
     looks = min(settings.looks, settings.rounds - 1)
-    return sorted({int(place) for place in np.linspace(settings.rounds - 1, 1, looks).round()})
+    return sorted({int(index) for index in np.linspace(settings.rounds - 1, 1, looks).round()})
 
 
 def _spread(model: Model, aim: Aim) -> WeightSpread:
@@ -338,7 +329,7 @@ def _units(study: GameStudy) -> int:
     return study.detector.units or 2 * study.neuron.hidden
 
 
-def _words(study: GameStudy) -> str:
+def _description(study: GameStudy) -> str:
     settings = study.detector
     return (
         f"{settings.algorithm} with {settings.clients:,} clients over {settings.rounds:,} rounds, "

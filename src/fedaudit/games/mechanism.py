@@ -37,11 +37,7 @@ class Given(NamedTuple):
 
 
 def given(section: MechanismSection, features: int) -> Given:
-    """Return the mechanism that a study names.
-
-    Raises:
-        BadInput: The name is unknown, or its settings are wrong.
-    """
+    """Return the mechanism that a study names."""
     if section.name == NO_MECHANISM:
         if section.options:
             raise BadInput(

@@ -105,13 +105,13 @@ def _by_signs(
     contest: Contest, study: GameStudy, mechanism: Given, estimate: At, progress: Progress
 ) -> _Found:
     parts, done = list[Played](), 0
-    for chunks in _some_targets(contest, study, 32):
+    for chunks in _chunks_of_targets(contest, study, 32):
         progress("games", done, study.game.games)
         parts += run_in_parallel(contest.play_some, chunks)
         done += sum(sum(chunk.values()) for chunk in chunks)
     progress("games", done, study.game.games)
     played, batch = Played.joined(parts), study.game.batch
-    fresh = _fresh_values(contest, study, mechanism)
+    fresh = _values_on_fresh_copies(contest, study, mechanism)
     success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
     by_target = share(int(played.by_target.sum()), int(played.was_in.sum()))
     claimed, actual = mechanism.nominal_epsilon, mechanism.actual_epsilon
@@ -131,7 +131,7 @@ def _by_signs(
             counted(estimate, figures.FIRES_FOR_TARGET, by_target),
             _by_others(estimate, played, batch, mechanism.shared_mask),
             _actual(estimate, actual if math.isfinite(actual) else None, mechanism.delta),
-            *_known(estimate, exact),
+            *_without_limits(estimate, exact),
             *epochs,
         ],
         [_certificate(values, mechanism, played, batch) for values in fresh],
@@ -146,7 +146,7 @@ def _in_rounds(
     how, total, done = study.rounds, study.game.games, 0
     games = RoundGames(contest, dealt.labels, how)
     parts, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
-    for chunks in _some_targets(contest, study, 16):
+    for chunks in _chunks_of_targets(contest, study, 16):
         # Neurons are trained in parallel, but rounds are played one by one: they share a generator.
         trained = run_in_parallel(lambda chunk: contest.made(list(chunk)), chunks)
         for chunk, trained_chunk in zip(chunks, trained, strict=True):
@@ -186,13 +186,13 @@ def _in_rounds(
             counted(estimate, figures.FIRES_FOR_TARGET, by_target),
             counted(estimate, figures.FIRES_FOR_OTHERS, by_others),
             signs,
-            *_known(estimate, exact),
+            *_without_limits(estimate, exact),
         ],
         rounds=InRounds(**rounds, options=texts_of(how.options), simulated=games.simulated),
     )
 
 
-def _some_targets(
+def _chunks_of_targets(
     contest: Contest, study: GameStudy, chunks: int
 ) -> Iterator[Sequence[Mapping[int, int]]]:
     """Yield games of each target in chunks, whose size does not depend on the number of cores."""
@@ -203,8 +203,7 @@ def _some_targets(
         yield games_by_target[first : first + chunks]
 
 
-def _known(estimate: At, values: Mapping[str, float | None]) -> list[Estimate]:
-    """Return figures without limits."""
+def _without_limits(estimate: At, values: Mapping[str, float | None]) -> list[Estimate]:
     return [
         estimate(metric=name, value=value) for name, value in values.items() if value is not None
     ]
@@ -296,7 +295,7 @@ class _Fresh(NamedTuple):
     of_others: Float[Tensor, " records"]
 
 
-def _fresh_values(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]:
+def _values_on_fresh_copies(contest: Contest, study: GameStudy, mechanism: Given) -> list[_Fresh]:
     """Return values for certificates; none without noise, or if records share it."""
     if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
         return []
@@ -350,7 +349,6 @@ def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
 
 
 def _adv_of(played: Played, target: int) -> float | None:
-    """Compute the share of won games of one target."""
     mine = played.target == target
     right = [
         (played.said_in[mine & side] == kind).double().mean()
@@ -396,7 +394,6 @@ def _expected(distances: Tensor) -> float | None:
 def _success_of(
     said_in: Bool[Tensor, " games"], was_in: Bool[Tensor, " games"], *, delta: float = 0.0
 ) -> GameSuccess:
-    """Compute success rates of decisions."""
     inside, outside = int(was_in.sum()), int((~was_in).sum())
     if not (inside and outside):
         raise BadInput(

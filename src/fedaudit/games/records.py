@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 SIDE = 128
-"""Pixels of the side that pictures are brought to."""
+"""Pixels of a side to which pictures are resized."""
 
 _AT_ONCE = 64
 _NAME = "efficientnet-lite0"
@@ -34,14 +34,10 @@ _NAME = "efficientnet-lite0"
 def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:
     """Compute mean activations of EfficientNet-Lite0's last layer: 1280 features.
 
-    Args:
-        pictures: Values from 0 to 1, in 1 or 3 channels; resized to 128 x 128.
-
-    Raises:
-        BadInput: Pictures do not fit, or the packages are not installed.
+    Pictures have values from 0 to 1 in 1 or 3 channels, and are resized to 128 x 128.
 
     Source: AMI, section 5, embeds by a ResNet-18 of ImageNet.
-    Differs: EfficientNet-Lite0, whose weights can be had as a package.
+    Differs: EfficientNet-Lite0, whose weights are available as a package.
     """
     fits = pictures.ndim == 4 and pictures.shape[1] in (1, 3)
     if not fits or not bool(((pictures >= 0) & (pictures <= 1)).all()):
@@ -52,8 +48,7 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
             f'{setting("records.features")} to "pixels"'
         )
     net = _net()
-    parts = [_embedded(net, part) for part in torch.split(pictures, _AT_ONCE)]
-    return torch.cat(parts)
+    return torch.cat([_embedded(net, part) for part in torch.split(pictures, _AT_ONCE)])
 
 
 def efficientnet_lite0_512(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:

@@ -157,7 +157,7 @@ _DRAWS = 64
 
 @dataclass(frozen=True)
 class RoundGames:
-    """Games of a server that reads uploads instead of a neuron's sign.
+    """Games of a server that scores uploads instead of reading a neuron's sign.
 
     Neurons are trained and batches drawn as in :class:`Contest`. A client of a FedSGD federation
     computes the gradient of its batch with its defense, at a model that the server tampered with.
@@ -231,12 +231,8 @@ class RoundGames:
     ) -> Float[Tensor, " games"]:
         """Score each game: the mean over its simulated rounds."""
         games, clients = batches.labels.shape[:2]
-        data = {
-            client: _samples(*both)
-            for client, both in enumerate(
-                zip(batches.features.flatten(0, 1), batches.labels.flatten(0, 1), strict=True)
-            )
-        }
+        flat = zip(batches.features.flatten(0, 1), batches.labels.flatten(0, 1), strict=True)
+        data = {client: _samples(*batch) for client, batch in enumerate(flat)}
         # The same models in every round, so that the scores of rounds measure one signal.
         sent = {c: models.others if c % clients else models.asked.model for c in data}
         server = Tampering({client: partial(_always, model) for client, model in sent.items()})

@@ -36,10 +36,10 @@ from fedaudit.study.running.folder import claim, claim_record
 
 _POINTS = "points"
 _VERSION = 7
-"""Of what is played; a point that another version played is played again."""
+"""Version of the games; a point that another version played is played again."""
 
 _ADDED = {"game": {"background_copies": 1}, "neuron": {"batch_size": 0}}
-"""Settings that older versions did not have, with the value under which a point is what it was."""
+"""Settings that older versions lack, with the values that they used."""
 
 Made = TypeVar("Made", PointPlayed, Detection)
 
@@ -77,11 +77,11 @@ def run_games(
     """Play all points and write their record; points that were played before are kept.
 
     Args:
-        points: Of one study, itself first.
+        points: Points of one study, the study itself first.
         out: Folder to write to.
-        data_dir: Where data sets lie.
-        progress: Called with (phase, done, total).
-        log: Takes lines of text for the user.
+        data_dir: Folder of data sets.
+        progress: Function that is called with (phase, done, total).
+        log: Function that is called with lines for the user.
 
     Raises:
         BadInput: Settings that make no game, or a folder that holds other games.
@@ -196,10 +196,7 @@ class _Session:
 def played_key(study: GameStudy, samples: str, *without: str) -> str:
     """Return a file name that identifies settings and samples.
 
-    Args:
-        study: Settings of one point.
-        samples: Digest of its samples.
-        without: Sections without effect on the games.
+    ``samples`` is a digest. Sections in ``without`` have no effect on the games.
     """
     off = () if study.code else ("code",)
     settings = study.model_dump(mode="json", exclude={*DESCRIPTIVE_SETTINGS, *without, *off})
@@ -213,14 +210,11 @@ def played_key(study: GameStudy, samples: str, *without: str) -> str:
 def _is_of(played: PointPlayed, study: GameStudy) -> bool:
     """Return True if a stored point can be of these settings."""
     mechanism = given(study.mechanism, 1)
-    claims = (
-        study.mechanism.name,
-        mechanism.nominal_epsilon,
-        mechanism.shared_mask,
-        mechanism.delta,
-    )
     return (
-        (played.mechanism, played.claimed_epsilon, played.shared_mask, played.delta) == claims
+        played.mechanism == study.mechanism.name
+        and played.claimed_epsilon == mechanism.nominal_epsilon
+        and played.shared_mask == mechanism.shared_mask
+        and played.delta == mechanism.delta
         and (played.targets, played.batch) == (study.game.targets, study.game.batch)
         and (played.rounds is not None) == (study.rounds.play == "rounds")
     )

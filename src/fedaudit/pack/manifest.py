@@ -18,6 +18,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.results.fields import Count, Part
 from fedaudit.results.record import Record
+from fedaudit.results.runs import Coverage
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -136,7 +137,7 @@ def manifest_of(
         smallest_group=smallest_group,
         suppressed=dict(suppressed),
         untested=record.untested,
-        coverage=_coverage(record),
+        coverage=_counts(record.coverage) if record.coverage else {},
         identity=record.coverage.identity if record.coverage else "",
         made_with=dict(made_with),
         files=list(files),
@@ -159,10 +160,7 @@ def _not_stated(manifest: Manifest) -> set[str]:
     return {name for name in ("coverage", "identity") if not getattr(manifest, name)}
 
 
-def _coverage(record: Record) -> dict[str, int]:
-    coverage = record.coverage
-    if coverage is None:
-        return {}
+def _counts(coverage: Coverage) -> dict[str, int]:
     return {
         "rounds": coverage.rounds,
         "measured": coverage.measured,

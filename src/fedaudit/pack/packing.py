@@ -131,11 +131,7 @@ UNFINISHED = ".unfinished"
 
 
 def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> None:
-    """Write all files of a pack, and move them to their places at the end.
-
-    Raises:
-        BadInput: The folder cannot be written, holds something, or another process writes to it.
-    """
+    """Write all files of a pack, and move them to their places at the end."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with closing(Lock(folder)) as lock:
@@ -157,7 +153,7 @@ def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> N
 
 
 def _is_at(path: Path, lock: Lock) -> bool:
-    """Return True if a lock is on the file at a path, and not on one that was deleted meanwhile."""
+    """Return True if a lock is on the file at a path, not on one that was deleted meanwhile."""
     return path.exists() and os.fstat(lock.number).st_ino == path.stat().st_ino
 
 
@@ -232,16 +228,28 @@ def _refuse_used(folder: Path) -> None:
         )
 
 
-_OF_FILES = {".7z", ".gz", ".html", ".json", ".pdf", ".tar", ".tgz", ".toml", ".xml", ".xz", ".zip"}
+_FILE_SUFFIXES = {
+    ".7z",
+    ".gz",
+    ".html",
+    ".json",
+    ".pdf",
+    ".tar",
+    ".tgz",
+    ".toml",
+    ".xml",
+    ".xz",
+    ".zip",
+}
 """Suffixes of file names. A pack is a folder, so that its name may not have them."""
 
 
 def _refuse_file_name(folder: Path) -> None:
     """Raise if the name of a new folder is that of an archive or another file."""
-    if folder.suffix.lower() in _OF_FILES and not folder.is_dir():
+    if folder.suffix.lower() in _FILE_SUFFIXES and not folder.is_dir():
         stem = folder
         # There may be several suffixes, as in pack.tar.gz.
-        while stem.suffix.lower() in _OF_FILES:
+        while stem.suffix.lower() in _FILE_SUFFIXES:
             stem = stem.with_suffix("")
         endings = folder.name.removeprefix(stem.name)
         raise BadInput(

@@ -24,13 +24,13 @@ from fedaudit.pack.verifying import (
     Findings,
     Verified,
     as_table,
-    asked_attacks,
     attacks_of,
     change_at,
     describe_environment,
     differing_paths,
     listed,
     not_shown_by_pack,
+    required_attacks,
     setting_at,
 )
 from fedaudit.plan.sections import FiguresSection
@@ -43,7 +43,7 @@ from fedaudit.study.running.reattack import contradicting_signals, reattack, unm
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or that are compared separately."""
 _NAME, _KEY, _STARTED = ("recording", "name"), ("recording", "key"), ("recording", "started")
-_OF_A_RECORDER = {("name",), _NAME, _KEY, _STARTED}
+_SETTINGS_OF_ONE_RECORDER = {("name",), _NAME, _KEY, _STARTED}
 """Settings that distinguish several recordings of one federation."""
 _MADE_WITH = ("commit", "device", "versions")
 _NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group", "seed", "defense")
@@ -125,7 +125,7 @@ def differences(
         )
     folder_record = _own_record(record, recording)
     if folder_record is not None:
-        yield from _other_making(record, folder_record)
+        yield from _other_environment(record, folder_record)
     for name, count in counted(hidden, packable).items():
         if counts is not None and counts.get(name) != count:
             yield (
@@ -177,7 +177,7 @@ def _other_settings(record: Record, recomputed: Record) -> Iterator[str]:
     differing = list(differing_paths(record.config, recomputed.config))
     is_another = record.watched and _KEY in differing and _is_of_a_recording(record)
     for path in differing:
-        if not (is_another and path in _OF_A_RECORDER):
+        if not (is_another and path in _SETTINGS_OF_ONE_RECORDER):
             yield f"the record's setting {change_at(path, record.config, recomputed.config)}"
     if record.name != recomputed.name and not is_another:
         yield f"the record's name is {shortened(repr(record.name))} instead of {recomputed.name!r}"
@@ -207,7 +207,7 @@ def _own_record(record: Record, recording: Path) -> Record | None:
     return None
 
 
-def _other_making(record: Record, folder_record: Record) -> Iterator[str]:
+def _other_environment(record: Record, folder_record: Record) -> Iterator[str]:
     for name in _MADE_WITH:
         packed, expected = (getattr(each.environment, name) for each in (record, folder_record))
         if packed != expected:
@@ -267,7 +267,7 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
     study = None if record.watched else recorded_study(recording)
     planned = set(read_recording(recording).attacks if study is None else study.attacks)
     attacks = attacks_of(record)
-    required = planned if policy is None else (asked_attacks(policy) or planned)
+    required = planned if policy is None else (required_attacks(policy) or planned)
     problems, unchecked = [], []
     if missing := sorted((required & planned) - attacks):
         problems.append(f"the record omits attacks of the run: {listed(missing)}")

@@ -83,7 +83,7 @@ def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Pat
     """Compare the policy of a pack with that of its receiver, read from ``source``."""
     in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
     differences = [path for path in differing_paths(in_pack, expected) if path not in _LABELS]
-    missing = sorted(asked_attacks(receiver) - attacks_of(record))
+    missing = sorted(required_attacks(receiver) - attacks_of(record))
     problems = []
     if differences:
         outcome = evaluate_policy(record, receiver).outcome
@@ -101,7 +101,7 @@ def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Pat
 def foreign_names(record: Record, policy: Policy) -> Findings:
     """Find names that only look like those of the catalogue."""
     attacks = attacks_of(record) | {row.attack for row in record.controls if row.attack}
-    attacks |= {row.attack for row in record.estimates if row.attack} | asked_attacks(policy)
+    attacks |= {row.attack for row in record.estimates if row.attack} | required_attacks(policy)
     attacks |= {row.attack for row in record.curves} | {row.attack for row in record.sources}
     names = attacks | {record.view.name} | {row.control for row in record.controls}
     for row in record.estimates:
@@ -160,7 +160,7 @@ def attacks_of(record: Record) -> set[str]:
     return {row.name for row in record.attacks} | set(as_table(record.config.get("attacks")))
 
 
-def asked_attacks(policy: Policy) -> set[str]:
+def required_attacks(policy: Policy) -> set[str]:
     """Return attacks that a policy names; empty if it judges all attacks of a record."""
     tables = [table for table in (policy.membership, policy.sources) if table is not None]
     if not all(table.attacks for table in tables):
@@ -227,9 +227,7 @@ class Verified(NamedTuple):
     @property
     def kind(self) -> str:
         """ "study" or "games"; empty if the record could not be read."""
-        if self.record is None:
-            return ""
-        return self.record.kind
+        return "" if self.record is None else self.record.kind
 
 
 def verify(
@@ -379,13 +377,13 @@ def _digest_faults(manifest: Manifest, digest: str) -> Iterator[str]:
 
 def _strange_names(manifest: Manifest) -> Iterator[str]:
     """Yield faults of file names in the manifest; such files are never opened."""
-    expected, names = FILES, [file.name for file in manifest.files]
+    names = [file.name for file in manifest.files]
     for name in names:
         if not _NAME.fullmatch(name):
             yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is not a plain file name"
-        elif name not in expected:
+        elif name not in FILES:
             yield f"{MANIFEST_FILE} names {name}, which no pack has"
-    for name in sorted(expected - set(names)):
+    for name in sorted(FILES - set(names)):
         yield f"{MANIFEST_FILE} does not name {name}"
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"{MANIFEST_FILE} names {shortened(name)} twice"
@@ -403,9 +401,8 @@ def _strange_files(folder: Path) -> Iterator[str]:
 
 
 def _changed_files(folder: Path, manifest: Manifest) -> Iterator[str]:
-    expected = FILES
     for file in manifest.files:
-        if file.name not in expected:
+        if file.name not in FILES:
             continue
         path = folder / file.name
         fault = _reading_fault(path)
@@ -455,13 +452,12 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
         # The message must not depend on the path of the pack.
         reason = str(refusal).replace(f"{folder}{os.sep}", "")
         return Verified([f"the contents of the pack are refused: {shortened(reason, 300)}"])
-    checked = []
-    if record.kind == "games":
-        checked.append("the record's content hash follows from its settings and points")
-    else:
-        checked.append(
-            f"the record names no sample and shows no group of fewer than {manifest.smallest_group}"
-        )
+    checked = [
+        "the record's content hash follows from its settings and points"
+        if record.kind == "games"
+        else f"the record names no sample and shows no group of fewer than "
+        f"{manifest.smallest_group}"
+    ]
     same = manifest.made_with == made_with()
     problems += _manifest_faults(record, texts.verdict, manifest)
     others = [
@@ -543,10 +539,7 @@ def _foreign_settings(record: Record) -> str:
     """Return settings of a recording that no recorder writes, or an empty text."""
     table = record.config.get("recording")
     within = table.keys() - RECORDING_KEYS if isinstance(table, dict) else set()
-    foreign = [
-        *(record.config.keys() - RECORDER_SETTINGS),
-        *(f"recording.{name}" for name in within),
-    ]
+    foreign = {f"recording.{name}" for name in within} | record.config.keys() - RECORDER_SETTINGS
     return ", ".join(shortened(name) for name in sorted(foreign)[:MOST_NAMED])
 
 

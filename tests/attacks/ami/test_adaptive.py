@@ -39,7 +39,7 @@ def lengths(model: Model, layer: int) -> Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_disguised_neuron_fires_for_the_same_records_at_honest_lengths(count: int) -> None:
+def test_a_disguised_neuron_keeps_lengths_and_fired_records(count: int) -> None:
     given, records = neurons(count), torch.randn(500, 6, generator=seeded(5, "records"))
     plain, disguised = plant(HONEST, given), plant_disguised(HONEST, given)
     assert disguised.places == plain.places

@@ -66,7 +66,7 @@ def test_sets_that_need_not_meet_do_not(classes: int, members: int, size: int) -
     assert int(sets.sum(0).max()) == 1
 
 
-def test_two_sets_of_eight_in_ten_meet_in_six_though_the_papers_bound_is_five() -> None:
+def test_two_sets_of_eight_of_ten_classes_share_six() -> None:
     rng = np.random.default_rng(0)
     sets, bound = bounded(2, 8, preferred=np.ones(10, dtype=bool), rng=rng)
     assert int((sets[0] & sets[1]).sum()) == bound == 6
@@ -88,7 +88,7 @@ def test_random_sets_have_their_size_and_neither_cover_nor_keep_apart() -> None:
     assert len({sets.tobytes() for sets in drawn}) > 40
 
 
-def test_members_that_work_alone_draw_sets_that_know_nothing_of_each_other() -> None:
+def test_members_without_coordination_draw_independent_sets() -> None:
     def sets(*, independent: bool) -> list[list[np.ndarray]]:
         defense = ClassGuided(members=(0, 1), m_max=5, m_min=5, independent=independent)
         visits = [

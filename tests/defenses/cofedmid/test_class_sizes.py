@@ -74,7 +74,7 @@ def test_the_class_count_is_the_smallest_with_full_mean_coverage(
     assert most == least or places(most - 1) < classes * rounds
 
 
-def test_a_pair_on_ten_classes_begins_with_eight_and_half_of_ten_clients_with_two() -> None:
+def test_largest_size_by_number_of_members() -> None:
     # On average 10 / 2 = 5 classes each, between 8 and 2; five clients need 2 each.
     assert largest_size(10, 2, 100, m_max=0, smallest=2, decay="linear") == 8
     assert largest_size(10, 5, 100, m_max=0, smallest=2, decay="linear") == 2

@@ -60,9 +60,7 @@ def test_normal_noise_has_the_stated_spread() -> None:
 
 
 @given(seed=st.integers(0, 10**6), epsilon=st.floats(0.01, 20))
-def test_no_output_is_more_than_e_to_epsilon_times_as_likely_under_another_record(
-    seed: int, epsilon: float
-) -> None:
+def test_density_ratio_of_outputs_is_at_most_exp_epsilon(seed: int, epsilon: float) -> None:
     mechanism = LdpLaplace(epsilon=epsilon, clip=3.0)
     ball = within_ball(some(8, 4, scale=5, seed=seed), 3.0, order=1)
     ball[0], ball[1] = torch.tensor([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]])  # the farthest apart
@@ -73,7 +71,7 @@ def test_no_output_is_more_than_e_to_epsilon_times_as_likely_under_another_recor
     assert worst == pytest.approx(epsilon)
 
 
-def test_drawn_outputs_of_the_farthest_records_differ_by_epsilon_and_no_more() -> None:
+def test_sampled_outputs_of_the_farthest_records_differ_by_epsilon() -> None:
     mechanism, draws = LdpLaplace(epsilon=1.0, clip=1.0), 200_000
     ends = torch.tensor([[5.0], [-5.0]])
     first, second = (
@@ -84,9 +82,7 @@ def test_drawn_outputs_of_the_farthest_records_differ_by_epsilon_and_no_more() -
 
 
 @pytest.mark.parametrize(("noise", "epsilon"), [(0.5, 1.0), (1.0, 0.1), (4.0, 1.0), (0.1, 30.0)])
-def test_the_exact_delta_is_the_mass_that_a_factor_of_e_to_epsilon_leaves(
-    noise: float, epsilon: float
-) -> None:
+def test_exact_delta_equals_the_hockey_stick_divergence(noise: float, epsilon: float) -> None:
     def left(y: float) -> float:
         ours, theirs = norm.pdf(y, 1, noise), norm.pdf(y, 0, noise)
         return max(0.0, float(ours - np.exp(epsilon) * theirs))
@@ -115,7 +111,7 @@ def test_so_much_noise_that_delta_covers_all_leaves_no_epsilon() -> None:
 
 
 @every
-def test_the_same_seed_gives_the_same_features_in_the_precision_of_those_given(
+def test_equal_seeds_give_equal_features_of_the_input_dtype(
     mechanism: Mechanism,
 ) -> None:
     for dtype in (torch.float32, torch.float64):

@@ -128,7 +128,7 @@ def test_output_frequencies_are_products_of_bit_probabilities() -> None:
         flips([[0.25], [0.5]], [[0.125], [0.5]]),
     ],
 )
-def test_the_actual_epsilon_is_the_largest_log_ratio_over_all_inputs_and_outputs(
+def test_actual_epsilon_is_the_largest_log_likelihood_ratio(
     given: BitFlips,
 ) -> None:
     every = list(product([False, True], repeat=given.drops.numel()))
