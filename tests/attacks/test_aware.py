@@ -46,7 +46,7 @@ def test_with_all_classes_assigned_it_equals_the_rule(
     )
 
 
-def test_the_likelihood_looks_at_the_others_in_the_same_rounds() -> None:
+def test_the_likelihood_compares_clients_of_the_same_rounds() -> None:
     m = cube()
     used = told([True] * 6, [False] * 6, [True] * 6)
     scores = WhereAssigned(OneSidedLikelihood()).with_side_information(used)(m, target=1)
@@ -60,7 +60,7 @@ def test_missing_side_information_for_a_measured_round_is_refused() -> None:
         attack.scores({"loss": cube()}, 0)
 
 
-def test_a_member_that_is_trained_on_in_some_rounds_only_is_found_there() -> None:
+def test_a_member_is_detected_in_the_rounds_it_is_trained_in() -> None:
     samples = 400
     m = cube(samples)
     member = torch.arange(samples) % 2 == 0

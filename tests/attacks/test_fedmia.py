@@ -55,7 +55,7 @@ def published(values: np.ndarray, floor: float = 0.0) -> np.ndarray:
     return np.array(scores)
 
 
-def test_one_standard_deviation_above_scores_minus_the_upper_tail() -> None:
+def test_score_of_one_standard_deviation_is_minus_the_upper_tail() -> None:
     # The others have mean 2 and (population) spread 1.
     assert score(one_sample(3.0, 1.0, 3.0)) == pytest.approx(-(1 - 0.8413), abs=1e-4)
 
@@ -133,7 +133,7 @@ def test_identical_others_leave_only_the_sign(level: float, count: int, sigmas: 
     assert score(one_sample(level - 1e-3, *others), rule) == -1.0
 
 
-def test_nine_and_twelve_standard_deviations_are_distinguished() -> None:
+def test_scores_distinguish_nine_and_twelve_standard_deviations() -> None:
     nine, twelve = (score(one_sample(z, -1.0, 1.0)) for z in (9.0, 12.0))
     assert norm.cdf(9.0) == norm.cdf(12.0) == 1.0, "where the published score has a tie"
     assert nine < twelve < 0.0

@@ -20,7 +20,7 @@ def test_a_loss_halved_after_every_poison_scores_log_two() -> None:
     assert PLAIN(m, target=0).item() == pytest.approx(math.log(2))
 
 
-def test_falls_after_several_poisons_are_averaged_as_logarithms() -> None:
+def test_drops_after_several_poisons_are_averaged_on_a_log_scale() -> None:
     m = over_rounds(-torch.tensor([[4.0], [2.0], [8.0], [1.0]]), (3, 4, 5, 6))
     assert PLAIN(m, target=0).item() == pytest.approx((math.log(2) + math.log(8)) / 2)
 

@@ -69,7 +69,7 @@ def weak(purpose: str) -> dict[str, Measurements]:
     }
 
 
-def test_a_way_of_moving_is_learned_and_found_in_fresh_samples() -> None:
+def test_a_learned_trajectory_is_detected_in_new_samples() -> None:
     assert area(fitted()) > 0.9
 
 
@@ -107,7 +107,7 @@ def test_constant_signals_give_finite_scores() -> None:
     assert bool(attack.scores(cubes("fresh", MEMBERS), TARGET).isfinite().all())
 
 
-def test_the_network_decides_as_a_slow_reading_of_the_description_does() -> None:
+def test_the_network_agrees_with_a_slow_reimplementation() -> None:
     rule = fitted().rule
     assert isinstance(rule, FittedReader)
     fresh = cubes("fresh", MEMBERS)
@@ -210,7 +210,7 @@ def test_networks_keep_the_epoch_with_the_lowest_validation_loss() -> None:
     assert all(torch.equal(rule.weights[0][n].float(), value) for n, value in least.items())
 
 
-def test_every_part_that_is_held_back_has_its_share_of_members() -> None:
+def test_held_back_parts_keep_the_share_of_members() -> None:
     is_member = torch.arange(90) % 3 == 0
     parts = _parts(is_member, 3)
     assert [int((is_member & (parts == part)).sum()) for part in range(PARTS)] == [8, 8, 7, 7]

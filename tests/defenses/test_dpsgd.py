@@ -80,7 +80,7 @@ def test_without_samples_no_training_step_is_taken() -> None:
         assert torch.equal(value, at.received.params[name])
 
 
-def test_without_noise_and_clip_a_step_is_that_of_sgd_on_the_same_batch() -> None:
+def test_a_step_without_noise_and_clip_equals_sgd() -> None:
     data, at = samples(40), context()
     defense = DPSGD(clip=1e9, noise_multiplier=0.0)
     goal = objective(at.received.module().train())

@@ -52,7 +52,7 @@ def test_without_division_the_loss_is_scaled_by_the_class_count() -> None:
     torch.testing.assert_close(undivided, 7 * published)
 
 
-def test_near_zero_settings_are_cross_entropy_up_to_the_division() -> None:
+def test_tiny_settings_equal_scaled_cross_entropy() -> None:
     outputs, batch = example(5)
     at = context(classes=5)
     plain = torch.nn.functional.cross_entropy(outputs, batch.y)
@@ -61,7 +61,7 @@ def test_near_zero_settings_are_cross_entropy_up_to_the_division() -> None:
     torch.testing.assert_close(near, plain)
 
 
-def test_a_run_with_both_numbers_zero_and_no_division_acts_nowhere() -> None:
+def test_zero_settings_without_division_have_no_effect() -> None:
     assert not Hamp(0.0, 0.0, divide_by_classes=False).acts_in("loss")
     assert Hamp(0.0, 0.0).acts_in("loss")
     assert Hamp(0.0, 0.1, divide_by_classes=False).acts_in("loss")

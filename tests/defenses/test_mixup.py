@@ -89,7 +89,7 @@ def test_legacy_mixing_often_loses_the_label() -> None:
     assert lost / 300 == pytest.approx(1 / 3, abs=0.1)
 
 
-def test_labels_that_are_probabilities_already_are_blended_as_they_are() -> None:
+def test_soft_labels_are_mixed() -> None:
     soft = seeded(0, "soft")
     y = torch.rand(6, 3, generator=soft, dtype=torch.float64).softmax(dim=1)
     ours = mixed(MixUp(1.0), Batch(batch().x, y, batch().ids))

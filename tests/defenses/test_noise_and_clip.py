@@ -57,7 +57,7 @@ def test_noise_has_mean_zero_and_spread_sigma_and_is_normal(sigma: float) -> Non
     [partial(GradientNoise, 0.1), partial(ClientDP, clip=1.0, noise_multiplier=0.1)],
     ids=["gradient noise", "client-level"],
 )
-def test_noise_is_the_same_for_the_same_turn_and_another_for_another(
+def test_noise_depends_on_round_and_client(
     make: Callable[[], GradientNoise | ClientDP],
 ) -> None:
     given = update()

@@ -83,7 +83,7 @@ def test_units_that_never_fire_are_dead() -> None:
     assert look("dead-units", dead) == 0.5
 
 
-def test_lengths_of_weights_are_held_against_the_median_of_their_layer() -> None:
+def test_weight_lengths_are_relative_to_the_median_of_the_layer() -> None:
     rows = [[3.0, 4.0], [1.0, 0.0], [0.0, 1.0]]
     assert look("norm-ratio", model(rows, [[1.0, 0.0, 0.0]] * 3)) == pytest.approx(math.log(5))
     rows = [[0.1, 0.0], [1.0, 0.0], [0.0, 1.0]]
@@ -92,7 +92,7 @@ def test_lengths_of_weights_are_held_against_the_median_of_their_layer() -> None
     assert 60 < look("norm-ratio", without) < math.inf
 
 
-def test_the_largest_bias_is_held_against_the_median_of_its_layer() -> None:
+def test_the_largest_bias_is_relative_to_the_median_of_the_layer() -> None:
     biases = {"first_bias": [0.5, -8.0, 2.0], "second_bias": [1.0, 1.0, -1.0]}
     one = model([[1.0, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3, **biases)
     assert look("bias-ratio", one) == pytest.approx(math.log(4))
@@ -120,7 +120,7 @@ def test_distances_agree_with_scipy(seed: int, rows: int, each: int, ties: bool)
         assert distance_between(others, values[row]) == pytest.approx(expected)
 
 
-def test_two_units_that_read_the_same_are_twins_however_long_they_are() -> None:
+def test_twins_are_parallel_units_of_any_length() -> None:
     assert look("twins", PLAIN) == pytest.approx(0.0, abs=1e-12)
     scaled = model([[1.0, 2.0], [10.0, 20.0]], [[1.0, 1.0], [1.0, -1.0]])
     assert look("twins", scaled) == pytest.approx(1.0)
@@ -149,7 +149,7 @@ def test_signs_of_movement_find_the_row_that_was_replaced() -> None:
 
 @pytest.mark.parametrize("name", SIGNS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 3e38])
-def test_weights_that_cannot_be_calculated_with_are_most_suspicious(name: str, bad: float) -> None:
+def test_non_finite_weights_are_most_suspicious(name: str, bad: float) -> None:
     params = dict(PLAIN.params)
     first = next(iter(params))
     params[first] = torch.full_like(params[first], bad)

@@ -51,7 +51,7 @@ def gradient_of(samples: Samples) -> Tensor:
     return torch.cat([part.flatten() for part in found])
 
 
-def test_a_poisoned_round_sends_the_training_on_the_probes_lengthened() -> None:
+def test_a_poisoned_upload_is_the_scaled_update_on_the_probes() -> None:
     training = LocalTraining(epochs=2, batch_size=5, lr=LR)
     poison = PoisonedUpload(PROBES, frozenset({3}), strength=4.0)
     plain = sent_by(UNDEFENDED, 3, training, PROBES)

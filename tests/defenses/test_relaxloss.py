@@ -70,7 +70,7 @@ def test_even_rounds_descend_above_the_target_loss() -> None:
 
 @pytest.mark.parametrize("upper", [1.0, 0.3, 0.0])
 @pytest.mark.parametrize("form", ["images", "tables"])
-def test_even_rounds_flatten_posteriors_below_the_target_loss(form: str, upper: float) -> None:
+def test_relaxloss_flattens_posteriors_in_even_rounds(form: str, upper: float) -> None:
     outputs, batch = example()
     ours = step(RelaxLoss(50.0, upper, form), IN_TURN, outputs, batch)  # type: ignore[arg-type]
     slow = flattened(outputs, batch, upper, images=form == "images")

@@ -28,7 +28,7 @@ def epoch(
     return batches
 
 
-def test_a_share_of_the_samples_is_trained_on_and_the_last_batch_is_cut() -> None:
+def test_a_share_of_the_samples_is_used_with_a_smaller_last_batch() -> None:
     batches = epoch(DataSampling(0.5), 20, 4)
     assert [len(batch) for batch in batches] == [4, 4, 2]
     assert len({id for batch in batches for id in batch}) == 10

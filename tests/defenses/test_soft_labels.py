@@ -91,7 +91,7 @@ def test_entropy_is_that_of_the_prediction() -> None:
     assert entropy(torch.tensor([[1e4, 0.0, 0.0]])).tolist() == [0.0]
 
 
-def test_the_mean_divergence_is_torchs_with_the_default_reduction() -> None:
+def test_mean_divergence_equals_torch_kl_div() -> None:
     rng = seeded(0, "divergence")
     outputs, other = torch.randn(6, 5, generator=rng), torch.randn(6, 5, generator=rng)
     targets = other.softmax(dim=1)

@@ -60,7 +60,7 @@ CODE, NAMED = "exit code", "signal SIGKILL"
         ("prints_a_verdict", f"{CODE} 0"),
     ],
 )
-def test_the_end_of_the_process_that_a_filter_runs_in_is_no_verdict(
+def test_a_filter_that_ends_its_process_gets_no_verdict(
     name: str, how: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("check-dp", f"tests.filters.ending:{name}", *OWN) == 2

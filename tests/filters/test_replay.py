@@ -26,7 +26,7 @@ SOURCES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_same_seed_draws_the_same_and_another_one_does_not(source: str) -> None:
+def test_draws_depend_on_the_seed(source: str) -> None:
     found = []
     for seed in (1, 1, 2):
         with drawing(seed):

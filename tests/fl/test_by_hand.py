@@ -199,7 +199,7 @@ def agree_in_double(defense: Defense, how: LocalTraining, network: Architecture)
 @every_network
 @every_optimizer
 @every_defense
-def test_training_with_any_loss_is_autograds_to_the_rounding_of_doubles(
+def test_training_with_any_loss_equals_autograd(
     defense: Defense, how: LocalTraining, network: Architecture
 ) -> None:
     agree_in_double(defense, how, network)
@@ -208,7 +208,7 @@ def test_training_with_any_loss_is_autograds_to_the_rounding_of_doubles(
 @pytest.mark.slow
 @pytest.mark.parametrize("network", MORE_NETWORKS.values(), ids=MORE_NETWORKS)
 @pytest.mark.parametrize("how", [*OPTIMIZERS.values(), DECAYING], ids=[*OPTIMIZERS, "decay"])
-def test_training_with_the_usual_loss_is_autograds_to_rounding(
+def test_training_with_cross_entropy_equals_autograd(
     network: Architecture, how: LocalTraining
 ) -> None:
     by_hand, by_autograd = (learned(network, how, d) for d in (UNDEFENDED, ThroughAutograd()))
@@ -235,7 +235,7 @@ class Counting(Defense):
 
 
 @every_network
-def test_a_loss_is_asked_once_a_step_for_outputs_with_a_graph(network: Architecture) -> None:
+def test_the_loss_is_called_once_a_step_with_differentiable_outputs(network: Architecture) -> None:
     counting = Counting()
     learned(network, LocalTraining(batch_size=25), counting)
     assert counting.asked == [(25, True), (25, True), (10, True)]
@@ -262,7 +262,7 @@ class Sloped(Flipped):
         return None if slope is None else -slope
 
 
-def test_a_slope_that_belongs_to_a_replaced_loss_is_not_asked_for() -> None:
+def test_the_slope_of_a_replaced_loss_is_not_computed() -> None:
     network, how = NETWORKS["dense"], OPTIMIZERS["sgd"]
     flipped, sloped = (kind(0.5, 0.1) for kind in (Flipped, Sloped))
     assert [d.knows_its_slope for d in (Defense(), Hamp(0.5, 0.1), flipped, sloped)] == [

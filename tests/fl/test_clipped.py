@@ -140,7 +140,7 @@ def test_clipping_excludes_frozen_parameters() -> None:
     same(found, total)
 
 
-def test_dropout_leaves_the_same_units_out_of_lengths_and_of_the_sum() -> None:
+def test_lengths_and_sum_use_one_dropout_mask() -> None:
     module = nn.Sequential(nn.Linear(6, 30), nn.Dropout(0.5), nn.Linear(30, CLASSES)).double()
     whole = batch("mlp-in-place", 1)
     with torch.random.fork_rng(devices=[]):

@@ -45,7 +45,7 @@ def test_gradients_are_autograds(samples: int, widths: list[int]) -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_of_a_working_size_agree_with_autograd_to_a_millionth() -> None:
+def test_float32_gradients_agree_with_autograd_to_1e_6() -> None:
     module = stack(600, 200, 100)
     x, y = batch(32, 600, 100)
     ours = dense_gradients(list(module.parameters()), x, partial(cross_entropy_slope, y=y))
@@ -54,7 +54,7 @@ def test_gradients_of_a_working_size_agree_with_autograd_to_a_millionth() -> Non
 
 
 @pytest.mark.parametrize("widths", [(6, 4), (6, 5, 4), (6, 7, 5, 4)])
-def test_descending_in_place_is_a_step_of_sgd_along_the_gradients(widths: tuple[int, ...]) -> None:
+def test_descent_in_place_equals_a_step_of_sgd(widths: tuple[int, ...]) -> None:
     fused, apart = stack(*widths), stack(*widths)
     params = list(apart.parameters())
     for step in range(1, 4):

@@ -40,7 +40,7 @@ def test_gradients_have_the_order_of_parameters(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
-def test_descending_in_place_is_a_step_of_sgd_along_the_gradients() -> None:
+def test_descent_in_place_equals_a_step_of_sgd() -> None:
     fused, plain = (MORE_NETWORKS["two hidden layers"].initial(0).module() for _ in range(2))
     one, other = split(fused), split(plain)
     assert one is not None
@@ -61,7 +61,7 @@ def normalised() -> nn.Module:
     )  # fmt: skip
 
 
-def test_batch_statistics_and_dropout_before_the_end_are_autograds() -> None:
+def test_batch_norm_and_dropout_before_the_end_equal_autograd() -> None:
     network = Architecture("normalised", normalised)
     how = OPTIMIZERS["momentum"]
     by_hand, by_autograd = learned(network, how), learned(network, how, ThroughAutograd())

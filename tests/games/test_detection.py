@@ -113,9 +113,7 @@ def test_a_server_that_changes_nothing_is_not_found(
         assert [of[name].value for name in (SIGN_AUC, OWN_AUC, OTHERS_AUC)] == [0.5, 0.5, 0.5]
 
 
-def test_a_study_without_a_detector_is_as_it_was_before_there_was_one(
-    file: Path, tmp_path: Path
-) -> None:
+def test_a_record_without_a_detector_has_no_field_for_it(file: Path, tmp_path: Path) -> None:
     plain = run(file, tmp_path / "out", detector__runs=0)
     assert plain.detector is None
     assert "detector" not in plain.config

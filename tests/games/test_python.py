@@ -49,7 +49,7 @@ class Louder(LdpLaplace):
     """A mechanism of the caller's own."""
 
 
-def test_objects_and_a_file_that_say_the_same_make_the_same_record(tmp_path: Path) -> None:
+def test_objects_and_an_equal_file_give_the_same_record(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(STUDY)
     by_name = run_games(read_points(tmp_path / "tiny.toml"), tmp_path / "file")
     mechanisms = [

@@ -57,9 +57,7 @@ def share_of(rate: float) -> object:
 
 
 @pytest.mark.parametrize(("rate", "then"), [(0.04, Outcome.PASS), (0.06, Outcome.FAIL)])
-def test_the_smallest_sample_that_settles_settles_and_one_less_does_not(
-    rate: float, then: Outcome
-) -> None:
+def test_smallest_settling_size_is_minimal(rate: float, then: Outcome) -> None:
     found = smallest_settling_size(share_of(rate), 100, 0.05, largest=10**7)  # type: ignore[arg-type]
     assert found is not None
     assert found.then is then

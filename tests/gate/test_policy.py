@@ -82,7 +82,7 @@ def test_only_a_short_regular_file_is_read(tmp_path: Path) -> None:
         read_policy(tmp_path / "bad")
 
 
-def test_two_policies_have_one_digest_exactly_if_they_ask_the_same() -> None:
+def test_policies_have_equal_digests_exactly_if_they_are_equal() -> None:
     same = policy_from('name = "x"\n[membership]\nauc = 0.60 # as before')
     assert same.digest() == policy_from('name="x"\nmembership.auc = 0.6').digest()
     assert same.digest() != policy_from('name="x"\nmembership.auc = 0.61').digest()

@@ -54,7 +54,7 @@ SLOW = ("clusters", "live", "rounds", "tasks")
     "topic",
     [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in TOPICS],
 )
-def test_a_small_run_of_each_topic_gives_the_figures_that_are_kept(
+def test_figures_of_a_small_run_of_each_topic_equal_the_stored_ones(
     topic: str, tmp_path: Path
 ) -> None:
     assert moved(kept(topic), rounded(TOPICS[topic](tmp_path)), TOLERANCE) == []

@@ -36,7 +36,7 @@ def test_infinite_members_are_flagged_by_the_best_threshold() -> None:
     assert (best.value, best.threshold) == (1, np.inf)
 
 
-def test_noise_looks_good_in_hindsight_and_is_chance_when_held_out() -> None:
+def test_an_attack_on_noise_is_at_chance_on_held_out_samples() -> None:
     rng = np.random.default_rng(0)
     truth = np.arange(60) < 30
     hindsight, held_out, covered = [], [], 0

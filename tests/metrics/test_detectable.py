@@ -27,9 +27,7 @@ def test_detectable_leak_matches_the_normal_approximation() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "runs"), [((40, 80), 1), ((30, 30), 3)])
-def test_four_in_five_simulated_audits_find_it_with_the_corrected_test(
-    sizes: tuple[int, int], runs: int
-) -> None:
+def test_detectable_leak_has_power_of_four_in_five(sizes: tuple[int, int], runs: int) -> None:
     members, others = sizes
     tests, audits = 24, 400
     least = smallest_auc([sizes], tests=tests, runs=runs, rng=rng())
@@ -48,7 +46,7 @@ def test_four_in_five_simulated_audits_find_it_with_the_corrected_test(
     assert 0.74 < np.mean([bool(one) for one in found]) < 0.86
 
 
-def test_more_samples_runs_and_strata_find_less_and_more_tests_more() -> None:
+def test_detectable_leak_falls_with_samples_and_rises_with_tests() -> None:
     def least(*strata: tuple[int, int], tests: int = 10, runs: int = 1) -> float:
         found = smallest_auc(strata, tests=tests, runs=runs, rng=rng())
         assert found is not None

@@ -31,14 +31,12 @@ def test_clopper_pearson_is_scipys_exact_interval(counts: tuple[int, int]) -> No
 
 @pytest.mark.parametrize(("count", "total"), [(0, 100), (30, 100), (90, 100), (999, 1000)])
 @pytest.mark.parametrize("alpha", [0.1, 0.01])
-def test_at_the_upper_limit_so_few_successes_have_the_stated_chance(
-    count: int, total: int, alpha: float
-) -> None:
+def test_upper_limit_has_the_stated_tail_probability(count: int, total: int, alpha: float) -> None:
     limit = upper_limit(count, total, confidence=1 - alpha)
     assert binom.cdf(count, total, limit) == pytest.approx(alpha)
 
 
-def test_at_the_lower_limit_so_many_successes_have_the_stated_chance() -> None:
+def test_lower_limit_has_the_stated_tail_probability() -> None:
     assert binom.sf(29, 100, lower_limit(30, 100)) == pytest.approx(0.05)
 
 
@@ -110,7 +108,7 @@ def test_variance_of_a_mean_of_independent_runs() -> None:
     assert (low, high) == pytest.approx((0.6 - 0.05, 0.6 + 0.05))
 
 
-def test_figures_that_depend_on_each_other_are_no_surer_together() -> None:
+def test_averaging_dependent_figures_does_not_narrow_limits() -> None:
     assert averaged([Limited(0.5, 0.4, 0.6), Limited(0.7, 0.5, 0.8)]) == pytest.approx((0.45, 0.7))
 
 

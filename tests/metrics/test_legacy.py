@@ -12,7 +12,7 @@ def cube(rounds: int = 30, clients: int = 4, samples: int = 3000) -> np.ndarray:
     return (own + rng.normal(size=(rounds, clients, samples))).astype(np.float32)
 
 
-def test_members_keep_their_places_and_nonmembers_are_dealt_out_again() -> None:
+def test_redealing_moves_nonmembers_only() -> None:
     values, truth = cube(2, 3, 20), np.arange(20) < 8
     dealt = redraw(values, truth, rng=np.random.default_rng(1))
     assert dealt.dtype == np.float32

@@ -70,7 +70,7 @@ def test_a_lower_limit_takes_as_many_nonmembers_as_tabulated(fpr: float, least: 
 
 @given(fpr=RATES, members=SIZES, confidence=CONFIDENCES)
 @settings(max_examples=30)
-def test_so_many_nonmembers_give_a_lower_limit_and_one_fewer_does_not(
+def test_least_number_of_nonmembers_for_a_lower_limit(
     fpr: float, members: int, confidence: float
 ) -> None:
     least = n_to_bound(fpr, confidence=confidence)
@@ -147,7 +147,7 @@ def test_limits_at_a_higher_confidence_are_never_narrower(
     assert narrow.high <= wide.high + 1e-12
 
 
-def test_no_confidence_between_two_others_gives_limits_out_of_order() -> None:
+def test_limits_are_nested_by_confidence() -> None:
     rng = np.random.default_rng(0)
     scores, truth = scored(list(rng.normal(1, 1, 40)), list(rng.normal(0, 1, 90)))
     levels = np.linspace(0.3, 0.9995, 200)
@@ -157,7 +157,7 @@ def test_no_confidence_between_two_others_gives_limits_out_of_order() -> None:
 
 @given(fpr=RATES, members=SIZES, nonmembers=SIZES, confidence=CONFIDENCES)
 @settings(max_examples=40)
-def test_the_threshold_and_the_members_share_the_error_and_no_more(
+def test_threshold_and_members_share_one_error(
     fpr: float, members: int, nonmembers: int, confidence: float
 ) -> None:
     lower = lower_rank(fpr, members, nonmembers, confidence=confidence)

@@ -54,9 +54,7 @@ def test_the_range_of_the_true_rate_matches_simulation() -> None:
 @pytest.mark.parametrize(
     ("false_positives", "needed"), [(0, 2_995), (1, 4_742), (5, 10_511), (10, 16_959), (50, 63_281)]
 )
-def test_certifying_a_tenth_of_a_per_cent_takes_as_many_as_tabulated(
-    false_positives: int, needed: int
-) -> None:
+def test_nonmembers_needed_to_certify_fpr_0_001(false_positives: int, needed: int) -> None:
     assert n_to_certify(0.001, false_positives) == needed
 
 

@@ -37,7 +37,7 @@ def brute_tpr(scores: np.ndarray, truth: np.ndarray, fpr: float) -> float:
 @pytest.mark.slow
 @given(audits())
 @settings(deadline=None)
-def test_the_curve_is_scikit_learns_on_ties_infinities_and_extremes(audit: Audit) -> None:
+def test_roc_curve_equals_scikit_learn(audit: Audit) -> None:
     scores, truth = audit
     roc = roc_curve(scores, truth)
     # scikit-learn takes no infinite scores: give it their ranks, which have the same curve.
@@ -139,7 +139,7 @@ def test_a_thinned_curve_keeps_every_step_at_low_rates_and_both_ends() -> None:
     assert (small.n_members, small.n_nonmembers) == (2000, 4000)
 
 
-def test_a_short_curve_is_thinned_to_the_tops_of_its_steps_only() -> None:
+def test_a_short_curve_keeps_the_upper_points_of_its_steps() -> None:
     roc = roc_curve([4.0, 3.0, 2.0, 1.0], [True, True, False, True])
     small = thin(roc, 10)
     assert small.fpr.tolist() == [0, 0, 1]

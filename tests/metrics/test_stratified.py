@@ -120,7 +120,7 @@ def test_scaling_keeps_infinite_scores_and_order() -> None:
     ],
     ids=["tiny probabilities", "wide range", "infinite", "mostly equal"],
 )
-def test_scaling_keeps_every_order_and_every_tie_within_a_stratum(scores: list[float]) -> None:
+def test_scaling_keeps_order_and_ties_within_a_stratum(scores: list[float]) -> None:
     values, strata = np.array(scores), np.zeros(len(scores))
     scaled = scaled_within(values, strata)
     assert not np.isnan(scaled).any()

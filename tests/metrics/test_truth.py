@@ -95,7 +95,7 @@ def test_booleans_are_membership_and_false_is_unseen() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("form", AMBIGUOUS)
-def test_a_truth_that_can_be_read_in_two_ways_is_refused_everywhere(entry: str, form: str) -> None:
+def test_ambiguous_labels_of_membership_are_refused(entry: str, form: str) -> None:
     with pytest.raises(BadInput, match=r"0 is Origin.MEMBER .* pass booleans|mixes|2 can be read"):
         ENTRIES[entry](AMBIGUOUS[form])
 

@@ -82,7 +82,7 @@ def test_a_global_model_stands_for_every_client_without_peers() -> None:
     assert peers(m, 17) == [[], []]
 
 
-def test_rounds_that_say_nothing_about_the_targets_are_left_out() -> None:
+def test_rounds_without_measurements_of_targets_are_omitted() -> None:
     rounds = [
         measured(1, {0: 1.0, 1: 2.0}),
         measured(2, {2: 3.0, 3: 4.0}),

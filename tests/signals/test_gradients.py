@@ -282,7 +282,7 @@ def test_equal_updates_have_equal_products_on_every_processor(name: str) -> None
     assert_exact(found, truth_of(*mixed))
 
 
-def test_the_number_of_threads_and_the_callers_tensors_are_as_before() -> None:
+def test_threads_and_input_tensors_are_unchanged() -> None:
     model, updates, features, _ = these = given(FAST["residual"])
     before = (features.clone(), [flat(u) for u in updates], flat(model.params))
     threads = torch.get_num_threads()
@@ -401,7 +401,7 @@ def test_a_model_in_double_precision_is_measured_in_it() -> None:
     torch.testing.assert_close(dots, truth_of(*these).dots, rtol=1e-9, atol=1e-12)
 
 
-def test_updates_in_another_precision_are_taken_in_the_models() -> None:
+def test_updates_are_cast_to_the_dtype_of_the_model() -> None:
     these = given(FAST["linear"])
     finer = [{name: value.double() for name, value in one.items()} for one in these.updates]
     usual = gradient_products(*these)

@@ -76,7 +76,7 @@ def test_a_model_beyond_doubt_gives_a_finite_signal(kind: type[OutputSignal]) ->
     assert values[0, 0] >= values[0, 1]
 
 
-def test_modified_entropy_of_a_sure_and_wrong_model_stops_at_the_floor() -> None:
+def test_modified_entropy_of_a_confident_error_is_clamped() -> None:
     wrong = Samples(torch.tensor([[900.0, 0.0, 0.0]]), torch.tensor([1]), torch.tensor([0]))
     values = measured(ModifiedEntropy(), a_round(1.0), wrong)
     assert values.item() == pytest.approx(2 * math.log(1e-30))
@@ -88,7 +88,7 @@ def test_a_member_like_sample_has_the_larger_signal(kind: type[OutputSignal]) ->
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_the_global_snapshot_is_of_the_servers_model_for_every_client(
+def test_every_client_gets_the_snapshot_of_the_global_model(
     kind: type[OutputSignal],
 ) -> None:
     samples = Samples(

@@ -165,7 +165,7 @@ def in_blocks() -> tuple[Round, Samples, MeasuredRound]:
     return round, many, measure_round(round, ALL, many)
 
 
-def test_outputs_that_are_never_in_memory_together_give_the_same_bits() -> None:
+def test_chunked_outputs_are_bitwise_equal() -> None:
     round, many, measured = in_blocks()
     assert len(many) > BLOCK
     for signal in (Loss(), Confidence()):

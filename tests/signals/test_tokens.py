@@ -69,7 +69,7 @@ TRANSFORMER = architecture("transformer", TASK, shape=(9,), classes=11, width=8,
 
 
 @pytest.mark.parametrize("net", [TRANSFORMER, Architecture("adapted", Adapted, task=TASK)])
-def test_gradients_of_language_models_are_autograds_in_double_precision(
+def test_gradients_of_language_models_agree_with_float64_autograd(
     net: Architecture, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = torch.Generator().manual_seed(1)

@@ -75,7 +75,7 @@ def test_copies_fire_as_one_and_a_louder_neuron_has_the_same_values() -> None:
     torch.testing.assert_close(louder(neuron(-9.0), 64.0).values(records), value)
 
 
-def test_a_louder_neurons_row_has_nearly_all_of_a_records_gradient() -> None:
+def test_a_louder_neuron_takes_most_of_a_records_gradient() -> None:
     quiet = reading(plant(NET.initial(1), neuron()), TARGET)
     shares = [
         reading(alone(plant(NET.initial(1), repeated(louder(neuron(), 1e4), k))), TARGET).share

@@ -25,7 +25,7 @@ def test_sizes_fall_from_ten_to_two_in_five_rounds(decay: str, sizes: list[int])
     assert [size_at(t, 5, largest=10, smallest=2, decay=decay) for t in range(1, 6)] == sizes
 
 
-def test_the_papers_sizes_on_cifar100_are_rounded_to_the_nearest() -> None:
+def test_sizes_on_cifar100_round_the_papers_formula() -> None:
     sizes = [size_at(t, 100, largest=50, smallest=20, decay="linear") for t in (1, 2, 3, 51, 100)]
     # 50 - 30 (t - 1) / 99 = 50, 49.70, 49.39, 34.85, 20
     assert sizes == [50, 50, 49, 35, 20]

@@ -41,7 +41,7 @@ def test_records_are_clipped_along_their_direction(seed: int, radius: float, ord
     torch.testing.assert_close(short / lengths[:, None], x.double() / before[:, None])
 
 
-def test_zeros_and_all_records_without_a_ball_stay_as_they_are() -> None:
+def test_zeros_and_unbounded_records_are_unchanged() -> None:
     assert within_ball(torch.zeros(1, 3), 2.0).tolist() == [[0.0, 0.0, 0.0]]
     assert torch.equal(within_ball(some(2, 3), INF), some(2, 3).double())
 
@@ -93,9 +93,7 @@ def test_exact_delta_equals_the_hockey_stick_divergence(noise: float, epsilon: f
 
 
 @given(epsilon=st.floats(1e-3, 1e3), delta=st.sampled_from([1e-10, 1e-5, 0.1, 0.9]))
-def test_the_least_noise_has_that_epsilon_and_a_little_less_does_not(
-    epsilon: float, delta: float
-) -> None:
+def test_least_noise_multiplier_reaches_epsilon_tightly(epsilon: float, delta: float) -> None:
     noise = noise_of_gaussian(epsilon, delta)
     assert delta_of_gaussian(noise, epsilon) <= delta < delta_of_gaussian(0.999 * noise, epsilon)
     assert epsilon_of_gaussian(noise, delta) == pytest.approx(epsilon, rel=1e-4)
@@ -106,7 +104,7 @@ def test_the_least_noise_is_less_than_the_textbooks() -> None:
     assert noise_of_gaussian(1.0, 1e-5) < (2 * np.log(1.25e5)) ** 0.5
 
 
-def test_so_much_noise_that_delta_covers_all_leaves_no_epsilon() -> None:
+def test_epsilon_is_zero_with_enough_noise_for_delta() -> None:
     assert epsilon_of_gaussian(1e6, 1e-5) == 0
 
 
@@ -129,7 +127,7 @@ def test_epsilon_is_as_asked_for_however_many_features(mechanism: Mechanism) -> 
 
 
 @pytest.mark.parametrize("make", [LdpLaplace, LdpGaussian])
-def test_without_noise_records_are_shortened_and_nothing_is_proven(
+def test_clipping_without_noise_has_no_guarantee(
     make: type[LdpLaplace | LdpGaussian],
 ) -> None:
     mechanism = make(epsilon=INF, clip=1.0)
