@@ -40,8 +40,8 @@ from fedaudit.filters.neighbours import (
 from fedaudit.filters.replay import KINDS, Replay, Snapshot, form_for, kind_of, required_arguments
 
 ERROR = 0.01
-"""Probability that something fails though the noise is as declared, all tests of a set of draws
-together. Blame takes two sets."""
+"""Probability that any test of one set of draws fails although the noise is as declared. A check
+fails only if two sets of draws fail."""
 _FEW = 16
 """Calls that show whether values repeat."""
 _MOST_PAIRS = 300
@@ -297,8 +297,8 @@ def _p_of_less(square: float, count: int, noise: str) -> float:
 def _freedom(noise: str) -> float:
     """Return the degrees of freedom of one squared difference.
 
-    The square of a normal variable has variance 2. That of the difference of two Laplace variables,
-    with kurtosis 4.5, has variance 3.5.
+    The square of a normal variable has variance 2. The square of a difference of two Laplace
+    variables, whose kurtosis is 4.5, has variance 3.5.
     """
     return 1.0 if noise == "gaussian" else 2 / 3.5
 
@@ -307,7 +307,7 @@ def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " 
     """Evaluate the distribution of a difference of two draws, scaled to variance 1."""
     if noise == "gaussian":
         return np.asarray(sp.special.ndtr(value))
-    # Each has variance 1/2 and so the scale 1/2.
+    # Each draw has variance 1/2, and therefore scale 1/2.
     far = 2 * np.abs(value)
     tail = np.exp(-far) * (0.5 + far / 4)
     return np.asarray(np.where(value < 0, tail, 1 - tail))
@@ -316,8 +316,9 @@ def _cdf(value: Float[np.ndarray, " draws"], noise: str) -> Float[np.ndarray, " 
 def _dependence(first: np.ndarray, second: np.ndarray) -> float:
     """Return the p-value of a sum of products, if the sign of each product is a fair coin.
 
-    Differences of draws are symmetric about zero, so that it is one if draws are independent,
-    whatever their distribution: Hoeffding's inequality for signs, given the products' sizes.
+    Differences of draws are symmetric about zero, so that signs are fair coins if draws are
+    independent, whatever their distribution. The bound is Hoeffding's inequality for the signs,
+    given the products' sizes.
     """
     products = first * second
     size = float((products**2).sum())

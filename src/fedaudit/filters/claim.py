@@ -129,7 +129,7 @@ class FilterAudit:
         filter: Name of the filter.
         kind: Kind of the filter.
         claim: The declared guarantee.
-        checks: All checks, the gravest first.
+        checks: All checks, the most serious first.
         effort: Inputs and draws of the audit, and its error.
     """
 

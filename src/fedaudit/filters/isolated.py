@@ -43,7 +43,7 @@ def check_in_child(
     the child is discarded.
     """
     method = _FORKSERVER if _FORKSERVER in get_all_start_methods() else "spawn"
-    # Both kinds of context have the same methods; types know the one of this system only.
+    # All contexts have the same methods, but type stubs define only those of this system.
     context = cast(SpawnContext, get_context(method))
     if method == _FORKSERVER:
         context.set_forkserver_preload(["fedaudit.filters.check"])

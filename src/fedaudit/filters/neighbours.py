@@ -158,7 +158,7 @@ def replays(replay: Replay, probes: Probes) -> bool:
 
 
 class _Move(NamedTuple):
-    """Distance between two outputs, its part that may be rounding, and the largest array."""
+    """Distance between two outputs, its part that may be rounding, and the array that moves most."""
 
     pair: _Pair
     length: float
@@ -170,19 +170,19 @@ def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
     """Check how outputs for neighbouring inputs differ for the same random draws."""
     moves: list[_Move] = []
     moved: Arrays = {}
-    beside: dict[str, set[str]] = {}
-    lost: list[str] = []
+    extras: dict[str, set[str]] = {}
+    not_finite: list[str] = []
     of_none = replay.release(probes.none)
     for pair in probes.pairs:
         left = replay.release(pair.left)
         right = of_none if pair.right is None else replay.release(pair.right)
         for release in (left, right):
             for name, value in (
-                release.beside | {"the names of arrays": repr(sorted(release.arrays))}
+                release.extras | {"the names of arrays": repr(sorted(release.arrays))}
             ).items():
-                beside.setdefault(name, set()).add(value)
+                extras.setdefault(name, set()).add(value)
         if not (left.is_finite() and right.is_finite()):
-            lost.append(pair.label)
+            not_finite.append(pair.label)
             continue
         changes = left.minus(right)
         for name, change in changes.items():
@@ -193,15 +193,15 @@ def neighbour_checks(replay: Replay, probes: Probes) -> Iterator[FilterCheck]:
     subject = "a batch" if replay.kind == "step" else "an update"
     if moves:
         yield _sensitivity_check(moves, replay.claim.sensitivity, subject)
-    if lost:
+    if not_finite:
         yield FilterCheck(
             "ordinary updates",
             Result.NOTED if moves else Result.UNTESTED,
-            f"{len(lost)} not finite",
-            why=f"{subject} {lost[0]} gives an output that is not finite",
+            f"{len(not_finite)} not finite",
+            why=f"{subject} {not_finite[0]} gives an output that is not finite",
             advice="Compute norms in a precision that can represent their squares.",
         )
-    differing = [name for name, values in beside.items() if len(values) > 1]
+    differing = [name for name, values in extras.items() if len(values) > 1]
     yield from _unnoised_check(replay, probes, moved, differing)
 
 
@@ -228,19 +228,19 @@ def _sensitivity_check(moves: list[_Move], sensitivity: float, subject: str) -> 
 
 
 def _unnoised_check(
-    replay: Replay, probes: Probes, moved: Arrays, beside: list[str]
+    replay: Replay, probes: Probes, moved: Arrays, extras: list[str]
 ) -> Iterator[FilterCheck]:
     """Check for outputs that depend on the input and have no noise."""
     elsewhere = {*replay.claim.elsewhere}
-    beside = [name for name in beside if not {name, name.split(".")[-1]} & elsewhere]
+    extras = [name for name in extras if not {name, name.split(".")[-1]} & elsewhere]
     if not replay.claim.sigma:
         # No output has noise, and the sensitivity is that of the arrays.
-        if beside:
+        if extras:
             yield FilterCheck(
                 "sent with the arrays",
                 Result.NOTED,
-                listed(beside),
-                why=f"the output {listed(beside)} depends on the update, and the declared "
+                listed(extras),
+                why=f"the output {listed(extras)} depends on the update, and the declared "
                 "sensitivity is that of the arrays alone",
                 advice="Account for it, and declare it with --elsewhere.",
             )
@@ -252,13 +252,13 @@ def _unnoised_check(
         unnoised[name] = int(np.sum(equal & moved.get(name, np.False_)))
     arrays = [name for name, entries in unnoised.items() if entries]
     share = sum(unnoised.values()) / max(1, sum(value.size for value in first.arrays.values()))
-    measured = [f"{share:.2%} of entries"] * bool(arrays) + [listed(beside)] * bool(beside)
+    measured = [f"{share:.2%} of entries"] * bool(arrays) + [listed(extras)] * bool(extras)
     yield FilterCheck(
         UNNOISED,
         Result.judged(failed=bool(measured)),
         ", ".join(measured) or "none",
         "none",
-        f"the output {listed([*arrays, *beside])} depends on the data and has no noise",
+        f"the output {listed([*arrays, *extras])} depends on the data and has no noise",
         "Add noise to every output, buffers too, or name it with --elsewhere.",
     )
 

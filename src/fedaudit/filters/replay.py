@@ -276,7 +276,7 @@ class Snapshot:
     """
 
     def __init__(self, source: object, *, is_factory: bool) -> None:
-        self._given, self._made = source, is_factory
+        self._source, self._is_factory = source, is_factory
         self._outside = [] if is_factory else list(_kept_outside(source))
         self._first = None if is_factory else _copied(source)
 
@@ -284,9 +284,9 @@ class Snapshot:
         """Return a filter in its initial state."""
         for put, _, first in self._outside:
             put(_copied(first))
-        if self._made:
+        if self._is_factory:
             with drawing(0):
-                return cast(Callable[[], object], self._given)()
+                return cast(Callable[[], object], self._source)()
         return _copied(self._first)
 
     def close(self) -> None:
@@ -368,7 +368,7 @@ class Release(NamedTuple):
     """Output of one call: its arrays in double precision, and all else as text."""
 
     arrays: Arrays
-    beside: dict[str, str]
+    extras: dict[str, str]
 
     def is_finite(self) -> bool:
         """Return True if every entry is finite."""
@@ -432,9 +432,9 @@ class Replay:
             ) from error
         # A filter that returns nothing has changed its argument in place.
         result = sent if result is None and self.kind != "step" else result
-        beside: dict[str, object] = {}
+        extras: dict[str, object] = {}
         if isinstance(result, tuple) and len(result) > 1 and not is_array(result[0]):
-            beside = leaves_of(result[1] if len(result) == 2 else result[1:])
+            extras = leaves_of(result[1] if len(result) == 2 else result[1:])
             result = result[0]
         leaves = leaves_of(result)
         arrays = {
@@ -447,10 +447,10 @@ class Replay:
                 f"the filter {self.name!r} returned {type_of(result)} with none of its input "
                 f"arrays ({', '.join(self.form.shapes)[:100]}); it has to return an update"
             )
-        beside |= {path: value for path, value in leaves.items() if path not in arrays}
+        extras |= {path: value for path, value in leaves.items() if path not in arrays}
         return Release(
             arrays,
-            {p: repr(to_numpy(v).tolist() if is_array(v) else v) for p, v in beside.items()},
+            {p: repr(to_numpy(v).tolist() if is_array(v) else v) for p, v in extras.items()},
         )
 
 

@@ -46,13 +46,13 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import Detection, Outline, WeightSpread
 
 HONEST = ""
-"""In the place of a server's name: nothing was planted."""
+"""Name for models without a planted neuron, in place of a server's."""
 
 FPR = 0.05
-"""Share of honest models that a threshold may be exceeded by where it is chosen."""
+"""Largest share of honest models above a threshold, on the runs that choose it."""
 
 
-class Looked(NamedTuple):
+class Inspected(NamedTuple):
     """Models as a client sees them, one per row.
 
     Attributes:
@@ -68,28 +68,31 @@ class Looked(NamedTuple):
     values: Float[np.ndarray, "models signs"]
 
 
-def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
+def detector_roc(inspected: Inspected, *, seed: int) -> list[Estimate]:
     """Compute the figures of each sign against each kind of server.
 
     The first half of the runs chooses thresholds. One honest and one planted model of each other
     run are judged, so that counts are independent.
     """
-    kinds = np.asarray(looked.server)
-    honest, runs = kinds == HONEST, np.unique(looked.run)
+    kinds = np.asarray(inspected.server)
+    honest, runs = kinds == HONEST, np.unique(inspected.run)
     early, late = np.split(runs, [len(runs) // 2])
-    choosing = honest & np.isin(looked.run, early)
+    choosing = honest & np.isin(inspected.run, early)
     estimates: list[Estimate] = []
-    for server in dict.fromkeys(name for name in looked.server if name != HONEST):
+    for server in dict.fromkeys(name for name in inspected.server if name != HONEST):
         planted = kinds == server
         both = planted | honest
-        judged = [_draw_per_run(looked, side, late, seed=seed) for side in (planted, honest)]
-        for name, values in zip(SIGNS, looked.values.T, strict=True):
+        judged = [_draw_per_run(inspected, side, late, seed=seed) for side in (planted, honest)]
+        for name, values in zip(SIGNS, inspected.values.T, strict=True):
             estimate: At = partial(Estimate, topic=figures.DETECTOR, attack=server, group=name)
             draws = seeded_numpy(seed, "resamples", server, name)
-            pooled = auc_over_runs(values[both], planted[both], looked.run[both], rng=draws)
+            pooled = auc_over_runs(values[both], planted[both], inspected.run[both], rng=draws)
             limits = {"low": pooled.low, "high": pooled.high, "method": pooled.method}
             estimates.append(estimate(metric=figures.SIGN_AUC, value=pooled.value, **limits))
-            for metric, side in ((figures.OWN_AUC, looked.own), (figures.OTHERS_AUC, ~looked.own)):
+            for metric, side in (
+                (figures.OWN_AUC, inspected.own),
+                (figures.OTHERS_AUC, ~inspected.own),
+            ):
                 chosen = (planted & side) | honest
                 estimates.append(
                     estimate(metric=metric, value=auc(values[chosen], planted[chosen]))
@@ -107,15 +110,19 @@ def detector_roc(looked: Looked, *, seed: int) -> list[Estimate]:
 
 
 def _draw_per_run(
-    looked: Looked, side: Bool[np.ndarray, " models"], runs: Int[np.ndarray, " runs"], *, seed: int
+    inspected: Inspected,
+    side: Bool[np.ndarray, " models"],
+    runs: Int[np.ndarray, " runs"],
+    *,
+    seed: int,
 ) -> Int[np.ndarray, " runs"]:
     """Draw one model of a side from each run; honest ones are the same for every server."""
     rng = seeded_numpy(seed, "judged")
-    return np.array([rng.choice(np.flatnonzero(side & (looked.run == run))) for run in runs])
+    return np.array([rng.choice(np.flatnonzero(side & (inspected.run == run))) for run in runs])
 
 
 _RECORDS = 1000
-"""The server's own records that one row is fitted to."""
+"""Number of the server's records to which one row is fitted."""
 
 
 class Aim(NamedTuple):
@@ -143,8 +150,8 @@ SERVERS: dict[str, Callable[[Model, Aim], Planted]] = {
         model, aim.of_target, aim.of_others, batch=aim.batch
     ),
 }
-"""How neurons are planted, by name: as AMI does; with lengths kept and nothing set to zero; and as
-one row over the first layer's units as they are."""
+"""Ways of planting a neuron: as AMI does; with the lengths of weights kept and nothing set to zero;
+or as one row over the unchanged first layer."""
 
 REPLACES_UNITS = ("planted", "disguised")
 """Servers that put units of their own into the first layer."""
@@ -180,7 +187,7 @@ class _Federation(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One inspected model; the first four fields are a row of :class:`Looked`."""
+    """One inspected model; the first four fields are a row of :class:`Inspected`."""
 
     server: str
     run: int
@@ -234,7 +241,7 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
         estimates=[
             estimate(metric=figures.HONEST_ACCURACY, value=float(np.mean(accuracy))),
             *success,
-            *detector_roc(Looked(server, *map(np.asarray, columns)), seed=seed),
+            *detector_roc(Inspected(server, *map(np.asarray, columns)), seed=seed),
         ],
         weights=spread,
         seconds=round(monotonic() - begun, 1),

@@ -332,8 +332,8 @@ def never_measured(record: Record) -> list[int]:
 def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> list[int]:
     """Return clients of a recording that need no lower bound on epsilon.
 
-    Their coins are too few for one, or their non-members were not drawn by coins. A bound never
-    makes a pass, so that none is missing.
+    Their coins are too few for a bound, or their non-members were not drawn by coins. No bound is
+    required, since a bound never makes a pass.
     """
     if policy is None or policy.judges_each or not record.watched:
         return []

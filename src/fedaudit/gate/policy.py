@@ -253,8 +253,8 @@ confidence = 0.95
 least_learned = 0.1                       # a model near guessing has nothing to leak
 sampled_rounds = false                    # live recordings that measure some rounds (every > 1)
 """
-"""Thresholds are those that a report calls a clear leak; `figures.planted_leak` makes the last
-control. What a release may leak is for its owner to say: copy it and change it."""
+"""Policy that is printed as an example. Above its thresholds, a report speaks of a clear leak.
+`figures.planted_leak` runs the last control. The owner of a release decides what it may leak."""
 
 
 def asks_further(seeds: Over) -> bool:

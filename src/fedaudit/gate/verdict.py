@@ -93,7 +93,7 @@ class Verdict(Part):
         policy_hash: SHA-256 over all of its settings.
         outcome: Outcome of the gate: pass, fail or inconclusive.
         reason: The reason, in one paragraph.
-        limits: Statement of which corrections the confidence limits have, and which they lack.
+        limits: Statement of the corrections that the confidence limits have and lack.
         checks: One check for each line of the policy.
         unjudged: Results in the record that the policy has no rule for.
     """

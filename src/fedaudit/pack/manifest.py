@@ -54,9 +54,9 @@ class PackedFile(Part):
 class Manifest(Part):
     """Contents and origin of a pack.
 
-    All follows from its files except ``made_with`` and parts of ``suppressed``: the files show the
-    number of findings and a lower limit of some others, the recording of the run every count.
-    Nothing is suppressed in games.
+    Everything follows from the files except ``made_with`` and parts of ``suppressed``. Of the
+    latter, the files show the number of findings and lower limits of some other numbers; the
+    recording of the run shows all. Nothing is suppressed in games.
 
     Attributes:
         record: Name of the record.

@@ -27,7 +27,7 @@ _KIND = tuple(name for name in Coordinates.model_fields if name not in _MOVING)
 _CURVE = attrgetter("attack", "defense", "contrast", "target", "seed")
 _CLIENT = attrgetter("defense", "target", "seed")
 _SOURCE = attrgetter("attack", "defense", "view")
-"""Coordinates that identify a curve, a client, and an attack on sources in a record, in turn."""
+"""Coordinates that identify a curve, a client and a source attack in a record, respectively."""
 
 
 class Place(NamedTuple):

@@ -120,7 +120,7 @@ def foreign_names(record: Record, policy: Policy) -> Findings:
 
 
 def coverage_notes(record: Record) -> Iterator[str]:
-    """Yield what the coverage of a record leaves open."""
+    """Yield remarks on rounds and uploads that a record does not cover."""
     gaps = coverage_gaps(record)
     if gaps:
         yield f"what was {gaps[:1].lower()}{gaps[1:]}; the record has no figures on it"
