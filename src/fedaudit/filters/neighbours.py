@@ -158,7 +158,7 @@ def replays(replay: Replay, probes: Probes) -> bool:
 
 
 class _Move(NamedTuple):
-    """Distance between two outputs, its part that may be rounding, and the array that moves most."""
+    """Distance between two outputs, how much may be rounding, and the array that moves most."""
 
     pair: _Pair
     length: float
