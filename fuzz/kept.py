@@ -23,6 +23,7 @@ from fedaudit.live.files import hand_over, read_waiting, waiting_entries
 from fedaudit.live.recording import round_entry
 from fedaudit.models import architecture
 from fedaudit.observe.kept_files import read_rounds, write_round
+from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.observe.usage import USAGE_FILE, add_round, empty_usage, read_usage, record_usage
@@ -180,8 +181,9 @@ def waiting_round_seeds() -> list[bytes]:
 def left(content: bytes) -> None:
     """Statistics of canary clients, which a run leaves for its record."""
     place = file("left/canaries.safetensors", content).parent
-    one = MeasuredRun(cast("Setup", None), [], place, RUN)
-    one.load_tensors("canaries.safetensors", {"z": (3,)})
+    run = cast("Setup", SimpleNamespace(folder=place, key=lambda kind: RUN))
+    measured = MeasuredRun(run, [Stored(cast("MeasuredRound", None), {})])
+    measured.load_tensors("canaries.safetensors", {"z": (3,)})
 
 
 def left_seeds() -> list[bytes]:

@@ -1,6 +1,7 @@
 """Unlearning in complete studies."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ def beside(run: Setup) -> tuple[Setup, Setup]:
 
 def begun(run: Setup, folder: Path) -> Setup:
     """What is trained after a run, with the model that it begins with."""
-    return _start_unlearning(run, beside(run)[0], folder)
+    return _start_unlearning(replace(run, folder=folder), beside(run)[0])
 
 
 def test_only_audited_members_of_the_target_are_unlearned() -> None:
@@ -192,7 +193,8 @@ def test_estimates_cover_the_models_before_after_and_retrained(continued: Carrie
     assert row.excess.method.endswith("90%")
     run = setup(unlearning_study(), 1, None)
     after, _ = beside(run)
-    rounds = stored_rounds(after, continued.folder / "shadow" / f"seed-{after.seed}")
+    folder = continued.folder / "shadow" / f"seed-{after.seed}"
+    rounds = stored_rounds(replace(after, folder=folder))
     (cube,) = stacked(one.measured for one in rounds).values()
     values, owner = cube.values[0, 0].numpy(), run.deal.audit.owner
     members, unseen = values[owner == 0], values[owner == NOBODY]

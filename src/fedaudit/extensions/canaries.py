@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -126,7 +125,7 @@ class Canaries(Extension):
         )
 
     def watch(
-        self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
+        self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Yield the rounds without the canaries' updates, and write the canaries' statistics."""
         seed = seed_for(run.federation_seed, "initial model")
@@ -137,7 +136,7 @@ class Canaries(Extension):
             self.direction,
             start.params,
             last=run.study.training.rounds,
-            folder=folder,
+            folder=run.folder,
             run=key,
         )
 

@@ -6,7 +6,6 @@ This module also builds the adversary's federations for the table [references].
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, NamedTuple, cast
 
 import torch
@@ -217,7 +216,7 @@ class Shadow(AdversaryFederations, LearnedFrom):
 
     def fit(self, run: Setup, means: Means) -> Setup:
         """Fit every attack that learns on the shadow's fairly drawn samples."""
-        return _fitted(run, means, self._examples, self.plan.representative)
+        return _fitted(run, means, partial(self._examples, means), self.plan.representative)
 
     def _examples(self, means: Means) -> dict[ClientId, Examples]:
         (shadow,) = self.runs
@@ -258,16 +257,16 @@ class KnownSplit(LearnedFrom):
         )
 
     def measure(
-        self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
+        self, run: Setup, round: Round, notes: Mapping[str, str], device: torch.device
     ) -> None:
         """Measure the known samples in a round of the audited run."""
         signals = _learned_signals(run)
         measured = measure_round(round, signals, self.known.samples, device=device)
-        write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
+        write_measured(own_folder(run.folder, KNOWN), measured, {"run": notes["run"]})
 
-    def missing_signals(self, run: Setup, folder: Path) -> list[str]:
+    def missing_signals(self, run: Setup) -> list[str]:
         """Return names of signals that were not measured on the known samples."""
-        measured = measured_names(own_place(folder, KNOWN))
+        measured = measured_names(own_place(run.folder, KNOWN))
         return [signal.name for signal in _learned_signals(run) if signal.name not in measured]
 
     def fit(self, run: Setup, means: Means) -> Setup:
@@ -276,8 +275,8 @@ class KnownSplit(LearnedFrom):
         examples = partial(self._examples, run)
         return _fitted(run, means, examples, dict.fromkeys(run.study.audit.targets, client))
 
-    def _examples(self, run: Setup, means: Means) -> dict[ClientId, Examples]:
-        folder = means.folder
+    def _examples(self, run: Setup) -> dict[ClientId, Examples]:
+        folder = run.folder
         stored = stored_in(own_place(folder, KNOWN))
         rounds: list[MeasuredRound] = [part.measured for part in stored]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
@@ -309,14 +308,14 @@ def _learned_signals(run: Setup) -> tuple[Signal, ...]:
 def _fitted(
     run: Setup,
     means: Means,
-    source: Callable[[Means], Mapping[ClientId, Examples]],
+    source: Callable[[], Mapping[ClientId, Examples]],
     representative: Mapping[ClientId, ClientId],
 ) -> Setup:
     """Return the run with fitted attacks; those on a client learn from its representative."""
     learning = [name for name, attack in run.attacks.items() if attack.learns]
     if not learning:
         return run
-    examples, attacks = source(means), dict(run.attacks)
+    examples, attacks = source(), dict(run.attacks)
     phase = f"seed {run.seed}: attacks learn"
     for done, name in enumerate(learning):
         means.progress(phase, done, len(learning))

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -119,7 +118,7 @@ class Unlearning(Extension):
         rounds = means.measured(self.retrained, description, None)
         extension = replace(self, measured_retrained=rounds[-1])
         if self.unlearned is not None:
-            start = partial(_start_unlearning, run, self.unlearned, means.folder)
+            start = partial(_start_unlearning, run, self.unlearned)
             after = means.measured(self.unlearned, "unlearning", start)[-1]
             extension = replace(extension, measured_after=after)
         return run.with_extension(extension)
@@ -209,23 +208,23 @@ def _refuse_misfit(run: Setup, section: UnlearningSection) -> None:
         )
 
 
-def _start_unlearning(run: Setup, after: Setup, folder: Path) -> Setup:
+def _start_unlearning(run: Setup, after: Setup) -> Setup:
     """Return the federation of unlearning with its initial model."""
     section = run.study.unlearning
     assert section is not None
     if section.method not in _CONTINUING:
         return after
     assert isinstance(after.algorithm, FedAvg)
-    model = _released(run, folder)
+    model = _released(run)
     if section.method == "ascent":
         model = _after_ascent(run, model)
     architecture = _initialised_with(after.algorithm.architecture, model)
     return replace(after, algorithm=replace(after.algorithm, architecture=architecture))
 
 
-def _released(run: Setup, folder: Path) -> Model:
+def _released(run: Setup) -> Model:
     """Return the run's final model from its checkpoint."""
-    path = folder / "checkpoint.safetensors"
+    path = run.folder / "checkpoint.safetensors"
     if not path.is_file():
         raise BadInput(
             f"{path} does not exist, and unlearning continues from the model in it; restore it, or "

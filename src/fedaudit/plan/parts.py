@@ -33,7 +33,7 @@ from fedaudit.fl.algorithms.base import (
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.table import Exact, Metric
-from fedaudit.observe.measurements import MeasuredRound, Stored
+from fedaudit.observe.measurements import MeasuredRound, Stored, measured_on
 from fedaudit.observe.round import Round, Update
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
@@ -126,6 +126,7 @@ class Setup:
         recorded: Facts about a recorded federation; None for a simulated one.
         server: Server that sends clients their models.
         parts: Parts that the study names; None for a recorded federation.
+        folder: Folder of the run's files, once one is chosen.
         title: Name of an additional federation in error messages; empty for the audited one.
     """
 
@@ -145,6 +146,7 @@ class Setup:
     recorded: Recorded | None = None
     server: Server = HONEST
     parts: Parts | None = None
+    folder: Path = Path()
     title: str = ""
 
     @property
@@ -288,14 +290,12 @@ class Means(NamedTuple):
     """What an extension needs after its run is measured.
 
     Attributes:
-        folder: Folder of the run.
         measured: Function that returns the measured rounds of an additional federation, which it
             trains if necessary. It takes the federation, a description, and optionally a function
             that returns the federation to train.
         progress: Callback for progress.
     """
 
-    folder: Path
     measured: "Callable[[Setup, str, Callable[[], Setup] | None], list[Stored]]"
     progress: Progress = quiet
 
@@ -306,14 +306,15 @@ class MeasuredRun(NamedTuple):
     Attributes:
         run: The run.
         rounds: Measured rounds, ascending.
-        place: Folder of the run.
-        key: Key of the run, which its files contain.
     """
 
     run: Setup
     rounds: Sequence[Stored]
-    place: Path
-    key: str
+
+    @property
+    def key(self) -> str:
+        """Key of the run, which its files contain."""
+        return self.run.key(measured_on(self.rounds))
 
     def extension(self, kind: type[Kind]) -> Kind:
         """Return the run's extension of a class, which it must have."""
@@ -327,13 +328,13 @@ class MeasuredRun(NamedTuple):
         Raises:
             Damaged: The file is missing, belongs to another run, or has other contents.
         """
-        path = self.place / file
+        path = self.run.folder / file
         tensors, notes = read_tensors(path) if path.is_file() else ({}, {})
         present = {name: tuple(tensors[name].shape) for name in shapes.keys() & tensors.keys()}
         is_finite = all(bool(tensors[name].isfinite().all()) for name in present)
         if notes.get("run") != self.key or present != shapes or not is_finite:
             raise Damaged(
-                f"{path} is not what this run left; delete {self.place} and run the study again"
+                f"{path} is not what this run left; delete {path.parent} and run the study again"
             )
         return tensors
 
@@ -407,17 +408,17 @@ class Extension:
         return clients
 
     def watch(
-        self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
+        self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Yield the rounds of the run before the view is applied; write statistics to a file."""
         return rounds
 
     def measure(
-        self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
+        self, run: Setup, round: Round, notes: Mapping[str, str], device: torch.device
     ) -> None:
         """Measure further signals in a measured round."""
 
-    def missing_signals(self, run: Setup, folder: Path) -> list[str]:
+    def missing_signals(self, run: Setup) -> list[str]:
         """Return names of signals of :meth:`measure` that are missing in a run's folder."""
         return []
 
