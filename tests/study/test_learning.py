@@ -353,6 +353,8 @@ def test_the_known_split_is_part_of_the_run_key() -> None:
 def test_a_known_split_of_an_audited_client_is_refused() -> None:
     with pytest.raises(BadInput, match=r"shadow\.client is 0; .* one of \[1, 2, 3\]"):
         setup(learning_study(shadow={**KNOWN, "client": 0}), 1, None)
+    with pytest.raises(BadInput, match=r"shadow\.client is 4, but clients are numbered 0 to 3"):
+        learning_study(shadow={**KNOWN, "client": 4})
 
 
 @pytest.mark.parametrize("view", ["sum", "globals", "final"])

@@ -18,6 +18,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from fedaudit.core.arguments import names_checked
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs, packed
 from fedaudit.core.naming import Setting as Setting
@@ -128,6 +129,7 @@ class Samples:
     labels: Int[Tensor, " samples"]
     inputs: Inputs | None
 
+    @names_checked
     def __init__(
         self,
         features: object,

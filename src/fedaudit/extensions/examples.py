@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack, PerClient, Rule
-from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, table
 from fedaudit.core.files import own_folder, own_place
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
@@ -341,9 +341,9 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
 def _known(run: Setup, section: ShadowSection) -> KnownMembers:
     if run.study.shift is not None:
         raise Unsupported(
-            "a known split compares samples of one client with held-out samples, and [shift] makes "
-            "these differ, so that attacks would learn the shift; set "
-            'shadow.mode = "federation"'
+            "a known split compares samples of one client with held-out samples, and "
+            f"{table('shift')} makes these differ, so that attacks would learn the shift; set "
+            'shadow.mode to "federation"'
         )
     audit = run.study.audit
     unaudited = [c for c in run.deal.clients if c not in (*audit.targets, *audit.merge)]

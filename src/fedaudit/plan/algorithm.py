@@ -24,7 +24,6 @@ from fedaudit.plan.parts import Parts
 from fedaudit.plan.sections import Study
 
 if TYPE_CHECKING:
-    from fedaudit.fl.algorithms.ifca_mir import Preference
     from fedaudit.risk.server import ServerRisk
 
 _EPOCHS = 5
@@ -167,23 +166,11 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
     )
 
 
-def accepted(study: Study) -> "Preference":
-    """Return the range of risks that clients accept.
-
-    Raises:
-        BadInput: The range is empty.
-    """
-    from fedaudit.fl.algorithms.ifca_mir import Preference
-
-    return Preference(accepted=(study.risk.low, study.risk.high))
-
-
 def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Algorithm) -> None:
     """Raise if clients choose among models, and the models' risk cannot be measured.
 
     Raises:
-        BadInput: As :func:`server_risk` and :func:`accepted`, or no round is left in which clients
-            would use the risk.
+        BadInput: As :func:`server_risk`, or no round is left in which clients would use the risk.
     """
     if not isinstance(algorithm, ChoosesModels):
         return
@@ -196,7 +183,6 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
             f"left in which clients could use them; lower {setting('algorithm.options.every')}, "
             f"or raise {setting('training.rounds')}"
         )
-    accepted(study)
     server_risk(study, data, seed)
 
 

@@ -3,13 +3,14 @@
 Names of parts are stored as their catalogue spells them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -76,9 +77,9 @@ def _catalogue(kind: str) -> Iterable[str]:
 
             return METRICS
         case "shift":
-            from fedaudit.datasets.partitions.shifts import ATTRIBUTE, SHIFTS
+            from fedaudit.datasets.partitions.shifts import KINDS
 
-            return [*SHIFTS, ATTRIBUTE]
+            return KINDS
         case "measure of risk":
             from fedaudit.risk.catalog import MEASURES
 
@@ -157,6 +158,17 @@ Positive = Annotated[arguments.Positive, Strict()]
 Rounds = Annotated[arguments.Rounds, Strict()]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
+
+
+def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
+    """Return a validator of tuples whose entries must differ by a key."""
+
+    def check(entries: tuple[object, ...]) -> tuple[object, ...]:
+        if len(set(map(key, entries))) < len(entries):
+            raise ValueError(f"{fault}; give each once")
+        return entries
+
+    return AfterValidator(check)
 
 
 def _set_elsewhere(name: str) -> str:

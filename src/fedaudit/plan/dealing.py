@@ -22,7 +22,7 @@ from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.datasets.partitions.shifts import (
     ATTRIBUTE,
-    SHIFTS,
+    KINDS,
     BySide,
     Shift,
     apply_shift,
@@ -228,8 +228,8 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
         BadInput: The shift does not exist or does not apply to the data.
         Unsupported: The shift makes audited clients differ from each other.
     """
-    if study.shift is not None and study.shift.kind not in (*SHIFTS, ATTRIBUTE):
-        raise unknown_name("shift", study.shift.kind, (*SHIFTS, ATTRIBUTE))
+    if study.shift is not None and study.shift.kind not in KINDS:
+        raise unknown_name("shift", study.shift.kind, KINDS)
     _refuse_different_targets(study)
     clients, section = sorted(deal.clients), study.shift
     place = shift_clients(dataset, deal, study.audit.targets, seed=seed)

@@ -104,15 +104,7 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
     """
     faults = []
     for kind, name, make, options, section, set_elsewhere in entries:
-        missing = [
-            parameter.name
-            for parameter in parameters(make).values()
-            if parameter.default is parameter.empty
-            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            and parameter.name not in options
-            and parameter.name not in _SET_BY_STUDY
-        ]
-        if missing:
+        if missing := missing_options(make, options):
             accepted = parameters(make).keys() - _SET_BY_STUDY
             faults += [
                 str(_unknown_option(kind, name, option, accepted - {*set_elsewhere}))
@@ -126,6 +118,18 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
             )
     if faults:
         raise BadInput("; ".join(faults))
+
+
+def missing_options(make: Callable[..., object], options: Collection[str]) -> list[str]:
+    """Return the required options of an entry that are not among those in the study."""
+    return [
+        parameter.name
+        for parameter in parameters(make).values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.name not in options
+        and parameter.name not in _SET_BY_STUDY
+    ]
 
 
 _PUBLISHED = re.compile(r"Published: (.*?)\.(?: [A-Z]|$)")

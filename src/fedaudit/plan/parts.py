@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import Damaged, Unsupported
+from fedaudit.core.errors import Damaged, Unsupported, table
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task
@@ -251,19 +251,20 @@ class Setup:
         share = self.study.training.participation
         return draw_cohort(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
 
-    def refuse_several_models(self, table: str) -> None:
+    def refuse_several_models(self, name: str) -> None:
         """Raise if not all clients send an update of one common model.
 
         Args:
-            table: The optional table that needs such updates.
+            name: The optional table that needs such updates.
 
         Raises:
             Unsupported: Clients send something else.
         """
         if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
             raise Unsupported(
-                f"[{table}] needs clients that all send an update of one common model, and those "
-                f"of {type(self.algorithm).__name__} do not; use fedavg, or leave [{table}] out"
+                f"{table(name)} needs clients that all send an update of one common model, and "
+                f"those of {type(self.algorithm).__name__} do not; use fedavg, or leave "
+                f"{table(name)} out"
             )
 
     @property

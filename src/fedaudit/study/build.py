@@ -184,14 +184,10 @@ def dataset_of(study: Study, task: Task, seed: int, data_dir: Path | None) -> Da
     return load(section.name, task, *classes, data_dir=data_dir, seed=seed, **section.options)
 
 
-def _accept(run: Setup) -> None:
-    pass
-
-
 def refuse_misfits(
     studies: Iterable[Study],
     data_dir: Path | None = None,
-    check: Callable[[Setup], None] = _accept,
+    check: Callable[[Setup], None] = lambda run: None,
 ) -> None:
     """Raise if any of several studies cannot run.
 

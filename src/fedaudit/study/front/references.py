@@ -39,7 +39,7 @@ from fedaudit.metrics.table import METRICS, Metric
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.partitions import PartitionScheme
-from fedaudit.plan.named import SERVERS
+from fedaudit.plan.named import SERVERS, missing_options
 
 _ATTACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
@@ -173,11 +173,18 @@ def check_defense(value: object) -> None:
     """Raise if a value can be no defense.
 
     Raises:
-        BadInput: It is of another type, a name that does not exist, or of members that are no
-            client numbers.
+        BadInput: It is of another type, a name that does not exist, a class that needs arguments,
+            or of members that are no client numbers.
     """
     check_part("defense", value)
     _members(value)
+    kind = value.what if isinstance(value, NamedPart) else value
+    options = value.options if isinstance(value, NamedPart) else {}
+    if isinstance(kind, type) and (missing := missing_options(kind, options)):
+        raise BadInput(
+            f"{kind.__name__} is a class that needs {', '.join(missing)}; construct it: "
+            f"{kind.__name__}({'=..., '.join(missing)}=...)"
+        )
 
 
 def reference(kind: str, value: object) -> PartReference:
