@@ -88,7 +88,6 @@ class Canaries(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with its canary clients."""
         assert run.study.canaries is not None
         extended = run.with_extension(_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
@@ -101,7 +100,6 @@ class Canaries(Extension):
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Canary clients."""
         return self.numbers
 
     def direction(self, like: Params, number: int) -> Params:
@@ -141,7 +139,6 @@ class Canaries(Extension):
         )
 
     def cost(self) -> str:
-        """Return a sentence on the cost of the canaries in every round."""
         return (
             f"canary clients: {len(self.numbers)} in addition to those of the study, each of which "
             "sends an update in every round in which it participates (canaries.count)"
@@ -180,7 +177,6 @@ class Canaries(Extension):
         return Conclusion(figures, checks)
 
     def untested(self) -> str:
-        """Return a sentence on the federation without canaries."""
         return "The federation without its canary clients, which add noise to every model."
 
 
@@ -346,7 +342,6 @@ class CanaryRecords(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with this extension."""
         return run.with_extension(cls())
 
     @classmethod
@@ -362,7 +357,6 @@ class CanaryRecords(Extension):
         )
 
     def untested(self) -> str:
-        """Return a sentence on ordinary samples."""
         return "Ordinary samples, which leak less than the audited canary records."
 
 

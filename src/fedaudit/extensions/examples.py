@@ -142,12 +142,10 @@ class AdversaryFederations(Extension):
 
     @property
     def federations(self) -> tuple[Setup, ...]:
-        """Federations of the adversary."""
         return self.runs
 
     @property
     def knows_defense(self) -> bool:
-        """True if clients of the federations are defended."""
         return bool(self.runs[0].defenses)
 
     @property
@@ -156,7 +154,6 @@ class AdversaryFederations(Extension):
         return bool(self.plan.undefended)
 
     def untested(self) -> str:
-        """Return a sentence on adversaries that use the defense, if this one does not."""
         if not self.plan.undefended:
             return ""
         clients = _clients(self.plan.undefended)
@@ -187,7 +184,6 @@ class LearnedFrom(Extension):
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        """Return the view with auxiliary data."""
         return with_resources(view, Sees.AUXILIARY_DATA)
 
     @classmethod
@@ -205,7 +201,6 @@ class LearnedFrom(Extension):
         return run.with_extension(KnownSplit(known, unlike))
 
     def is_needed_by(self, attack: Attack) -> bool:
-        """Return True if the attack learns."""
         return attack.learns
 
 
@@ -248,7 +243,6 @@ class KnownSplit(LearnedFrom):
     unlike: tuple[ClientId, ...] = ()
 
     def untested(self) -> str:
-        """Return a sentence on audited clients with another defense than the known client."""
         if not self.unlike:
             return ""
         return (
@@ -259,13 +253,11 @@ class KnownSplit(LearnedFrom):
     def measure(
         self, run: Setup, round: Round, notes: Mapping[str, str], device: torch.device
     ) -> None:
-        """Measure the known samples in a round of the audited run."""
         signals = _learned_signals(run)
         measured = measure_round(round, signals, self.known.samples, device=device)
         write_measured(own_folder(run.folder, KNOWN), measured, {"run": notes["run"]})
 
     def missing_signals(self, run: Setup) -> list[str]:
-        """Return names of signals that were not measured on the known samples."""
         measured = measured_names(own_place(run.folder, KNOWN))
         return [signal.name for signal in _learned_signals(run) if signal.name not in measured]
 

@@ -78,7 +78,6 @@ class SecureSum(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with simulated sums of its last round added."""
         section = run.study.secure_sum
         assert section is not None
         _refuse_misfit(run, run.study)
@@ -108,7 +107,6 @@ class SecureSum(Extension):
         return SumBounds(bounds.counted.value, bounds.counted.ceiling, bounds.if_gaussian.value)
 
     def cost(self) -> str:
-        """Describe the cost of simulated sums in one sentence."""
         return (
             f"sums of other clients: {self.draws} for each audited client, each of which takes one "
             "round of their training (secure_sum.draws)"

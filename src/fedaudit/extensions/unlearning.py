@@ -82,7 +82,6 @@ class Unlearning(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with the federations that unlearning trains."""
         section = run.study.unlearning
         assert section is not None
         _refuse_misfit(run, section)
@@ -102,7 +101,6 @@ class Unlearning(Extension):
 
     @property
     def federations(self) -> tuple[Setup, ...]:
-        """Federation that is trained after the run, and the retrained one."""
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
 
     def refuse_untrainable(self, run: Setup) -> None:
@@ -113,7 +111,6 @@ class Unlearning(Extension):
             _try_ascent(run, section)
 
     def fit(self, run: Setup, means: Means) -> Setup:
-        """Measure the models of unlearning."""
         description = "a federation without the forgotten samples"
         rounds = means.measured(self.retrained, description, None)
         extension = replace(self, measured_retrained=rounds[-1])
@@ -137,7 +134,6 @@ class Unlearning(Extension):
         return Conclusion(figures, checks)
 
     def untested(self) -> str:
-        """Return a sentence on adversaries with other views."""
         return "Unlearning against an adversary that sees the rounds in between."
 
 

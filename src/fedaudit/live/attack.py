@@ -110,18 +110,14 @@ def attack_recording(
         attacked = _targets(contents, targets)
         names = catalogued(names)
         run = _run(contents, folder, attacked, names, changed, out)
-        replaced = list[str]()
 
-        def check() -> None:
+        def check() -> str:
             assert run.recorded is not None
             before = refuse_other_record(out, run.recorded.config, ignored=ATTACKS)
-            replaced.append(replaced_attacks(before, names))
+            return replaced_attacks(before, names)
 
         measured = MeasuredRun(replace(run, folder=folder), contents.stored)
-        record = conclude([measured], out, Work(progress=progress), clock, log, check=check)
-        if replaced[0]:
-            log(f"replaced in {out}: {replaced[0]}")
-        return record
+        return conclude([measured], out, Work(progress=progress), clock, log, check=check)
 
 
 class _Contents(NamedTuple):

@@ -159,15 +159,6 @@ _LEAST_DRAWN = 2**18
 """Bytes whose copy takes as long as the other work of a draw."""
 
 
-def refuse_unusable(run: Setup, device: torch.device) -> None:
-    """Raise if clients, networks, defenses or the server cannot be used for training.
-
-    Raises:
-        FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
-    """
-    run.simulate(device=device)
-
-
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
     """Raise if this installation cannot calculate the guarantee of a defense for the record.
 
@@ -279,10 +270,8 @@ def refuse_untrainable_extensions(run: Setup, device: torch.device) -> None:
         extension.refuse_untrainable(run)
 
 
-Check = Callable[[Setup, torch.device], None]
-
-CHECKS: tuple[Check, ...] = (
-    refuse_unusable,
+CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
+    lambda run, device: run.simulate(device=device),
     refuse_missing_accountant,
     refuse_failing_hooks,
     refuse_untrainable_batches,

@@ -85,24 +85,22 @@ def contradicting_signals(
     """
     if unmeasurable(recording):
         return []
+    contradictions = []
     custom = code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd())
     with custom, refusing_exits():
-        return list(_contradicting(recording, data_dir))
-
-
-def _contradicting(recording: Path, data_dir: Path | None) -> Iterator[str]:
-    parts = resolve(recorded_study(recording))
-    for seed in parts.study.seeds:
-        run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
-        refuse_other_data(run)
-        stored = stored_rounds(run)
-        measured = measure_kept_updates(run, stored, run.signals, Work())
-        for old, new in zip(stored, measured, strict=True):
-            if names := sorted(_differing(old.measured, new)):
-                yield (
-                    f"round {new.index} of seed {seed} has other signals than its kept updates "
-                    f"give: {', '.join(names)}"
-                )
+        parts = resolve(recorded_study(recording))
+        for seed in parts.study.seeds:
+            run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
+            refuse_other_data(run)
+            stored = stored_rounds(run)
+            measured = measure_kept_updates(run, stored, run.signals, Work())
+            for old, new in zip(stored, measured, strict=True):
+                if names := sorted(_differing(old.measured, new)):
+                    contradictions.append(
+                        f"round {new.index} of seed {seed} has other signals than its kept "
+                        f"updates give: {', '.join(names)}"
+                    )
+    return contradictions
 
 
 def _differing(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
@@ -169,54 +167,31 @@ def reattack(
     work = Work(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
         _refuse_distrusted(recording, names, trusted=trust)
-        return _attack(recording, names, out, data_dir, figures or {}, work, log)
-
-
-def _attack(
-    recording: Path,
-    names: Sequence[str],
-    out: Path,
-    data_dir: Path | None,
-    figures: Mapping[str, object],
-    work: Work,
-    log: Callable[[str], None],
-) -> Record:
-    clock = Clock()
-    study = recorded_study(recording)
-    parts = resolve(_changed_study(study, names, figures))
-    _refuse_taken(out, parts.study)
-    delete_partial_files(out, before=clock.start_time)
-    measured, notes = list[MeasuredRun](), list[str]()
-    for seed in study.seeds:
-        run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
-        refuse_other_data(run)
-        rounds = with_all_signals(run, stored_rounds(run), work, notes.append)
-        warn_of_unhashed(run.folder, log)
-        run = _possible(run, rounds, named=bool(names))
-        run = _with_fitted_attacks(run, recording, work, log, named=bool(names))
-        measured.append(MeasuredRun(run, rounds))
-    # An attack that is refused in one run is dropped in all: a mean over the other runs would be
-    # read as a mean over all.
-    refused = {name: reason for run, _ in measured for name, reason in run.refused.items()}
-    measured = [
-        MeasuredRun(
-            run.without_attacks({n: refused[n] for n in refused if n in run.attacks}), rounds
-        )
-        for run, rounds in measured
-    ]
-    replaced = list[str]()
-    record = conclude(
-        measured,
-        out,
-        work,
-        clock,
-        log,
-        notes=notes,
-        check=lambda: replaced.append(_refuse_taken(out, parts.study)),
-    )
-    if replaced[0]:
-        log(f"replaced in {out}: {replaced[0]}")
-    return record
+        clock = Clock()
+        study = recorded_study(recording)
+        parts = resolve(_changed_study(study, names, figures or {}))
+        _refuse_taken(out, parts.study)
+        delete_partial_files(out, before=clock.start_time)
+        measured, notes = list[MeasuredRun](), list[str]()
+        for seed in study.seeds:
+            run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
+            refuse_other_data(run)
+            rounds = with_all_signals(run, stored_rounds(run), work, notes.append)
+            warn_of_unhashed(run.folder, log)
+            run = _possible(run, rounds, named=bool(names))
+            run = _with_fitted_attacks(run, recording, work, log, named=bool(names))
+            measured.append(MeasuredRun(run, rounds))
+        # An attack that is refused in one run is dropped in all: a mean over the other runs would
+        # be read as a mean over all.
+        refused = {name: reason for run, _ in measured for name, reason in run.refused.items()}
+        measured = [
+            MeasuredRun(
+                run.without_attacks({n: refused[n] for n in refused if n in run.attacks}), rounds
+            )
+            for run, rounds in measured
+        ]
+        check = partial(_refuse_taken, out, parts.study)
+        return conclude(measured, out, work, clock, log, notes=notes, check=check)
 
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:

@@ -65,7 +65,7 @@ def conclude(
     log: Callable[[str], None],
     *,
     notes: Sequence[str] = (),
-    check: Callable[[], object] = lambda: None,
+    check: Callable[[], str | None],
 ) -> Record:
     """Compute figures and controls from measured rounds, and write record and scores.
 
@@ -77,7 +77,8 @@ def conclude(
         log: Called with lines of text for the user.
         notes: Sentences on what was not tested, or differs from a separate run.
         check: Called before anything is written, while the folder is locked. It raises if another
-            process has written a record in the meantime, which would be lost.
+            process has written a record in the meantime, which would be lost, and describes what
+            is replaced.
     """
     # Created first, so that an unwritable folder fails before the work.
     out.mkdir(parents=True, exist_ok=True)
@@ -121,12 +122,14 @@ def conclude(
     machine = environment(clock, work.device)
     record = _assemble(measured_runs, findings, checks, machine, usage, sources, further, notes)
     with exclusive_access(out):
-        check()
+        replaced = check()
         # The record is written first, because scores without a record are never replaced.
         write_record(record, out / RECORD_FILE)
         runs = [run for run, _ in measured_runs]
         write_scores(runs, findings, out / SCORES_FILE)
         write_pictures(runs[0], findings, out / PICTURES_FILE)
+    if replaced:
+        log(f"replaced in {out}: {replaced}")
     return record
 
 
