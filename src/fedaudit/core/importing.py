@@ -187,11 +187,9 @@ def named(
         BadInput: There is no such entry, or the object cannot be imported, is not trusted, or does
             not fit.
     """
-    name = as_catalogued(kind, name, catalogue)
+    name = known_name(kind, name, catalogue)
     if name in catalogue:
         return catalogue[name]
-    if not is_custom(name) and name not in installed(kind):
-        raise unknown_part(kind, name, catalogue)
     part = _resolve(name, kind)
     if not fits(part):
         raise BadInput(
@@ -213,22 +211,24 @@ def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
     return spellings[0] if len(spellings) == 1 else name
 
 
-def refuse_unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> None:
-    """Raise if a name can be no part's; custom code that it names is not imported.
+def known_name(
+    kind: str, name: str, catalogue: Collection[str], *, allows_custom: bool = True
+) -> str:
+    """Return a name as :func:`as_catalogued`; custom code that it names is not imported.
 
     Args:
         kind: Kind of part ("defense").
         name: A key of the catalogue, a name of an installed package, or ``module:object``.
         catalogue: All names of the catalogue.
+        allows_custom: Whether custom code can be such a part, for the message.
 
     Raises:
         BadInput: No such part exists.
     """
-    names = {*catalogue}
-    if name in names or is_custom(name):
-        return
-    if as_catalogued(kind, name, names) not in {*names, *installed(kind)}:
-        raise unknown_part(kind, name, names) if kind in GROUPS else unknown_name(kind, name, names)
+    name = as_catalogued(kind, name, catalogue)
+    if is_custom(name) or name in catalogue or name in installed(kind):
+        return name
+    raise (unknown_part if allows_custom else unknown_name)(kind, name, catalogue)
 
 
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:

@@ -3,7 +3,7 @@
 Names of parts are stored as their catalogue spells them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from inspect import Parameter, Signature
@@ -24,7 +24,7 @@ from pydantic import (
 from fedaudit.core import arguments
 from fedaudit.core.arguments import without_ranges
 from fedaudit.core.errors import BadInput, called_by, folded_name, option, setting
-from fedaudit.core.importing import as_catalogued, refuse_unknown_part
+from fedaudit.core.importing import GROUPS, as_catalogued, known_name
 from fedaudit.core.values import Setting
 
 
@@ -35,7 +35,7 @@ def _catalogue_spelling(kind: str, name: str) -> str:
     return as_catalogued(kind, name, _catalogue(kind))
 
 
-def _catalogue(kind: str) -> Iterable[str]:
+def _catalogue(kind: str) -> Collection[str]:
     """Return the names of a catalogue."""
     # Catalogues are imported when a name is checked, as code that only reads settings has to start
     # fast.
@@ -126,7 +126,7 @@ def _of(kind: str) -> BeforeValidator:
         if not isinstance(name, str):
             return name
         if _checks_names.get():
-            refuse_unknown_part(kind, name, _catalogue(kind))
+            return known_name(kind, name, _catalogue(kind), allows_custom=kind in GROUPS)
         return _catalogue_spelling(kind, name)
 
     return BeforeValidator(resolve)

@@ -15,7 +15,7 @@ from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.arguments import Range, refuse_unfit
 from fedaudit.core.errors import BadInput, an, type_of
-from fedaudit.core.importing import GivenObject, refuse_unknown_part
+from fedaudit.core.importing import GivenObject, known_name
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart, members_of
 from fedaudit.core.objects import (
@@ -155,7 +155,7 @@ def check_part(kind: str, value: object) -> None:
     """
     what, _ = _unwrap(kind, value)
     if isinstance(what, str):
-        refuse_unknown_part(kind, what, _KINDS[kind].catalogue)
+        known_name(kind, what, _KINDS[kind].catalogue)
 
 
 def check_data(value: object) -> None:
