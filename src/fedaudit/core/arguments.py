@@ -194,9 +194,6 @@ def allowed(annotation: object) -> str:
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return a function that checks its arguments before each call.
 
-    Args:
-        function: Function or constructor with annotations.
-
     Raises:
         BadArgument: In a call: an argument is unknown, missing, or not what its annotation allows.
     """

@@ -124,11 +124,7 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
 
 @contextmanager
 def objects_given(objects: Mapping[str, GivenObject]) -> Iterator[None]:
-    """Inside, names refer to objects, without any import.
-
-    Args:
-        objects: Objects by their names in settings.
-    """
+    """Inside, names refer to objects, without any import."""
     now = _namer.get()
     token = _namer.set(replace(now, given={**now.given, **objects}))
     try:
@@ -303,10 +299,6 @@ def stray_groups() -> list[str]:
 def imported(path: str, kind: str) -> Callable[..., object]:
     """Import a class or function by its path.
 
-    Args:
-        path: ``package.module:callable``.
-        kind: Kind of part, for the message ("model", "filter").
-
     Raises:
         BadInput: The path is invalid, cannot be imported or is not callable, or what names it is
             not trusted, in which case nothing is imported.
@@ -385,9 +377,6 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     Other objects of a part's module do not count; see
     :func:`fedaudit.core.definitions.definition_digest`. Objects that cannot be imported have their
     full name in place of ``module:object``.
-
-    Args:
-        names: Kind and name of each part.
 
     Raises:
         BadInput: As for :func:`imported`.

@@ -53,11 +53,6 @@ def part_reference(
 ) -> PartReference:
     """Return a class or function with its settings, by its name ``module:object``.
 
-    Args:
-        value: Class or function.
-        options: Settings to call it with.
-        kind: Kind of part, for messages.
-
     Raises:
         BadInput: A setting is not a number, text, or true or false, or a loss is not computed per
             sample.

@@ -69,13 +69,7 @@ def additional_study(
 
 
 def additional_setup(run: Setup, study: Study, kind: str) -> Setup:
-    """Return an additional federation with the parts of a run.
-
-    Args:
-        run: The audited run.
-        study: Settings from :func:`additional_study`.
-        kind: Name of the federation in error messages.
-    """
+    """Return an additional federation with the parts of a run."""
     return replace(
         run,
         study=study,

@@ -138,11 +138,9 @@ class Unlearning(Extension):
 
 
 def without_members(deal: Deal, targets: Collection[ClientId]) -> Deal:
-    """Return the deal without the audited samples that some clients train on.
+    """Return the deal in which some clients lose the audited samples that they train on.
 
-    Args:
-        deal: The deal.
-        targets: Clients that lose these samples. Clients without other samples are left out.
+    Clients without other samples are left out.
     """
     is_forgotten = np.isin(deal.audit.owner, list(targets))
     ids = deal.audit.samples.ids[torch.from_numpy(is_forgotten)]

@@ -132,14 +132,7 @@ def server_risk(
 
 
 def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequence[int]) -> str:
-    """Return a sentence on the cost of measuring the models' risk; empty without shadow models.
-
-    Args:
-        study: Settings.
-        algorithm: Algorithm of the run. It needs shadow models if clients choose among models.
-        trained: Number of training samples of all clients.
-        measured: Measured rounds.
-    """
+    """Return a sentence on the cost of measuring the models' risk; empty without shadow models."""
     if not isinstance(algorithm, ChoosesModels):
         return ""
     from fedaudit.fl.algorithms.ifca import Ifca

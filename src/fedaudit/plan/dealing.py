@@ -108,12 +108,7 @@ class TrainingData(NamedTuple):
 
 
 def prepared_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> TrainingData:
-    """Return the samples of each client that it trains on, and the defenses after preparation.
-
-    Args:
-        data: Samples by client.
-        rule: What decides which samples are held out.
-    """
+    """Return the samples of each client that it trains on, and the defenses after preparation."""
     defenses = deepcopy({c: rule.defenses[c] for c in data if c in rule.defenses})
     samples = prepare_data(data, defenses, rule.rounds, rule.seed)
     if isinstance(rule.algorithm, HoldsOut):

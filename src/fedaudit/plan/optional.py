@@ -78,11 +78,7 @@ class DefenseSection(Section):
         return ", ".join(dict.fromkeys(label for label in labels if label)) or NONE
 
     def groups(self, clients: int) -> list[Group]:
-        """Return the groups of clients by defense; the first is that of this table.
-
-        Args:
-            clients: Number of clients of the federation.
-        """
+        """Return the groups of clients by defense; the first is that of this table."""
         in_also = {client for group in self.also for client in group.clients}
         others = [client for client in range(clients) if client not in in_also]
         defended = others if self.clients is None else sorted(self.clients)

@@ -180,11 +180,6 @@ class Setup:
     ) -> Iterator[Round]:
         """Simulate the federation and yield its rounds.
 
-        Args:
-            engine: Engine that runs clients.
-            device: Device on which models are trained.
-            checkpoint: File of the state from which a stopped run continues.
-
         Raises:
             FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
         """
@@ -253,9 +248,6 @@ class Setup:
 
     def refuse_several_models(self, name: str) -> None:
         """Raise if not all clients send an update of one common model.
-
-        Args:
-            name: The optional table that needs such updates.
 
         Raises:
             Unsupported: Clients send something else.

@@ -189,12 +189,9 @@ def refuse_misfits(
     data_dir: Path | None = None,
     check: Callable[[Setup], None] = lambda run: None,
 ) -> None:
-    """Raise if any of several studies cannot run.
+    """Raise if any of several studies, which have different names, cannot run.
 
-    Args:
-        studies: Studies with different names.
-        data_dir: Folder of data sets.
-        check: Called with every run; raises if the run is not possible.
+    ``check`` is called with every run, and raises if the run is not possible.
 
     Raises:
         FedauditError: :func:`setup` or the check refused a study; the message covers all of them.

@@ -537,12 +537,7 @@ _figure_key = attrgetter("topic", "attack", "metric", "against", "group", "contr
 
 
 def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[FigureEntry]:
-    """Return test accuracy and the figures of sources and clusters, with changes paired by seed.
-
-    Args:
-        rows: Rows of the comparison.
-        records: Records of the comparison.
-    """
+    """Return test accuracy and the figures of sources and clusters, with changes paired by seed."""
     figures = [_over_runs(records[row.source], row.family) for row in rows]
     entries = []
     for index, row in enumerate(rows):

@@ -419,10 +419,6 @@ def section_settings(**sections: object) -> dict[str, dict[str, object]]:
 def whole_numbers(name: str, value: object) -> list[object]:
     """Return a whole number, or several, as a list.
 
-    Args:
-        name: The argument, for messages.
-        value: Number or numbers; whether each is whole is checked later.
-
     Raises:
         BadInput: It is neither.
     """

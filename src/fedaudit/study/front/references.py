@@ -190,10 +190,6 @@ def check_defense(value: object) -> None:
 def reference(kind: str, value: object) -> PartReference:
     """Return the name and plain settings of a part.
 
-    Args:
-        kind: Kind of part, such as "model".
-        value: Name, class, function or object, or what :func:`fedaudit.named` returns.
-
     Raises:
         BadInput: It is not a part of this kind, or a setting is not plain.
     """
@@ -323,10 +319,6 @@ def _members(defense: object) -> tuple[int, ...] | None:
 
 def attack_settings(value: object, register: Register) -> dict[str, object]:
     """Return the section ``attacks`` of a study.
-
-    Args:
-        value: Name or object, several of them, or a mapping from names to settings or objects.
-        register: Stores objects.
 
     Raises:
         BadInput: A value is not an attack.

@@ -137,10 +137,6 @@ def growth_notes(growth: Growth | None) -> list[str]:
 def growth_from(values: object, source: str) -> Growth | None:
     """Return what was added to a study after its first record; None without a record.
 
-    Args:
-        values: Lists of names in the study's file.
-        source: The file, for messages.
-
     Raises:
         Damaged: The values are something else.
     """
@@ -227,10 +223,6 @@ def as_begun(study: Study, out: Path) -> Study:
 
     If a study does not set the number, it resumes with the number of its start, also if another
     version started it or its attacks have changed.
-
-    Args:
-        study: The study.
-        out: Folder of the study, which may be empty.
 
     Raises:
         Damaged: The study in the folder cannot be read.
@@ -368,11 +360,6 @@ def refuse_other_record(
     folder: Path, ours: Plan | Mapping[str, object], *, ignored: Collection[str] = ()
 ) -> "Record | None":
     """Return the record in a folder if it may be replaced; None without a record.
-
-    Args:
-        folder: Folder of the new record.
-        ours: Settings of the new record: a study, or the settings of a live recording.
-        ignored: Settings that may differ.
 
     Raises:
         BadInput: The folder holds a record of other settings or one that cannot be read, a

@@ -115,12 +115,6 @@ def measure_kept_updates(
 ) -> list[MeasuredRound]:
     """Measure signals on the updates that a run kept.
 
-    Args:
-        run: The run.
-        stored: Its measured rounds.
-        signals: Signals to measure.
-        work: Device and progress.
-
     Raises:
         Damaged: The kept updates are of other rounds or clients than those measured.
     """

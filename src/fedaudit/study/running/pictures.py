@@ -29,12 +29,7 @@ _JUDGE = "fedmia-2"
 
 
 def store_pictures(run: Setup, round: Round) -> None:
-    """Store what the first target's model generates for each concept, if models generate images.
-
-    Args:
-        run: The run.
-        round: Its last round, as the adversary sees it.
-    """
+    """Store what the first target's model generates for each concept, if models generate images."""
     target = run.study.audit.targets[0]
     # In other views the target's model is the model of all clients.
     is_own_model = Sees.UPLOADS in run.view.offers and target not in run.study.audit.merge
@@ -56,11 +51,6 @@ def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
 
     Each column is a concept. Nothing is written if no pictures were stored. The image shows
     personal data, so that no evidence pack contains it.
-
-    Args:
-        run: The run.
-        findings: Findings with the attacks' scores.
-        path: PNG file to write.
 
     Source: FedMIA section 4.2: generated images next to those that FedMIA-II calls members.
     """

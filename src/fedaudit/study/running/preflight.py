@@ -284,10 +284,6 @@ CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
 def check_run(run: Setup, device: torch.device = CPU) -> None:
     """Raise if a run, or a federation of its adversary, could not be trained or recorded.
 
-    Args:
-        run: The run.
-        device: Device that will train the clients.
-
     Raises:
         FedauditError: As the ``CHECKS``.
     """
@@ -304,12 +300,6 @@ def check_grid(
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Raise if any of several studies cannot run; report the leaks that they can detect.
-
-    Args:
-        studies: Studies with different names.
-        data_dir: Folder of data sets.
-        device: Device that will train the clients.
-        log: Called with lines of text for the user.
 
     Raises:
         FedauditError: Studies are refused; the message has the reason of each.
@@ -339,11 +329,6 @@ def _restored_generators() -> Iterator[None]:
 
 def refuse_place(device: torch.device, workers: int, engine: Counted | None) -> None:
     """Raise if a device, a number of workers and an engine cannot be combined.
-
-    Args:
-        device: Device that will train the clients.
-        workers: Number of training processes.
-        engine: Engine that replaces them, if any.
 
     Raises:
         Unsupported: Several workers would share a GPU, or the engine supports CPUs only.

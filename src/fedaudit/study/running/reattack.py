@@ -71,11 +71,6 @@ def contradicting_signals(
 ) -> list[str]:
     """Measure the signals of a study again, and return those that its kept updates contradict.
 
-    Args:
-        recording: Folder of the study.
-        data_dir: Folder of data sets.
-        trust: Whether to import custom code that the study names.
-
     Returns:
         A sentence for each run and round with such signals. Empty if :func:`unmeasurable`.
 
