@@ -386,9 +386,6 @@ def refuse_unreadable(
         text: The text.
         max_bytes: Maximum size; None for that of settings.
         remedy: What to do, for the message.
-
-    Raises:
-        BadInput: The text is too large, or one of its objects has too many keys.
     """
     size, max_bytes = len(text.encode("utf-8")), max_bytes or LONGEST_SETTINGS
     remedy = remedy or "name fewer clients, or give shorter names and settings"

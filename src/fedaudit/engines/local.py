@@ -402,9 +402,6 @@ def refuse_import_by_worker() -> None:
 
     Workers import the main script. One that starts its audit on import would wait for the run that
     the first process works on, which waits for its workers.
-
-    Raises:
-        Unsupported: The script has no main guard.
     """
     if getattr(current_process(), "_inheriting", False):
         raise Unsupported(

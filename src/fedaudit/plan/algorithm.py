@@ -58,7 +58,7 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
         shape=shape,
         first_class=study.data.first_class,
         model=model,
-        public=partial(_training_part, seed=seed, data_dir=data_dir),
+        public=lambda name: load(name, data_dir=data_dir, seed=seed).train,
         seed=seed,
         risk=partial(server_risk, study, data, seed),
         own_risk=_risk_by_loss,
@@ -84,10 +84,6 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
             "in model, or take an algorithm whose clients share outputs, such as fedmd"
         )
     return algorithm
-
-
-def _training_part(name: str, *, seed: int, data_dir: Path | None) -> Samples:
-    return load(name, data_dir=data_dir, seed=seed).train
 
 
 def _risk_by_loss() -> OwnRisk:

@@ -88,11 +88,7 @@ def _catalogue(kind: str) -> Collection[str]:
 
 
 def refuse_repeated_attacks(table: object) -> object:
-    """Raise if a table of attacks has two spellings of the same name.
-
-    Raises:
-        ValueError: An attack is named twice.
-    """
+    """Raise if a table of attacks has two spellings of the same name."""
     spellings: dict[str, str] = {}
     for name in table if isinstance(table, dict) else ():
         attack = _catalogue_spelling("attack", str(name))

@@ -123,11 +123,7 @@ def left_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> dict[C
 
 
 def refuse_one_sided(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
-    """Raise if a client would hold out all of its samples, or none although it should.
-
-    Raises:
-        BadInput: A client would hold out all samples or none.
-    """
+    """Raise if a client would hold out all of its samples, or none although it should."""
     if not isinstance(rule.algorithm, HoldsOut):
         return
     samples = prepare_data(data, deepcopy(dict(rule.defenses)), rule.rounds, rule.seed)

@@ -54,9 +54,6 @@ def check_options(
         complete: Whether every parameter without a default must be among them.
         section: Table of the study that has the options; the table named like the kind if left out.
         set_elsewhere: Parameters that other settings determine. Error messages do not suggest them.
-
-    Raises:
-        BadInput: An option is wrong or missing.
     """
     if not callable(make):
         raise TypeError(f"{name} is not callable")
@@ -265,11 +262,7 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
 
 
 def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
-    """Raise if a defense cannot work with the task or plan of a federation.
-
-    Raises:
-        FedauditError: The first defense that does not fit.
-    """
+    """Raise if a defense cannot work with the task or plan of a federation."""
     # Members of a coalition have equal defenses, of which one is checked.
     distinct = {canonical_repr(defense): defense for defense in defenses.values()}
     for defense in distinct.values():

@@ -247,11 +247,7 @@ class Setup:
         return draw_cohort(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
 
     def refuse_several_models(self, name: str) -> None:
-        """Raise if not all clients send an update of one common model.
-
-        Raises:
-            Unsupported: Clients send something else.
-        """
+        """Raise if not all clients send an update of one common model."""
         if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
             raise Unsupported(
                 f"{table(name)} needs clients that all send an update of one common model, and "
@@ -416,11 +412,7 @@ class Extension:
         return []
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if a model cannot be trained that the extension trains after the run.
-
-        Raises:
-            BadInput: A training step on its samples is impossible.
-        """
+        """Raise if a model cannot be trained that the extension trains after the run."""
 
     def cost(self) -> str:
         """Return a sentence on the cost of additional federations; empty without cost."""

@@ -108,11 +108,7 @@ def _checked(values: dict[str, object], source: str) -> dict[str, object]:
 
 
 def refuse_many_dots(name: str, source: str) -> None:
-    """Raise if the dotted name of a setting has more parts than settings nest.
-
-    Raises:
-        BadInput: The name has too many parts.
-    """
+    """Raise if the dotted name of a setting has more parts than settings nest."""
     if name.count(".") >= MAX_DEPTH:
         raise BadInput(
             f"{source} nests over {MAX_DEPTH} levels deep, by the dots of {name[:40]!r}..., and no "

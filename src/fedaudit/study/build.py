@@ -192,9 +192,6 @@ def refuse_misfits(
     """Raise if any of several studies, which have different names, cannot run.
 
     ``check`` is called with every run, and raises if the run is not possible.
-
-    Raises:
-        FedauditError: :func:`setup` or the check refused a study; the message covers all of them.
     """
     refused = dict[str, FedauditError]()
     # Points of a grid nearly always share their data, and reading takes longest.

@@ -148,22 +148,14 @@ def _unwrap(kind: str, value: object) -> tuple[object, dict[str, object]]:
 
 
 def check_part(kind: str, value: object) -> None:
-    """Raise if a value can be no part of a kind, without importing or copying anything.
-
-    Raises:
-        BadInput: It is of another type, or a name that does not exist.
-    """
+    """Raise if a value can be no part of a kind, without importing or copying anything."""
     what, _ = _unwrap(kind, value)
     if isinstance(what, str):
         known_name(kind, what, _KINDS[kind].catalogue)
 
 
 def check_data(value: object) -> None:
-    """Raise if a value can be no data set; names are looked up when the data are read.
-
-    Raises:
-        BadInput: It is of another type.
-    """
+    """Raise if a value can be no data set; names are looked up when the data are read."""
     is_pair = isinstance(value, tuple) and len(value) == 2
     if not (is_pair or isinstance(value, Samples | InMemory | Dataset | DataSource)):
         _unwrap("data set", value)
@@ -274,11 +266,7 @@ def partition_settings(value: object, register: Register) -> dict[str, object]:
 
 
 def check_mechanism(value: object) -> None:
-    """Raise if a value can be no defense of a game, which is against a single client.
-
-    Raises:
-        BadInput: It is not a defense, or a defense of some clients only.
-    """
+    """Raise if a value can be no defense of a game, which is against a single client."""
     check_defense(value)
     if _members(value) is not None:
         raise BadInput(

@@ -54,11 +54,7 @@ def unmeasured(run: Setup) -> list[str]:
 
 
 def refuse_unmeasured(runs: Iterable[Setup]) -> None:
-    """Raise if runs would have to be trained again for the signals of their attacks.
-
-    Raises:
-        BadInput: Signals were not measured, and no updates were kept.
-    """
+    """Raise if runs would have to be trained again for the signals of their attacks."""
     missing = {run.folder: names for run in runs if (names := unmeasured(run))}
     if not missing:
         return
