@@ -1,6 +1,5 @@
 """The federated algorithm of a study, and the measurement of its models' membership risk."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, OwnRisk
 from fedaudit.models import architecture
 from fedaudit.observe.round import Logits
 from fedaudit.plan.dealing import GroupedData
-from fedaudit.plan.parts import Parts
+from fedaudit.plan.parts import Parts, Setup
 from fedaudit.plan.sections import Study
 
 if TYPE_CHECKING:
@@ -127,8 +126,9 @@ def server_risk(
     )
 
 
-def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequence[int]) -> str:
+def shadow_cost(run: Setup) -> str:
     """Return a sentence on the cost of measuring the models' risk; empty without shadow models."""
+    algorithm, trained = run.algorithm, sum(run.deal.sizes.values())
     if not isinstance(algorithm, ChoosesModels):
         return ""
     from fedaudit.fl.algorithms.ifca import Ifca
@@ -136,8 +136,8 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
 
     if not isinstance(algorithm, Ifca):
         return ""
-    risk, training = study.risk, study.training
-    rounds = list(measured)
+    risk, training = run.study.risk, run.study.training
+    rounds = list(run.measured_rounds)
     if isinstance(algorithm, IfcaMir):
         rounds += range(algorithm.every, training.rounds + 1, algorithm.every)
     epochs = training.epochs * training.participation

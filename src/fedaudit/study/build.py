@@ -55,7 +55,7 @@ from fedaudit.plan.named import (
     task_of,
 )
 from fedaudit.plan.parts import Extension, Parts, Setup
-from fedaudit.plan.sections import Study
+from fedaudit.plan.sections import DataSection, Study
 from fedaudit.signals.base import ReadsLayers
 
 
@@ -74,7 +74,7 @@ def run_of(parts: Parts, seed: int, data_dir: Path | None) -> Setup:
     Raises:
         FedauditError: There are too few samples, or they do not fit the parts.
     """
-    dataset = dataset_of(parts.study, parts.task, seed, data_dir)
+    dataset = dataset_of(parts.study.data, parts.task, seed, data_dir)
     return _setup(parts, seed, dataset, _dealt(parts, dataset, seed), data_dir)
 
 
@@ -177,9 +177,8 @@ def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
     return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
 
 
-def dataset_of(study: Study, task: Task, seed: int, data_dir: Path | None) -> Dataset:
-    """Load the data set of a study."""
-    section = study.data
+def dataset_of(section: DataSection, task: Task, seed: int, data_dir: Path | None) -> Dataset:
+    """Load the data set that a table of a study names."""
     classes = section.classes, section.first_class
     return load(section.name, task, *classes, data_dir=data_dir, seed=seed, **section.options)
 
@@ -213,7 +212,7 @@ def refuse_misfits(
                 continue
             try:
                 if dataset is None:
-                    dataset = dataset_of(study, parts.task, seed, data_dir)
+                    dataset = dataset_of(study.data, parts.task, seed, data_dir)
                 settings = repr((study.partition, study.audit, study.shift))
                 if world is None or settings != dealt_settings:
                     dealt_settings, world = settings, _dealt(parts, dataset, seed)

@@ -290,18 +290,13 @@ def _entry(
         attacks=list(dict.fromkeys(behind)),
         contrast=key.contrast,
         metric=key.metric,
-        value=estimate.value if estimate else None,
-        low=estimate.low if estimate else None,
-        high=estimate.high if estimate else None,
-        method=estimate.method if estimate else "",
         clients=sorted(target for target in targets if target is not None),
         targets=sorted(target for target in (clients or targets) if target is not None),
-        seeds=estimate.seeds if estimate else 0,
         above=bool(attack.above & targets) if attack.tested else None,
         by_test=by_test if attack.tested and key.attack not in OF_SEVERAL else None,
-        further=estimate.further if estimate else None,
         change=change,
         note=note,
+        **(vars(estimate) if estimate else {"value": None}),
     )
 
 

@@ -214,13 +214,8 @@ def _announce(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> N
         log(line)
     log(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
     log(f"results: about {size_of(results)} in {out}")
-    shadows = shadow_cost(
-        first.study, first.algorithm, sum(first.deal.sizes.values()), first.measured_rounds
-    )
-    if shadows and missing:
-        log(shadows)
-    for cost in (extension.cost() for extension in first.extensions if missing):
-        if cost:
+    for cost in (shadow_cost(first), *(extension.cost() for extension in first.extensions)):
+        if cost and missing:
             log(cost)
     if first.ignores_people:
         log(
