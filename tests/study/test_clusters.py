@@ -236,7 +236,7 @@ def test_the_cost_of_shadow_models_is_reported_before_the_run() -> None:
     run, _ = made()
     assert isinstance(run.algorithm, IfcaMir)
     # Two shadows on up to 200 samples, in rounds 2 and 4 for the record and for the clients alike:
-    # 2 x 200 x 12 rounds, where the federation takes 4 over 360, all of two epochs.
+    # 2 x 200 x 12 rounds, where the federation takes 4 over 361, all of two epochs.
     assert "at 4 measurements; up to 3.3 times" in shadow_cost(run)
     cheap = run.study.model_copy(update={"risk": RiskSection(samples=200, shadows=2, epochs=1)})
     assert "continued, at 4 measurements; up to 0.6 times" in shadow_cost(replace(run, study=cheap))

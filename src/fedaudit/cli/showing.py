@@ -17,7 +17,6 @@ from fedaudit.core.files import (
 )
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary import Section
     from fedaudit.results.record import Record
 
 
@@ -183,6 +182,7 @@ def summary(
     valid_until
         Last day on which the summary is valid, such as 2027-06-30.
     """
+    from fedaudit.gate.outputs import judged
     from fedaudit.report.page import write_page
     from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
 
@@ -198,7 +198,10 @@ def summary(
     policy_file = policy or pack_policy
     if target is not None:
         _refuse_taken(target, kind, [path, *([policy_file] if policy_file else [])])
-    outcome = None if policy_file is None else _policy_section(full_record, policy_file)
+    outcome = None
+    if policy_file is not None:
+        with expecting(policy_file, POLICY):
+            outcome = judged(full_record, policy_file)
     text = (summary_html if kind == "html" else summary_markdown)(full_record, outcome, valid_until)
     if target is None:
         print(text, end="")
@@ -225,13 +228,6 @@ def _policy_of_pack(record: Path) -> Path | None:
 
     is_packed = record.with_name(MANIFEST_FILE).is_file()
     return record.with_name(POLICY_FILE) if is_packed else None
-
-
-def _policy_section(record: "Record", policy: Path) -> "Section":
-    from fedaudit.gate.outputs import judged
-
-    with expecting(policy, POLICY):
-        return judged(record, policy)
 
 
 def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:

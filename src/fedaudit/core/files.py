@@ -448,16 +448,11 @@ def record_at(path: Path) -> Path:
         BadInput: The folder has a live recording that was not attacked, or whose folder of attacks
             is a link.
     """
+    record = path / RECORD_FILE
     if not path.is_dir():
         return path
-    record = path / RECORD_FILE
-    return record if record.exists() else _of_recording(path) or record
-
-
-def _of_recording(path: Path) -> Path | None:
-    """Return the record of the attacks on a recording; None if the folder is not a recording."""
-    if not (path / RECORDING_FILE).is_file():
-        return None
+    if record.exists() or not (path / RECORDING_FILE).is_file():
+        return record
     attacked = own_place(path, ATTACKED) / RECORD_FILE
     if not attacked.exists():
         raise BadInput(

@@ -29,7 +29,7 @@ from fedaudit.core.errors import (
     FedauditError,
     an,
     folded_name,
-    nearest,
+    suggestion,
     type_of,
     unknown_name,
 )
@@ -446,9 +446,8 @@ def _resolve(name: str, kind: str) -> object:
             for key, member in vars(module).items()
             if not key.startswith("_") and not isinstance(member, ModuleType)
         ]
-        raise BadInput(
-            f"cannot import {path!r}: {error}; {_nearest(attribute, names)}check the spelling"
-        ) from error
+        hint = suggestion(attribute, sorted(names), limit=1)
+        raise BadInput(f"cannot import {path!r}: {error}; {hint}check the spelling") from error
     return value
 
 
@@ -466,8 +465,9 @@ def _import_module(path: str, name: str, kind: str, folder: Path | None) -> Modu
         module = importlib.import_module(name)
     except (ImportError, ValueError) as error:
         names = [] if study_folder is None else [file.stem for file in study_folder.glob("*.py")]
+        hint = suggestion(name, sorted(names), limit=1)
         raise BadInput(
-            f"cannot import {path!r}: {error}; {_nearest(name, names)}check the spelling, and that "
+            f"cannot import {path!r}: {error}; {hint}check the spelling, and that "
             "the package is installed, is next to the study, or its folder is on PYTHONPATH"
         ) from error
     # Importing a module runs it, which may raise anything or exit.
@@ -492,11 +492,6 @@ def _refuse_shadowed(name: str, module: ModuleType, folder: Path) -> None:
             f"{name!r} is a module next to the study, and also {file}, which is imported first; "
             "rename yours"
         )
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = nearest(name, sorted(names), limit=1)
-    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _describe(value: object) -> str:

@@ -134,13 +134,9 @@ class _LazyShards(Mapping[Key, object]):
 
 def _copy_to_tensor(array: np.ndarray) -> Tensor:
     # Copied to memory of torch, which has the same alignment on every machine.
-    tensor = torch.empty(array.shape, dtype=_torch_type(array))
+    tensor = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
     tensor.numpy()[...] = array
     return tensor
-
-
-def _torch_type(array: np.ndarray) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, array.dtype)).dtype
 
 
 def _split(value: object) -> _Parts:

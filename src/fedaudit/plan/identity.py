@@ -99,24 +99,21 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
 
 def own_parts(study: Plan) -> list[tuple[str, str]]:
     """Return kind and name of all custom parts: the user's, or those of an installed package."""
-    parts = _parts_of_games(study) if isinstance(study, GameStudy) else _parts(study)
     return [
         (kind, name)
-        for kind, name in parts
+        for kind, name in _parts(study)
         if is_custom(name, READERS if kind == "data set" else ()) or name in installed(kind)
     ]
 
 
-def _parts_of_games(study: GameStudy) -> list[tuple[str, str]]:
-    return [
-        ("data set", study.data.name),
-        ("extractor", study.records.features),
-        ("defense", study.mechanism.name),
-        ("defense", study.rounds.defense),
-    ]
-
-
-def _parts(study: Study) -> list[tuple[str, str]]:
+def _parts(study: Plan) -> list[tuple[str, str]]:
+    if isinstance(study, GameStudy):
+        return [
+            ("data set", study.data.name),
+            ("extractor", study.records.features),
+            ("defense", study.mechanism.name),
+            ("defense", study.rounds.defense),
+        ]
     parts = [part for group in study.defense.groups(0) for part in group.parts]
     filters = [part.options.get("path") for part in parts if part.name == "filter"]
     return [

@@ -89,7 +89,8 @@ def resolve(study: Study) -> Parts:
     """
     study = with_code(study)
     refuse_missing(named_entries(study))
-    defaults = _attacks_of(study)
+    named = {name: attack_named(name) for name in study.attacks}
+    defaults = named or attack_set(study.attack_set)
     extensions = tuple(extensions_of(study, defaults))
     view, task, defenses = _view_of(study, extensions), task_of(study.task), defenses_of(study)
     attacks = _with_side_information(study, defaults, extensions, defenses)
@@ -216,8 +217,10 @@ def refuse_misfits(
                 settings = repr((study.partition, study.audit, study.shift))
                 if world is None or settings != dealt_settings:
                     dealt_settings, world = settings, _dealt(parts, dataset, seed)
+                pretrained = study.pretraining and pretrained_file(study.pretrained_name)
                 with refusing_exits():
-                    if _lacks_pretraining(study):
+                    # Networks that have to be pretrained first cannot be tried.
+                    if pretrained and not pretrained.is_file():
                         _fitting_algorithm(parts, world, seed, data_dir)
                     else:
                         check(_setup(parts, seed, dataset, world, data_dir))
@@ -225,11 +228,6 @@ def refuse_misfits(
                 refused[study.name] = error
     if refused:
         raise _merge_refusals(refused)
-
-
-def _lacks_pretraining(study: Study) -> bool:
-    """Return whether the networks of a study have to be pretrained first."""
-    return study.pretraining is not None and not pretrained_file(study.pretrained_name).is_file()
 
 
 def _merge_refusals(refused: Mapping[str, FedauditError]) -> FedauditError:
@@ -266,7 +264,15 @@ def _fitting_algorithm(
 ) -> Algorithm:
     """Construct the algorithm; raise if a defense does not fit its networks."""
     algorithm = algorithm_of(parts, world, seed, data_dir)
-    for plan in _plans(parts.study, world.dataset, algorithm):
+    train = world.dataset.train
+    for net in algorithm.nets:
+        plan = Plan(
+            architecture=net,
+            shape=tuple(train.features.shape[1:]),
+            classes=world.dataset.classes,
+            rounds=parts.study.training.rounds,
+            whole=train.has_whole_numbers,
+        )
         refuse_unfit_defenses(parts.defenses, plan)
     refuse_unmeasured(parts.study, world, seed, algorithm)
     return algorithm
@@ -285,20 +291,6 @@ def _without_uninformed(run: Setup, parts: Parts) -> Setup:
         attacks={name: attack for name, attack in run.attacks.items() if name not in uninformed},
         refused={name: reason for name, reason in run.refused.items() if name not in uninformed},
     )
-
-
-def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
-    """Return one plan for each network that clients train; every defense has to fit all."""
-    return [
-        Plan(
-            architecture=net,
-            shape=tuple(dataset.train.features.shape[1:]),
-            classes=dataset.classes,
-            rounds=study.training.rounds,
-            whole=dataset.train.has_whole_numbers,
-        )
-        for net in algorithm.nets
-    ]
 
 
 def _refuse_absent_targets(run: Setup) -> None:
@@ -339,13 +331,6 @@ def _view_of_uploads(view: View, algorithm: Algorithm) -> View:
     if algorithm.upload_kind is Logits:
         return output_view(view)
     return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view
-
-
-def _attacks_of(study: Study) -> dict[str, Attack]:
-    """Return the attacks that a study names, or those of its set, for any view."""
-    if study.attacks:
-        return {name: attack_named(name) for name in study.attacks}
-    return attack_set(study.attack_set)
 
 
 def _with_side_information(

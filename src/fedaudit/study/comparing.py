@@ -334,7 +334,8 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
         dict(_leaves(_distinguishing(record, study)))
         for record, study in zip(records, studies, strict=True)
     ]
-    differing = _differing(flat)
+    names = dict.fromkeys(name for settings in flat for name in settings)
+    differing = [name for name in names if len({settings.get(name) for settings in flat}) > 1]
     rows: list[Row] = []
     for source, (record, study) in enumerate(zip(records, studies, strict=True)):
         settings = {name: flat[source].get(name, NOT_SET) for name in differing}
@@ -439,11 +440,6 @@ def _leaves(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
             yield from _leaves(part, f"{above}{name}.")
         else:
             yield f"{above}{name}", part if isinstance(part, str) else json.dumps(part)
-
-
-def _differing(flat: Sequence[Mapping[str, str]]) -> list[str]:
-    names = dict.fromkeys(name for settings in flat for name in settings)
-    return [name for name in names if len({settings.get(name) for settings in flat}) > 1]
 
 
 def _is_compared(figure: Estimate) -> bool:

@@ -397,7 +397,9 @@ def audit(
     _refuse_unimportable(plan, cluster, workers)
     data_dir = plan.data_dir if options.data_dir is None else Path(options.data_dir)
     with objects_given(plan.objects):
-        folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, name)
+        if out is None:
+            out = Path("runs") / f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"
+        folder = Path(out)
         with bars() if progress else nullcontext(quiet) as report:
             log: Callable[[str], None] = print if progress else lambda text: None
             if isinstance(plan.study, Study):
@@ -469,7 +471,3 @@ def _name_from(out: Path | str | None) -> str:
         return _UNNAMED
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", Path(out).absolute().name)
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or _UNNAMED
-
-
-def _folder_name(plan: AnyPlan, name: str) -> str:
-    return f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"

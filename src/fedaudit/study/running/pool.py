@@ -72,12 +72,6 @@ class Identity:
 _IDENTITY = TypeAdapter(Identity)
 
 
-def identity_of(run: Setup, kind: str) -> Identity:
-    """Return the identity of a run on a kind of device."""
-    signals = {signal.name: _signal_text(signal) for signal in run.signals}
-    return Identity(run.key(kind), _data_digest(run), signals)
-
-
 def placed(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
     """Return a run with its folder, in the study's folder or in a pool.
 
@@ -94,7 +88,7 @@ def placed(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
     in_study = out / f"seed-{run.seed}"
     if pool is None or in_study.is_dir():
         return replace(run, folder=in_study)
-    identity = identity_of(run, kind)
+    identity = Identity(run.key(kind), _data_digest(run), dict(map(_described, run.signals)))
     exact = replace(run, folder=pool / identity.name)
     others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
     candidates = [exact, *(replace(run, folder=folder) for folder in others)]
@@ -171,10 +165,10 @@ def locked(place: Path, log: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _signal_text(signal: Signal) -> str:
-    """Return a signal with its settings, and the source code of a custom signal."""
+def _described(signal: Signal) -> tuple[str, str]:
+    """Return the name of a signal, and its settings with the source code of a custom signal."""
     source = class_source_digest(type(signal))
-    return f"{canonical_repr(signal)} {source}" if source else canonical_repr(signal)
+    return signal.name, " ".join(filter(None, [canonical_repr(signal), source]))
 
 
 def _data_digest(run: Setup) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaudit.attacks import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, exclusive_access
 from fedaudit.core.metric_names import EPSILON
-from fedaudit.core.values import Architecture, Sees
+from fedaudit.core.values import Sees, flat
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
 from fedaudit.evaluation.analysis import analyse
 from fedaudit.evaluation.controls import controls, planted_leak
@@ -180,7 +180,9 @@ def _assemble(
         attacks=attacks,
         clients=rows,
         other_clients=others,
-        parameters=None if recorded else max(_parameters(net) for net in first.algorithm.nets),
+        parameters=None
+        if recorded
+        else max(len(flat(net.initial(0).params)) for net in first.algorithm.nets),
         estimates=[
             *figures,
             *findings.groups,
@@ -238,10 +240,6 @@ def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Cove
         every=study.measured_every,
         clients=clients,
     )
-
-
-def _parameters(net: Architecture) -> int:
-    return sum(value.numel() for value in net.initial(0).params.values())
 
 
 def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
