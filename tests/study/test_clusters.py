@@ -377,7 +377,7 @@ def test_groups_are_equal_parts_of_the_test_samples() -> None:
 
 def test_a_shadow_federation_has_separate_groups() -> None:
     run = setup(clustered(attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}), 1, None)
-    (theirs,), ours = run.own_federations, run
+    (theirs,), ours = run.additional_federations, run
     assert not torch.equal(theirs.dataset.train.features, ours.dataset.train.features)
     assert (theirs.groups.names, theirs.groups.group) == (ours.groups.names, ours.groups.group)
     used = {int(i) for data in theirs.deal.clients.values() for i in data.ids}
@@ -389,7 +389,7 @@ def test_the_server_of_a_shadow_federation_has_samples_of_neither_federation() -
         attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}, risk={"samples": 0, "shadows": 1}
     )
     ours = setup(study, 1, None)
-    (theirs,) = ours.own_federations
+    (theirs,) = ours.additional_federations
     used = {
         int(i)
         for deal in (ours.deal, theirs.deal)

@@ -163,7 +163,7 @@ def test_errors_of_retrained_federations_name_the_seed() -> None:
 def test_display_names_of_runs_and_additional_federations() -> None:
     run = setup(quick_study(attacks={"seqmia": {"epochs": 1}}), 1, None)
     assert run.display_name == "seed 1"
-    (shadow,) = run.own_federations
+    (shadow,) = run.additional_federations
     assert shadow.display_name == "the shadow federation of seed 1"
 
 

@@ -96,7 +96,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.report.page import write_comparison
     from fedaudit.report.terminal import print_comparison
     from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
-    from fedaudit.study.comparing import compared, record_paths, relative_path
+    from fedaudit.study.comparing import compare_records, record_paths, relative_path
     from fedaudit.study.running.outputs import refuse_missing_folder
 
     earlier = _comparison_in(records[0]) if len(records) == 1 else None
@@ -111,13 +111,15 @@ def compare(*records: Path, out: Path | None = None) -> None:
     else:
         paths = [record_at(record) for record in records]
     target = out or (earlier.with_suffix(".html") if earlier else Path("comparison.html"))
-    compared_records = [record_in(path) for path in paths]
+    full_records = [record_in(path) for path in paths]
     refuse_other_comparison(target, paths)
     refuse_missing_folder(target)
-    comparison = compared(compared_records, [relative_path(path, target.parent) for path in paths])
+    comparison = compare_records(
+        full_records, [relative_path(path, target.parent) for path in paths]
+    )
     write_comparison_file(comparison, target.with_suffix(".json"))
-    write_comparison(comparison, compared_records, target)
-    print_comparison(comparison, compared_records)
+    write_comparison(comparison, full_records, target)
+    print_comparison(comparison, full_records)
     log("", f"comparison: {target}")
 
 

@@ -3,7 +3,7 @@
 A file of another person may name any module of this machine, and importing a module runs it. Names
 are therefore resolved only by :func:`named` and :func:`imported`, inside :func:`code_named_in`,
 which states whether the file is trusted. Packages register parts as entry points (:data:`GROUPS`).
-Objects from Python need no import (:func:`objects_given`).
+Objects from Python need no import (:func:`with_registered`).
 """
 
 import hashlib
@@ -66,7 +66,7 @@ _PREFIX = "fedaudit."
 
 
 @dataclass(frozen=True)
-class GivenObject:
+class RegisteredObject:
     """An object from Python, whose name is in settings.
 
     Attributes:
@@ -87,12 +87,12 @@ class _Namer:
     Attributes:
         distrusted: Its path, for the message, if its code must not be run; None if it is trusted.
         folder: Folder of its modules, in addition to installed ones.
-        given: Objects that need no import, by name.
+        registered: Objects that need no import, by name.
     """
 
     distrusted: str | None = None
     folder: Path | None = None
-    given: Mapping[str, GivenObject] = field(default_factory=dict)
+    registered: Mapping[str, RegisteredObject] = field(default_factory=dict)
 
 
 _TRUSTED = _Namer()
@@ -103,7 +103,7 @@ _namer: ContextVar[_Namer] = ContextVar("namer", default=_TRUSTED)
 def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) -> Iterator[None]:
     """Inside, import code that a file or folder names only if that is trusted.
 
-    The innermost of nested contexts applies; objects of :func:`objects_given` stay. Outside any
+    The innermost of nested contexts applies; objects of :func:`with_registered` stay. Outside any
     context, as in Python, code is imported. The command line opens a context that trusts nothing.
     Only commands that run a study file, or that are called with ``--trust``, open a trusting one.
 
@@ -123,10 +123,10 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
 
 
 @contextmanager
-def objects_given(objects: Mapping[str, GivenObject]) -> Iterator[None]:
+def with_registered(objects: Mapping[str, RegisteredObject]) -> Iterator[None]:
     """Inside, names refer to objects, without any import."""
     now = _namer.get()
-    token = _namer.set(replace(now, given={**now.given, **objects}))
+    token = _namer.set(replace(now, registered={**now.registered, **objects}))
     try:
         yield
     finally:
@@ -384,11 +384,11 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     digests = {}
     for kind, name in names:
         _resolve(name, kind)
-        given = _namer.get().given.get(name)
+        registered = _namer.get().registered.get(name)
         key = code_key(kind, name)
         module, _, attribute = key.partition(":")
-        if given:
-            digests[key] = given.digest
+        if registered:
+            digests[key] = registered.digest
         else:
             # Not at the top: only studies with custom code need it.
             from fedaudit.core.definitions import definition_digest
@@ -399,8 +399,8 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def code_key(kind: str, name: str) -> str:
     """Return ``module:object`` of a part, or the name of an object from Python."""
-    if name in _namer.get().given:
-        return _namer.get().given[name].code_key
+    if name in _namer.get().registered:
+        return _namer.get().registered[name].code_key
     return name if is_handed_over(name) else _path(name, kind)
 
 
@@ -417,8 +417,8 @@ def module_digest(module: str) -> str:
 
 def _resolve(name: str, kind: str) -> object:
     namer = _namer.get()
-    if name in namer.given:
-        return namer.given[name].value
+    if name in namer.registered:
+        return namer.registered[name].value
     path = _path(name, kind)
     if path != name:
         # Installing a package means to trust its parts.

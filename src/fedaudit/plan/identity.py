@@ -86,7 +86,7 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     """
     # A shadow federation has a run with its own key, but a known split is measured in this run.
     trains_shadow = study.shadow is None or study.shadow.mode == "federation"
-    parts = [part for part in own_parts(study) if part[0] not in _AFTER_TRAINING]
+    parts = [part for part in named_custom_parts(study) if part[0] not in _AFTER_TRAINING]
     keys = {code_key(*part) for part in parts}
     code = {key: digest for key, digest in study.code.items() if key in keys}
     study = study.model_copy(update={"code": code})
@@ -97,7 +97,7 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     return _digest([settings, seed, *device])
 
 
-def own_parts(study: Plan) -> list[tuple[str, str]]:
+def named_custom_parts(study: Plan) -> list[tuple[str, str]]:
     """Return kind and name of all custom parts: the user's, or those of an installed package."""
     return [
         (kind, name)
@@ -140,7 +140,7 @@ def with_code(study: PlanKind) -> PlanKind:
         BadInput: A module cannot or must not be imported, or its code has changed since the study
             was made.
     """
-    parts = own_parts(study)
+    parts = named_custom_parts(study)
     for kind, name in parts:
         if kind == "data set":
             # The name may be a misspelt format, which a failed import would not report.

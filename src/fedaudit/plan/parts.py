@@ -264,7 +264,7 @@ class Setup:
         return clients
 
     @property
-    def own_federations(self) -> "tuple[Setup, ...]":
+    def additional_federations(self) -> "tuple[Setup, ...]":
         """Additional federations: those of the adversary, and those of unlearning."""
         return tuple(run for extension in self.extensions for run in extension.federations)
 

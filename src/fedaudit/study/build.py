@@ -121,31 +121,31 @@ def completed(study: PlanKind) -> PlanKind:
 
 
 def _setup(
-    parts: Parts, seed: int, dataset: Dataset, world: GroupedData, data_dir: Path | None
+    parts: Parts, seed: int, dataset: Dataset, data: GroupedData, data_dir: Path | None
 ) -> Setup:
     study, defenses = parts.study, parts.defenses
-    algorithm = _fitting_algorithm(parts, world, seed, data_dir)
+    algorithm = _fitting_algorithm(parts, data, seed, data_dir)
     view = _view_of_uploads(parts.view, algorithm)
-    if world.dataset.train.has_whole_numbers:
+    if data.dataset.train.has_whole_numbers:
         # The largest token or concept may be a training or a test sample of any client.
-        for net, part in product(algorithm.nets, (world.dataset.train, world.dataset.test)):
+        for net, part in product(algorithm.nets, (data.dataset.train, data.dataset.test)):
             if len(part):
                 modules.refuse_unfit(net.initial(0), part)
     attacks, refused = _select_attacks(study, parts.attacks, parts.task, view)
     _refuse_unmeasured_signals(attacks, algorithm)
-    parts.server.refuse_misfit(world.deal.clients.keys(), study.training.rounds)
+    parts.server.refuse_misfit(data.deal.clients.keys(), study.training.rounds)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
-    refuse_one_sided(world.deal.clients, holdout)
-    deal = exclude_held_out(world.deal, holdout)
+    refuse_one_sided(data.deal.clients, holdout)
+    deal = exclude_held_out(data.deal, holdout)
     if study.audit.sources:
-        trainable = left_to_train(world.deal.clients, holdout)
+        trainable = left_to_train(data.deal.clients, holdout)
         # The samples as they were dealt: a defense may have changed those that it keeps.
         trained = {c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in deal.clients.items()}
         deal = deal.with_own_samples(trained, study.audit.sources, seed=seed)
     run = Setup(
         study=study,
         seed=seed,
-        dataset=world.dataset,
+        dataset=data.dataset,
         deal=deal,
         algorithm=algorithm,
         defenses=defenses,
@@ -153,14 +153,14 @@ def _setup(
         attacks=attacks,
         refused=refused,
         measured_rounds=parts.measured_rounds,
-        groups=world.groups,
+        groups=data.groups,
         server=parts.server,
         parts=parts,
     )
     run = _without_uninformed(run, parts)
     for kind in parts.extensions:
         run = kind.add_to(run, dataset)
-    for federation in (run, *run.own_federations):
+    for federation in (run, *run.additional_federations):
         _refuse_absent_targets(federation)
     return run
 
@@ -206,7 +206,7 @@ def refuse_misfits(
         for seed in study.seeds:
             by_data.setdefault((repr((study.data, study.task)), seed), []).append(parts)
     for (_, seed), sharing in by_data.items():
-        dataset, dealt_settings, world = None, "", None
+        dataset, dealt_settings, data = None, "", None
         for parts in sharing:
             study = parts.study
             if study.name in refused:
@@ -215,15 +215,15 @@ def refuse_misfits(
                 if dataset is None:
                     dataset = dataset_of(study.data, parts.task, seed, data_dir)
                 settings = repr((study.partition, study.audit, study.shift))
-                if world is None or settings != dealt_settings:
-                    dealt_settings, world = settings, _dealt(parts, dataset, seed)
+                if data is None or settings != dealt_settings:
+                    dealt_settings, data = settings, _dealt(parts, dataset, seed)
                 pretrained = study.pretraining and pretrained_file(study.pretrained_name)
                 with refusing_exits():
                     # Networks that have to be pretrained first cannot be tried.
                     if pretrained and not pretrained.is_file():
-                        _fitting_algorithm(parts, world, seed, data_dir)
+                        _fitting_algorithm(parts, data, seed, data_dir)
                     else:
-                        check(_setup(parts, seed, dataset, world, data_dir))
+                        check(_setup(parts, seed, dataset, data, data_dir))
             except FedauditError as error:
                 refused[study.name] = error
     if refused:
@@ -260,21 +260,21 @@ def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorit
 
 
 def _fitting_algorithm(
-    parts: Parts, world: GroupedData, seed: int, data_dir: Path | None
+    parts: Parts, data: GroupedData, seed: int, data_dir: Path | None
 ) -> Algorithm:
     """Construct the algorithm; raise if a defense does not fit its networks."""
-    algorithm = algorithm_of(parts, world, seed, data_dir)
-    train = world.dataset.train
+    algorithm = algorithm_of(parts, data, seed, data_dir)
+    train = data.dataset.train
     for net in algorithm.nets:
         plan = Plan(
             architecture=net,
             shape=tuple(train.features.shape[1:]),
-            classes=world.dataset.classes,
+            classes=data.dataset.classes,
             rounds=parts.study.training.rounds,
             whole=train.has_whole_numbers,
         )
         refuse_unfit_defenses(parts.defenses, plan)
-    refuse_unmeasured(parts.study, world, seed, algorithm)
+    refuse_unmeasured(parts.study, data, seed, algorithm)
     return algorithm
 
 

@@ -100,7 +100,7 @@ _RowFigures = dict[AttackKey, _AttackFigures]
 _MISSING = _AttackFigures({})
 
 
-def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
+def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
     """Compare studies: attacks, accuracy, clients without the defense, and Pareto fronts.
 
     Args:
@@ -464,22 +464,22 @@ def _inside(row: Row, figures: _RowFigures) -> Targets:
 
 def _attack_figures(record: Record, family: str) -> _RowFigures:
     """Return a record's figures of attacks on a defense; those with values come first."""
-    compared = [
+    candidates = [
         figure
         for figure in record.findings
         if _is_compared(figure) and (figure.defense or NO_DEFENSE) == family
     ]
     # Without a fair draw, differences between clients are part of a figure.
-    compared = [figure for figure in compared if figure.fair] or compared
+    candidates = [figure for figure in candidates if figure.fair] or candidates
     # Tests of figures over seeds are corrected as a separate family.
-    over_seeds = any(figure.seed is None for figure in compared)
-    single = [figure for figure in compared if figure.seed is not None] or compared
+    over_seeds = any(figure.seed is None for figure in candidates)
+    single = [figure for figure in candidates if figure.seed is not None] or candidates
     refused = [figure for figure in single if figure.value is None]
     groups: dict[AttackKey, list[Estimate]] = {}
-    for figure in [*(figure for figure in compared if figure.value is not None), *refused]:
+    for figure in [*(figure for figure in candidates if figure.value is not None), *refused]:
         key = AttackKey(figure.attack, figure.contrast, figure.metric)
         groups.setdefault(key, []).append(figure)
-    by_key, directions = _RowFigures(), directions_of(compared)
+    by_key, directions = _RowFigures(), directions_of(candidates)
     for key, figures in groups.items():
         values: dict[int | None, dict[int | None, Value]] = {}
         tested = []

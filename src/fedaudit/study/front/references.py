@@ -15,7 +15,7 @@ from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.arguments import Range, refuse_unfit
 from fedaudit.core.errors import BadInput, an, type_of
-from fedaudit.core.importing import GivenObject, known_name
+from fedaudit.core.importing import RegisteredObject, known_name
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart, members_of
 from fedaudit.core.objects import (
@@ -47,12 +47,12 @@ Register = Callable[[PartReference], dict[str, object]]
 """Stores the object of a reference, and returns name and options as a study has them."""
 
 
-def registering(objects: dict[str, GivenObject]) -> Register:
+def registering(objects: dict[str, RegisteredObject]) -> Register:
     """Return a function that stores the objects of references in a dictionary."""
 
     def register(part: PartReference) -> dict[str, object]:
-        if part.given is not None:
-            objects[part.name] = part.given
+        if part.registered is not None:
+            objects[part.name] = part.registered
         return {"name": part.name, "options": part.options}
 
     return register
@@ -255,7 +255,7 @@ def partition_settings(value: object, register: Register) -> dict[str, object]:
     clients = clients_of(value)
     scheme = reference("partition", clients)
     options = dict(scheme.options)
-    size = options.pop("samples_per_client", 0) if scheme.given is None else 0
+    size = options.pop("samples_per_client", 0) if scheme.registered is None else 0
     name = register(scheme)["name"]
     return {
         "scheme": name,

@@ -269,7 +269,7 @@ CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
 
 def check_run(run: Setup, device: torch.device = CPU) -> None:
     """Raise if a run, or a federation of its adversary, could not be trained or recorded."""
-    for federation in (run, *run.own_federations):
+    for federation in (run, *run.additional_federations):
         with _restored_generators():
             for check in CHECKS:
                 check(federation, device)

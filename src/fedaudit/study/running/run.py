@@ -123,7 +123,7 @@ def run_study(
         check_run(run, device)
     work = _work(engine, workers, study.partition.clients, device, progress)
     refuse_other_study(out, study)
-    shadows = [federation for run in runs for federation in run.own_federations]
+    shadows = [federation for run in runs for federation in run.additional_federations]
     runs = [placed(run, out, pool, device.type) for run in runs]
     folder = own_folder(out, SHADOW) if shadows else out / SHADOW
     shadows = [placed(shadow, folder, pool, device.type) for shadow in shadows]
