@@ -78,7 +78,9 @@ def beside(run: Setup) -> tuple[Setup, Setup]:
 
 def begun(run: Setup, folder: Path) -> Setup:
     """What is trained after a run, with the model that it begins with."""
-    return _start_unlearning(replace(run, folder=folder), beside(run)[0])
+    section = run.study.unlearning
+    assert section is not None
+    return _start_unlearning(replace(run, folder=folder), beside(run)[0], section)
 
 
 def test_only_audited_members_of_the_target_are_unlearned() -> None:
