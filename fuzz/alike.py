@@ -31,7 +31,7 @@ from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, record_json
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from fuzz.target import file
 from fuzz.targets import every_policy
 from results.archives import unpacked
@@ -144,7 +144,7 @@ def steps(record: Record, other: Record) -> dict[str, Callable[[], object]]:
 
     def compare() -> None:
         pair = [record, other]
-        made = compared(pair)
+        made = compare_records(pair)
         comparison_html(made, pair)
         print_comparison(made, pair, console)
 

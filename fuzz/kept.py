@@ -23,13 +23,14 @@ from fedaudit.live.files import hand_over, read_waiting, waiting_entries
 from fedaudit.live.recording import round_entry
 from fedaudit.models import architecture
 from fedaudit.observe.kept_files import read_rounds, write_round
+from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.observe.usage import USAGE_FILE, add_round, empty_usage, read_usage, record_usage
 from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.read import read_record
-from fedaudit.study.running.folder import STUDY_FILE, growth_notes, recorded_growth, recorded_study
+from fedaudit.study.running.folder import STUDY_FILE, growth_notes, read_study_file, recorded_study
 from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, Identity, _identity_in, run_folder
 from fedaudit.study.running.record import usage_rows
 from fuzz.target import FOLDER, file
@@ -180,8 +181,9 @@ def waiting_round_seeds() -> list[bytes]:
 def left(content: bytes) -> None:
     """Statistics of canary clients, which a run leaves for its record."""
     place = file("left/canaries.safetensors", content).parent
-    one = MeasuredRun(cast("Setup", None), [], place, RUN)
-    one.load_tensors("canaries.safetensors", {"z": (3,)})
+    run = cast("Setup", SimpleNamespace(folder=place, key=lambda kind: RUN))
+    measured = MeasuredRun(run, [Stored(cast("MeasuredRound", None), {})])
+    measured.load_tensors("canaries.safetensors", {"z": (3,)})
 
 
 def left_seeds() -> list[bytes]:
@@ -262,7 +264,7 @@ def settings_seeds() -> list[bytes]:
 
 def growth(content: bytes) -> None:
     """What was added to a study after it had a record."""
-    growth_notes(recorded_growth(file(f"grown/{STUDY_FILE}", content).parent))
+    growth_notes(read_study_file(file(f"grown/{STUDY_FILE}", content).parent).growth)
 
 
 def growth_seeds() -> list[bytes]:

@@ -30,7 +30,7 @@ from fedaudit.report.page import report_html
 from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.text import without_digest
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from fuzz import kept, nodes
 from fuzz.target import FOLDER, Target, alone, file, header
 from results.archives import unpacked
@@ -239,7 +239,7 @@ def _policy_seeds() -> list[bytes]:
 def _comparison_seeds() -> list[bytes]:
     paths = sorted((unpacked() / "sia-mnist").glob("*.json"))
     records = [read_record(path) for path in paths]
-    made = compared(records, [str(path) for path in paths])
+    made = compare_records(records, [str(path) for path in paths])
     write_comparison_file(made, FOLDER / "seed.json")
     return [json.dumps(_unsealed((FOLDER / "seed.json").read_bytes())).encode()]
 

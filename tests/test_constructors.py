@@ -216,6 +216,9 @@ def test_the_example_of_a_section_runs(section: type[Section]) -> None:
             lambda: fa.algorithms.FedAvg(roundz=3),  # type: ignore[call-arg]
             "no argument of FedAvg named 'roundz'; did you mean 'rounds'?",
         ),
+        (lambda: fa.Samples([[0.0]], [1], label=[1]), "did you mean 'labels'?"),  # type: ignore[call-arg]
+        (lambda: fa.plots.roc(None, contrasts="mixed"), "did you mean 'contrast'?"),  # type: ignore[call-arg, arg-type]
+        (lambda: fa.record("x", None, None, strct=True), "did you mean 'strict'?"),  # type: ignore[call-arg, arg-type]
         (
             lambda: fa.defenses.MixUp(alpha=1.0, members=[-1]),
             "members of MixUp takes clients by number, such as [0, 1], at least one and each once",
@@ -259,7 +262,10 @@ def test_model_classes_and_task_functions_mean_their_defaults() -> None:
             lambda: fa.Federation("digits", algorithm=fa.algorithms.FedAvg),  # type: ignore[arg-type]
             "construct it: FedAvg()",
         ),
-        (lambda: fa.Federation("digits", defenses=[fa.defenses.DPSGD]), "needs clip"),
+        (
+            lambda: fa.Federation("digits", defenses=[fa.defenses.DPSGD]),
+            "construct it: DPSGD(clip=..., noise_multiplier=...)",
+        ),
         (lambda: fa.Federation(fa.datasets.Dataset), "could not be called"),
         (lambda: fa.Federation("digits", model=nn.Linear), "could not be called"),
     ],

@@ -14,7 +14,7 @@ from fedaudit.gate.policy import policy_from
 from fedaudit.report.clauses import clauses_json
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from tests.growth import calls_of
 from tests.report.records import record
 from tests.study.compare_records import given
@@ -70,7 +70,7 @@ def of_settings(count: int) -> list[Record]:
 
 
 def page_of(records: list[Record]) -> str:
-    return comparison_html(compared(records), records)
+    return comparison_html(compare_records(records), records)
 
 
 @pytest.mark.slow

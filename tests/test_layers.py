@@ -69,7 +69,7 @@ DEPENDENCIES: dict[str, str] = {
     "tasks": "core.tasks",
     "errors": "core.errors",
     "views": "core.values observe.views",
-    "plots": "core.errors results.record",
+    "plots": "core.arguments core.errors results.record",
     "cli": EVERYTHING_BELOW,
 }
 """Packages from low to high, each with the lower packages and modules that it may import."""

@@ -20,7 +20,7 @@ from fedaudit.gate.verdict import Held, ceiling_check
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.read import read_record
 from fedaudit.results.text import LogLines, indented, one_line, without_commands
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from results.archives import unpacked
 from tests.gate.parts import auc, found, policy
 from tests.programs import exit_code
@@ -168,7 +168,7 @@ def test_the_screen_of_a_foreign_record_is_no_ci_command(
     record = read_record(path)
     with robust_printing():
         print_record(record)
-        print_comparison(compared([record, record]), [record, record])
+        print_comparison(compare_records([record, record]), [record, record])
     assert not commands_in(capsys.readouterr().out)
 
 

@@ -20,7 +20,7 @@ from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.record import record_json, write_record
 from fedaudit.results.text import content_digest, sealed_json, was_altered, without_digest
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from fedaudit.study.running import run as running
 from fedaudit.study.running.run import run_study
 from tests.live.federation import recorder
@@ -102,7 +102,7 @@ def test_a_record_from_before_digests_is_read(tmp_path: Path) -> None:
 
 def test_an_edited_comparison_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "comparison.json"
-    comparison = compared([record(), record()])
+    comparison = compare_records([record(), record()])
     write_comparison_file(comparison, path)
     assert read_comparison(path) == comparison
     altered(path, lambda document: document.update(rows=[]))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from fedaudit.core.arguments import checked
 from fedaudit.core.errors import BadInput, Unsupported, type_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class _Audited(Protocol):
     def record(self) -> "Record": ...
 
 
+@checked
 def roc(
     audited: "_Audited | Record", *, contrast: str = "mixed", attacks: Sequence[str] = ()
 ) -> "Figure":
@@ -65,6 +67,7 @@ def roc(
     return figure
 
 
+@checked
 def accuracy(audited: "_Audited | Record") -> "Figure":
     """Plot the test accuracy of an audit's federations by round, with one line per seed.
 

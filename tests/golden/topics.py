@@ -19,7 +19,7 @@ from fedaudit.results.games import (
 )
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.run import run_study
 from tests.games.test_games import STUDY as SIGNS
 from tests.games.test_rounds import STUDY as ROUNDS
@@ -55,7 +55,7 @@ def coalition(folder: Path) -> Figures:
 def comparison(folder: Path) -> Figures:
     """Compare the run with an undefended one: changes, accuracy, fronts."""
     plain = run_study(_study(), folder / "plain")
-    return dict(_compared(compared([plain, _defended()])))
+    return dict(_compared(compare_records([plain, _defended()])))
 
 
 def gate(folder: Path) -> Figures:

@@ -12,7 +12,7 @@ from fedaudit.report.grid import Cell, Grid, Tile
 from fedaudit.report.page import sections_of
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 
 Found = TypeVar("Found")
 

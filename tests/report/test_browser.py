@@ -16,7 +16,7 @@ from fedaudit.live.recording import LOG_FILE
 from fedaudit.report.page import report_html, write_comparison, write_report
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.live.federation import data, network, rounds
 from tests.report.clustered import clustered, hostile_clusters, with_clusters
 from tests.report.games import hostile_games, played

@@ -30,7 +30,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from results.archives import unpacked
 from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, control, found, tpr

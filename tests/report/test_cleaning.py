@@ -5,7 +5,7 @@ from pydantic import BaseModel
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.wording import cleaned
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.estimates import changed
 from tests.report.records import record
 from tests.report.seen import printed

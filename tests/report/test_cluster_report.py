@@ -9,7 +9,7 @@ from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ClusterResult, ClusterRound, ModelState
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.estimates import changed
 from tests.report.clustered import clustered, over_runs, with_clusters
 from tests.report.records import source, with_sources

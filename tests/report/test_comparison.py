@@ -20,7 +20,7 @@ from fedaudit.report.pictures import membership_rows
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import cleaned
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.estimates import changed
 from tests.gate.parts import control
 from tests.report.records import used

@@ -25,7 +25,7 @@ from fedaudit.results.runs import (
     MissingRounds,
     MissingUpload,
 )
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.estimates import changed, estimate
 from tests.report.records import (
     HOSTILE_LINK,

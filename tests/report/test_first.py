@@ -15,7 +15,7 @@ from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import attack_name, percent
 from fedaudit.results.record import ClientRow, Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.estimates import changed
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import played

@@ -17,7 +17,7 @@ from fedaudit.report.page import (
 )
 from fedaudit.report.wording import interval_of, shown
 from fedaudit.results.record import Record, ViewRow
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.estimates import changed
 from tests.report.clustered import hostile_clusters
 from tests.report.games import hostile_games, played

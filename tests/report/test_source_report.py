@@ -16,7 +16,7 @@ from fedaudit.report.wording import cleaned
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
 from fedaudit.results.runs import LABELS, LABELS_METHOD, OLDER_LEVEL
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.estimates import changed, estimate
 from tests.gate.parts import control
 from tests.report.records import source as found

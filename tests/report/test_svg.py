@@ -21,7 +21,7 @@ from fedaudit.report.figures.charts import (
 from fedaudit.report.fixed import package_file
 from fedaudit.report.page import comparison_html, report_html, templates
 from fedaudit.results.estimate import Interval
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records as compared
 from tests.estimates import changed
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import hostile_games, played

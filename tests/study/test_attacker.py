@@ -132,7 +132,7 @@ def test_reference_federations_have_no_malicious_client() -> None:
         attacks={**ALL, "rmia": {}}, references={"count": 1}, audit={"fair": 60, "view": "globals"}
     )
     run = setup(study, 1, None)
-    (reference,) = run.own_federations
+    (reference,) = run.additional_federations
     assert not reference.extensions
     assert reference.study.attacker is None
     assert 3 not in reference.all_clients.defenses

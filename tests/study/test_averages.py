@@ -24,7 +24,7 @@ from fedaudit.study.comparing import (
     NO_SHARED_RUN,
     NO_UNDEFENDED_ROW,
     NOTHING_COUNTS,
-    compared,
+    compare_records,
 )
 from tests.estimates import changed, estimate
 from tests.study.compare_records import given, noise
@@ -66,7 +66,9 @@ def entry(of: Comparison, row: int, attack: str = EVERY_ATTACK) -> AttackEntry:
 
 def defended(aucs: Mapping[str, float]) -> Comparison:
     values = {attack: {1: {0: value}} for attack, value in aucs.items()}
-    return compared([PLAIN, given("noise", values, {1: 0.9}, defense=noise(0.1), reach=0.04)])
+    return compare_records(
+        [PLAIN, given("noise", values, {1: 0.9}, defense=noise(0.1), reach=0.04)]
+    )
 
 
 def test_attacks_count_above_chance_or_mirrored_below_it() -> None:
@@ -137,7 +139,7 @@ def test_attacks_without_an_undefended_leak_are_excluded_from_the_mean() -> None
 
 def test_without_counted_attacks_there_is_no_mean() -> None:
     values = {"a": {1: {0: 0.52}}, "b": {1: {0: 0.5}}}
-    quiet = compared(
+    quiet = compare_records(
         [given("plain", values, {1: 0.9}), given("x", values, {1: 0.9}, defense=noise(0.1))]
     )
     for row in (0, 1):
@@ -148,7 +150,7 @@ def test_without_counted_attacks_there_is_no_mean() -> None:
 def test_without_an_undefended_row_there_is_no_mean() -> None:
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8}}}
     rows = [given(f"{s}", values, {1: 0.9}, defense=noise(s)) for s in (0.1, 0.2)]
-    assert entry(compared(rows), 1).note == NO_UNDEFENDED_ROW
+    assert entry(compare_records(rows), 1).note == NO_UNDEFENDED_ROW
 
 
 def test_an_undefended_row_with_other_settings_selects_no_attacks() -> None:
@@ -158,7 +160,7 @@ def test_an_undefended_row_with_other_settings_selects_no_attacks() -> None:
         given("short", values, {1: 0.9}),
         given("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
     ]
-    found = compared(rows)
+    found = compare_records(rows)
     assert found.rows[1].base == 0
     assert entry(found, 0).value == pytest.approx(0.8)
     lone = entry(found, 1)
@@ -166,7 +168,7 @@ def test_an_undefended_row_with_other_settings_selects_no_attacks() -> None:
     assert entry(found, 1, "a").change is not None
     # Its own undefended row decides, also one that finds nothing.
     quiet = given("long", {"a": {1: {0: 0.5}}, "b": {1: {0: 0.5}}}, {1: 0.9}, rounds=30)
-    assert entry(compared([*rows, quiet]), 1).note == NOTHING_COUNTS
+    assert entry(compare_records([*rows, quiet]), 1).note == NOTHING_COUNTS
 
 
 def test_mirroring_is_decided_only_by_the_same_settings() -> None:
@@ -174,7 +176,7 @@ def test_mirroring_is_decided_only_by_the_same_settings() -> None:
         given("short", {"a": {1: {0: 0.1}}}, {1: 0.9}),
         given("long-noise", {"a": {1: {0: 0.4}}}, {1: 0.9}, rounds=30, defense=noise(0.1)),
     ]
-    found = compared(rows)
+    found = compare_records(rows)
     assert entry(found, 0, STRONGEST_ATTACK).attacks == ["a, mirrored"]
     assert entry(found, 1, STRONGEST_ATTACK).attacks == ["a"]
     assert entry(found, 1, STRONGEST_ATTACK).value == pytest.approx(0.4)
@@ -183,7 +185,7 @@ def test_mirroring_is_decided_only_by_the_same_settings() -> None:
 def test_a_mean_lists_the_clients_on_which_attacks_count() -> None:
     aucs = ({0: 0.8, 4: 0.5}, {0: 0.9, 4: 0.52}), ({0: 0.7, 4: 0.9}, {0: 0.6, 4: 0.9})
     plain, less = ({"a": {1: a}, "b": {1: b}} for a, b in aucs)
-    found = compared(
+    found = compare_records(
         [
             given("plain", plain, {1: 0.9}),
             given("x", less, {1: 0.9}, defense=noise(0.1)),
@@ -202,7 +204,7 @@ def test_a_mean_lists_the_clients_on_which_attacks_count() -> None:
 def test_a_change_over_fewer_clients_is_noted() -> None:
     plain = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8, 4: 0.8}}}
     less = {"a": {1: {0: 0.7, 4: 0.9}}, "b": {1: {0: 0.6, 4: 0.6}}}
-    found = compared(
+    found = compare_records(
         [given("plain", plain, {1: 0.9}), given("x", less, {1: 0.9}, defense=noise(0.1))]
     )
     one = entry(found, 1, "a")
@@ -216,7 +218,7 @@ def test_a_mean_over_fewer_runs_is_noted() -> None:
     runs = {seed: {0: 0.8} for seed in (1, 2, 3)}
     less = {"a": runs, "b": {1: {0: 0.6}}}
     accuracy = dict.fromkeys(runs, 0.9)
-    found = compared(
+    found = compare_records(
         [
             given("plain", {"a": runs, "b": runs}, accuracy),
             given("x", less, accuracy, defense=noise(0.1)),
@@ -233,7 +235,7 @@ def test_a_mean_over_fewer_runs_is_noted() -> None:
 def test_a_mean_of_attacks_without_common_runs_is_missing() -> None:
     runs = {seed: {0: 0.8} for seed in (1, 2)}
     less = {"a": {1: {0: 0.6}}, "b": {2: {0: 0.6}}}
-    found = compared(
+    found = compare_records(
         [
             given("plain", {"a": runs, "b": runs}, {1: 0.9, 2: 0.9}),
             given("x", less, {1: 0.9, 2: 0.9}, defense=noise(0.1)),
@@ -323,7 +325,7 @@ def test_estimates_with_a_failed_control_are_excluded_from_means() -> None:
         control="untrained model", attack="finds", expected="it", value=0.7, passed=False
     )
     less = given("x", {a: {1: {0: 0.5}} for a in ("finds", "misses", "inverted")}, {1: 0.9})
-    found = compared([changed(PLAIN, controls=[failed]), less])
+    found = compare_records([changed(PLAIN, controls=[failed]), less])
     assert entry(found, 0).attacks == ["inverted, mirrored"]
 
 
@@ -334,7 +336,7 @@ def test_each_client_has_a_mean_over_its_own_attacks() -> None:
     less = given(
         "x", {"a": {1: {0: 0.7, 4: 0.1}}, "b": {1: {0: 0.1, 4: 0.6}}}, {1: 0.9}, defense=noise(0.1)
     )
-    found = entry(compared([plain, less]), 1)
+    found = entry(compare_records([plain, less]), 1)
     assert found.value == pytest.approx((0.7 + 0.6) / 2)
     assert found.change is not None
     assert found.change.value == pytest.approx((0.7 + 0.6) / 2 - (0.8 + 0.9) / 2)
@@ -343,7 +345,9 @@ def test_each_client_has_a_mean_over_its_own_attacks() -> None:
 def test_means_over_different_attacks_have_no_difference() -> None:
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.5}}}
     other = {"a": {1: {0: 0.5}}, "b": {1: {0: 0.8}}}
-    rows = compared([given("short", values, {1: 0.9}), given("long", other, {1: 0.9}, rounds=30)])
+    rows = compare_records(
+        [given("short", values, {1: 0.9}), given("long", other, {1: 0.9}, rounds=30)]
+    )
     assert (entry(rows, 0).attacks, entry(rows, 1).attacks) == (["a"], ["b"])
     assert entry(rows, 1).change is None
     assert entry(rows, 1, "a").change is not None

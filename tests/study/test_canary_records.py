@@ -124,7 +124,7 @@ def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> 
     scores = np.arange(float(len(truth.origin)))
     (figure,) = analysis._epsilon(one_sided, "avg-cosine", scores, truth)
     assert figure is not None
-    measured = MeasuredRun(one_sided, [], Path(), "")
+    measured = MeasuredRun(one_sided, [])
     found = CanaryRecords.conclude([measured], {(1, 0, "avg-cosine"): scores})
     for bound in (figure, *found.figures):
         assert (bound.value, bound.low) == (None, None)

@@ -6,7 +6,7 @@ import pytest
 
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
@@ -64,7 +64,7 @@ def test_samples_of_the_source_inference_draw_are_matched_in_class(tmp_path: Pat
 
 def test_pooled_clients_do_not_count_as_a_client_in_comparisons(tmp_path: Path) -> None:
     record = run(tmp_path, "fair", SKEWED)
-    found = compared([record, record.model_copy(update={"name": "again"})])
+    found = compare_records([record, record.model_copy(update={"name": "again"})])
     assert found.entries
     assert all(set(one.targets) <= {0, 1} for one in found.entries)
     figures = record.where(attack="blackbox-loss", contrast="unseen", metric="auc", by="")

@@ -1,7 +1,7 @@
 """Studies of clustered learning and their records."""
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -235,14 +235,13 @@ def test_models_are_trained_in_the_rounds_in_which_a_client_chose_them() -> None
 def test_the_cost_of_shadow_models_is_reported_before_the_run() -> None:
     run, _ = made()
     assert isinstance(run.algorithm, IfcaMir)
-    cost = partial(shadow_cost, algorithm=run.algorithm, trained=300, measured=[2, 4])
     # Two shadows on up to 200 samples, in rounds 2 and 4 for the record and for the clients alike:
-    # 2 x 200 x 12 rounds, where the federation takes 4 over 300, all of two epochs.
-    assert "at 4 measurements; up to 4.0 times" in cost(run.study)
+    # 2 x 200 x 12 rounds, where the federation takes 4 over 361, all of two epochs.
+    assert "at 4 measurements; up to 3.3 times" in shadow_cost(run)
     cheap = run.study.model_copy(update={"risk": RiskSection(samples=200, shadows=2, epochs=1)})
-    assert "continued, at 4 measurements; up to 0.7 times" in cost(cheap)
+    assert "continued, at 4 measurements; up to 0.6 times" in shadow_cost(replace(run, study=cheap))
     averaged = FedAvg(run.algorithm.architecture, LocalTraining())
-    assert shadow_cost(run.study, averaged, 300, [2]) == ""
+    assert shadow_cost(replace(run, algorithm=averaged)) == ""
     said: list[str] = []
     with TemporaryDirectory() as folder:
         run_study(clustered(training={"rounds": 2}, algorithm=IFCA), Path(folder), log=said.append)
@@ -378,7 +377,7 @@ def test_groups_are_equal_parts_of_the_test_samples() -> None:
 
 def test_a_shadow_federation_has_separate_groups() -> None:
     run = setup(clustered(attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}), 1, None)
-    (theirs,), ours = run.own_federations, run
+    (theirs,), ours = run.additional_federations, run
     assert not torch.equal(theirs.dataset.train.features, ours.dataset.train.features)
     assert (theirs.groups.names, theirs.groups.group) == (ours.groups.names, ours.groups.group)
     used = {int(i) for data in theirs.deal.clients.values() for i in data.ids}
@@ -390,7 +389,7 @@ def test_the_server_of_a_shadow_federation_has_samples_of_neither_federation() -
         attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}, risk={"samples": 0, "shadows": 1}
     )
     ours = setup(study, 1, None)
-    (theirs,) = ours.own_federations
+    (theirs,) = ours.additional_federations
     used = {
         int(i)
         for deal in (ours.deal, theirs.deal)

@@ -19,11 +19,11 @@ from fedaudit.results.comparison import (
 from fedaudit.results.read import read_comparison
 from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.results.tradeoffs import lost_share
-from fedaudit.study.comparing import compared, record_paths
+from fedaudit.study.comparing import compare_records, record_paths
 from tests.estimates import changed, estimate
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
-THREE = compared([PLAIN, WEAK, STRONG])
+THREE = compare_records([PLAIN, WEAK, STRONG])
 
 
 def entry(row: int, attack: str, part: str = "inside", of: Comparison = THREE) -> AttackEntry:
@@ -55,7 +55,7 @@ def test_each_setting_has_its_own_undefended_row() -> None:
         given("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
         given("longer-noise", values, {1: 0.9}, rounds=90, defense=noise(0.1)),
     ]
-    rows = compared(records).rows
+    rows = compare_records(records).rows
     assert [row.base for row in rows] == [None, 0, 1, 0]
     assert [row.settings for row in rows] == [
         {"training.rounds": text} for text in ("10", "30", "30", "90")
@@ -69,7 +69,9 @@ def test_row_labels_include_chains_and_groups() -> None:
         "chain": [{"name": "mixup", "options": {"alpha": 0.5}}],
         "also": [{"name": "client-dp", "clients": [3], "options": {"clip": 1}}],
     }
-    row = compared([PLAIN, given("x", {"a": {1: {0: 0.5}}}, {1: 0.9}, defense=defense)]).rows[1]
+    row = compare_records(
+        [PLAIN, given("x", {"a": {1: {0: 0.5}}}, {1: 0.9}, defense=defense)]
+    ).rows[1]
     assert row.defense == "gradient-noise (sigma 0.1) + mixup (alpha 0.5), client-dp (clip 1)"
     assert row.coalition == [0, 3]
 
@@ -80,7 +82,7 @@ def test_row_labels_mention_undefended_reference_models() -> None:
     for kind in ("same", "none"):
         tables = {"references": {"count": 2, "defense": kind}, "shadow": {"defense": kind}}
         records = [given("x", values, {1: 0.9}, defense=noise(0.1), tables=tables), PLAIN]
-        names.append(compared(records).rows[0].defense)
+        names.append(compare_records(records).rows[0].defense)
     defense = "gradient-noise (sigma 0.1)"
     assert names == [defense, f"{defense}; undefended shadow; undefended references"]
 
@@ -186,19 +188,19 @@ def test_the_mean_covers_attacks_that_leak_undefended_in_every_row() -> None:
     assert entry(0, EVERY_ATTACK).value == pytest.approx((0.82 + 0.71) / 2)
     assert entry(0, EVERY_ATTACK).attacks == ["a"]
     alone = given("alone", {"a": {1: {0: 0.5}}}, {1: 0.9})
-    assert all(e.attack != EVERY_ATTACK for e in compared([PLAIN, alone]).entries)
+    assert all(e.attack != EVERY_ATTACK for e in compare_records([PLAIN, alone]).entries)
 
 
 def test_a_refused_figure_keeps_its_reason() -> None:
     figure = PLAIN.findings[0].model_copy(update={"value": None, "note": "inconclusive: needs 9"})
     bare = PLAIN.model_copy(update={"estimates": [figure]})
-    refused = entry(0, "a", of=compared([bare, WEAK]))
+    refused = entry(0, "a", of=compare_records([bare, WEAK]))
     assert (refused.value, refused.note) == (None, "inconclusive: needs 9")
 
 
 def test_above_chance_requires_test_and_interval() -> None:
     wide = given("wide", {"a": {1: {0: 0.7}}}, {1: 0.9}, defense=noise(0.1), reach=0.25)
-    compare = compared([PLAIN, wide])
+    compare = compare_records([PLAIN, wide])
     for row, attack, both, by_test in ((0, "a", True, True), (0, "b", False, False)):
         found = entry(row, attack, of=compare)
         assert (found.above, found.by_test) == (both, by_test)
@@ -221,7 +223,11 @@ def test_a_figure_without_values_appears_once_per_row() -> None:
         )
         for one, label in ((PLAIN, "none"), (WEAK, "gradient-noise"), (STRONG, "gradient-noise"))
     ]
-    told = [e for e in compared(records).entries if e.metric == "tpr@0.001" and e.part == "inside"]
+    told = [
+        e
+        for e in compare_records(records).entries
+        if e.metric == "tpr@0.001" and e.part == "inside"
+    ]
     assert [(e.row, e.value, e.note) for e in told] == [(row, None, note) for row in range(3)]
 
 
@@ -252,12 +258,12 @@ def test_a_front_without_undefended_row_has_no_relative_values() -> None:
         given("long-weak", values, {1: 0.9}, rounds=30, defense=noise(0.01)),
         given("long-strong", values, {1: 0.8}, rounds=30, defense=noise(0.1)),
     ]
-    found = front("gradient-noise", "a", compared(records))
+    found = front("gradient-noise", "a", compare_records(records))
     assert [point.row for point in found.points] == [1, 2]
     assert (found.gain, found.gain_low) == (None, None)
     assert [point.lost for point in found.points] == [None, None]
     own = given("long", values, {1: 0.95}, rounds=30)
-    held = front("gradient-noise", "a", compared([*records, own]))
+    held = front("gradient-noise", "a", compare_records([*records, own]))
     assert [point.row for point in held.points] == [3, 1, 2]
     assert held.gain is not None
     assert held.points[1].lost == pytest.approx(0.05 / 0.95)
@@ -266,7 +272,7 @@ def test_a_front_without_undefended_row_has_no_relative_values() -> None:
 def test_the_strongest_attack_is_the_same_in_all_runs() -> None:
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     record = given("x", values, {1: 0.9, 2: 0.9}, defense=noise(0.1))
-    strongest = front("gradient-noise", STRONGEST_ATTACK, compared([PLAIN, record]))
+    strongest = front("gradient-noise", STRONGEST_ATTACK, compare_records([PLAIN, record]))
     # Attack a by its mean of 0.75, whichever is the larger one in a run.
     assert strongest.points[1].leakage == pytest.approx((0.8 + 0.2) / 2)
 
@@ -302,18 +308,18 @@ def test_lost_share_is_relative_to_accuracy_above_chance(
 
 
 def test_without_a_defense_there_is_no_front() -> None:
-    assert compared([PLAIN, PLAIN]).fronts == []
+    assert compare_records([PLAIN, PLAIN]).fronts == []
 
 
 def test_a_record_with_unknown_settings_can_be_compared() -> None:
     foreign = WEAK.model_copy(update={"config": {"federation": {"clients": 9}}})
-    row = compared([PLAIN, foreign]).rows[1]
+    row = compare_records([PLAIN, foreign]).rows[1]
     assert (row.defense, row.coalition) == ("gradient-noise", None)
 
 
 def test_a_comparison_needs_two_records() -> None:
     with pytest.raises(BadInput, match="at least 2 records, got 1"):
-        compared([PLAIN])
+        compare_records([PLAIN])
 
 
 def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
@@ -321,7 +327,7 @@ def test_a_comparison_reads_back_and_finds_its_records(tmp_path: Path) -> None:
     folder.mkdir()
     write_record(PLAIN, folder / "record.json")
     write_record(WEAK, tmp_path / "weak.json")
-    made = compared([PLAIN, WEAK], ["plain/record.json", "weak.json"])
+    made = compare_records([PLAIN, WEAK], ["plain/record.json", "weak.json"])
     path = tmp_path / "comparison.json"
     write_comparison_file(made, path)
     assert read_comparison(path) == made
@@ -357,7 +363,7 @@ def test_fair_contrasts_take_precedence_in_comparisons() -> None:
         with_unfair(given("plain", values, {1: 0.9})),
         with_unfair(given("noise", values, {1: 0.9}, defense=noise(0.1))),
     ]
-    assert {one.contrast for one in compared(records).entries} == {"unseen"}
+    assert {one.contrast for one in compare_records(records).entries} == {"unseen"}
 
 
 def test_estimates_with_a_failed_control_are_not_above_chance() -> None:
@@ -366,4 +372,4 @@ def test_estimates_with_a_failed_control_are_not_above_chance() -> None:
     )
     doubtful = changed(PLAIN, controls=[failed])
     assert entry(0, "a", of=THREE).above is True
-    assert entry(0, "a", of=compared([doubtful, WEAK])).above is False
+    assert entry(0, "a", of=compare_records([doubtful, WEAK])).above is False

@@ -78,7 +78,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
         seed=seed_for(1, "federation"),
         defenses=everybody.defenses,
     )
-    seen = list(own.watch(iter(rounds), run, tmp_path, "a key", quiet))
+    seen = list(own.watch(iter(rounds), replace(run, folder=tmp_path), "a key", quiet))
     assert [one.index for one in seen] == list(range(1, run.study.training.rounds + 1))
     for one in seen:
         assert set(one.uploads) == set(run.deal.clients)
@@ -166,10 +166,10 @@ class Counted(Extension):
         return run.with_extension(cls())
 
     def watch(
-        self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
+        self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
         for round in rounds:
-            with (folder / "counted.txt").open("a") as file:
+            with (run.folder / "counted.txt").open("a") as file:
                 file.write(f"{key} {round.index}\n")
             yield round
 
@@ -180,7 +180,7 @@ class Counted(Extension):
     def conclude(cls, found: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         figures = []
         for one in found:
-            lines = (one.place / "counted.txt").read_text().splitlines()
+            lines = (one.run.folder / "counted.txt").read_text().splitlines()
             assert {line.split()[0] for line in lines} == {one.key}
             figures.append(Estimate(metric="rounds", seed=one.run.seed, value=len(lines)))
         fits = {one.extension(Counted).fits for one in found}

@@ -474,11 +474,11 @@ def lambda_defense(weight: int) -> Defense:
 
 
 def key_of(federation: Federation) -> str:
-    from fedaudit.core.importing import objects_given
+    from fedaudit.core.importing import with_registered
     from fedaudit.study.build import completed
 
     plan = plan_of(federation, name="x")
-    with objects_given(plan.objects):
+    with with_registered(plan.objects):
         return study_key(completed(plan.study))
 
 

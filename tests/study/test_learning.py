@@ -161,12 +161,12 @@ def test_attacks_learned_for_one_client_do_not_score_another() -> None:
     attack = replace(attack_named("seqmia"), signals=(signal,)).with_settings({"epochs": 20})
     run = replace(run, attacks={"one": attack})
     examples = {c: Examples({signal.name: cube(10 * c)}, is_member, c) for c in (0, 1)}
-    each = _fitted(run, Means(Path(), no_federation), lambda _: examples, {0: 0, 1: 1})
+    each = _fitted(run, Means(no_federation), lambda: examples, {0: 0, 1: 1})
     for client in (0, 1):
         scores = each.attacks["one"].scores({signal.name: cube(99)}, client)
         assert auc_interval(scores.numpy(), is_member.numpy()).value > 0.95
     first = {0: examples[0]}
-    shared = _fitted(run, Means(Path(), no_federation), lambda _: first, {0: 0, 1: 0})
+    shared = _fitted(run, Means(no_federation), lambda: first, {0: 0, 1: 0})
     wrong = shared.attacks["one"].scores({signal.name: cube(99)}, 1)
     assert auc_interval(wrong.numpy(), is_member.numpy()).value < 0.05
 
@@ -353,6 +353,8 @@ def test_the_known_split_is_part_of_the_run_key() -> None:
 def test_a_known_split_of_an_audited_client_is_refused() -> None:
     with pytest.raises(BadInput, match=r"shadow\.client is 0; .* one of \[1, 2, 3\]"):
         setup(learning_study(shadow={**KNOWN, "client": 0}), 1, None)
+    with pytest.raises(BadInput, match=r"shadow\.client is 4, but clients are numbered 0 to 3"):
+        learning_study(shadow={**KNOWN, "client": 4})
 
 
 @pytest.mark.parametrize("view", ["sum", "globals", "final"])

@@ -7,7 +7,7 @@ import pytest
 from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import Task
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.plan.sections import Study
+from fedaudit.plan.sections import DataSection
 from fedaudit.study.build import dataset_of, refuse_misfits
 from tests.programs import exit_code
 from tests.study.studies import small_study
@@ -47,9 +47,9 @@ def test_settings_that_do_not_fit_the_data_raise_with_the_variant(
 def test_data_that_points_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def counted(study: Study, task: Task, seed: int, data_dir: Path | None) -> Dataset:
-        read.append(study.data.name)
-        return dataset_of(study, task, seed, data_dir)
+    def counted(section: DataSection, task: Task, seed: int, data_dir: Path | None) -> Dataset:
+        read.append(section.name)
+        return dataset_of(section, task, seed, data_dir)
 
     monkeypatch.setattr("fedaudit.study.build.dataset_of", counted)
     refuse_misfits([small_study(), small_study(training={"rounds": 5}), small_study()])

@@ -25,7 +25,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.runs import FAIR, OWN
 from fedaudit.study.build import completed, setup
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.folder import STUDY_FILE
 from fedaudit.study.running.reattack import contradicting_signals, reattack
 from fedaudit.study.running.run import run_study
@@ -210,13 +210,13 @@ def test_a_gate_judges_source_samples_and_mentions_the_fair_draw() -> None:
 def test_comparisons_do_not_mix_draws() -> None:
     other = record(40).model_copy(update={"name": "other"})
     for base, same in ((record(), True), (record(0), False)):
-        changes = [one.change for one in compared([base, other]).on("source")]
+        changes = [one.change for one in compare_records([base, other]).on("source")]
         assert len(changes) == 2
         assert (changes[1] is not None) == same
 
 
 def test_comparisons_of_membership_ignore_source_samples() -> None:
-    rows = compared([record(0), record(40)]).rows
+    rows = compare_records([record(0), record(40)]).rows
     assert [row.settings for row in rows] == [{}, {}]
 
 

@@ -17,7 +17,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.report.verdict import independence
 from fedaudit.results.record import Record
 from fedaudit.study.build import setup
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, small_study
 
@@ -183,7 +183,7 @@ def test_online_references_contain_each_person_in_half() -> None:
     run = setup(study, 1, None)
     audit = run.deal.audit
     assert audit.subject is not None
-    has = np.array([one.deal.audit.owner >= 0 for one in run.own_federations])
+    has = np.array([one.deal.audit.owner >= 0 for one in run.additional_federations])
     assert (has.sum(0) == 2).all()
     for person in set(audit.subject.tolist()):
         assert len(np.unique(has[:, audit.subject == person], axis=1).T) == 1
@@ -281,4 +281,4 @@ def test_people_and_samples_are_not_compared(carried: Carried) -> None:
         }
     )
     with pytest.raises(BadInput, match="audit people and others single samples"):
-        compared([record, samples])
+        compare_records([record, samples])

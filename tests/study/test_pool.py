@@ -245,7 +245,7 @@ def test_waiting_for_a_run_is_logged(tmp_path: Path) -> None:
         with locked(tmp_path, said.append):
             inside.set()
 
-    with locked(tmp_path):
+    with locked(tmp_path, print):
         thread = threading.Thread(target=second)
         thread.start()
         assert not inside.wait(0.3)

@@ -194,7 +194,7 @@ def test_every_seed_and_every_federation_of_the_adversary_is_checked(
     study = quick_study(
         seeds=[1, 2], attacks={"seqmia": {"epochs": 1}}, partition={"samples_per_client": 120}
     )
-    shadows = [one.seed for s in (1, 2) for one in setup(study, s, None).own_federations]
+    shadows = [one.seed for s in (1, 2) for one in setup(study, s, None).additional_federations]
     check_grid([study])
     assert seen == [1, shadows[0], 2, shadows[1]]
 

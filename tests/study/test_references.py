@@ -56,8 +56,8 @@ def trained_on(run: Setup) -> set[int]:
 
 def test_reference_data_are_disjoint_from_the_run() -> None:
     run = setup(final_study(), 1, None)
-    first, second = run.own_federations
-    for one in run.own_federations:
+    first, second = run.additional_federations
+    for one in run.additional_federations:
         assert not trained_on(one) & (trained_on(run) | set(run.deal.audit.samples.ids.tolist()))
         audited = run.deal.audit.samples.ids
         assert torch.equal(one.deal.audit.samples.ids[: len(audited)], audited)
@@ -83,7 +83,7 @@ def test_samples_of_the_first_reference_are_measured_in_all() -> None:
             assert (held == (owner == client)).all()
         assert ((owner == 0).sum() >= 100) == (at < 4)
     # Who trains on what is known of one reference by the others: not of a single one.
-    alone = setup(final_study(references={"count": 1}), 1, None).own_federations[0]
+    alone = setup(final_study(references={"count": 1}), 1, None).additional_federations[0]
     assert len(alone.deal.audit) == 90
 
 
@@ -91,9 +91,13 @@ def test_online_references_contain_every_sample_in_half() -> None:
     offline = setup(final_study(references={"count": 4}), 1, None)
     run = setup(final_study(references=HALVES), 1, None)
     audited = run.deal.audit.samples.ids.numpy()
-    inside = np.array([[i in trained_on(one) for i in audited] for one in run.own_federations])
+    inside = np.array(
+        [[i in trained_on(one) for i in audited] for one in run.additional_federations]
+    )
     assert (inside.sum(0) == 2).all()
-    for one, plain, mask in zip(run.own_federations, offline.own_federations, inside, strict=True):
+    for one, plain, mask in zip(
+        run.additional_federations, offline.additional_federations, inside, strict=True
+    ):
         assert ((one.deal.audit.owner != NOBODY) == mask).all()
         assert one.deal.sizes == plain.deal.sizes
         assert not (trained_on(one) & trained_on(run)) - set(audited[mask].tolist())
@@ -110,23 +114,23 @@ def test_only_views_without_uploads_have_default_references() -> None:
     data = {"partition": {"samples_per_client": 120}, "references": None}
     run = setup(final_study(**data), 1, None)
     assert {"rmia", "lira"} <= run.attacks.keys()
-    assert len(run.own_federations) == 4
+    assert len(run.additional_federations) == 4
     assert "needs ROUNDS" in run.refused["rmia-series"]
     uploads = small_study(partition={"samples_per_client": 120})
     run = setup(uploads, 1, None)
-    assert not run.own_federations
+    assert not run.additional_federations
     assert "give [references], or name the attack" in run.refused["rmia"]
     assert Sees.REFERENCE_MODELS not in run.view.offers
     named = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
-    assert len(named.own_federations) == 4
+    assert len(named.additional_federations) == 4
     older = setup(final_study(**data, attack_set="2026-1"), 1, None)
-    assert not older.own_federations
+    assert not older.additional_federations
 
 
 def test_references_share_the_defense_and_do_not_change_the_run() -> None:
     def keys(**changes: object) -> list[str]:
         run = setup(final_study(**changes), 1, None)
-        return [run_key(one.study, one.seed) for one in (run, *run.own_federations)]
+        return [run_key(one.study, one.seed) for one in (run, *run.additional_federations)]
 
     audited, *own = keys()
     assert len({audited, *own}) == 3
@@ -158,7 +162,7 @@ def test_workers_and_interruption_do_not_change_results(final: Carried, tmp_path
     study = final_study(figures={"planted_leak": True})
     assert run_study(study, tmp_path / "two", workers=2).content_hash == final.record.content_hash
     halted = shutil.copytree(final.folder, tmp_path / "halted")
-    seed = setup(study, 1, None).own_federations[1].seed
+    seed = setup(study, 1, None).additional_federations[1].seed
     shutil.rmtree(halted / "shadow" / f"seed-{seed}")
     assert run_study(study, halted).content_hash == final.record.content_hash
 
@@ -270,7 +274,7 @@ def test_reference_members_exclude_samples_held_out_by_the_defense() -> None:
     audit = {"view": "final", "fair": 60}
     study = final_study(references={**HALVES, "count": 6}, defense=defense, audit=audit)
     run = setup(study.model_copy(update={"attacks": {"rmia": {}}}), 1, None)
-    for one in run.own_federations:
+    for one in run.additional_federations:
         left = left_to_train(one.deal.clients, one.holdout)
         there = torch.cat([part.ids for part in left.values()])
         inside = torch.isin(one.deal.audit.samples.ids, there).numpy()
@@ -283,7 +287,7 @@ def test_too_few_references_raise_before_training() -> None:
     with pytest.raises(BadInput, match=r"'lira': a likelihood ratio .*needs 2 reference models"):
         setup(final_study(**few, attacks={"lira": {"variance": "each"}}), 1, None)
     run = setup(final_study(**few, attacks={"lira": {}}), 1, None)
-    assert len(run.own_federations) == 1
+    assert len(run.additional_federations) == 1
     defense = {"name": "compensation", "options": {"validation": 0.9, "start": 2}}
     by_default = setup(final_study(references=HALVES, defense=defense), 1, None)
     assert "raise references.count, or use RMIA" in by_default.refused["lira"]

@@ -1,6 +1,7 @@
 """Unlearning in complete studies."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,9 @@ def beside(run: Setup) -> tuple[Setup, Setup]:
 
 def begun(run: Setup, folder: Path) -> Setup:
     """What is trained after a run, with the model that it begins with."""
-    return _start_unlearning(run, beside(run)[0], folder)
+    section = run.study.unlearning
+    assert section is not None
+    return _start_unlearning(replace(run, folder=folder), beside(run)[0], section)
 
 
 def test_only_audited_members_of_the_target_are_unlearned() -> None:
@@ -162,7 +165,7 @@ def test_errors_of_retrained_federations_name_the_seed() -> None:
 def test_display_names_of_runs_and_additional_federations() -> None:
     run = setup(quick_study(attacks={"seqmia": {"epochs": 1}}), 1, None)
     assert run.display_name == "seed 1"
-    (shadow,) = run.own_federations
+    (shadow,) = run.additional_federations
     assert shadow.display_name == "the shadow federation of seed 1"
 
 
@@ -192,7 +195,8 @@ def test_estimates_cover_the_models_before_after_and_retrained(continued: Carrie
     assert row.excess.method.endswith("90%")
     run = setup(unlearning_study(), 1, None)
     after, _ = beside(run)
-    rounds = stored_rounds(after, continued.folder / "shadow" / f"seed-{after.seed}")
+    folder = continued.folder / "shadow" / f"seed-{after.seed}"
+    rounds = stored_rounds(replace(after, folder=folder))
     (cube,) = stacked(one.measured for one in rounds).values()
     values, owner = cube.values[0, 0].numpy(), run.deal.audit.owner
     members, unseen = values[owner == 0], values[owner == NOBODY]

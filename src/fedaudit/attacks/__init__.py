@@ -16,7 +16,7 @@ from fedaudit.attacks.references import DEFAULT_SLOPE, LikelihoodRatio, Relative
 from fedaudit.attacks.rules import Last, Mean, OneSidedLikelihood, Recovery, Slope, WhereAssigned
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import unknown_name
-from fedaudit.core.importing import as_catalogued, installed, is_custom, named, unknown_part
+from fedaudit.core.importing import known_name, named
 from fedaudit.core.values import Setting
 from fedaudit.signals.outputs import (
     Confidence,
@@ -174,12 +174,7 @@ def catalogued(names: Iterable[str]) -> list[str]:
     Raises:
         BadInput: An attack of that name does not exist; the message names the nearest.
     """
-    catalogue = ATTACKS | SOURCE_ATTACKS
-    spellings = [as_catalogued("attack", name, catalogue) for name in names]
-    for name in spellings:
-        if not (is_custom(name) or name in catalogue or name in installed("attack")):
-            raise unknown_part("attack", name, catalogue)
-    return spellings
+    return [known_name("attack", name, ATTACKS | SOURCE_ATTACKS) for name in names]
 
 
 def __dir__() -> list[str]:

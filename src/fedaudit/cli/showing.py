@@ -17,7 +17,6 @@ from fedaudit.core.files import (
 )
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary import Section
     from fedaudit.results.record import Record
 
 
@@ -97,7 +96,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.report.page import write_comparison
     from fedaudit.report.terminal import print_comparison
     from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
-    from fedaudit.study.comparing import compared, record_paths, relative_path
+    from fedaudit.study.comparing import compare_records, record_paths, relative_path
     from fedaudit.study.running.outputs import refuse_missing_folder
 
     earlier = _comparison_in(records[0]) if len(records) == 1 else None
@@ -112,13 +111,15 @@ def compare(*records: Path, out: Path | None = None) -> None:
     else:
         paths = [record_at(record) for record in records]
     target = out or (earlier.with_suffix(".html") if earlier else Path("comparison.html"))
-    compared_records = [record_in(path) for path in paths]
+    full_records = [record_in(path) for path in paths]
     refuse_other_comparison(target, paths)
     refuse_missing_folder(target)
-    comparison = compared(compared_records, [relative_path(path, target.parent) for path in paths])
+    comparison = compare_records(
+        full_records, [relative_path(path, target.parent) for path in paths]
+    )
     write_comparison_file(comparison, target.with_suffix(".json"))
-    write_comparison(comparison, compared_records, target)
-    print_comparison(comparison, compared_records)
+    write_comparison(comparison, full_records, target)
+    print_comparison(comparison, full_records)
     log("", f"comparison: {target}")
 
 
@@ -183,6 +184,7 @@ def summary(
     valid_until
         Last day on which the summary is valid, such as 2027-06-30.
     """
+    from fedaudit.gate.outputs import judged
     from fedaudit.report.page import write_page
     from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
 
@@ -198,7 +200,10 @@ def summary(
     policy_file = policy or pack_policy
     if target is not None:
         _refuse_taken(target, kind, [path, *([policy_file] if policy_file else [])])
-    outcome = None if policy_file is None else _policy_section(full_record, policy_file)
+    outcome = None
+    if policy_file is not None:
+        with expecting(policy_file, POLICY):
+            outcome = judged(full_record, policy_file)
     text = (summary_html if kind == "html" else summary_markdown)(full_record, outcome, valid_until)
     if target is None:
         print(text, end="")
@@ -225,13 +230,6 @@ def _policy_of_pack(record: Path) -> Path | None:
 
     is_packed = record.with_name(MANIFEST_FILE).is_file()
     return record.with_name(POLICY_FILE) if is_packed else None
-
-
-def _policy_section(record: "Record", policy: Path) -> "Section":
-    from fedaudit.gate.outputs import judged
-
-    with expecting(policy, POLICY):
-        return judged(record, policy)
 
 
 def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:

@@ -194,9 +194,6 @@ def allowed(annotation: object) -> str:
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return a function that checks its arguments before each call.
 
-    Args:
-        function: Function or constructor with annotations.
-
     Raises:
         BadArgument: In a call: an argument is unknown, missing, or not what its annotation allows.
     """
@@ -215,6 +212,29 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     ]
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     call.__annotated__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def names_checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Return a function that explains unknown and missing arguments, and checks no values.
+
+    It costs nothing in a correct call, for constructors that are called for every batch.
+
+    Raises:
+        BadArgument: In a call: an argument is unknown or missing.
+    """
+
+    @wraps(function)
+    def call(*args: Arguments.args, **settings: Arguments.kwargs) -> Result:
+        try:
+            return function(*args, **settings)
+        except TypeError as error:
+            # An error of the function's own code has a further frame.
+            if error.__traceback__ and error.__traceback__.tb_next is None:
+                owner = call.__qualname__.removesuffix(".__init__")
+                _check(owner, inspect.signature(function), args, settings)
+            raise
+
     return call
 
 

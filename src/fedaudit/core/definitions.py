@@ -160,10 +160,6 @@ class _Source:
 def definition_digest(module: str, attribute: str) -> str:
     """Return the SHA-256 of the source code that defines an object of an imported module.
 
-    Args:
-        module: Full name of the module.
-        attribute: Dotted name of the object in the module.
-
     Returns:
         A digest that comments, layout, and other objects of the module do not change. If a module
         is not plain, it is a digest of the modules' files. For a known package such as torch, it is

@@ -58,11 +58,7 @@ def by_kind(device: torch.device, *, cpu: Choice, gpu: Choice) -> Choice:
 
 
 def refuse_several_workers(device: torch.device, workers: int) -> None:
-    """Raise if several workers would share a GPU, where they would wait for each other.
-
-    Raises:
-        Unsupported: There are several workers, and the device is not a CPU.
-    """
+    """Raise if several workers would share a GPU, where they would wait for each other."""
     if device.type != "cpu" and workers > 1:
         raise Unsupported(
             f"one worker computes on {device}, got {workers}; use one worker, or the CPU"

@@ -185,16 +185,21 @@ def unknown_name(kind: str, name: str, names: Iterable[str], *, listed: str = ""
         listed: Command that lists them; that of the kind's catalogue by default.
     """
     names = sorted({*names})
-    near = nearest(name, names)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    hint = suggestion(name, names)
     command = listed or (f"fedaudit list {LISTED[kind]}" if kind in LISTED else "")
-    if len(names) <= _FEW or not (near or command):
+    if len(names) <= _FEW or not (hint or command):
         ending = f"known: {', '.join(names)}"
     elif command:
         ending = f"`{command}` lists all {len(names)}"
     else:
         ending = ""
     return BadInput(f"there is no {kind} named {name!r}; {hint}{ending}".rstrip())
+
+
+def suggestion(name: str, names: Iterable[str], *, limit: int = 3) -> str:
+    """Return a question that suggests the nearest names; empty if none is near."""
+    near = nearest(name, names, limit=limit)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 def nearest(name: str, names: Iterable[str], *, limit: int = 3) -> list[str]:

@@ -207,11 +207,6 @@ def open_regular(path: Path, *, within: Path | None = None) -> BufferedReader:
 def read_bytes(path: Path, *, max_bytes: int, within: Path | None = None) -> bytes:
     """Return the content of a regular file that is not too large.
 
-    Args:
-        path: Path of the file.
-        max_bytes: Maximum size of the file.
-        within: Folder that must contain the file; see :func:`open_regular`.
-
     Raises:
         TooLarge: The file is larger.
         OSError: As for :func:`open_regular`.
@@ -374,10 +369,6 @@ def read_object(path: Path) -> dict[str, object]:
 def write_object(path: Path, text: str) -> None:
     """Write a JSON object that :func:`read_object` can read.
 
-    Args:
-        path: File, in a folder that exists.
-        text: The JSON text.
-
     Raises:
         BadInput: The text exceeds the limits of reading, or :func:`write_whole` cannot write it.
     """
@@ -395,9 +386,6 @@ def refuse_unreadable(
         text: The text.
         max_bytes: Maximum size; None for that of settings.
         remedy: What to do, for the message.
-
-    Raises:
-        BadInput: The text is too large, or one of its objects has too many keys.
     """
     size, max_bytes = len(text.encode("utf-8")), max_bytes or LONGEST_SETTINGS
     remedy = remedy or "name fewer clients, or give shorter names and settings"
@@ -460,16 +448,11 @@ def record_at(path: Path) -> Path:
         BadInput: The folder has a live recording that was not attacked, or whose folder of attacks
             is a link.
     """
+    record = path / RECORD_FILE
     if not path.is_dir():
         return path
-    record = path / RECORD_FILE
-    return record if record.exists() else _of_recording(path) or record
-
-
-def _of_recording(path: Path) -> Path | None:
-    """Return the record of the attacks on a recording; None if the folder is not a recording."""
-    if not (path / RECORDING_FILE).is_file():
-        return None
+    if record.exists() or not (path / RECORDING_FILE).is_file():
+        return record
     attacked = own_place(path, ATTACKED) / RECORD_FILE
     if not attacked.exists():
         raise BadInput(
@@ -495,9 +478,6 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         """Open the lock's file, without locking.
-
-        Args:
-            folder: Folder that exists.
 
         Raises:
             BadInput: The file is a link or a pipe, or cannot be written.
@@ -537,10 +517,6 @@ _locks: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
 def lock_folder(folder: Path, *, wait: bool = False) -> Lock:
     """Lock a folder for this process until the last reference to the lock is deleted.
 
-    Args:
-        folder: Folder that exists.
-        wait: Whether to wait until another process releases it.
-
     Raises:
         BadInput: Another process has locked the folder, or it is not writable.
     """
@@ -559,9 +535,6 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Lock:
 @contextmanager
 def exclusive_access(folder: Path) -> Iterator[None]:
     """Inside, keep other processes from writing to a folder, after waiting for one that does.
-
-    Args:
-        folder: Folder that exists.
 
     Raises:
         BadInput: The lock's file is a link or a pipe, or cannot be written.

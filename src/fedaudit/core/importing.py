@@ -3,7 +3,7 @@
 A file of another person may name any module of this machine, and importing a module runs it. Names
 are therefore resolved only by :func:`named` and :func:`imported`, inside :func:`code_named_in`,
 which states whether the file is trusted. Packages register parts as entry points (:data:`GROUPS`).
-Objects from Python need no import (:func:`objects_given`).
+Objects from Python need no import (:func:`with_registered`).
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from fedaudit.core.errors import (
     FedauditError,
     an,
     folded_name,
-    nearest,
+    suggestion,
     type_of,
     unknown_name,
 )
@@ -66,7 +66,7 @@ _PREFIX = "fedaudit."
 
 
 @dataclass(frozen=True)
-class GivenObject:
+class RegisteredObject:
     """An object from Python, whose name is in settings.
 
     Attributes:
@@ -87,12 +87,12 @@ class _Namer:
     Attributes:
         distrusted: Its path, for the message, if its code must not be run; None if it is trusted.
         folder: Folder of its modules, in addition to installed ones.
-        given: Objects that need no import, by name.
+        registered: Objects that need no import, by name.
     """
 
     distrusted: str | None = None
     folder: Path | None = None
-    given: Mapping[str, GivenObject] = field(default_factory=dict)
+    registered: Mapping[str, RegisteredObject] = field(default_factory=dict)
 
 
 _TRUSTED = _Namer()
@@ -103,7 +103,7 @@ _namer: ContextVar[_Namer] = ContextVar("namer", default=_TRUSTED)
 def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) -> Iterator[None]:
     """Inside, import code that a file or folder names only if that is trusted.
 
-    The innermost of nested contexts applies; objects of :func:`objects_given` stay. Outside any
+    The innermost of nested contexts applies; objects of :func:`with_registered` stay. Outside any
     context, as in Python, code is imported. The command line opens a context that trusts nothing.
     Only commands that run a study file, or that are called with ``--trust``, open a trusting one.
 
@@ -123,14 +123,10 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
 
 
 @contextmanager
-def objects_given(objects: Mapping[str, GivenObject]) -> Iterator[None]:
-    """Inside, names refer to objects, without any import.
-
-    Args:
-        objects: Objects by their names in settings.
-    """
+def with_registered(objects: Mapping[str, RegisteredObject]) -> Iterator[None]:
+    """Inside, names refer to objects, without any import."""
     now = _namer.get()
-    token = _namer.set(replace(now, given={**now.given, **objects}))
+    token = _namer.set(replace(now, registered={**now.registered, **objects}))
     try:
         yield
     finally:
@@ -187,11 +183,9 @@ def named(
         BadInput: There is no such entry, or the object cannot be imported, is not trusted, or does
             not fit.
     """
-    name = as_catalogued(kind, name, catalogue)
+    name = known_name(kind, name, catalogue)
     if name in catalogue:
         return catalogue[name]
-    if not is_custom(name) and name not in installed(kind):
-        raise unknown_part(kind, name, catalogue)
     part = _resolve(name, kind)
     if not fits(part):
         raise BadInput(
@@ -213,22 +207,24 @@ def as_catalogued(kind: str, name: str, catalogue: Iterable[str]) -> str:
     return spellings[0] if len(spellings) == 1 else name
 
 
-def refuse_unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> None:
-    """Raise if a name can be no part's; custom code that it names is not imported.
+def known_name(
+    kind: str, name: str, catalogue: Collection[str], *, allows_custom: bool = True
+) -> str:
+    """Return a name as :func:`as_catalogued`; custom code that it names is not imported.
 
     Args:
         kind: Kind of part ("defense").
         name: A key of the catalogue, a name of an installed package, or ``module:object``.
         catalogue: All names of the catalogue.
+        allows_custom: Whether custom code can be such a part, for the message.
 
     Raises:
         BadInput: No such part exists.
     """
-    names = {*catalogue}
-    if name in names or is_custom(name):
-        return
-    if as_catalogued(kind, name, names) not in {*names, *installed(kind)}:
-        raise unknown_part(kind, name, names) if kind in GROUPS else unknown_name(kind, name, names)
+    name = as_catalogued(kind, name, catalogue)
+    if is_custom(name) or name in catalogue or name in installed(kind):
+        return name
+    raise (unknown_part if allows_custom else unknown_name)(kind, name, catalogue)
 
 
 def unknown_part(kind: str, name: str, catalogue: Iterable[str]) -> BadInput:
@@ -302,10 +298,6 @@ def stray_groups() -> list[str]:
 
 def imported(path: str, kind: str) -> Callable[..., object]:
     """Import a class or function by its path.
-
-    Args:
-        path: ``package.module:callable``.
-        kind: Kind of part, for the message ("model", "filter").
 
     Raises:
         BadInput: The path is invalid, cannot be imported or is not callable, or what names it is
@@ -386,20 +378,17 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     :func:`fedaudit.core.definitions.definition_digest`. Objects that cannot be imported have their
     full name in place of ``module:object``.
 
-    Args:
-        names: Kind and name of each part.
-
     Raises:
         BadInput: As for :func:`imported`.
     """
     digests = {}
     for kind, name in names:
         _resolve(name, kind)
-        given = _namer.get().given.get(name)
+        registered = _namer.get().registered.get(name)
         key = code_key(kind, name)
         module, _, attribute = key.partition(":")
-        if given:
-            digests[key] = given.digest
+        if registered:
+            digests[key] = registered.digest
         else:
             # Not at the top: only studies with custom code need it.
             from fedaudit.core.definitions import definition_digest
@@ -410,8 +399,8 @@ def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def code_key(kind: str, name: str) -> str:
     """Return ``module:object`` of a part, or the name of an object from Python."""
-    if name in _namer.get().given:
-        return _namer.get().given[name].code_key
+    if name in _namer.get().registered:
+        return _namer.get().registered[name].code_key
     return name if is_handed_over(name) else _path(name, kind)
 
 
@@ -428,8 +417,8 @@ def module_digest(module: str) -> str:
 
 def _resolve(name: str, kind: str) -> object:
     namer = _namer.get()
-    if name in namer.given:
-        return namer.given[name].value
+    if name in namer.registered:
+        return namer.registered[name].value
     path = _path(name, kind)
     if path != name:
         # Installing a package means to trust its parts.
@@ -457,9 +446,8 @@ def _resolve(name: str, kind: str) -> object:
             for key, member in vars(module).items()
             if not key.startswith("_") and not isinstance(member, ModuleType)
         ]
-        raise BadInput(
-            f"cannot import {path!r}: {error}; {_nearest(attribute, names)}check the spelling"
-        ) from error
+        hint = suggestion(attribute, sorted(names), limit=1)
+        raise BadInput(f"cannot import {path!r}: {error}; {hint}check the spelling") from error
     return value
 
 
@@ -477,8 +465,9 @@ def _import_module(path: str, name: str, kind: str, folder: Path | None) -> Modu
         module = importlib.import_module(name)
     except (ImportError, ValueError) as error:
         names = [] if study_folder is None else [file.stem for file in study_folder.glob("*.py")]
+        hint = suggestion(name, sorted(names), limit=1)
         raise BadInput(
-            f"cannot import {path!r}: {error}; {_nearest(name, names)}check the spelling, and that "
+            f"cannot import {path!r}: {error}; {hint}check the spelling, and that "
             "the package is installed, is next to the study, or its folder is on PYTHONPATH"
         ) from error
     # Importing a module runs it, which may raise anything or exit.
@@ -503,11 +492,6 @@ def _refuse_shadowed(name: str, module: ModuleType, folder: Path) -> None:
             f"{name!r} is a module next to the study, and also {file}, which is imported first; "
             "rename yours"
         )
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = nearest(name, sorted(names), limit=1)
-    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _describe(value: object) -> str:

@@ -23,7 +23,7 @@ import torch
 from torch._tensor_str import printoptions
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.importing import KNOWN_PACKAGES, GivenObject
+from fedaudit.core.importing import KNOWN_PACKAGES, RegisteredObject
 from fedaudit.core.tasks import refuse_mean_loss
 from fedaudit.core.values import Setting
 
@@ -40,23 +40,18 @@ class PartReference(NamedTuple):
     Attributes:
         name: Catalogue name, ``module:object``, or ``module:object#digest``.
         options: Its plain settings.
-        given: Object that the name refers to; None for catalogue names.
+        registered: Object that the name refers to; None for catalogue names.
     """
 
     name: str
     options: dict[str, Setting]
-    given: GivenObject | None = None
+    registered: RegisteredObject | None = None
 
 
 def part_reference(
     value: type | types.FunctionType, options: Mapping[str, object], *, kind: str
 ) -> PartReference:
     """Return a class or function with its settings, by its name ``module:object``.
-
-    Args:
-        value: Class or function.
-        options: Settings to call it with.
-        kind: Kind of part, for messages.
 
     Raises:
         BadInput: A setting is not a number, text, or true or false, or a loss is not computed per
@@ -65,8 +60,8 @@ def part_reference(
     if kind == "task":
         refuse_mean_loss(value, options)
     name = _name(value)
-    given_object = GivenObject(value, name, _digest_of(value))
-    return PartReference(name, plain_options(kind, name, options), given_object)
+    registered = RegisteredObject(value, name, _digest_of(value))
+    return PartReference(name, plain_options(kind, name, options), registered)
 
 
 def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[str, Setting]:
@@ -104,7 +99,7 @@ def snapshot_reference(
     digest = _sha256("\n".join([canonical_repr(value), *_sources(value)]))
     name = f"{label or _name(type(value))}#{digest[:_DIGITS]}"
     target = value if make is None else make(value, digest)
-    return PartReference(name, {}, GivenObject(target, name, digest))
+    return PartReference(name, {}, RegisteredObject(target, name, digest))
 
 
 def plain_settings(value: object, *, besides: tuple[str, ...] = ()) -> dict[str, Setting] | None:

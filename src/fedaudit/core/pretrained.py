@@ -38,11 +38,7 @@ def check_header(path: Path) -> None:
 
 
 def refuse_heavy(length: int, header: bytes) -> None:
-    """Raise if parsing a header would take far more memory than its size.
-
-    Raises:
-        ValueError: It is too long, or lists too many tensors, axes or notes.
-    """
+    """Raise if parsing a header would take far more memory than its size."""
     tensors = header.count(b"{") - 2
     if length > MAX_HEADER or tensors > MAX_TENSORS:
         raise ValueError(

@@ -434,13 +434,7 @@ MASK = "attention_mask"
 
 
 def without_masked(task: Task, inputs: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """Replace tokens that a mask among the inputs leaves out by padding.
-
-    Args:
-        task: Task that defines the padding.
-        inputs: A model's inputs by name.
-        tokens: Sequences of tokens, one row per sample.
-    """
+    """Replace tokens that a mask among the inputs leaves out by padding."""
     mask, padding = inputs.get(MASK), dict(task.settings).get("padding")
     if mask is None or padding is None or mask.shape != tokens.shape:
         return tokens
@@ -678,12 +672,7 @@ _TASK_OF_LOSS = {
 
 
 def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]) -> None:
-    """Raise if a loss is a class, or one of torch that returns a single number for all samples.
-
-    Args:
-        loss: Class or function.
-        settings: Its settings by keyword.
-    """
+    """Raise if a loss is a class, or one of torch that returns a single number for all samples."""
     is_class = isinstance(loss, type)
     try:
         default = "none" if is_class else signature(loss).parameters["reduction"].default

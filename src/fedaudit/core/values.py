@@ -18,6 +18,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from fedaudit.core.arguments import names_checked
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import Inputs, packed
 from fedaudit.core.naming import Setting as Setting
@@ -128,6 +129,7 @@ class Samples:
     labels: Int[Tensor, " samples"]
     inputs: Inputs | None
 
+    @names_checked
     def __init__(
         self,
         features: object,
@@ -149,15 +151,14 @@ class Samples:
         else:
             x = as_tensor(features)
         y = as_tensor(targets)
-        object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "features", x)
-        object.__setattr__(self, "targets", y)
-        object.__setattr__(self, "ids", torch.arange(len(y)) if ids is None else as_tensor(ids))
+        ids = torch.arange(len(y)) if ids is None else as_tensor(ids)
         if labels is None:
             has_classes = y.ndim == 1 and not y.is_floating_point()
             labels = y if has_classes else torch.zeros(len(y), dtype=torch.int64, device=y.device)
-        object.__setattr__(self, "labels", as_tensor(labels))
-        sizes = [len(part) for part in (x, y, self.ids, self.labels)]
+        parts = {"features": x, "targets": y, "ids": ids, "labels": as_tensor(labels)}
+        for name, value in {**parts, "inputs": inputs}.items():
+            object.__setattr__(self, name, value)
+        sizes = [len(part) for part in parts.values()]
         if len(set(sizes)) != 1:
             raise BadInput(
                 "features, targets, ids and labels must have one entry per sample, got "

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, cast
 
 import torch
 
@@ -24,14 +24,10 @@ from fedaudit.core.errors import BadInput, Unsupported, assignment
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import importing
 from fedaudit.engines import begin
-from fedaudit.engines.base import pickled
+from fedaudit.engines.base import Item, Result, Shared, pickled
 
 if TYPE_CHECKING:
     from fedaudit.engines.ray_cluster import RayCluster
-
-Shared = TypeVar("Shared")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _KILLED = -int(getattr(signal, "SIGKILL", 9))
@@ -406,9 +402,6 @@ def refuse_import_by_worker() -> None:
 
     Workers import the main script. One that starts its audit on import would wait for the run that
     the first process works on, which waits for its workers.
-
-    Raises:
-        Unsupported: The script has no main guard.
     """
     if getattr(current_process(), "_inheriting", False):
         raise Unsupported(

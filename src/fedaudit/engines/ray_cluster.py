@@ -9,13 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TypeVar
 
 from fedaudit.core.errors import BadInput, Unsupported
-
-Shared = TypeVar("Shared")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from fedaudit.engines.base import Item, Result, Shared
 
 HERE = "local"
 """Address of a cluster of this machine, which is started for this program."""

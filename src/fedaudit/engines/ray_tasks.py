@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, cast
 from uuid import uuid4
 
 import numpy as np
@@ -30,10 +30,9 @@ from torch import Tensor
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.importing import add_module_folders, added_module_folders, refusing_exits
-from fedaudit.engines.base import SharedByKey, is_plain
+from fedaudit.engines.base import Item, Key, Result, Shared, SharedByKey, is_plain
 from fedaudit.engines.ray_cluster import HERE, RayCluster
 
-Key = TypeVar("Key")
 Arrays: TypeAlias = tuple[np.ndarray, ...]
 
 
@@ -135,13 +134,9 @@ class _LazyShards(Mapping[Key, object]):
 
 def _copy_to_tensor(array: np.ndarray) -> Tensor:
     # Copied to memory of torch, which has the same alignment on every machine.
-    tensor = torch.empty(array.shape, dtype=_torch_type(array))
+    tensor = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
     tensor.numpy()[...] = array
     return tensor
-
-
-def _torch_type(array: np.ndarray) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, array.dtype)).dtype
 
 
 def _split(value: object) -> _Parts:
@@ -165,10 +160,6 @@ def _split(value: object) -> _Parts:
     pickler.dump(value)
     return _Parts(file.getvalue(), tensors, shards)
 
-
-Shared = TypeVar("Shared")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _Job: TypeAlias = tuple[Callable[[object, object], object], object]
 """A session's work, and the values that all its items share."""

@@ -21,14 +21,14 @@ from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.evaluation.accuracy import model_of_each, outputs_served, some_of
 from fedaudit.fl.algorithms.base import ChoosesModels, Cluster, draw_cohort
-from fedaudit.fl.algorithms.ifca_mir import IfcaMir
+from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.metrics import share
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import ModelRisk, fairness_gaps, violations, violations_by_chance
 from fedaudit.metrics.intervals import Limited, averaged
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
-from fedaudit.plan.algorithm import accepted, server_risk
+from fedaudit.plan.algorithm import server_risk
 from fedaudit.plan.dealing import GroupedData, left_to_train
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import (
@@ -342,7 +342,8 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterFound | None:
 
 def thresholds(run: Setup) -> list[float]:
     """Return the highest risk that each client accepts in the federation."""
-    preference, seed = accepted(run.study), run.federation_seed
+    risk, seed = run.study.risk, run.federation_seed
+    preference = Preference(accepted=(risk.low, risk.high))
     return [preference.threshold(seed, client) for client in sorted(run.deal.clients)]
 
 

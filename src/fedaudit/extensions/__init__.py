@@ -10,12 +10,7 @@ if TYPE_CHECKING:
 
 
 def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[type[Extension]]":
-    """Yield the extensions of a study, in the order in which they change a run.
-
-    Args:
-        study: Settings.
-        attacks: Attacks of the study. Some need a federation of the adversary without any table.
-    """
+    """Yield the extensions of a study, in the order in which they change a run."""
     if study.attacker is not None:
         from fedaudit.extensions.attacker import Attacker
 

@@ -125,7 +125,6 @@ class Attacker(Extension):
         return clients._replace(defenses={**clients.defenses, self.client: poisoned})
 
     def untested(self) -> str:
-        """Return a sentence on the federation without its malicious client."""
         return "The federation without its malicious client, which has poisoned its models."
 
 

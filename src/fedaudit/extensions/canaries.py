@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -90,7 +89,6 @@ class Canaries(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with its canary clients."""
         assert run.study.canaries is not None
         extended = run.with_extension(_canaries(run, run.study.canaries))
         for index in range(1, run.study.training.rounds + 1):
@@ -103,7 +101,6 @@ class Canaries(Extension):
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Canary clients."""
         return self.numbers
 
     def direction(self, like: Params, number: int) -> Params:
@@ -127,7 +124,7 @@ class Canaries(Extension):
         )
 
     def watch(
-        self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
+        self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Yield the rounds without the canaries' updates, and write the canaries' statistics."""
         seed = seed_for(run.federation_seed, "initial model")
@@ -138,12 +135,11 @@ class Canaries(Extension):
             self.direction,
             start.params,
             last=run.study.training.rounds,
-            folder=folder,
+            folder=run.folder,
             run=key,
         )
 
     def cost(self) -> str:
-        """Return a sentence on the cost of the canaries in every round."""
         return (
             f"canary clients: {len(self.numbers)} in addition to those of the study, each of which "
             "sends an update in every round in which it participates (canaries.count)"
@@ -182,7 +178,6 @@ class Canaries(Extension):
         return Conclusion(figures, checks)
 
     def untested(self) -> str:
-        """Return a sentence on the federation without canaries."""
         return "The federation without its canary clients, which add noise to every model."
 
 
@@ -348,7 +343,6 @@ class CanaryRecords(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with this extension."""
         return run.with_extension(cls())
 
     @classmethod
@@ -364,7 +358,6 @@ class CanaryRecords(Extension):
         )
 
     def untested(self) -> str:
-        """Return a sentence on ordinary samples."""
         return "Ordinary samples, which leak less than the audited canary records."
 
 

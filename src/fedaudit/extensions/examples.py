@@ -6,7 +6,6 @@ This module also builds the adversary's federations for the table [references].
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, NamedTuple, cast
 
 import torch
@@ -14,7 +13,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack, PerClient, Rule
-from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, table
 from fedaudit.core.files import own_folder, own_place
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
@@ -70,13 +69,7 @@ def additional_study(
 
 
 def additional_setup(run: Setup, study: Study, kind: str) -> Setup:
-    """Return an additional federation with the parts of a run.
-
-    Args:
-        run: The audited run.
-        study: Settings from :func:`additional_study`.
-        kind: Name of the federation in error messages.
-    """
+    """Return an additional federation with the parts of a run."""
     return replace(
         run,
         study=study,
@@ -143,12 +136,10 @@ class AdversaryFederations(Extension):
 
     @property
     def federations(self) -> tuple[Setup, ...]:
-        """Federations of the adversary."""
         return self.runs
 
     @property
     def knows_defense(self) -> bool:
-        """True if clients of the federations are defended."""
         return bool(self.runs[0].defenses)
 
     @property
@@ -157,7 +148,6 @@ class AdversaryFederations(Extension):
         return bool(self.plan.undefended)
 
     def untested(self) -> str:
-        """Return a sentence on adversaries that use the defense, if this one does not."""
         if not self.plan.undefended:
             return ""
         clients = _clients(self.plan.undefended)
@@ -188,7 +178,6 @@ class LearnedFrom(Extension):
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        """Return the view with auxiliary data."""
         return with_resources(view, Sees.AUXILIARY_DATA)
 
     @classmethod
@@ -206,7 +195,6 @@ class LearnedFrom(Extension):
         return run.with_extension(KnownSplit(known, unlike))
 
     def is_needed_by(self, attack: Attack) -> bool:
-        """Return True if the attack learns."""
         return attack.learns
 
 
@@ -217,7 +205,7 @@ class Shadow(AdversaryFederations, LearnedFrom):
 
     def fit(self, run: Setup, means: Means) -> Setup:
         """Fit every attack that learns on the shadow's fairly drawn samples."""
-        return _fitted(run, means, self._examples, self.plan.representative)
+        return _fitted(run, means, partial(self._examples, means), self.plan.representative)
 
     def _examples(self, means: Means) -> dict[ClientId, Examples]:
         (shadow,) = self.runs
@@ -249,7 +237,6 @@ class KnownSplit(LearnedFrom):
     unlike: tuple[ClientId, ...] = ()
 
     def untested(self) -> str:
-        """Return a sentence on audited clients with another defense than the known client."""
         if not self.unlike:
             return ""
         return (
@@ -258,16 +245,14 @@ class KnownSplit(LearnedFrom):
         )
 
     def measure(
-        self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
+        self, run: Setup, round: Round, notes: Mapping[str, str], device: torch.device
     ) -> None:
-        """Measure the known samples in a round of the audited run."""
         signals = _learned_signals(run)
         measured = measure_round(round, signals, self.known.samples, device=device)
-        write_measured(own_folder(folder, KNOWN), measured, {"run": notes["run"]})
+        write_measured(own_folder(run.folder, KNOWN), measured, {"run": notes["run"]})
 
-    def missing_signals(self, run: Setup, folder: Path) -> list[str]:
-        """Return names of signals that were not measured on the known samples."""
-        measured = measured_names(own_place(folder, KNOWN))
+    def missing_signals(self, run: Setup) -> list[str]:
+        measured = measured_names(own_place(run.folder, KNOWN))
         return [signal.name for signal in _learned_signals(run) if signal.name not in measured]
 
     def fit(self, run: Setup, means: Means) -> Setup:
@@ -276,8 +261,8 @@ class KnownSplit(LearnedFrom):
         examples = partial(self._examples, run)
         return _fitted(run, means, examples, dict.fromkeys(run.study.audit.targets, client))
 
-    def _examples(self, run: Setup, means: Means) -> dict[ClientId, Examples]:
-        folder = means.folder
+    def _examples(self, run: Setup) -> dict[ClientId, Examples]:
+        folder = run.folder
         stored = stored_in(own_place(folder, KNOWN))
         rounds: list[MeasuredRound] = [part.measured for part in stored]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
@@ -309,14 +294,14 @@ def _learned_signals(run: Setup) -> tuple[Signal, ...]:
 def _fitted(
     run: Setup,
     means: Means,
-    source: Callable[[Means], Mapping[ClientId, Examples]],
+    source: Callable[[], Mapping[ClientId, Examples]],
     representative: Mapping[ClientId, ClientId],
 ) -> Setup:
     """Return the run with fitted attacks; those on a client learn from its representative."""
     learning = [name for name, attack in run.attacks.items() if attack.learns]
     if not learning:
         return run
-    examples, attacks = source(means), dict(run.attacks)
+    examples, attacks = source(), dict(run.attacks)
     phase = f"seed {run.seed}: attacks learn"
     for done, name in enumerate(learning):
         means.progress(phase, done, len(learning))
@@ -342,9 +327,9 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
 def _known(run: Setup, section: ShadowSection) -> KnownMembers:
     if run.study.shift is not None:
         raise Unsupported(
-            "a known split compares samples of one client with held-out samples, and [shift] makes "
-            "these differ, so that attacks would learn the shift; set "
-            'shadow.mode = "federation"'
+            "a known split compares samples of one client with held-out samples, and "
+            f"{table('shift')} makes these differ, so that attacks would learn the shift; set "
+            'shadow.mode to "federation"'
         )
     audit = run.study.audit
     unaudited = [c for c in run.deal.clients if c not in (*audit.targets, *audit.merge)]

@@ -40,7 +40,6 @@ class References(AdversaryFederations):
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        """Return the view, with reference models added if the study needs them."""
         return with_resources(view, Sees.REFERENCE_MODELS) if _has_references(study, view) else view
 
     @classmethod
@@ -92,14 +91,12 @@ class References(AdversaryFederations):
         return torch.from_numpy(np.stack([run.deal.audit.owner for run in self.runs]))
 
     def cost(self) -> str:
-        """Describe the cost of the federations in one sentence."""
         return (
             f"{'undefended ' * self.ignores_defense}reference federations: {len(self.runs)} per "
             "run, each of which takes as long to train as the audited one (references.count)"
         )
 
     def is_needed_by(self, attack: Attack) -> bool:
-        """Return True if the attack uses reference models."""
         return attack.needs_references
 
     def fit(self, run: Setup, means: Means) -> Setup:

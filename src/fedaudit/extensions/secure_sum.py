@@ -6,7 +6,6 @@ The table [secure_sum] of a study file configures it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -80,22 +79,20 @@ class SecureSum(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with simulated sums of its last round added."""
         section = run.study.secure_sum
         assert section is not None
         _refuse_misfit(run, run.study)
         return run.with_extension(cls(section.draws, run.study.audit.targets))
 
     def watch(
-        self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
+        self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Yield the rounds unchanged; write bounds for the last round's sum to the run's folder."""
         for round in rounds:
             if round.index == run.study.training.rounds:
                 bounds = [self._bounds(run, round, target, progress) for target in self.targets]
-                write_tensors(
-                    {"bounds": torch.tensor(bounds).double()}, folder / SUMS_FILE, {"run": key}
-                )
+                tensors = {"bounds": torch.tensor(bounds).double()}
+                write_tensors(tensors, run.folder / SUMS_FILE, {"run": key})
             yield round
 
     def _bounds(self, run: Setup, round: Round, target: ClientId, progress: Progress) -> SumBounds:
@@ -111,7 +108,6 @@ class SecureSum(Extension):
         return SumBounds(bounds.counted.value, bounds.counted.ceiling, bounds.if_gaussian.value)
 
     def cost(self) -> str:
-        """Describe the cost of simulated sums in one sentence."""
         return (
             f"sums of other clients: {self.draws} for each audited client, each of which takes one "
             "round of their training (secure_sum.draws)"

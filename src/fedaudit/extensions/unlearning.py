@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -67,6 +66,7 @@ class Unlearning(Extension):
     Clients without other samples are left out.
 
     Attributes:
+        section: Settings.
         retrained: Federation that is trained from the start without the forgotten samples.
         unlearned: Federation that is trained after the run; None if nothing is unlearned.
         measured_retrained: Last round of the retrained federation, measured on the run's audited
@@ -74,6 +74,7 @@ class Unlearning(Extension):
         measured_after: The same for the model after unlearning; None if nothing is unlearned.
     """
 
+    section: UnlearningSection
     retrained: Setup
     unlearned: Setup | None
     measured_retrained: Stored | None = None
@@ -83,7 +84,6 @@ class Unlearning(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run with the federations that unlearning trains."""
         section = run.study.unlearning
         assert section is not None
         _refuse_misfit(run, section)
@@ -96,30 +96,26 @@ class Unlearning(Extension):
         all_rounds = run.study.training.rounds
         retrained = _federation(run, deal, "retrained", all_rounds, "retrained")
         if section.method == "nothing":
-            return run.with_extension(cls(retrained, None))
+            return run.with_extension(cls(section, retrained, None))
         rounds = section.rounds if section.method in _CONTINUING else all_rounds
         unlearned = _federation(run, deal, _name_of(run.study, section), rounds, "unlearning")
-        return run.with_extension(cls(retrained, unlearned))
+        return run.with_extension(cls(section, retrained, unlearned))
 
     @property
     def federations(self) -> tuple[Setup, ...]:
-        """Federation that is trained after the run, and the retrained one."""
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
 
     def refuse_untrainable(self, run: Setup) -> None:
         """Raise if a step of ascent fails on the smallest or largest batch of forgotten samples."""
-        section = run.study.unlearning
-        assert section is not None
-        if section.method == "ascent":
-            _try_ascent(run, section)
+        if self.section.method == "ascent":
+            _try_ascent(run, self.section)
 
     def fit(self, run: Setup, means: Means) -> Setup:
-        """Measure the models of unlearning."""
         description = "a federation without the forgotten samples"
         rounds = means.measured(self.retrained, description, None)
         extension = replace(self, measured_retrained=rounds[-1])
         if self.unlearned is not None:
-            start = partial(_start_unlearning, run, self.unlearned, means.folder)
+            start = partial(_start_unlearning, run, self.unlearned, self.section)
             after = means.measured(self.unlearned, "unlearning", start)[-1]
             extension = replace(extension, measured_after=after)
         return run.with_extension(extension)
@@ -127,27 +123,23 @@ class Unlearning(Extension):
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
         """Return figures and controls of the released, unlearned and retrained models."""
-        study = runs[0].run.study
-        assert study.unlearning is not None
+        first = runs[0]
         single = [figure for measured in runs for figure in _figures_of_run(measured, scores)]
-        alpha = study.figures.alpha
-        judge = partial(_judged, margin=study.unlearning.margin)
+        alpha = first.run.study.figures.alpha
+        judge = partial(_judged, margin=first.extension(Unlearning).section.margin)
         figures = judge(correct_tests(single, alpha))
         figures += judge(correct_tests(average_each(single), alpha))
         checks = [c for measured in runs for c in unlearning_controls(measured.run, figures)]
         return Conclusion(figures, checks)
 
     def untested(self) -> str:
-        """Return a sentence on adversaries with other views."""
         return "Unlearning against an adversary that sees the rounds in between."
 
 
 def without_members(deal: Deal, targets: Collection[ClientId]) -> Deal:
-    """Return the deal without the audited samples that some clients train on.
+    """Return the deal in which some clients lose the audited samples that they train on.
 
-    Args:
-        deal: The deal.
-        targets: Clients that lose these samples. Clients without other samples are left out.
+    Clients without other samples are left out.
     """
     is_forgotten = np.isin(deal.audit.owner, list(targets))
     ids = deal.audit.samples.ids[torch.from_numpy(is_forgotten)]
@@ -209,23 +201,21 @@ def _refuse_misfit(run: Setup, section: UnlearningSection) -> None:
         )
 
 
-def _start_unlearning(run: Setup, after: Setup, folder: Path) -> Setup:
+def _start_unlearning(run: Setup, after: Setup, section: UnlearningSection) -> Setup:
     """Return the federation of unlearning with its initial model."""
-    section = run.study.unlearning
-    assert section is not None
     if section.method not in _CONTINUING:
         return after
     assert isinstance(after.algorithm, FedAvg)
-    model = _released(run, folder)
+    model = _released(run)
     if section.method == "ascent":
-        model = _after_ascent(run, model)
+        model = _after_ascent(run, model, section)
     architecture = _initialised_with(after.algorithm.architecture, model)
     return replace(after, algorithm=replace(after.algorithm, architecture=architecture))
 
 
-def _released(run: Setup, folder: Path) -> Model:
+def _released(run: Setup) -> Model:
     """Return the run's final model from its checkpoint."""
-    path = folder / "checkpoint.safetensors"
+    path = run.folder / "checkpoint.safetensors"
     if not path.is_file():
         raise BadInput(
             f"{path} does not exist, and unlearning continues from the model in it; restore it, or "
@@ -267,7 +257,7 @@ class _BuildWithValues:
         return model.load_into(self.architecture.build())
 
 
-def _after_ascent(run: Setup, released: Model) -> Model:
+def _after_ascent(run: Setup, released: Model, section: UnlearningSection) -> Model:
     """Return the released model after each owner has maximised the loss on its forgotten samples.
 
     Source: Halimi et al. 2022, Federated Unlearning: How to Erase a Client in FL?
@@ -276,8 +266,6 @@ def _after_ascent(run: Setup, released: Model) -> Model:
         Its radius is a share of the distance from a freshly initialised model. There is no early
         stopping.
     """
-    section = run.study.unlearning
-    assert section is not None
     fresh = released.architecture.initial(seed_for(run.seed, "ascent"))
     radius = section.radius * norm(difference(released.params, fresh.params))
     training = LocalTraining(section.epochs, run.study.training.batch_size, section.lr)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from fedaudit.live.recording import (
     read_round_log,
 )
 from fedaudit.live.rounds import SENT
-from fedaudit.live.setup import RECORDED, SEED, recorded_run
+from fedaudit.live.setup import RECORDED, recorded_run
 from fedaudit.live.weights import ESTIMATED
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -36,7 +37,7 @@ from fedaudit.observe.measurements import (
     warn_of_unhashed,
 )
 from fedaudit.observe.round import ALL_CLIENTS
-from fedaudit.plan.parts import Recorded, Setup, Work
+from fedaudit.plan.parts import MeasuredRun, Recorded, Setup, Work
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
 from fedaudit.results.runs import (
@@ -109,20 +110,14 @@ def attack_recording(
         attacked = _targets(contents, targets)
         names = catalogued(names)
         run = _run(contents, folder, attacked, names, changed, out)
-        replaced = list[str]()
 
-        def check() -> None:
+        def check() -> str:
             assert run.recorded is not None
             before = refuse_other_record(out, run.recorded.config, ignored=ATTACKS)
-            replaced.append(replaced_attacks(before, names))
+            return replaced_attacks(before, names)
 
-        work, places = Work(progress=progress), {SEED: folder}
-        record = conclude(
-            [run], [contents.stored], out, work, clock, log, places=places, check=check
-        )
-        if replaced[0]:
-            log(f"replaced in {out}: {replaced[0]}")
-        return record
+        measured = MeasuredRun(replace(run, folder=folder), contents.stored)
+        return conclude([measured], out, Work(progress=progress), clock, log, check=check)
 
 
 class _Contents(NamedTuple):

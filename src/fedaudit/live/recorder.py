@@ -14,6 +14,7 @@ from typing import NoReturn, cast, get_args
 
 from torch import nn
 
+from fedaudit.core.arguments import checked
 from fedaudit.core.devices import device_named
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.progress import on_stderr
@@ -609,6 +610,7 @@ def _with_findings(entry: RoundEntry, answers: RoundData, checked: CheckedRound)
     )
 
 
+@checked
 def record(
     path: Path | str,
     model: nn.Module | Callable[[], nn.Module],

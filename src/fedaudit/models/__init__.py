@@ -75,7 +75,7 @@ def architecture(
         'mlp'
     """
     if name not in MODELS and (is_custom(name) or name in installed("model")):
-        return _from_path(name, shape, classes, settings, task)
+        return architecture_from_path(name, task, shape=shape, classes=classes, **settings)
     if name not in MODELS:
         raise unknown_part("model", name, MODELS)
     _check_samples(shape, classes, task)
@@ -149,16 +149,6 @@ def architecture_from_path(
         >>> linear.built()
         Linear(in_features=4, out_features=2, bias=True)
     """
-    return _from_path(path, shape, classes, settings, task)
-
-
-def _from_path(
-    path: str,
-    shape: tuple[int, ...],
-    classes: int,
-    settings: Mapping[str, Setting],
-    task: Task,
-) -> Architecture:
     _check_samples(shape, classes, task)
     if not is_custom(path) and path not in installed("model"):
         raise BadInput(

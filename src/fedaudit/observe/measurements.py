@@ -172,6 +172,11 @@ class Stored(NamedTuple):
     notes: dict[str, str]
 
 
+def measured_on(stored: Sequence[Stored]) -> str:
+    """Return the kind of device that measured the rounds."""
+    return stored[0].notes.get("device", "cpu")
+
+
 def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, str]) -> None:
     """Write one measured round to a run's folder."""
     place = own_folder(folder, "measured")

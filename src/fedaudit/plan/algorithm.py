@@ -1,6 +1,5 @@
 """The federated algorithm of a study, and the measurement of its models' membership risk."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,11 +19,10 @@ from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, OwnRisk
 from fedaudit.models import architecture
 from fedaudit.observe.round import Logits
 from fedaudit.plan.dealing import GroupedData
-from fedaudit.plan.parts import Parts
+from fedaudit.plan.parts import Parts, Setup
 from fedaudit.plan.sections import Study
 
 if TYPE_CHECKING:
-    from fedaudit.fl.algorithms.ifca_mir import Preference
     from fedaudit.risk.server import ServerRisk
 
 _EPOCHS = 5
@@ -59,7 +57,7 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
         shape=shape,
         first_class=study.data.first_class,
         model=model,
-        public=partial(_training_part, seed=seed, data_dir=data_dir),
+        public=lambda name: load(name, data_dir=data_dir, seed=seed).train,
         seed=seed,
         risk=partial(server_risk, study, data, seed),
         own_risk=_risk_by_loss,
@@ -85,10 +83,6 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
             "in model, or take an algorithm whose clients share outputs, such as fedmd"
         )
     return algorithm
-
-
-def _training_part(name: str, *, seed: int, data_dir: Path | None) -> Samples:
-    return load(name, data_dir=data_dir, seed=seed).train
 
 
 def _risk_by_loss() -> OwnRisk:
@@ -132,15 +126,9 @@ def server_risk(
     )
 
 
-def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequence[int]) -> str:
-    """Return a sentence on the cost of measuring the models' risk; empty without shadow models.
-
-    Args:
-        study: Settings.
-        algorithm: Algorithm of the run. It needs shadow models if clients choose among models.
-        trained: Number of training samples of all clients.
-        measured: Measured rounds.
-    """
+def shadow_cost(run: Setup) -> str:
+    """Return a sentence on the cost of measuring the models' risk; empty without shadow models."""
+    algorithm, trained = run.algorithm, sum(run.deal.sizes.values())
     if not isinstance(algorithm, ChoosesModels):
         return ""
     from fedaudit.fl.algorithms.ifca import Ifca
@@ -148,8 +136,8 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
 
     if not isinstance(algorithm, Ifca):
         return ""
-    risk, training = study.risk, study.training
-    rounds = list(measured)
+    risk, training = run.study.risk, run.study.training
+    rounds = list(run.measured_rounds)
     if isinstance(algorithm, IfcaMir):
         rounds += range(algorithm.every, training.rounds + 1, algorithm.every)
     epochs = training.epochs * training.participation
@@ -167,23 +155,11 @@ def shadow_cost(study: Study, algorithm: Algorithm, trained: int, measured: Sequ
     )
 
 
-def accepted(study: Study) -> "Preference":
-    """Return the range of risks that clients accept.
-
-    Raises:
-        BadInput: The range is empty.
-    """
-    from fedaudit.fl.algorithms.ifca_mir import Preference
-
-    return Preference(accepted=(study.risk.low, study.risk.high))
-
-
 def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Algorithm) -> None:
     """Raise if clients choose among models, and the models' risk cannot be measured.
 
     Raises:
-        BadInput: As :func:`server_risk` and :func:`accepted`, or no round is left in which clients
-            would use the risk.
+        BadInput: As :func:`server_risk`, or no round is left in which clients would use the risk.
     """
     if not isinstance(algorithm, ChoosesModels):
         return
@@ -196,7 +172,6 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
             f"left in which clients could use them; lower {setting('algorithm.options.every')}, "
             f"or raise {setting('training.rounds')}"
         )
-    accepted(study)
     server_risk(study, data, seed)
 
 

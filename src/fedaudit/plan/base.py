@@ -3,13 +3,14 @@
 Names of parts are stored as their catalogue spells them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,7 +24,7 @@ from pydantic import (
 from fedaudit.core import arguments
 from fedaudit.core.arguments import without_ranges
 from fedaudit.core.errors import BadInput, called_by, folded_name, option, setting
-from fedaudit.core.importing import as_catalogued, refuse_unknown_part
+from fedaudit.core.importing import GROUPS, as_catalogued, known_name
 from fedaudit.core.values import Setting
 
 
@@ -34,7 +35,7 @@ def _catalogue_spelling(kind: str, name: str) -> str:
     return as_catalogued(kind, name, _catalogue(kind))
 
 
-def _catalogue(kind: str) -> Iterable[str]:
+def _catalogue(kind: str) -> Collection[str]:
     """Return the names of a catalogue."""
     # Catalogues are imported when a name is checked, as code that only reads settings has to start
     # fast.
@@ -76,9 +77,9 @@ def _catalogue(kind: str) -> Iterable[str]:
 
             return METRICS
         case "shift":
-            from fedaudit.datasets.partitions.shifts import ATTRIBUTE, SHIFTS
+            from fedaudit.datasets.partitions.shifts import KINDS
 
-            return [*SHIFTS, ATTRIBUTE]
+            return KINDS
         case "measure of risk":
             from fedaudit.risk.catalog import MEASURES
 
@@ -87,11 +88,7 @@ def _catalogue(kind: str) -> Iterable[str]:
 
 
 def refuse_repeated_attacks(table: object) -> object:
-    """Raise if a table of attacks has two spellings of the same name.
-
-    Raises:
-        ValueError: An attack is named twice.
-    """
+    """Raise if a table of attacks has two spellings of the same name."""
     spellings: dict[str, str] = {}
     for name in table if isinstance(table, dict) else ():
         attack = _catalogue_spelling("attack", str(name))
@@ -125,7 +122,7 @@ def _of(kind: str) -> BeforeValidator:
         if not isinstance(name, str):
             return name
         if _checks_names.get():
-            refuse_unknown_part(kind, name, _catalogue(kind))
+            return known_name(kind, name, _catalogue(kind), allows_custom=kind in GROUPS)
         return _catalogue_spelling(kind, name)
 
     return BeforeValidator(resolve)
@@ -157,6 +154,17 @@ Positive = Annotated[arguments.Positive, Strict()]
 Rounds = Annotated[arguments.Rounds, Strict()]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
+
+
+def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
+    """Return a validator of tuples whose entries must differ by a key."""
+
+    def check(entries: tuple[object, ...]) -> tuple[object, ...]:
+        if len(set(map(key, entries))) < len(entries):
+            raise ValueError(f"{fault}; give each once")
+        return entries
+
+    return AfterValidator(check)
 
 
 def _set_elsewhere(name: str) -> str:

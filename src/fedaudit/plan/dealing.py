@@ -22,7 +22,7 @@ from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.datasets.partitions.shifts import (
     ATTRIBUTE,
-    SHIFTS,
+    KINDS,
     BySide,
     Shift,
     apply_shift,
@@ -108,12 +108,7 @@ class TrainingData(NamedTuple):
 
 
 def prepared_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> TrainingData:
-    """Return the samples of each client that it trains on, and the defenses after preparation.
-
-    Args:
-        data: Samples by client.
-        rule: What decides which samples are held out.
-    """
+    """Return the samples of each client that it trains on, and the defenses after preparation."""
     defenses = deepcopy({c: rule.defenses[c] for c in data if c in rule.defenses})
     samples = prepare_data(data, defenses, rule.rounds, rule.seed)
     if isinstance(rule.algorithm, HoldsOut):
@@ -128,11 +123,7 @@ def left_to_train(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> dict[C
 
 
 def refuse_one_sided(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
-    """Raise if a client would hold out all of its samples, or none although it should.
-
-    Raises:
-        BadInput: A client would hold out all samples or none.
-    """
+    """Raise if a client would hold out all of its samples, or none although it should."""
     if not isinstance(rule.algorithm, HoldsOut):
         return
     samples = prepare_data(data, deepcopy(dict(rule.defenses)), rule.rounds, rule.seed)
@@ -228,8 +219,8 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
         BadInput: The shift does not exist or does not apply to the data.
         Unsupported: The shift makes audited clients differ from each other.
     """
-    if study.shift is not None and study.shift.kind not in (*SHIFTS, ATTRIBUTE):
-        raise unknown_name("shift", study.shift.kind, (*SHIFTS, ATTRIBUTE))
+    if study.shift is not None and study.shift.kind not in KINDS:
+        raise unknown_name("shift", study.shift.kind, KINDS)
     _refuse_different_targets(study)
     clients, section = sorted(deal.clients), study.shift
     place = shift_clients(dataset, deal, study.audit.targets, seed=seed)

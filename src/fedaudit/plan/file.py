@@ -92,12 +92,6 @@ def points_of(
     A variant is a table ``[variants.NAME]`` of settings by dotted name that differ from those of
     the study. Its name is that of the study and NAME. Every point of a ``[grid]`` is a variant too.
 
-    Args:
-        values: Tables of the file.
-        kind: Class of the study.
-        source: Origin of the values, for error messages.
-        overrides: Values by dotted name, which apply to the study and to all variants.
-
     Raises:
         BadInput: A variant is not a table, or a setting is wrong.
     """
@@ -192,10 +186,6 @@ def grid_points(tables: object, source: str) -> list[GridPoint]:
     """Return all points of a ``[grid]`` table, or of several ``[[grid]]`` tables in their order.
 
     A list holds the values of a setting that varies. Other values apply to all points of the grid.
-
-    Args:
-        tables: One table, or a list of tables, of settings by dotted name.
-        source: Origin of the tables, for error messages.
 
     Returns:
         Points, whose names state what varies ("sigma=0.01,rounds=30"). The name of a part, such as

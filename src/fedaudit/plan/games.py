@@ -63,7 +63,7 @@ class GameSection(Section):
         if self.targets > self.games:
             raise ValueError(
                 f"each target needs a game, and there are {self.games} games for {self.targets} "
-                "targets; raise game.games, or lower game.targets"
+                "targets; raise games, or lower targets"
             )
         return self
 
@@ -140,7 +140,7 @@ class DetectorSection(Section):
     def _enough_runs(self) -> "DetectorSection":
         if 0 < self.runs < 10:
             raise ValueError(
-                f"detector.runs is {self.runs}, and detection is measured over at least 10 runs; "
+                f"runs is {self.runs}, and detection is measured over at least 10 runs; "
                 "raise it, or set it to 0 for no detector"
             )
         return self

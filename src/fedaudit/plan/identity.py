@@ -86,7 +86,7 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     """
     # A shadow federation has a run with its own key, but a known split is measured in this run.
     trains_shadow = study.shadow is None or study.shadow.mode == "federation"
-    parts = [part for part in own_parts(study) if part[0] not in _AFTER_TRAINING]
+    parts = [part for part in named_custom_parts(study) if part[0] not in _AFTER_TRAINING]
     keys = {code_key(*part) for part in parts}
     code = {key: digest for key, digest in study.code.items() if key in keys}
     study = study.model_copy(update={"code": code})
@@ -97,26 +97,23 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     return _digest([settings, seed, *device])
 
 
-def own_parts(study: Plan) -> list[tuple[str, str]]:
+def named_custom_parts(study: Plan) -> list[tuple[str, str]]:
     """Return kind and name of all custom parts: the user's, or those of an installed package."""
-    parts = _parts_of_games(study) if isinstance(study, GameStudy) else _parts(study)
     return [
         (kind, name)
-        for kind, name in parts
+        for kind, name in _parts(study)
         if is_custom(name, READERS if kind == "data set" else ()) or name in installed(kind)
     ]
 
 
-def _parts_of_games(study: GameStudy) -> list[tuple[str, str]]:
-    return [
-        ("data set", study.data.name),
-        ("extractor", study.records.features),
-        ("defense", study.mechanism.name),
-        ("defense", study.rounds.defense),
-    ]
-
-
-def _parts(study: Study) -> list[tuple[str, str]]:
+def _parts(study: Plan) -> list[tuple[str, str]]:
+    if isinstance(study, GameStudy):
+        return [
+            ("data set", study.data.name),
+            ("extractor", study.records.features),
+            ("defense", study.mechanism.name),
+            ("defense", study.rounds.defense),
+        ]
     parts = [part for group in study.defense.groups(0) for part in group.parts]
     filters = [part.options.get("path") for part in parts if part.name == "filter"]
     return [
@@ -143,7 +140,7 @@ def with_code(study: PlanKind) -> PlanKind:
         BadInput: A module cannot or must not be imported, or its code has changed since the study
             was made.
     """
-    parts = own_parts(study)
+    parts = named_custom_parts(study)
     for kind, name in parts:
         if kind == "data set":
             # The name may be a misspelt format, which a failed import would not report.

@@ -55,9 +55,6 @@ def check_options(
         complete: Whether every parameter without a default must be among them.
         section: Table of the study that has the options; the table named like the kind if left out.
         set_elsewhere: Parameters that other settings determine. Error messages do not suggest them.
-
-    Raises:
-        BadInput: An option is wrong or missing.
     """
     if not callable(make):
         raise TypeError(f"{name} is not callable")
@@ -105,15 +102,7 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
     """
     faults = []
     for kind, name, make, options, section, set_elsewhere in entries:
-        missing = [
-            parameter.name
-            for parameter in parameters(make).values()
-            if parameter.default is parameter.empty
-            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            and parameter.name not in options
-            and parameter.name not in _SET_BY_STUDY
-        ]
-        if missing:
+        if missing := missing_options(make, options):
             accepted = parameters(make).keys() - _SET_BY_STUDY
             faults += [
                 str(_unknown_option(kind, name, option, accepted - {*set_elsewhere}))
@@ -127,6 +116,18 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
             )
     if faults:
         raise BadInput("; ".join(faults))
+
+
+def missing_options(make: Callable[..., object], options: Collection[str]) -> list[str]:
+    """Return the required options of an entry that are not among those in the study."""
+    return [
+        parameter.name
+        for parameter in parameters(make).values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.name not in options
+        and parameter.name not in _SET_BY_STUDY
+    ]
 
 
 _PUBLISHED = re.compile(r"Published: (.*?)\.(?: [A-Z]|$)")
@@ -262,11 +263,7 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
 
 
 def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
-    """Raise if a defense cannot work with the task or plan of a federation.
-
-    Raises:
-        FedauditError: The first defense that does not fit.
-    """
+    """Raise if a defense cannot work with the task or plan of a federation."""
     # Members of a coalition have equal defenses, of which one is checked.
     distinct = {canonical_repr(defense): defense for defense in defenses.values()}
     for defense in distinct.values():

@@ -3,23 +3,26 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from fedaudit.core.arguments import LearningRate
 from fedaudit.core.values import ClientId
 from fedaudit.observe.tensors import MAX_ROUND
-from fedaudit.plan.base import Count, DefenseName, Positive, Rounds, Section, Settings, public
+from fedaudit.plan.base import (
+    Count,
+    DefenseName,
+    Positive,
+    Rounds,
+    Section,
+    Settings,
+    distinct,
+    public,
+)
 
 NONE = "none"
 
 
-def _refuse_repeated_clients(clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
-    if len(set(clients)) < len(clients):
-        raise ValueError("a client is repeated; give each once")
-    return clients
-
-
-Clients = Annotated[tuple[Count, ...], AfterValidator(_refuse_repeated_clients)]
+Clients = Annotated[tuple[Count, ...], distinct("a client is repeated")]
 
 COALITION: Mapping[str, str] = dict.fromkeys(("coalition", "members"), "the clients of the defense")
 
@@ -75,11 +78,7 @@ class DefenseSection(Section):
         return ", ".join(dict.fromkeys(label for label in labels if label)) or NONE
 
     def groups(self, clients: int) -> list[Group]:
-        """Return the groups of clients by defense; the first is that of this table.
-
-        Args:
-            clients: Number of clients of the federation.
-        """
+        """Return the groups of clients by defense; the first is that of this table."""
         in_also = {client for group in self.also for client in group.clients}
         others = [client for client in range(clients) if client not in in_also]
         defended = others if self.clients is None else sorted(self.clients)
@@ -135,8 +134,8 @@ class ShadowSection(Section):
     def _check_mode(self) -> "ShadowSection":
         if self.mode == "known-split" and self.defense == "none":
             raise ValueError(
-                'shadow.defense is "none" and shadow.mode is "known-split", which trains no shadow '
-                'federation; leave shadow.defense out, or set shadow.mode = "federation"'
+                'defense is "none" and mode is "known-split", which trains no shadow federation; '
+                'leave defense out, or set mode to "federation"'
             )
         return self
 
@@ -170,8 +169,8 @@ class ReferencesSection(Section):
     def _check_count(self) -> "ReferencesSection":
         if self.online and (self.count < 4 or self.count % 2):
             raise ValueError(
-                f"references.count is {self.count}, and with references.online every sample is in "
-                "half of the federations; give an even number of at least 4"
+                f"count is {self.count}, and with online every sample is in half of the "
+                "federations; give an even number of at least 4"
             )
         return self
 

@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import Damaged, Unsupported
+from fedaudit.core.errors import Damaged, Unsupported, table
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task
@@ -33,7 +33,7 @@ from fedaudit.fl.algorithms.base import (
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.table import Exact, Metric
-from fedaudit.observe.measurements import MeasuredRound, Stored
+from fedaudit.observe.measurements import MeasuredRound, Stored, measured_on
 from fedaudit.observe.round import Round, Update
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
@@ -126,6 +126,7 @@ class Setup:
         recorded: Facts about a recorded federation; None for a simulated one.
         server: Server that sends clients their models.
         parts: Parts that the study names; None for a recorded federation.
+        folder: Folder of the run's files, once one is chosen.
         title: Name of an additional federation in error messages; empty for the audited one.
     """
 
@@ -145,6 +146,7 @@ class Setup:
     recorded: Recorded | None = None
     server: Server = HONEST
     parts: Parts | None = None
+    folder: Path = Path()
     title: str = ""
 
     @property
@@ -177,11 +179,6 @@ class Setup:
         checkpoint: Path | None = None,
     ) -> Iterator[Round]:
         """Simulate the federation and yield its rounds.
-
-        Args:
-            engine: Engine that runs clients.
-            device: Device on which models are trained.
-            checkpoint: File of the state from which a stopped run continues.
 
         Raises:
             FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
@@ -249,19 +246,13 @@ class Setup:
         share = self.study.training.participation
         return draw_cohort(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
 
-    def refuse_several_models(self, table: str) -> None:
-        """Raise if not all clients send an update of one common model.
-
-        Args:
-            table: The optional table that needs such updates.
-
-        Raises:
-            Unsupported: Clients send something else.
-        """
+    def refuse_several_models(self, name: str) -> None:
+        """Raise if not all clients send an update of one common model."""
         if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
             raise Unsupported(
-                f"[{table}] needs clients that all send an update of one common model, and those "
-                f"of {type(self.algorithm).__name__} do not; use fedavg, or leave [{table}] out"
+                f"{table(name)} needs clients that all send an update of one common model, and "
+                f"those of {type(self.algorithm).__name__} do not; use fedavg, or leave "
+                f"{table(name)} out"
             )
 
     @property
@@ -273,7 +264,7 @@ class Setup:
         return clients
 
     @property
-    def own_federations(self) -> "tuple[Setup, ...]":
+    def additional_federations(self) -> "tuple[Setup, ...]":
         """Additional federations: those of the adversary, and those of unlearning."""
         return tuple(run for extension in self.extensions for run in extension.federations)
 
@@ -288,14 +279,12 @@ class Means(NamedTuple):
     """What an extension needs after its run is measured.
 
     Attributes:
-        folder: Folder of the run.
         measured: Function that returns the measured rounds of an additional federation, which it
             trains if necessary. It takes the federation, a description, and optionally a function
             that returns the federation to train.
         progress: Callback for progress.
     """
 
-    folder: Path
     measured: "Callable[[Setup, str, Callable[[], Setup] | None], list[Stored]]"
     progress: Progress = quiet
 
@@ -306,14 +295,15 @@ class MeasuredRun(NamedTuple):
     Attributes:
         run: The run.
         rounds: Measured rounds, ascending.
-        place: Folder of the run.
-        key: Key of the run, which its files contain.
     """
 
     run: Setup
     rounds: Sequence[Stored]
-    place: Path
-    key: str
+
+    @property
+    def key(self) -> str:
+        """Key of the run, which its files contain."""
+        return self.run.key(measured_on(self.rounds))
 
     def extension(self, kind: type[Kind]) -> Kind:
         """Return the run's extension of a class, which it must have."""
@@ -327,13 +317,13 @@ class MeasuredRun(NamedTuple):
         Raises:
             Damaged: The file is missing, belongs to another run, or has other contents.
         """
-        path = self.place / file
+        path = self.run.folder / file
         tensors, notes = read_tensors(path) if path.is_file() else ({}, {})
         present = {name: tuple(tensors[name].shape) for name in shapes.keys() & tensors.keys()}
         is_finite = all(bool(tensors[name].isfinite().all()) for name in present)
         if notes.get("run") != self.key or present != shapes or not is_finite:
             raise Damaged(
-                f"{path} is not what this run left; delete {self.place} and run the study again"
+                f"{path} is not what this run left; delete {path.parent} and run the study again"
             )
         return tensors
 
@@ -407,26 +397,22 @@ class Extension:
         return clients
 
     def watch(
-        self, rounds: Iterator[Round], run: Setup, folder: Path, key: str, progress: Progress
+        self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
         """Yield the rounds of the run before the view is applied; write statistics to a file."""
         return rounds
 
     def measure(
-        self, run: Setup, round: Round, folder: Path, notes: Mapping[str, str], device: torch.device
+        self, run: Setup, round: Round, notes: Mapping[str, str], device: torch.device
     ) -> None:
         """Measure further signals in a measured round."""
 
-    def missing_signals(self, run: Setup, folder: Path) -> list[str]:
+    def missing_signals(self, run: Setup) -> list[str]:
         """Return names of signals of :meth:`measure` that are missing in a run's folder."""
         return []
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if a model cannot be trained that the extension trains after the run.
-
-        Raises:
-            BadInput: A training step on its samples is impossible.
-        """
+        """Raise if a model cannot be trained that the extension trains after the run."""
 
     def cost(self) -> str:
         """Return a sentence on the cost of additional federations; empty without cost."""

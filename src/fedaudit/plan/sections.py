@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
-    AfterValidator,
     AliasChoices,
     BeforeValidator,
     Field,
@@ -48,6 +47,7 @@ from fedaudit.plan.base import (
     ShiftName,
     TaskName,
     ViewName,
+    distinct,
     public,
     refuse_repeated_attacks,
 )
@@ -374,18 +374,6 @@ class RiskSection(Section):
         return self
 
 
-def _refuse_repeated_rates(fprs: tuple[float, ...]) -> tuple[float, ...]:
-    if len({tpr_at(fpr) for fpr in fprs}) < len(fprs):
-        raise ValueError("two false-positive rates agree to six digits; give each once")
-    return fprs
-
-
-def _refuse_repeated_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError("a metric is repeated; give each once")
-    return names
-
-
 @public
 class FiguresSection(Section):
     """Reported metrics and controls.
@@ -412,7 +400,9 @@ class FiguresSection(Section):
     """
 
     fprs: Annotated[
-        tuple[Share, ...], Field(max_length=_MAX_METRICS), AfterValidator(_refuse_repeated_rates)
+        tuple[Share, ...],
+        Field(max_length=_MAX_METRICS),
+        distinct("two false-positive rates agree to six digits", tpr_at),
     ] = (0.01, 0.001)
     evaluation: Literal["aligned", "redraw"] = "aligned"
     nobody_is_a_member: bool = False
@@ -424,7 +414,7 @@ class FiguresSection(Section):
     metrics: Annotated[
         tuple[MetricName, ...],
         Field(max_length=_MAX_METRICS),
-        AfterValidator(_refuse_repeated_metrics),
+        distinct("a metric is repeated"),
     ] = ()
 
 
@@ -521,6 +511,11 @@ class Study(Section):
             raise ValueError(
                 f"attack_set is {self.attack_set!r}, and {table('attacks')} names single attacks; "
                 "leave out one of them"
+            )
+        if self.shadow and (self.shadow.client or 0) >= self.partition.clients:
+            raise ValueError(
+                f"shadow.client is {self.shadow.client}, but clients are numbered 0 to "
+                f"{self.partition.clients - 1}"
             )
         self._check_merge()
         self._check_models()

@@ -44,10 +44,6 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
     The file ``study.json`` in the folder of a run is also read. It gets the defaults of the version
     that wrote it.
 
-    Args:
-        path: The file.
-        what: What the file is, for error messages, such as "the study".
-
     Raises:
         BadInput: The file does not exist, is not TOML, or is too large or too deeply nested.
     """
@@ -86,10 +82,6 @@ def _parsed_object(text: str, source: str) -> dict[str, object]:
 def parsed_toml(text: str, source: str) -> dict[str, object]:
     """Return the tables of a TOML text.
 
-    Args:
-        text: The text.
-        source: Origin of the text, for error messages, such as "the study x.toml".
-
     Raises:
         BadInput: The text is not TOML, is too deeply nested, or has a whole number of over 64 bits.
     """
@@ -116,11 +108,7 @@ def _checked(values: dict[str, object], source: str) -> dict[str, object]:
 
 
 def refuse_many_dots(name: str, source: str) -> None:
-    """Raise if the dotted name of a setting has more parts than settings nest.
-
-    Raises:
-        BadInput: The name has too many parts.
-    """
+    """Raise if the dotted name of a setting has more parts than settings nest."""
     if name.count(".") >= MAX_DEPTH:
         raise BadInput(
             f"{source} nests over {MAX_DEPTH} levels deep, by the dots of {name[:40]!r}..., and no "

@@ -55,7 +55,7 @@ from fedaudit.plan.named import (
     task_of,
 )
 from fedaudit.plan.parts import Extension, Parts, Setup
-from fedaudit.plan.sections import Study
+from fedaudit.plan.sections import DataSection, Study
 from fedaudit.signals.base import ReadsLayers
 
 
@@ -74,7 +74,7 @@ def run_of(parts: Parts, seed: int, data_dir: Path | None) -> Setup:
     Raises:
         FedauditError: There are too few samples, or they do not fit the parts.
     """
-    dataset = dataset_of(parts.study, parts.task, seed, data_dir)
+    dataset = dataset_of(parts.study.data, parts.task, seed, data_dir)
     return _setup(parts, seed, dataset, _dealt(parts, dataset, seed), data_dir)
 
 
@@ -89,7 +89,8 @@ def resolve(study: Study) -> Parts:
     """
     study = with_code(study)
     refuse_missing(named_entries(study))
-    defaults = _attacks_of(study)
+    named = {name: attack_named(name) for name in study.attacks}
+    defaults = named or attack_set(study.attack_set)
     extensions = tuple(extensions_of(study, defaults))
     view, task, defenses = _view_of(study, extensions), task_of(study.task), defenses_of(study)
     attacks = _with_side_information(study, defaults, extensions, defenses)
@@ -120,31 +121,31 @@ def completed(study: PlanKind) -> PlanKind:
 
 
 def _setup(
-    parts: Parts, seed: int, dataset: Dataset, world: GroupedData, data_dir: Path | None
+    parts: Parts, seed: int, dataset: Dataset, data: GroupedData, data_dir: Path | None
 ) -> Setup:
     study, defenses = parts.study, parts.defenses
-    algorithm = _fitting_algorithm(parts, world, seed, data_dir)
+    algorithm = _fitting_algorithm(parts, data, seed, data_dir)
     view = _view_of_uploads(parts.view, algorithm)
-    if world.dataset.train.has_whole_numbers:
+    if data.dataset.train.has_whole_numbers:
         # The largest token or concept may be a training or a test sample of any client.
-        for net, part in product(algorithm.nets, (world.dataset.train, world.dataset.test)):
+        for net, part in product(algorithm.nets, (data.dataset.train, data.dataset.test)):
             if len(part):
                 modules.refuse_unfit(net.initial(0), part)
     attacks, refused = _select_attacks(study, parts.attacks, parts.task, view)
     _refuse_unmeasured_signals(attacks, algorithm)
-    parts.server.refuse_misfit(world.deal.clients.keys(), study.training.rounds)
+    parts.server.refuse_misfit(data.deal.clients.keys(), study.training.rounds)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
-    refuse_one_sided(world.deal.clients, holdout)
-    deal = exclude_held_out(world.deal, holdout)
+    refuse_one_sided(data.deal.clients, holdout)
+    deal = exclude_held_out(data.deal, holdout)
     if study.audit.sources:
-        trainable = left_to_train(world.deal.clients, holdout)
+        trainable = left_to_train(data.deal.clients, holdout)
         # The samples as they were dealt: a defense may have changed those that it keeps.
         trained = {c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in deal.clients.items()}
         deal = deal.with_own_samples(trained, study.audit.sources, seed=seed)
     run = Setup(
         study=study,
         seed=seed,
-        dataset=world.dataset,
+        dataset=data.dataset,
         deal=deal,
         algorithm=algorithm,
         defenses=defenses,
@@ -152,14 +153,14 @@ def _setup(
         attacks=attacks,
         refused=refused,
         measured_rounds=parts.measured_rounds,
-        groups=world.groups,
+        groups=data.groups,
         server=parts.server,
         parts=parts,
     )
     run = _without_uninformed(run, parts)
     for kind in parts.extensions:
         run = kind.add_to(run, dataset)
-    for federation in (run, *run.own_federations):
+    for federation in (run, *run.additional_federations):
         _refuse_absent_targets(federation)
     return run
 
@@ -177,31 +178,20 @@ def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
     return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
 
 
-def dataset_of(study: Study, task: Task, seed: int, data_dir: Path | None) -> Dataset:
-    """Load the data set of a study."""
-    section = study.data
+def dataset_of(section: DataSection, task: Task, seed: int, data_dir: Path | None) -> Dataset:
+    """Load the data set that a table of a study names."""
     classes = section.classes, section.first_class
     return load(section.name, task, *classes, data_dir=data_dir, seed=seed, **section.options)
-
-
-def _accept(run: Setup) -> None:
-    pass
 
 
 def refuse_misfits(
     studies: Iterable[Study],
     data_dir: Path | None = None,
-    check: Callable[[Setup], None] = _accept,
+    check: Callable[[Setup], None] = lambda run: None,
 ) -> None:
-    """Raise if any of several studies cannot run.
+    """Raise if any of several studies, which have different names, cannot run.
 
-    Args:
-        studies: Studies with different names.
-        data_dir: Folder of data sets.
-        check: Called with every run; raises if the run is not possible.
-
-    Raises:
-        FedauditError: :func:`setup` or the check refused a study; the message covers all of them.
+    ``check`` is called with every run, and raises if the run is not possible.
     """
     refused = dict[str, FedauditError]()
     # Points of a grid nearly always share their data, and reading takes longest.
@@ -216,31 +206,28 @@ def refuse_misfits(
         for seed in study.seeds:
             by_data.setdefault((repr((study.data, study.task)), seed), []).append(parts)
     for (_, seed), sharing in by_data.items():
-        dataset, dealt_settings, world = None, "", None
+        dataset, dealt_settings, data = None, "", None
         for parts in sharing:
             study = parts.study
             if study.name in refused:
                 continue
             try:
                 if dataset is None:
-                    dataset = dataset_of(study, parts.task, seed, data_dir)
+                    dataset = dataset_of(study.data, parts.task, seed, data_dir)
                 settings = repr((study.partition, study.audit, study.shift))
-                if world is None or settings != dealt_settings:
-                    dealt_settings, world = settings, _dealt(parts, dataset, seed)
+                if data is None or settings != dealt_settings:
+                    dealt_settings, data = settings, _dealt(parts, dataset, seed)
+                pretrained = study.pretraining and pretrained_file(study.pretrained_name)
                 with refusing_exits():
-                    if _lacks_pretraining(study):
-                        _fitting_algorithm(parts, world, seed, data_dir)
+                    # Networks that have to be pretrained first cannot be tried.
+                    if pretrained and not pretrained.is_file():
+                        _fitting_algorithm(parts, data, seed, data_dir)
                     else:
-                        check(_setup(parts, seed, dataset, world, data_dir))
+                        check(_setup(parts, seed, dataset, data, data_dir))
             except FedauditError as error:
                 refused[study.name] = error
     if refused:
         raise _merge_refusals(refused)
-
-
-def _lacks_pretraining(study: Study) -> bool:
-    """Return whether the networks of a study have to be pretrained first."""
-    return study.pretraining is not None and not pretrained_file(study.pretrained_name).is_file()
 
 
 def _merge_refusals(refused: Mapping[str, FedauditError]) -> FedauditError:
@@ -273,13 +260,21 @@ def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorit
 
 
 def _fitting_algorithm(
-    parts: Parts, world: GroupedData, seed: int, data_dir: Path | None
+    parts: Parts, data: GroupedData, seed: int, data_dir: Path | None
 ) -> Algorithm:
     """Construct the algorithm; raise if a defense does not fit its networks."""
-    algorithm = algorithm_of(parts, world, seed, data_dir)
-    for plan in _plans(parts.study, world.dataset, algorithm):
+    algorithm = algorithm_of(parts, data, seed, data_dir)
+    train = data.dataset.train
+    for net in algorithm.nets:
+        plan = Plan(
+            architecture=net,
+            shape=tuple(train.features.shape[1:]),
+            classes=data.dataset.classes,
+            rounds=parts.study.training.rounds,
+            whole=train.has_whole_numbers,
+        )
         refuse_unfit_defenses(parts.defenses, plan)
-    refuse_unmeasured(parts.study, world, seed, algorithm)
+    refuse_unmeasured(parts.study, data, seed, algorithm)
     return algorithm
 
 
@@ -296,20 +291,6 @@ def _without_uninformed(run: Setup, parts: Parts) -> Setup:
         attacks={name: attack for name, attack in run.attacks.items() if name not in uninformed},
         refused={name: reason for name, reason in run.refused.items() if name not in uninformed},
     )
-
-
-def _plans(study: Study, dataset: Dataset, algorithm: Algorithm) -> list[Plan]:
-    """Return one plan for each network that clients train; every defense has to fit all."""
-    return [
-        Plan(
-            architecture=net,
-            shape=tuple(dataset.train.features.shape[1:]),
-            classes=dataset.classes,
-            rounds=study.training.rounds,
-            whole=dataset.train.has_whole_numbers,
-        )
-        for net in algorithm.nets
-    ]
 
 
 def _refuse_absent_targets(run: Setup) -> None:
@@ -350,13 +331,6 @@ def _view_of_uploads(view: View, algorithm: Algorithm) -> View:
     if algorithm.upload_kind is Logits:
         return output_view(view)
     return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view
-
-
-def _attacks_of(study: Study) -> dict[str, Attack]:
-    """Return the attacks that a study names, or those of its set, for any view."""
-    if study.attacks:
-        return {name: attack_named(name) for name in study.attacks}
-    return attack_set(study.attack_set)
 
 
 def _with_side_information(

@@ -100,7 +100,7 @@ _RowFigures = dict[AttackKey, _AttackFigures]
 _MISSING = _AttackFigures({})
 
 
-def compared(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
+def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
     """Compare studies: attacks, accuracy, clients without the defense, and Pareto fronts.
 
     Args:
@@ -290,18 +290,13 @@ def _entry(
         attacks=list(dict.fromkeys(behind)),
         contrast=key.contrast,
         metric=key.metric,
-        value=estimate.value if estimate else None,
-        low=estimate.low if estimate else None,
-        high=estimate.high if estimate else None,
-        method=estimate.method if estimate else "",
         clients=sorted(target for target in targets if target is not None),
         targets=sorted(target for target in (clients or targets) if target is not None),
-        seeds=estimate.seeds if estimate else 0,
         above=bool(attack.above & targets) if attack.tested else None,
         by_test=by_test if attack.tested and key.attack not in OF_SEVERAL else None,
-        further=estimate.further if estimate else None,
         change=change,
         note=note,
+        **(vars(estimate) if estimate else {"value": None}),
     )
 
 
@@ -339,7 +334,8 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
         dict(_leaves(_distinguishing(record, study)))
         for record, study in zip(records, studies, strict=True)
     ]
-    differing = _differing(flat)
+    names = dict.fromkeys(name for settings in flat for name in settings)
+    differing = [name for name in names if len({settings.get(name) for settings in flat}) > 1]
     rows: list[Row] = []
     for source, (record, study) in enumerate(zip(records, studies, strict=True)):
         settings = {name: flat[source].get(name, NOT_SET) for name in differing}
@@ -446,11 +442,6 @@ def _leaves(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str,
             yield f"{above}{name}", part if isinstance(part, str) else json.dumps(part)
 
 
-def _differing(flat: Sequence[Mapping[str, str]]) -> list[str]:
-    names = dict.fromkeys(name for settings in flat for name in settings)
-    return [name for name in names if len({settings.get(name) for settings in flat}) > 1]
-
-
 def _is_compared(figure: Estimate) -> bool:
     """Return whether a figure is an attack's AUC or rate, other than over pooled clients.
 
@@ -473,22 +464,22 @@ def _inside(row: Row, figures: _RowFigures) -> Targets:
 
 def _attack_figures(record: Record, family: str) -> _RowFigures:
     """Return a record's figures of attacks on a defense; those with values come first."""
-    compared = [
+    candidates = [
         figure
         for figure in record.findings
         if _is_compared(figure) and (figure.defense or NO_DEFENSE) == family
     ]
     # Without a fair draw, differences between clients are part of a figure.
-    compared = [figure for figure in compared if figure.fair] or compared
+    candidates = [figure for figure in candidates if figure.fair] or candidates
     # Tests of figures over seeds are corrected as a separate family.
-    over_seeds = any(figure.seed is None for figure in compared)
-    single = [figure for figure in compared if figure.seed is not None] or compared
+    over_seeds = any(figure.seed is None for figure in candidates)
+    single = [figure for figure in candidates if figure.seed is not None] or candidates
     refused = [figure for figure in single if figure.value is None]
     groups: dict[AttackKey, list[Estimate]] = {}
-    for figure in [*(figure for figure in compared if figure.value is not None), *refused]:
+    for figure in [*(figure for figure in candidates if figure.value is not None), *refused]:
         key = AttackKey(figure.attack, figure.contrast, figure.metric)
         groups.setdefault(key, []).append(figure)
-    by_key, directions = _RowFigures(), directions_of(compared)
+    by_key, directions = _RowFigures(), directions_of(candidates)
     for key, figures in groups.items():
         values: dict[int | None, dict[int | None, Value]] = {}
         tested = []
@@ -537,12 +528,7 @@ _figure_key = attrgetter("topic", "attack", "metric", "against", "group", "contr
 
 
 def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[FigureEntry]:
-    """Return test accuracy and the figures of sources and clusters, with changes paired by seed.
-
-    Args:
-        rows: Rows of the comparison.
-        records: Records of the comparison.
-    """
+    """Return test accuracy and the figures of sources and clusters, with changes paired by seed."""
     figures = [_over_runs(records[row.source], row.family) for row in rows]
     entries = []
     for index, row in enumerate(rows):

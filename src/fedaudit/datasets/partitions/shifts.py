@@ -66,6 +66,7 @@ SHIFTS: dict[str, Callable[[Images, Amounts], Images]] = {
     "rotation": rotated,
     "brightness": brightened,
 }
+KINDS = (*SHIFTS, ATTRIBUTE)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from fedaudit.core.files import (
     own_place,
     record_at,
 )
-from fedaudit.core.importing import GivenObject, objects_given
+from fedaudit.core.importing import RegisteredObject, with_registered
 from fedaudit.core.naming import changed_fields
 from fedaudit.core.progress import bars, quiet
 from fedaudit.core.values import ClientId
@@ -32,7 +32,7 @@ from fedaudit.engines.base import Counted
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.games.run import run_games
 from fedaudit.plan.games import GameStudy
-from fedaudit.plan.identity import own_parts, study_key
+from fedaudit.plan.identity import named_custom_parts, study_key
 from fedaudit.plan.sections import AuditSection as Audit
 from fedaudit.plan.sections import FiguresSection as Figures
 from fedaudit.plan.sections import Study
@@ -121,7 +121,7 @@ class Run:
         refuse_unfit("folder of Run", folder, Path | str)
         self.folder = record_at(Path(folder)).parent
         options = _checked_options(options)
-        self._objects: Mapping[str, GivenObject] = {}
+        self._objects: Mapping[str, RegisteredObject] = {}
         self._data_dir = None if options.data_dir is None else Path(options.data_dir)
         self._record: Record | None = None
         if federation is not None:
@@ -134,7 +134,7 @@ class Run:
 
     @staticmethod
     def _of(
-        folder: Path, objects: Mapping[str, GivenObject], data_dir: Path | None, record: Record
+        folder: Path, objects: Mapping[str, RegisteredObject], data_dir: Path | None, record: Record
     ) -> Run:
         run = Run(folder)
         run._objects, run._data_dir, run._record = objects, data_dir, record
@@ -296,7 +296,7 @@ class Run:
         names = list(attack_settings(attacks, registering(objects)))
         folder = own_place(self.folder, ATTACKED) if out is None else Path(out)
         changed = section_settings(figures=figures).get("figures", {})
-        with objects_given(objects):
+        with with_registered(objects):
             record = reattack(
                 self.folder,
                 names,
@@ -396,8 +396,10 @@ def audit(
     cluster = engine_named(engine, workers) if isinstance(engine, str) else engine
     _refuse_unimportable(plan, cluster, workers)
     data_dir = plan.data_dir if options.data_dir is None else Path(options.data_dir)
-    with objects_given(plan.objects):
-        folder = Path(out) if out is not None else Path("runs") / _folder_name(plan, name)
+    with with_registered(plan.objects):
+        if out is None:
+            out = Path("runs") / f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"
+        folder = Path(out)
         with bars() if progress else nullcontext(quiet) as report:
             log: Callable[[str], None] = print if progress else lambda text: None
             if isinstance(plan.study, Study):
@@ -439,7 +441,7 @@ def _refuse_unimportable(plan: AnyPlan, engine: Counted | None, workers: int) ->
     if engine is None and workers == 1:
         return
     sent = {"model", "algorithm", "defense", *(["attack"] if engine is not None else [])}
-    names = [name for kind, name in own_parts(plan.study) if kind in sent]
+    names = [name for kind, name in named_custom_parts(plan.study) if kind in sent]
     local = [name for name in names if name.startswith("__main__:") or "<" in name]
     if local:
         where = type(engine).__name__ if engine is not None else f"workers={workers}"
@@ -469,7 +471,3 @@ def _name_from(out: Path | str | None) -> str:
         return _UNNAMED
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", Path(out).absolute().name)
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or _UNNAMED
-
-
-def _folder_name(plan: AnyPlan, name: str) -> str:
-    return f"{name}-{study_key(completed(plan.study))[:_KEY_LENGTH]}"

@@ -17,7 +17,7 @@ from fedaudit.algorithms import FederatedAlgorithm
 from fedaudit.attacks import Attack
 from fedaudit.core.arguments import Count, Range, dataclass, refuse_unfit
 from fedaudit.core.errors import BadInput, called_by, setting, type_of
-from fedaudit.core.importing import GivenObject
+from fedaudit.core.importing import RegisteredObject
 from fedaudit.core.naming import AlgorithmPart, Clients, NamedPart
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
@@ -294,7 +294,7 @@ class AuditPlan(Generic[PlanKind]):
     """
 
     study: PlanKind
-    objects: dict[str, GivenObject]
+    objects: dict[str, RegisteredObject]
     data_dir: Path | None
     points: Sequence[Point[GameStudy]] = ()
 
@@ -324,7 +324,7 @@ def plan_of(
     if isinstance(attacks, list | dict) and not attacks:
         raise BadInput("attacks is empty; leave it out for the default set, or name an attack")
     options = AuditOptions() if options is None else options
-    objects: dict[str, GivenObject] = {}
+    objects: dict[str, RegisteredObject] = {}
     register = registering(objects)
     data, folder = data_reference(federation.data)
     values = {
@@ -418,10 +418,6 @@ def section_settings(**sections: object) -> dict[str, dict[str, object]]:
 
 def whole_numbers(name: str, value: object) -> list[object]:
     """Return a whole number, or several, as a list.
-
-    Args:
-        name: The argument, for messages.
-        value: Number or numbers; whether each is whole is checked later.
 
     Raises:
         BadInput: It is neither.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core.arguments import Count, dataclass, refuse_unfit
 from fedaudit.core.errors import BadInput, called_by
-from fedaudit.core.importing import GivenObject
+from fedaudit.core.importing import RegisteredObject
 from fedaudit.core.values import short_repr
 from fedaudit.plan.file import points_of
 from fedaudit.plan.games import DetectorSection as Detector
@@ -122,7 +122,7 @@ def games_plan(
     Raises:
         BadInput: A setting does not exist, or there are several seeds.
     """
-    objects: dict[str, GivenObject] = {}
+    objects: dict[str, RegisteredObject] = {}
     register = registering(objects)
     seed = whole_numbers("seeds", seeds)
     if len(seed) != 1:

@@ -15,7 +15,7 @@ from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.arguments import Range, refuse_unfit
 from fedaudit.core.errors import BadInput, an, type_of
-from fedaudit.core.importing import GivenObject, refuse_unknown_part
+from fedaudit.core.importing import RegisteredObject, known_name
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart, members_of
 from fedaudit.core.objects import (
@@ -39,7 +39,7 @@ from fedaudit.metrics.table import METRICS, Metric
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.partitions import PartitionScheme
-from fedaudit.plan.named import SERVERS
+from fedaudit.plan.named import SERVERS, missing_options
 
 _ATTACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
@@ -47,12 +47,12 @@ Register = Callable[[PartReference], dict[str, object]]
 """Stores the object of a reference, and returns name and options as a study has them."""
 
 
-def registering(objects: dict[str, GivenObject]) -> Register:
+def registering(objects: dict[str, RegisteredObject]) -> Register:
     """Return a function that stores the objects of references in a dictionary."""
 
     def register(part: PartReference) -> dict[str, object]:
-        if part.given is not None:
-            objects[part.name] = part.given
+        if part.registered is not None:
+            objects[part.name] = part.registered
         return {"name": part.name, "options": part.options}
 
     return register
@@ -148,22 +148,14 @@ def _unwrap(kind: str, value: object) -> tuple[object, dict[str, object]]:
 
 
 def check_part(kind: str, value: object) -> None:
-    """Raise if a value can be no part of a kind, without importing or copying anything.
-
-    Raises:
-        BadInput: It is of another type, or a name that does not exist.
-    """
+    """Raise if a value can be no part of a kind, without importing or copying anything."""
     what, _ = _unwrap(kind, value)
     if isinstance(what, str):
-        refuse_unknown_part(kind, what, _KINDS[kind].catalogue)
+        known_name(kind, what, _KINDS[kind].catalogue)
 
 
 def check_data(value: object) -> None:
-    """Raise if a value can be no data set; names are looked up when the data are read.
-
-    Raises:
-        BadInput: It is of another type.
-    """
+    """Raise if a value can be no data set; names are looked up when the data are read."""
     is_pair = isinstance(value, tuple) and len(value) == 2
     if not (is_pair or isinstance(value, Samples | InMemory | Dataset | DataSource)):
         _unwrap("data set", value)
@@ -173,19 +165,22 @@ def check_defense(value: object) -> None:
     """Raise if a value can be no defense.
 
     Raises:
-        BadInput: It is of another type, a name that does not exist, or of members that are no
-            client numbers.
+        BadInput: It is of another type, a name that does not exist, a class that needs arguments,
+            or of members that are no client numbers.
     """
     check_part("defense", value)
     _members(value)
+    kind = value.what if isinstance(value, NamedPart) else value
+    options = value.options if isinstance(value, NamedPart) else {}
+    if isinstance(kind, type) and (missing := missing_options(kind, options)):
+        raise BadInput(
+            f"{kind.__name__} is a class that needs {', '.join(missing)}; construct it: "
+            f"{kind.__name__}({'=..., '.join(missing)}=...)"
+        )
 
 
 def reference(kind: str, value: object) -> PartReference:
     """Return the name and plain settings of a part.
-
-    Args:
-        kind: Kind of part, such as "model".
-        value: Name, class, function or object, or what :func:`fedaudit.named` returns.
 
     Raises:
         BadInput: It is not a part of this kind, or a setting is not plain.
@@ -260,7 +255,7 @@ def partition_settings(value: object, register: Register) -> dict[str, object]:
     clients = clients_of(value)
     scheme = reference("partition", clients)
     options = dict(scheme.options)
-    size = options.pop("samples_per_client", 0) if scheme.given is None else 0
+    size = options.pop("samples_per_client", 0) if scheme.registered is None else 0
     name = register(scheme)["name"]
     return {
         "scheme": name,
@@ -271,11 +266,7 @@ def partition_settings(value: object, register: Register) -> dict[str, object]:
 
 
 def check_mechanism(value: object) -> None:
-    """Raise if a value can be no defense of a game, which is against a single client.
-
-    Raises:
-        BadInput: It is not a defense, or a defense of some clients only.
-    """
+    """Raise if a value can be no defense of a game, which is against a single client."""
     check_defense(value)
     if _members(value) is not None:
         raise BadInput(
@@ -316,10 +307,6 @@ def _members(defense: object) -> tuple[int, ...] | None:
 
 def attack_settings(value: object, register: Register) -> dict[str, object]:
     """Return the section ``attacks`` of a study.
-
-    Args:
-        value: Name or object, several of them, or a mapping from names to settings or objects.
-        register: Stores objects.
 
     Raises:
         BadInput: A value is not an attack.

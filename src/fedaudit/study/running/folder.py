@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedaudit.core.errors import BadInput, FedauditError, option, setting
+from fedaudit.attacks import SET_SETTINGS, attack_set
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, setting
 from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
@@ -19,15 +20,11 @@ from fedaudit.plan.games import GameStudy, Plan, plan_from
 from fedaudit.plan.identity import FOR_PEOPLE, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.results.older import GROWTH, resolve_older_settings
-from fedaudit.results.text import plain_json
+from fedaudit.results.text import one_line, plain, plain_json
 from fedaudit.study.running.outputs import refuse_page_alone
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
-
-from fedaudit.attacks import SET_SETTINGS, attack_set
-from fedaudit.core.errors import Damaged
-from fedaudit.results.text import one_line, plain
 
 AFTER_A_LOOK = "chosen after a look at the figures"
 """Words by which a record's note on growth is recognised."""
@@ -140,10 +137,6 @@ def growth_notes(growth: Growth | None) -> list[str]:
 def growth_from(values: object, source: str) -> Growth | None:
     """Return what was added to a study after its first record; None without a record.
 
-    Args:
-        values: Lists of names in the study's file.
-        source: The file, for messages.
-
     Raises:
         Damaged: The values are something else.
     """
@@ -183,10 +176,10 @@ def recorded_study(recording: Path) -> Study:
     """Return the study in a folder, whose measurements can be attacked.
 
     Raises:
-        BadInput: The folder holds no study.
-        Damaged: The settings cannot be read.
+        BadInput: As :func:`read_study_file`, or the folder holds games.
+        Damaged: As :func:`read_study_file`.
     """
-    study = _read_study_file(recording).study
+    study = read_study_file(recording).study
     if isinstance(study, GameStudy):
         raise BadInput(
             f"{recording} holds security games, which keep no rounds that could be attacked; "
@@ -207,32 +200,22 @@ class _StudyFile(NamedTuple):
     growth: Growth | None
 
 
-def _read_study_file(recording: Path) -> _StudyFile:
+def read_study_file(recording: Path) -> _StudyFile:
+    """Return the study in a folder, and what was added to it.
+
+    Raises:
+        BadInput: The folder holds no study.
+        Damaged: The study's file cannot be read.
+    """
     refuse_absent(recording, RECORDING)
     path = recording / STUDY_FILE
     if not path.is_file():
-        fault = (
-            f"its {STUDY_FILE} is not a regular file"
-            if path.exists()
-            else f"it has no {STUDY_FILE}"
-        )
+        fault = f"its {STUDY_FILE} is not a regular file"
+        fault = fault if path.exists() else f"it has no {STUDY_FILE}"
         raise BadInput(f"{recording} is not a recording: {fault}; check the path")
     values = read_object(path)
     growth = growth_from(values.pop(GROWTH, None), str(path))
     return _StudyFile(plan_from(resolve_older_settings(values), source=str(path)), growth)
-
-
-def recorded_growth(out: Path) -> Growth | None:
-    """Return what was added to a study after its first record; None without a record.
-
-    Args:
-        out: Folder of the study.
-
-    Raises:
-        BadInput: The folder holds no study.
-        Damaged: The study's file is damaged.
-    """
-    return _read_study_file(out).growth
 
 
 def as_begun(study: Study, out: Path) -> Study:
@@ -241,16 +224,12 @@ def as_begun(study: Study, out: Path) -> Study:
     If a study does not set the number, it resumes with the number of its start, also if another
     version started it or its attacks have changed.
 
-    Args:
-        study: The study.
-        out: Folder of the study, which may be empty.
-
     Raises:
         Damaged: The study in the folder cannot be read.
     """
     if study.audit.sources is not None or not (out / STUDY_FILE).is_file():
         return study
-    recorded = _read_study_file(out).study
+    recorded = read_study_file(out).study
     if isinstance(recorded, GameStudy) or recorded.audit.draw != study.audit.draw:
         return study
     audit = study.audit.model_copy(update={"sources": recorded.audit.sources})
@@ -289,8 +268,10 @@ def claim_record(out: Path, study: Plan) -> None:
 def _write_study_file(out: Path, study: Plan, *, has_record: bool) -> Growth | None:
     added = refuse_other_study(out, study)
     record = refuse_other_record(out, study)
-    growth = recorded_growth(out) if (out / STUDY_FILE).exists() else None
-    if record is not None and not (out / STUDY_FILE).exists():
+    growth = None
+    if (out / STUDY_FILE).exists():
+        growth = read_study_file(out).growth
+    elif record is not None:
         added = _growth_since(record, out, study)
     if growth is None and has_record:
         growth = Growth([], [], [])
@@ -332,7 +313,7 @@ def refuse_other_study(out: Path, study: Plan) -> Growth | None:
         raise BadInput(f"{out} cannot be used ({error}); choose another folder") from error
     if not has_study:
         return None
-    recorded = _read_study_file(out).study
+    recorded = read_study_file(out).study
     before, after = settings_of(recorded), settings_of(study)
     if before == after:
         return None
@@ -380,11 +361,6 @@ def refuse_other_record(
 ) -> "Record | None":
     """Return the record in a folder if it may be replaced; None without a record.
 
-    Args:
-        folder: Folder of the new record.
-        ours: Settings of the new record: a study, or the settings of a live recording.
-        ignored: Settings that may differ.
-
     Raises:
         BadInput: The folder holds a record of other settings or one that cannot be read, a
             report.html that fedaudit did not write, or scores without a record.
@@ -414,10 +390,7 @@ def refuse_other_record(
             f"{folder} holds a {RECORD_FILE} that cannot be read as a record of this study; give "
             f"another folder with {option('out')}, or delete the file"
         ) from refusal
-    growth = None
-    if isinstance(recorded, Study) and isinstance(ours, Study):
-        growth = growth_of(recorded, ours)
-    if growth is not None:
+    if isinstance(recorded, Study) and isinstance(ours, Study) and growth_of(recorded, ours):
         return record
     other, new = (_settled(settings, ignored) for settings in (recorded, ours))
     if other != new:

@@ -1,16 +1,14 @@
 """Training of a run, and measurement of the audited samples in the rounds that are observed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, assignment, option
-from fedaudit.core.files import own_folder
 from fedaudit.core.values import flat
 from fedaudit.evaluation.accuracy import (
     EvaluationSplit,
@@ -25,6 +23,7 @@ from fedaudit.observe.measurements import (
     Stored,
     fault_in,
     measured_names,
+    measured_on,
     stored_in,
     write_measured,
 )
@@ -38,31 +37,25 @@ from fedaudit.signals.measure import Measuring, measure_round, measuring_on
 from fedaudit.study.running.pictures import store_pictures
 
 
-def unmeasured(run: Setup, folder: Path) -> list[str]:
+def unmeasured(run: Setup) -> list[str]:
     """Return the names of signals that a run's folder lacks and that need new training.
 
-    Args:
-        run: The run.
-        folder: Folder of the run. Nothing is missing before a round was measured.
+    Nothing is missing before a round was measured.
     """
-    measured = measured_names(folder)
+    measured = measured_names(run.folder)
     if not measured:
         return []
     # Kept updates allow any signal to be measured later.
     needed = [] if run.study.audit.keep == "full" else [signal.name for signal in run.signals]
     missing = [name for name in needed if name not in measured]
     return missing + [
-        name for extension in run.extensions for name in extension.missing_signals(run, folder)
+        name for extension in run.extensions for name in extension.missing_signals(run)
     ]
 
 
-def refuse_unmeasured(places: Sequence[tuple[Setup, Path]]) -> None:
-    """Raise if runs would have to be trained again for the signals of their attacks.
-
-    Raises:
-        BadInput: Signals were not measured, and no updates were kept.
-    """
-    missing = {folder: names for run, folder in places if (names := unmeasured(run, folder))}
+def refuse_unmeasured(runs: Iterable[Setup]) -> None:
+    """Raise if runs would have to be trained again for the signals of their attacks."""
+    missing = {run.folder: names for run in runs if (names := unmeasured(run))}
     if not missing:
         return
     names = list(dict.fromkeys(name for signals in missing.values() for name in signals))
@@ -76,17 +69,12 @@ def refuse_unmeasured(places: Sequence[tuple[Setup, Path]]) -> None:
 
 
 def with_all_signals(
-    run: Setup,
-    folder: Path,
-    stored: Sequence[Stored],
-    work: Work,
-    notes: Callable[[str], None] = lambda text: None,
+    run: Setup, stored: Sequence[Stored], work: Work, notes: Callable[[str], None]
 ) -> list[Stored]:
     """Return measured rounds with the signals of a run; measure missing ones on kept updates.
 
     Args:
         run: The run.
-        folder: Folder of the run.
         stored: Its measured rounds. Signals of other studies' attacks are dropped.
         work: Device and progress.
         notes: Called with a note for the record, if signals were measured on kept updates.
@@ -101,10 +89,10 @@ def with_all_signals(
     if missing and run.study.audit.keep == "full":
         if measured_on(stored) != work.device.type:
             raise BadInput(
-                f"{missing[0].name} must be measured on the same kind of device as {folder}: "
+                f"{missing[0].name} must be measured on the same kind of device as {run.folder}: "
                 f"give {assignment('device', measured_on(stored))}"
             )
-        rounds = measure_kept_updates(run, folder, stored, missing, work)
+        rounds = measure_kept_updates(run, stored, missing, work)
         added = [round.signals for round in rounds]
         notes(
             f"The last digits of {', '.join(signal.name for signal in missing)} of seed "
@@ -119,28 +107,21 @@ def with_all_signals(
 
 
 def measure_kept_updates(
-    run: Setup, folder: Path, stored: Sequence[Stored], signals: Sequence[Signal], work: Work
+    run: Setup, stored: Sequence[Stored], signals: Sequence[Signal], work: Work
 ) -> list[MeasuredRound]:
     """Measure signals on the updates that a run kept.
-
-    Args:
-        run: The run.
-        folder: Folder of the run.
-        stored: Its measured rounds.
-        signals: Signals to measure.
-        work: Device and progress.
 
     Raises:
         Damaged: The kept updates are of other rounds or clients than those measured.
     """
-    rounds = seen_from(read_rounds(folder, run.algorithm.architecture), run.view)
+    rounds = seen_from(read_rounds(run.folder, run.algorithm.architecture), run.view)
     phase, total = f"seed {run.seed}: new signals", len(stored)
     work.progress(phase, 0, total)
     measured = []
     for round in rounds:
         if not set(run.deal.clients) >= {*round.asked, *round.stands_for}:
             raise Damaged(
-                f"round {round.index} kept in {folder} is damaged: it has clients that the run "
+                f"round {round.index} kept in {run.folder} is damaged: it has clients that the run "
                 "does not have; restore the folder from a copy, or run the study again"
             )
         measured.append(measure_round(round, signals, run.deal.measured, device=work.device))
@@ -149,30 +130,30 @@ def measure_kept_updates(
         (old.measured.index, old.measured.clients) for old in stored
     ]:
         raise Damaged(
-            f"the updates kept in {folder} are of other rounds or clients than those measured; "
-            "restore the folder from a copy, or run the study again"
+            f"the updates kept in {run.folder} are of other rounds or clients than those "
+            "measured; restore the folder from a copy, or run the study again"
         )
     return measured
 
 
-def disk_needed(setup: Setup) -> int:
+def disk_needed(run: Setup) -> int:
     """Estimate how many bytes a run will write.
 
     Raises:
         BadInput: The model has no trainable parameters.
     """
-    initial = setup.algorithm.architecture.initial(0)
+    initial = run.algorithm.architecture.initial(0)
     if not initial.params:
         raise BadInput(
             f"model {initial.architecture.name!r} has no trainable parameters; give a model that "
             "has some"
         )
     return estimated_bytes(
-        keep=setup.study.audit.keep,
-        rounds=len(setup.measured_rounds),
-        clients=len(setup.deal.clients),
-        samples=len(setup.deal.measured),
-        signals=len(setup.signals),
+        keep=run.study.audit.keep,
+        rounds=len(run.measured_rounds),
+        clients=len(run.deal.clients),
+        samples=len(run.deal.measured),
+        signals=len(run.signals),
         parameters=len(flat(initial.params)),
     )
 
@@ -187,70 +168,66 @@ _PAGE_BYTES = 1_000_000
 """Bytes of the scripts and styles in a report."""
 
 
-def results_needed(setups: Sequence[Setup]) -> int:
+def results_needed(runs: Sequence[Setup]) -> int:
     """Estimate the bytes of a study's record, report and scores.
 
     Args:
-        setups: Runs of the study, without shadow and reference federations.
+        runs: Runs of the study, without shadow and reference federations.
     """
     total = _PAGE_BYTES
-    for setup in setups:
-        targets = len(setup.study.audit.targets)
-        scores = 8 * len(setup.deal.measured) * (len(setup.attacks) + 2)
-        total += targets * (scores + 2 * _RESULT_BYTES * len(setup.attacks))
+    for run in runs:
+        targets = len(run.study.audit.targets)
+        scores = 8 * len(run.deal.measured) * (len(run.attacks) + 2)
+        total += targets * (scores + 2 * _RESULT_BYTES * len(run.attacks))
     return total
 
 
-def observe(setup: Setup, folder: Path, work: Work) -> list[Stored]:
+def observe(run: Setup, work: Work) -> list[Stored]:
     """Train and measure a run, and return all measured rounds.
 
-    Args:
-        setup: The run.
-        folder: Folder of the run. A stopped run resumes after its last complete round.
-        work: Engine, device and progress.
+    A stopped run resumes after its last complete round.
 
     Raises:
         BadInput: The folder belongs to another run, or the disk is full.
         Damaged: A file in the folder cannot be read.
     """
-    own_folder(folder.parent, folder.name)
-    rounds, key = setup.study.training.rounds, setup.key(work.device.type)
-    stream = setup.simulate(work.engine, work.device, folder / "checkpoint.safetensors")
-    for extension in setup.extensions:
-        stream = extension.watch(stream, setup, folder, key, work.progress)
-    stream = record_usage(stream, setup.deal.clients, folder, key)
-    split = evaluation_split(setup)
-    phase = f"seed {setup.seed}: training rounds"
+    rounds, key = run.study.training.rounds, run.key(work.device.type)
+    stream = run.simulate(work.engine, work.device, run.folder / "checkpoint.safetensors")
+    for extension in run.extensions:
+        stream = extension.watch(stream, run, key, work.progress)
+    stream = record_usage(stream, run.deal.clients, run.folder, key)
+    split = evaluation_split(run)
+    phase = f"seed {run.seed}: training rounds"
     done = 0
     work.progress(phase, done, rounds)
-    with _measuring(setup, folder, work) as measuring:
-        for round in seen_from(stream, setup.view):
-            if round.index in setup.measured_rounds:
-                _measure(setup, round, folder, split, work.device, measuring)
+    with _measuring(run, work) as measuring:
+        for round in seen_from(stream, run.view):
+            if round.index in run.measured_rounds:
+                _measure(run, round, split, work.device, measuring)
             done = round.index
             del round  # Frees its models while the next round is trained.
             work.progress(phase, done, rounds)
     if not done:  # All rounds were trained in an earlier start.
         work.progress(phase, 0, 0)
-    return stored_rounds(setup, folder)
+    return stored_rounds(run)
 
 
-def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
+def stored_rounds(run: Setup) -> list[Stored]:
     """Read all measured rounds of a run, and check that they are of this run.
 
     Raises:
         BadInput: Rounds are missing.
         Damaged: A file cannot be read, is of another run, or has values that are impossible.
     """
-    stored = stored_in(folder)
+    stored, folder = stored_in(run.folder), run.folder
     indices = tuple(round.measured.index for round in stored)
-    if indices != setup.measured_rounds:
+    if indices != run.measured_rounds:
         raise BadInput(
             f"{folder} holds the measured rounds {list(indices)} instead of "
-            f"{list(setup.measured_rounds)}; let the study finish if it is running, or delete the "
+            f"{list(run.measured_rounds)}; let the study finish if it is running, or delete the "
             "folder and run it again"
         )
-    key = setup.key(measured_on(stored))
+    key = run.key(measured_on(stored))
     for round in stored:
         what = f"the measured round {round.measured.index} in {folder}"
         if round.notes.get("run") != key:
@@ -258,9 +235,9 @@ def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
                 f"{what} is of another run; restore it from a copy, or delete the folder and run "
                 "the study again"
             )
-        fault = fault_in(round.measured, setup.deal.clients, len(setup.deal.measured))
-        is_last = round.measured.index == setup.measured_rounds[-1]
-        if not fault and not counts_fit(setup, round.notes, means=is_last):
+        fault = fault_in(round.measured, run.deal.clients, len(run.deal.measured))
+        is_last = round.measured.index == run.measured_rounds[-1]
+        if not fault and not counts_fit(run, round.notes, means=is_last):
             fault = "its counts of correct predictions are missing or impossible"
         if fault:
             raise Damaged(
@@ -270,19 +247,14 @@ def stored_rounds(setup: Setup, folder: Path) -> list[Stored]:
     return stored
 
 
-def measured_on(stored: Sequence[Stored]) -> str:
-    """Return the kind of device that measured the rounds."""
-    return stored[0].notes.get("device", "cpu")
-
-
 @contextmanager
-def _measuring(setup: Setup, folder: Path, work: Work) -> Iterator[Measuring]:
+def _measuring(run: Setup, work: Work) -> Iterator[Measuring]:
     """Yield the function that measures audited samples in a round, here or in other processes."""
-    samples = setup.deal.measured
+    samples = run.deal.measured
     # All rounds of a folder have the same signals. Further signals of attacks that were added later
     # are measured on the updates that it keeps.
-    measured = measured_names(folder)
-    signals = tuple(signal for signal in setup.signals if not measured or signal.name in measured)
+    measured = measured_names(run.folder)
+    signals = tuple(signal for signal in run.signals if not measured or signal.name in measured)
     if work.measuring is not None:
         with measuring_on(work.measuring, signals, samples, count=work.workers) as measuring:
             yield measuring
@@ -297,28 +269,22 @@ def _measuring(setup: Setup, folder: Path, work: Work) -> Iterator[Measuring]:
 
 
 def _measure(
-    setup: Setup,
-    round: Round,
-    folder: Path,
-    split: EvaluationSplit,
-    device: torch.device,
-    measuring: Measuring,
+    run: Setup, round: Round, split: EvaluationSplit, device: torch.device, measuring: Measuring
 ) -> None:
     measured = measuring(round)
-    write_round(folder, round, setup.study.audit.keep)
-    key = setup.key(device.type)
-    notes = {"complete": str(round.complete), "run": key}
+    write_round(run.folder, round, run.study.audit.keep)
+    notes = {"complete": str(round.complete), "run": run.key(device.type)}
     if device.type != "cpu":
         notes["device"] = device.type
-    is_last = round.index == setup.measured_rounds[-1]
-    notes |= accuracy_notes(setup, split, round, device, means=is_last)
-    if isinstance(setup.algorithm, ChoosesModels):
+    is_last = round.index == run.measured_rounds[-1]
+    notes |= accuracy_notes(run, split, round, device, means=is_last)
+    if isinstance(run.algorithm, ChoosesModels):
         from fedaudit.evaluation.clusters import cluster_notes
 
-        notes |= cluster_notes(setup, round, device)
-    for extension in setup.extensions:
-        extension.measure(setup, round, folder, notes, device)
+        notes |= cluster_notes(run, round, device)
+    for extension in run.extensions:
+        extension.measure(run, round, notes, device)
     if is_last:
-        store_pictures(setup, round, folder)
+        store_pictures(run, round)
     # Written last, because a round counts as measured once this file exists.
-    write_measured(folder, measured, notes)
+    write_measured(run.folder, measured, notes)

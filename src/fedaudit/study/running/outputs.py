@@ -20,10 +20,6 @@ _PAGE = b"<!doctype html"
 def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
     """Raise unless a comparison replaces nothing, or one of the same records or fewer.
 
-    Args:
-        path: JSON file of the comparison.
-        records: Record files that will be compared.
-
     Raises:
         BadInput: The file is not a comparison, or compares other records, or its name is reserved.
     """
@@ -55,10 +51,6 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
 def refuse_page_alone(target: Path, source: Path) -> None:
     """Raise if a page exists without the record or comparison that fedaudit writes with it.
 
-    Args:
-        target: File of the page.
-        source: The record or comparison, which is written before the page.
-
     Raises:
         BadInput: The page exists without its source, or is not an HTML page.
     """
@@ -72,10 +64,6 @@ def refuse_page_alone(target: Path, source: Path) -> None:
 
 def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
     """Raise if an HTML page would replace a file of another kind, or one of its inputs.
-
-    Args:
-        target: File of the page.
-        inputs: Files that the page is made from.
 
     Raises:
         BadInput: The file is of another kind or an input, or its name does not end as an HTML

@@ -28,61 +28,49 @@ _SCALE, _GAP = 3, 4
 _JUDGE = "fedmia-2"
 
 
-def store_pictures(setup: Setup, round: Round, folder: Path) -> None:
-    """Store what the first target's model generates for each concept, if models generate images.
-
-    Args:
-        setup: The run.
-        round: Its last round, as the adversary sees it.
-        folder: Folder of the run.
-    """
-    target = setup.study.audit.targets[0]
+def store_pictures(run: Setup, round: Round) -> None:
+    """Store what the first target's model generates for each concept, if models generate images."""
+    target = run.study.audit.targets[0]
     # In other views the target's model is the model of all clients.
-    is_own_model = Sees.UPLOADS in setup.view.offers and target not in setup.study.audit.merge
+    is_own_model = Sees.UPLOADS in run.view.offers and target not in run.study.audit.merge
     exposed = round.exposed.get(target)
     if not is_own_model or exposed is None or exposed.local is None:
         return
     if not _generates_images(exposed.local):
         return
-    count = min(setup.dataset.classes, _MOST_CONCEPTS)
-    low, high = _range(setup)
+    count = min(run.dataset.classes, _MOST_CONCEPTS)
+    low, high = _range(run)
     pictures = generate(
-        exposed.local, torch.arange(count), low=low, high=high, rng=seeded(setup.seed, "pictures")
+        exposed.local, torch.arange(count), low=low, high=high, rng=seeded(run.seed, "pictures")
     )
-    write_tensors({"pictures": pictures}, folder / _FILE, private=True)
+    write_tensors({"pictures": pictures}, run.folder / _FILE, private=True)
 
 
-def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path) -> None:
+def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
     """Write an image: the target's likeliest members above, and what its model generates below.
 
     Each column is a concept. Nothing is written if no pictures were stored. The image shows
     personal data, so that no evidence pack contains it.
 
-    Args:
-        setup: The run.
-        folder: Folder of the run.
-        findings: Findings with the attacks' scores.
-        path: PNG file to write.
-
     Source: FedMIA section 4.2: generated images next to those that FedMIA-II calls members.
     """
-    if not (folder / _FILE).is_file() or not findings.scores:
+    if not (run.folder / _FILE).is_file() or not findings.scores:
         return
     from PIL import Image
 
     from fedaudit.evaluation.truth import target_truth
 
-    target = setup.study.audit.targets[0]
-    pictures = _read(folder / _FILE, setup)
+    target = run.study.audit.targets[0]
+    pictures = _read(run)
     by_attack = {
         name: scores
         for (seed, client, name), scores in findings.scores.items()
-        if (seed, client) == (setup.seed, target)
+        if (seed, client) == (run.seed, target)
     }
     if not by_attack:
         return
     scores = by_attack.get(_JUDGE, next(iter(by_attack.values())))
-    truth = target_truth(setup, target)
+    truth = target_truth(run, target)
     if truth.subject is not None:
         return
     columns, originals = [], []
@@ -93,10 +81,10 @@ def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path)
             originals.append(int(truth.ids[members[scores[members].argmax()]]))
     if not columns:
         return
-    samples = setup.dataset.samples(torch.tensor(originals))
+    samples = run.dataset.samples(torch.tensor(originals))
     assert samples.inputs is not None
     members_row = samples.inputs.unpacked(samples.features)["sample"]
-    low, high = _range(setup)
+    low, high = _range(run)
     rows = [_row(images, low, high) for images in (members_row, pictures[columns])]
     gap = np.full((_GAP, *rows[0].shape[1:]), 255, dtype=np.uint8)
     try:
@@ -108,13 +96,14 @@ def write_pictures(setup: Setup, folder: Path, findings: "Findings", path: Path)
         raise BadInput(f"{path} could not be written ({error}); free some space") from error
 
 
-def _read(path: Path, setup: Setup) -> Tensor:
+def _read(run: Setup) -> Tensor:
     """Read the pictures of :func:`store_pictures`."""
+    path = run.folder / _FILE
     pictures = read_tensors(path)[0].get("pictures", torch.zeros(0))
-    inputs = setup.dataset.train.inputs
+    inputs = run.dataset.train.inputs
     fields = () if inputs is None else inputs.fields
     shape = next((field.shape for field in fields if field.name == "sample"), None)
-    limit = min(setup.dataset.classes, _MOST_CONCEPTS)
+    limit = min(run.dataset.classes, _MOST_CONCEPTS)
     if (
         pictures.shape[1:] != shape
         or not 0 < len(pictures) <= limit
@@ -170,11 +159,11 @@ def _generates_images(model: Model) -> bool:
     return len(shape) == 3 and shape[0] in (1, 3) and names == ["sample", "concept"]
 
 
-def _range(setup: Setup) -> tuple[float, float]:
+def _range(run: Setup) -> tuple[float, float]:
     """Return the smallest and largest value of a pixel."""
-    inputs = setup.dataset.train.inputs
+    inputs = run.dataset.train.inputs
     assert inputs is not None
-    pixels = inputs.unpacked(setup.dataset.train.features)["sample"]
+    pixels = inputs.unpacked(run.dataset.train.features)["sample"]
     return float(pixels.min()), float(pixels.max())
 
 

@@ -12,9 +12,9 @@ Without a pool, runs are stored in the study's folder, as ``seed-N``.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -72,14 +72,8 @@ class Identity:
 _IDENTITY = TypeAdapter(Identity)
 
 
-def identity_of(run: Setup, kind: str) -> Identity:
-    """Return the identity of a run on a kind of device."""
-    signals = {signal.name: _signal_text(signal) for signal in run.signals}
-    return Identity(run.key(kind), _data_digest(run), signals)
-
-
-def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
-    """Return the folder of a run, in its study's folder or in a pool.
+def placed(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
+    """Return a run with its folder, in the study's folder or in a pool.
 
     A finished run is reused if it has all signals of this run, or if it kept its updates, on which
     the missing signals can be measured. An unfinished run is resumed only if its identity is
@@ -93,36 +87,36 @@ def place_of(run: Setup, out: Path, pool: Path | None, kind: str) -> Path:
     """
     in_study = out / f"seed-{run.seed}"
     if pool is None or in_study.is_dir():
-        return in_study
-    identity = identity_of(run, kind)
-    exact = pool / identity.name
+        return replace(run, folder=in_study)
+    identity = Identity(run.key(kind), _data_digest(run), dict(map(_described, run.signals)))
+    exact = replace(run, folder=pool / identity.name)
     others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
+    candidates = [exact, *(replace(run, folder=folder) for folder in others)]
     keeps_updates = run.study.audit.keep == "full" and not run.is_shadow
     for is_usable in (Identity.covers, Identity.is_same_run)[: 2 if keeps_updates else 1]:
-        for place in (exact, *others):
-            pooled = _identity_in(place)
-            if pooled is None or not is_usable(pooled, identity) or not is_measured(run, place):
+        for candidate in candidates:
+            pooled = _identity_in(candidate.folder)
+            if pooled is None or not is_usable(pooled, identity) or not is_measured(candidate):
                 continue
-            if not any(extension.missing_signals(run, place) for extension in run.extensions):
-                return place
-    own_folder(pool, identity.name)
-    _write(exact / RUN_FILE, asdict(identity))
+            if not any(extension.missing_signals(candidate) for extension in run.extensions):
+                return candidate
+    _write(own_folder(pool, identity.name) / RUN_FILE, asdict(identity))
     return exact
 
 
-def is_measured(run: Setup, place: Path) -> bool:
-    """Return whether a folder holds every round that the run measures."""
-    folder = place / "measured"
+def is_measured(run: Setup) -> bool:
+    """Return whether the folder of a run holds every round that the run measures."""
+    folder = run.folder / "measured"
     files = (folder / f"round-{index:06d}.safetensors" for index in run.measured_rounds)
     return all(file.is_file() for file in files)
 
 
-def write_run_places(places: Mapping[int, Path], out: Path) -> None:
+def write_run_folders(runs: Iterable[Setup], out: Path) -> None:
     """Write the paths of runs in a pool to the study's folder."""
     pooled = {
-        str(seed): Path(os.path.relpath(place, out)).as_posix()
-        for seed, place in places.items()
-        if place.parent != out
+        str(run.seed): Path(os.path.relpath(run.folder, out)).as_posix()
+        for run in runs
+        if run.folder.parent != out
     }
     if pooled:
         _write(out / RUNS_FILE, pooled)
@@ -158,7 +152,7 @@ def run_folder(out: Path, seed: int) -> Path:
 
 
 @contextmanager
-def locked(place: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+def locked(place: Path, log: Callable[[str], None]) -> Iterator[None]:
     """Lock a run's folder for this process, after waiting for another process that uses it.
 
     The operating system releases the lock of a process that ends or is killed.
@@ -171,10 +165,10 @@ def locked(place: Path, log: Callable[[str], None] = lambda text: None) -> Itera
         yield
 
 
-def _signal_text(signal: Signal) -> str:
-    """Return a signal with its settings, and the source code of a custom signal."""
+def _described(signal: Signal) -> tuple[str, str]:
+    """Return the name of a signal, and its settings with the source code of a custom signal."""
     source = class_source_digest(type(signal))
-    return f"{canonical_repr(signal)} {source}" if source else canonical_repr(signal)
+    return signal.name, " ".join(filter(None, [canonical_repr(signal), source]))
 
 
 def _data_digest(run: Setup) -> str:

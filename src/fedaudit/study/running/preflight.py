@@ -153,21 +153,8 @@ _LEAST_DRAWN = 2**18
 """Bytes whose copy takes as long as the other work of a draw."""
 
 
-def refuse_unusable(run: Setup, device: torch.device) -> None:
-    """Raise if clients, networks, defenses or the server cannot be used for training.
-
-    Raises:
-        FedauditError: As :func:`fedaudit.fl.simulate.simulate`.
-    """
-    run.simulate(device=device)
-
-
 def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
-    """Raise if this installation cannot calculate the guarantee of a defense for the record.
-
-    Raises:
-        BadInput: A package is not installed.
-    """
+    """Raise if this installation cannot calculate the guarantee of a defense for the record."""
     if run.is_shadow:
         return
     for defense, clients in _clients_by_defense(run).items():
@@ -180,11 +167,7 @@ def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
 
 
 def refuse_failing_hooks(run: Setup, device: torch.device) -> None:
-    """Raise if a hook of a custom defense fails, or returns a value of another type.
-
-    Raises:
-        BadInput: A hook that chooses or changes samples fails on the first batch of a client.
-    """
+    """Raise if a hook of a custom defense fails, or returns a value of another type."""
     for clients in _clients_by_defense(run).values():
         for part in custom_parts(run.defenses.get(clients[0], UNDEFENDED)):
             with custom_code(partial(_failing, part)):
@@ -215,9 +198,6 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
 
     One step is taken on the smallest and on the largest batch of all clients with the same defense.
     Batch normalisation, for example, cannot be trained on a last batch of one sample.
-
-    Raises:
-        BadInput: A step fails. The message names the clients with such batches, and what to change.
     """
     data, defenses = prepared_to_train(run.deal.clients, run.holdout)
     for clients in _clients_by_defense(run).values():
@@ -243,9 +223,6 @@ def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
 
     Audited and test samples go through a model in parts of one size, the last of which may be a
     single sample.
-
-    Raises:
-        BadInput: A network fails on the largest or the smallest part.
     """
     tried = set[int]()
     for samples in (run.deal.audit.samples, run.dataset.test):
@@ -273,10 +250,8 @@ def refuse_untrainable_extensions(run: Setup, device: torch.device) -> None:
         extension.refuse_untrainable(run)
 
 
-Check = Callable[[Setup, torch.device], None]
-
-CHECKS: tuple[Check, ...] = (
-    refuse_unusable,
+CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
+    lambda run, device: run.simulate(device=device),
     refuse_missing_accountant,
     refuse_failing_hooks,
     refuse_untrainable_batches,
@@ -287,16 +262,8 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check_run(run: Setup, device: torch.device = CPU) -> None:
-    """Raise if a run, or a federation of its adversary, could not be trained or recorded.
-
-    Args:
-        run: The run.
-        device: Device that will train the clients.
-
-    Raises:
-        FedauditError: As the ``CHECKS``.
-    """
-    for federation in (run, *run.own_federations):
+    """Raise if a run, or a federation of its adversary, could not be trained or recorded."""
+    for federation in (run, *run.additional_federations):
         with _restored_generators():
             for check in CHECKS:
                 check(federation, device)
@@ -308,17 +275,7 @@ def check_grid(
     device: torch.device = CPU,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Raise if any of several studies cannot run; report the leaks that they can detect.
-
-    Args:
-        studies: Studies with different names.
-        data_dir: Folder of data sets.
-        device: Device that will train the clients.
-        log: Called with lines of text for the user.
-
-    Raises:
-        FedauditError: Studies are refused; the message has the reason of each.
-    """
+    """Raise if any of several studies cannot run; report the leaks that they can detect."""
     first: dict[str, Setup] = {}
 
     def check(run: Setup) -> None:
@@ -343,16 +300,7 @@ def _restored_generators() -> Iterator[None]:
 
 
 def refuse_place(device: torch.device, workers: int, engine: Counted | None) -> None:
-    """Raise if a device, a number of workers and an engine cannot be combined.
-
-    Args:
-        device: Device that will train the clients.
-        workers: Number of training processes.
-        engine: Engine that replaces them, if any.
-
-    Raises:
-        Unsupported: Several workers would share a GPU, or the engine supports CPUs only.
-    """
+    """Raise if a device, a number of workers and an engine cannot be combined."""
     refuse_several_workers(device, workers)
     if engine is not None and device.type != "cpu":
         raise Unsupported(

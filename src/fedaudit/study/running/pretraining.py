@@ -19,7 +19,6 @@ from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seed_globally, seeded
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Architecture, Params, Samples
-from fedaudit.datasets.catalog import load
 from fedaudit.engines.local import one_thread
 from fedaudit.models import architecture
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -112,14 +111,13 @@ def _network_and_data(
     study: Study, task: Task, section: PretrainingSection, data_dir: Path | None
 ) -> tuple[Architecture, Samples]:
     """Return the network and the public training samples."""
-    data, seed = section.data, section.seed
-    public = load(data.name, task, data.classes, data_dir=data_dir, seed=seed, **data.options)
+    public = dataset_of(section.data, task, section.seed, data_dir)
     train = public.train
-    private = dataset_of(study, task, study.seeds[0], data_dir).train
+    private = dataset_of(study.data, task, study.seeds[0], data_dir).train
     if private.features.shape[1:] != train.features.shape[1:] or private.inputs != train.inputs:
         raise BadInput(
-            f"a sample of {data.name!r}, on which the network is pretrained, has another shape "
-            f"than one of {study.data.name!r}; give public data of the same shape"
+            f"a sample of {section.data.name!r}, on which the network is pretrained, has another "
+            f"shape than one of {study.data.name!r}; give public data of the same shape"
         )
     net = architecture(
         study.model.name,
@@ -129,7 +127,7 @@ def _network_and_data(
         weights="",
         **study.model.options,
     )
-    refuse_unfit(net.initial(seed), train)
+    refuse_unfit(net.initial(section.seed), train)
     return net, train
 
 

@@ -1,6 +1,7 @@
 """Further attacks on the measurements of a study, and new measurements of kept updates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +13,15 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
 from fedaudit.core.files import delete_partial_files, own_place
 from fedaudit.core.importing import code_named_in, imported, is_custom, refusing_exits
 from fedaudit.core.progress import Progress, quiet
-from fedaudit.observe.measurements import MeasuredRound, Stored, stored_in, warn_of_unhashed
+from fedaudit.observe.measurements import (
+    MeasuredRound,
+    Stored,
+    measured_on,
+    stored_in,
+    warn_of_unhashed,
+)
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.plan.parts import Means, Setup, Work
+from fedaudit.plan.parts import Means, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
@@ -29,7 +36,6 @@ from fedaudit.study.running.folder import (
 )
 from fedaudit.study.running.observing import (
     measure_kept_updates,
-    measured_on,
     stored_rounds,
     with_all_signals,
 )
@@ -65,11 +71,6 @@ def contradicting_signals(
 ) -> list[str]:
     """Measure the signals of a study again, and return those that its kept updates contradict.
 
-    Args:
-        recording: Folder of the study.
-        data_dir: Folder of data sets.
-        trust: Whether to import custom code that the study names.
-
     Returns:
         A sentence for each run and round with such signals. Empty if :func:`unmeasurable`.
 
@@ -79,24 +80,22 @@ def contradicting_signals(
     """
     if unmeasurable(recording):
         return []
+    contradictions = []
     custom = code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd())
     with custom, refusing_exits():
-        return list(_contradicting(recording, data_dir))
-
-
-def _contradicting(recording: Path, data_dir: Path | None) -> Iterator[str]:
-    parts = resolve(recorded_study(recording))
-    for seed in parts.study.seeds:
-        run, folder = run_of(parts, seed, data_dir), run_folder(recording, seed)
-        refuse_other_data(run, folder)
-        stored = stored_rounds(run, folder)
-        measured = measure_kept_updates(run, folder, stored, run.signals, Work())
-        for old, new in zip(stored, measured, strict=True):
-            if names := sorted(_differing(old.measured, new)):
-                yield (
-                    f"round {new.index} of seed {seed} has other signals than its kept updates "
-                    f"give: {', '.join(names)}"
-                )
+        parts = resolve(recorded_study(recording))
+        for seed in parts.study.seeds:
+            run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
+            refuse_other_data(run)
+            stored = stored_rounds(run)
+            measured = measure_kept_updates(run, stored, run.signals, Work())
+            for old, new in zip(stored, measured, strict=True):
+                if names := sorted(_differing(old.measured, new)):
+                    contradictions.append(
+                        f"round {new.index} of seed {seed} has other signals than its kept "
+                        f"updates give: {', '.join(names)}"
+                    )
+    return contradictions
 
 
 def _differing(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
@@ -163,56 +162,31 @@ def reattack(
     work = Work(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
         _refuse_distrusted(recording, names, trusted=trust)
-        return _attack(recording, names, out, data_dir, figures or {}, work, log)
-
-
-def _attack(
-    recording: Path,
-    names: Sequence[str],
-    out: Path,
-    data_dir: Path | None,
-    figures: Mapping[str, object],
-    work: Work,
-    log: Callable[[str], None],
-) -> Record:
-    clock = Clock()
-    study = recorded_study(recording)
-    parts = resolve(_changed_study(study, names, figures))
-    _refuse_taken(out, parts.study)
-    delete_partial_files(out, before=clock.start_time)
-    runs, stored, notes = [], [], list[str]()
-    for seed in study.seeds:
-        run = run_of(parts, seed, data_dir)
-        folder = run_folder(recording, seed)
-        refuse_other_data(run, folder)
-        rounds = with_all_signals(run, folder, stored_rounds(run, folder), work, notes.append)
-        warn_of_unhashed(folder, log)
-        possible = _possible(run, rounds, named=bool(names))
-        runs.append(_with_fitted_attacks(possible, recording, work, log, named=bool(names)))
-        stored.append(rounds)
-    # An attack that is refused in one run is dropped in all: a mean over the other runs would be
-    # read as a mean over all.
-    refused = {name: reason for run in runs for name, reason in run.refused.items()}
-    runs = [
-        run.without_attacks({name: why for name, why in refused.items() if name in run.attacks})
-        for run in runs
-    ]
-    places = {seed: run_folder(recording, seed) for seed in study.seeds}
-    replaced = list[str]()
-    record = conclude(
-        runs,
-        stored,
-        out,
-        work,
-        clock,
-        log,
-        places=places,
-        notes=notes,
-        check=lambda: replaced.append(_refuse_taken(out, parts.study)),
-    )
-    if replaced[0]:
-        log(f"replaced in {out}: {replaced[0]}")
-    return record
+        clock = Clock()
+        study = recorded_study(recording)
+        parts = resolve(_changed_study(study, names, figures or {}))
+        _refuse_taken(out, parts.study)
+        delete_partial_files(out, before=clock.start_time)
+        measured, notes = list[MeasuredRun](), list[str]()
+        for seed in study.seeds:
+            run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
+            refuse_other_data(run)
+            rounds = with_all_signals(run, stored_rounds(run), work, notes.append)
+            warn_of_unhashed(run.folder, log)
+            run = _possible(run, rounds, named=bool(names))
+            run = _with_fitted_attacks(run, recording, work, log, named=bool(names))
+            measured.append(MeasuredRun(run, rounds))
+        # An attack that is refused in one run is dropped in all: a mean over the other runs would
+        # be read as a mean over all.
+        refused = {name: reason for run, _ in measured for name, reason in run.refused.items()}
+        measured = [
+            MeasuredRun(
+                run.without_attacks({n: refused[n] for n in refused if n in run.attacks}), rounds
+            )
+            for run, rounds in measured
+        ]
+        check = partial(_refuse_taken, out, parts.study)
+        return conclude(measured, out, work, clock, log, notes=notes, check=check)
 
 
 def _refuse_distrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
@@ -273,9 +247,9 @@ def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, obj
     return study_from(values, source="the attack", overrides=figures)
 
 
-def refuse_other_data(run: Setup, folder: Path) -> None:
+def refuse_other_data(run: Setup) -> None:
     """Raise if the stored audited samples are not those of the settings and the data set."""
-    stored, _ = read_tensors(folder / "audit.safetensors")
+    stored, _ = read_tensors(run.folder / "audit.safetensors")
     dealt = run.deal.tensors()
     is_same = stored.keys() == dealt.keys() and all(
         stored[name].shape == values.shape and bool((stored[name] == values).all())
@@ -283,7 +257,7 @@ def refuse_other_data(run: Setup, folder: Path) -> None:
     )
     if not is_same:
         raise Damaged(
-            f"the audited samples in {folder} are not those of this study on this data set; "
+            f"the audited samples in {run.folder} are not those of this study on this data set; "
             "use the data set of the recording"
         )
 
@@ -292,10 +266,8 @@ def _with_fitted_attacks(
     run: Setup, recording: Path, work: Work, log: Callable[[str], None], *, named: bool
 ) -> Setup:
     """Fit the attacks that learn from the adversary's federations, or compare with their models."""
-    folder = run_folder(recording, run.seed)
     for extension in run.extensions:
-        measure = partial(_measured_federation, recording, extension.table)
-        means = Means(folder, measure, work.progress)
+        means = Means(partial(_measured_federation, recording, extension.table), work.progress)
         needing = [name for name, attack in run.attacks.items() if extension.is_needed_by(attack)]
         try:
             run = extension.fit(run, means)
@@ -313,7 +285,8 @@ def _measured_federation(
     """Return the measured rounds of a federation of the adversary; raise if it was not trained."""
     in_pool = run_folder(recording, run.seed)
     place = in_pool if in_pool.is_dir() else own_place(recording, SHADOW, f"seed-{run.seed}")
-    if not is_measured(run, place):
+    run = replace(run, folder=place)
+    if not is_measured(run):
         if place.is_dir():
             raise BadInput(
                 f"{place} lacks rounds of a federation that the adversary trains; let the study "
@@ -323,7 +296,7 @@ def _measured_federation(
             f"{recording} has no federation of the adversary, which this attack needs; run the "
             f"study again with this attack named, or with {table(section)}"
         )
-    return stored_rounds(run, place)
+    return stored_rounds(run)
 
 
 def _possible(run: Setup, stored: Sequence[Stored], *, named: bool) -> Setup:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaudit.attacks import attack_named
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, exclusive_access
 from fedaudit.core.metric_names import EPSILON
-from fedaudit.core.values import Architecture, Sees
+from fedaudit.core.values import Sees, flat
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
 from fedaudit.evaluation.analysis import analyse
 from fedaudit.evaluation.controls import controls, planted_leak
@@ -47,7 +47,6 @@ from fedaudit.results.record import (
 from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.running.environment import Clock, environment
-from fedaudit.study.running.observing import measured_on
 from fedaudit.study.running.pictures import write_pictures
 
 if TYPE_CHECKING:
@@ -59,36 +58,34 @@ _MOST_CLIENTS = 50
 
 
 def conclude(
-    runs: Sequence[Setup],
-    stored: Sequence[Sequence[Stored]],
+    measured_runs: Sequence[MeasuredRun],
     out: Path,
     work: Work,
     clock: Clock,
-    log: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None],
     *,
-    places: Mapping[int, Path],
     notes: Sequence[str] = (),
-    check: Callable[[], object] = lambda: None,
+    check: Callable[[], str | None],
 ) -> Record:
     """Compute figures and controls from measured rounds, and write record and scores.
 
     Args:
-        runs: Runs of one study.
-        stored: Measured rounds of each run.
+        measured_runs: Runs of one study, with their measured rounds.
         out: Folder of the record.
         work: Engine, device and progress of controls.
         clock: Clock for the times in the record.
         log: Called with lines of text for the user.
-        places: Folder of each run, by seed.
         notes: Sentences on what was not tested, or differs from a separate run.
         check: Called before anything is written, while the folder is locked. It raises if another
-            process has written a record in the meantime, which would be lost.
+            process has written a record in the meantime, which would be lost, and describes what
+            is replaced.
     """
     # Created first, so that an unwritable folder fails before the work.
     out.mkdir(parents=True, exist_ok=True)
     findings, checks, sources = Findings(), list[ControlResult](), list["SourceFound"]()
     usage = list[UsageRow]()
-    for run, rounds in zip(runs, stored, strict=True):
+    for run_with_rounds in measured_runs:
+        run, rounds = run_with_rounds
         log(f"seed {run.seed}: attacks and their figures")
         # Source inference compares all clients, and so does the published redrawn evaluation.
         needs_all = run.on_source or run.study.figures.evaluation == "redraw"
@@ -111,49 +108,43 @@ def conclude(
         if run.study.figures.planted_leak:
             log(f"seed {run.seed}: a twin run with a planted leak")
             checks += planted_leak(run, work)
-        used = read_usage(places[run.seed], run.key(measured_on(rounds)))
+        used = read_usage(run.folder, run_with_rounds.key)
         usage += [] if used is None else usage_rows(run, used)
     further = list[Estimate]()
-    for kind, measured_runs in _runs_by_extension(runs, stored, places).items():
-        conclusion = kind.conclude(measured_runs, findings.scores)
+    by_extension: dict[type[Extension], list[MeasuredRun]] = {}
+    for run_with_rounds in measured_runs:
+        for extension in run_with_rounds.run.extensions:
+            by_extension.setdefault(type(extension), []).append(run_with_rounds)
+    for kind, extended_runs in by_extension.items():
+        conclusion = kind.conclude(extended_runs, findings.scores)
         further += conclusion.figures
         checks += conclusion.checks
     machine = environment(clock, work.device)
-    record = assemble(runs, stored, findings, checks, machine, usage, sources, further, notes)
+    record = _assemble(measured_runs, findings, checks, machine, usage, sources, further, notes)
     with exclusive_access(out):
-        check()
+        replaced = check()
         # The record is written first, because scores without a record are never replaced.
         write_record(record, out / RECORD_FILE)
+        runs = [run for run, _ in measured_runs]
         write_scores(runs, findings, out / SCORES_FILE)
-        write_pictures(runs[0], places[runs[0].seed], findings, out / PICTURES_FILE)
+        write_pictures(runs[0], findings, out / PICTURES_FILE)
+    if replaced:
+        log(f"replaced in {out}: {replaced}")
     return record
 
 
-def _runs_by_extension(
-    runs: Sequence[Setup], stored: Sequence[Sequence[Stored]], places: Mapping[int, Path]
-) -> dict[type[Extension], list[MeasuredRun]]:
-    by_extension: dict[type[Extension], list[MeasuredRun]] = {}
-    for run, rounds in zip(runs, stored, strict=True):
-        measured = MeasuredRun(run, rounds, places[run.seed], run.key(measured_on(rounds)))
-        for extension in run.extensions:
-            by_extension.setdefault(type(extension), []).append(measured)
-    return by_extension
-
-
-def assemble(
-    runs: Sequence[Setup],
-    stored: Sequence[Sequence[Stored]],
+def _assemble(
+    measured: Sequence[MeasuredRun],
     findings: Findings,
     checks: list[ControlResult],
     environment: Environment,
-    usage: Sequence[UsageRow] = (),
-    sources: "Sequence[SourceFound]" = (),
-    further: Sequence[Estimate] = (),
-    notes: Sequence[str] = (),
+    usage: list[UsageRow],
+    sources: "Sequence[SourceFound]",
+    further: Sequence[Estimate],
+    notes: Sequence[str],
 ) -> Record:
-    """Assemble the record of the runs of one study."""
+    runs, stored = zip(*measured, strict=True)
     first, study, recorded = runs[0], runs[0].study, runs[0].recorded
-    measured = list(zip(runs, stored, strict=True))
     clusters: list[ClusterFound] = []
     if isinstance(first.algorithm, ChoosesModels):
         from fedaudit.evaluation.clusters import cluster_result
@@ -189,7 +180,9 @@ def assemble(
         attacks=attacks,
         clients=rows,
         other_clients=others,
-        parameters=None if recorded else max(_parameters(net) for net in first.algorithm.nets),
+        parameters=None
+        if recorded
+        else max(len(flat(net.initial(0).params)) for net in first.algorithm.nets),
         estimates=[
             *figures,
             *findings.groups,
@@ -208,7 +201,7 @@ def assemble(
         exposed=findings.exposed,
         controls=[check.model_copy(update={"note": plain(check.note)}) for check in checks],
         accuracies=[accuracy_by_round(run, rounds) for run, rounds in measured],
-        usage=list(usage),
+        usage=usage,
         sources=answers,
         clusters=[cluster.choices for cluster in clusters],
         coverage=recorded.coverage if recorded else _coverage(runs, stored),
@@ -247,10 +240,6 @@ def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Cove
         every=study.measured_every,
         clients=clients,
     )
-
-
-def _parameters(net: Architecture) -> int:
-    return sum(value.numel() for value in net.initial(0).params.values())
 
 
 def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:

@@ -3,6 +3,8 @@
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +22,7 @@ from fedaudit.engines.local import local_engine, refuse_import_by_worker
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.algorithm import shadow_cost
-from fedaudit.plan.parts import Extension, Means, Setup, Work
+from fedaudit.plan.parts import Extension, Means, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.environment import Clock
@@ -39,7 +41,7 @@ from fedaudit.study.running.observing import (
     stored_rounds,
     with_all_signals,
 )
-from fedaudit.study.running.pool import is_measured, locked, place_of, write_run_places
+from fedaudit.study.running.pool import is_measured, locked, placed, write_run_folders
 from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_place
 
 if TYPE_CHECKING:
@@ -121,35 +123,31 @@ def run_study(
         check_run(run, device)
     work = _work(engine, workers, study.partition.clients, device, progress)
     refuse_other_study(out, study)
-    shadows = [federation for run in runs for federation in run.own_federations]
-    places = {run.seed: place_of(run, out, pool, device.type) for run in runs}
+    shadows = [federation for run in runs for federation in run.additional_federations]
+    runs = [placed(run, out, pool, device.type) for run in runs]
     folder = own_folder(out, SHADOW) if shadows else out / SHADOW
-    places |= {shadow.seed: place_of(shadow, folder, pool, device.type) for shadow in shadows}
-    refuse_unmeasured([(run, places[run.seed]) for run in (*runs, *shadows)])
+    shadows = [placed(shadow, folder, pool, device.type) for shadow in shadows]
+    all_runs = [*runs, *shadows]
+    refuse_unmeasured(all_runs)
     notes = growth_notes(claim(out, study))
-    _announce([*runs, *shadows], places, out, log)
-    write_run_places(places, out)
-    for folder in {out, *places.values()}:
+    _announce(all_runs, out, log)
+    write_run_folders(all_runs, out)
+    for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
-    stored = [_observed(run, places[run.seed], work, log, notes.append) for run in runs]
+    measured = [MeasuredRun(run, _observed(run, work, log, notes.append)) for run in runs]
     # Each extension is finished for all runs before the next, so that progress shows one at a time.
     kinds = dict.fromkeys(type(extension) for run in runs for extension in run.extensions)
+    folders = {shadow.seed: shadow.folder for shadow in shadows}
     for kind in kinds:
-        runs = [_fit_extension(run, kind, places, work, log) for run in runs]
+        measured = [
+            done._replace(run=_fit_extension(done.run, kind, folders, work, log))
+            for done in measured
+        ]
     # Imported only now, so that training starts without waiting for the modules of figures.
     from fedaudit.study.running.record import conclude
 
-    return conclude(
-        runs,
-        stored,
-        out,
-        work,
-        clock,
-        log,
-        places=places,
-        notes=notes,
-        check=lambda: claim_record(out, study),
-    )
+    check = partial(claim_record, out, study)
+    return conclude(measured, out, work, clock, log, notes=notes, check=check)
 
 
 def _work(
@@ -164,25 +162,24 @@ def _work(
 
 def _observed(
     run: Setup,
-    place: Path,
     work: Work,
     log: Callable[[str], None],
     notes: Callable[[str], None] = lambda text: None,
 ) -> list[Stored]:
-    with locked(place, log):
-        if is_measured(run, place) and place.name != f"seed-{run.seed}":
-            log(f"seed {run.seed}: trained and measured before, in {place}")
-            stored = stored_rounds(run, place)
+    with locked(run.folder, log):
+        if is_measured(run) and run.folder.name != f"seed-{run.seed}":
+            log(f"seed {run.seed}: trained and measured before, in {run.folder}")
+            stored = stored_rounds(run)
         else:
-            write_tensors(run.deal.tensors(), place / "audit.safetensors", private=True)
-            stored = observe(run, place, work)
-        return with_all_signals(run, place, stored, work, notes)
+            write_tensors(run.deal.tensors(), run.folder / "audit.safetensors", private=True)
+            stored = observe(run, work)
+        return with_all_signals(run, stored, work, notes)
 
 
 def _fit_extension(
     run: Setup,
     kind: type[Extension],
-    places: Mapping[int, Path],
+    folders: Mapping[int, Path],
     work: Work,
     log: Callable[[str], None],
 ) -> Setup:
@@ -191,23 +188,22 @@ def _fit_extension(
     def measure(
         federation: Setup, phase: str, construct: Callable[[], Setup] | None
     ) -> list[Stored]:
-        place = places[federation.seed]
-        log(f"seed {run.seed}: {phase}, in {place}")
-        return _observed(construct() if construct else federation, place, work, log)
+        folder = folders[federation.seed]
+        log(f"seed {run.seed}: {phase}, in {folder}")
+        federation = construct() if construct else federation
+        return _observed(replace(federation, folder=folder), work, log)
 
     extension = run.extension(kind)
     if extension is None:
         return run
-    return extension.fit(run, Means(places[run.seed], measure, work.progress))
+    return extension.fit(run, Means(measure, work.progress))
 
 
-def _announce(
-    runs: Sequence[Setup], places: Mapping[int, Path], out: Path, log: Callable[[str], None]
-) -> None:
+def _announce(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
     first = runs[0]
     sizes = _sizes(first.deal.sizes)
-    place = places[first.seed].parent
-    missing = [run for run in runs if not is_measured(run, places[run.seed])]
+    place = first.folder.parent
+    missing = [run for run in runs if not is_measured(run)]
     need = sum(disk_needed(run) for run in missing)
     results = results_needed([run for run in runs if not run.is_shadow])
     folder = place if place.is_dir() else out
@@ -218,13 +214,8 @@ def _announce(
         log(line)
     log(f"disk: about {size_of(need)} in {place}, {size_of(free)} free")
     log(f"results: about {size_of(results)} in {out}")
-    shadows = shadow_cost(
-        first.study, first.algorithm, sum(first.deal.sizes.values()), first.measured_rounds
-    )
-    if shadows and missing:
-        log(shadows)
-    for cost in (extension.cost() for extension in first.extensions if missing):
-        if cost:
+    for cost in (shadow_cost(first), *(extension.cost() for extension in first.extensions)):
+        if cost and missing:
             log(cost)
     if first.ignores_people:
         log(
