@@ -2,18 +2,12 @@
 
 from typing import NamedTuple, get_args
 
-from fedaudit.report import evidence
+from fedaudit.report import evidence, verdict
 from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_status, clustered_of
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.sources import SOURCE_HEADLINES, on_sources, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
-from fedaudit.report.verdict import (
-    clusters_doubted,
-    figures_by_side,
-    hardly_learned,
-    range_headline,
-)
 from fedaudit.results.record import Record
 
 LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
@@ -47,7 +41,7 @@ def findings(record: Record) -> tuple[Finding, ...]:
         studies = clustered_of(record)
         headline, meaning = cluster_headline(studies), cluster_meaning(studies)
         topics.append(Finding("clusters", cluster_status(studies), headline, meaning))
-    if hardly_learned(record):
+    if verdict.hardly_learned(record):
         # Finding nothing in a model that has barely learned is not a result.
         topics = [
             finding
@@ -66,10 +60,10 @@ def _fixed(name: str, status: evidence.Status, topic: str = "membership") -> Fin
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
     """Return the verdict on membership: of a partly defended run that on the worst clients."""
-    sides = list(figures_by_side(record).values())
+    sides = list(verdict.figures_by_side(record).values())
     statuses = [member_status(record, figures) for figures in sides]
     status = evidence.worst_status(statuses)
-    ranged = status == "trace of a leak" and any(map(range_headline, sides))
+    ranged = status == "trace of a leak" and any(map(verdict.range_headline, sides))
     return Finding(
         "membership",
         status,
@@ -88,7 +82,7 @@ def standing(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
         return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)
     if not evidence.checks_of(record.controls).failed:
         return every
-    no_clusters = clusters_doubted(record)
+    no_clusters = verdict.clusters_doubted(record)
     leaks = [finding for finding in every if finding.status in LEAKS]
     leaks = [f for f in leaks if f.topic != "clusters" or not no_clusters]
     return tuple(leaks) or (_fixed("failed", "control failed"),)

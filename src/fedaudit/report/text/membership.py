@@ -1,7 +1,7 @@
 """Sentences on membership inference: headline, upper limits, and what a verdict means."""
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, wording
+from fedaudit.report import evidence, verdict, wording
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import (
     are_several,
@@ -11,16 +11,6 @@ from fedaudit.report.deciding.membership import (
 )
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.verdict import (
-    coverage_gaps,
-    fairness_caveat,
-    figures_by_side,
-    people_caveat,
-    range_headline,
-    unit_of,
-    units_of,
-    wrong_sign,
-)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -32,14 +22,19 @@ _RATES = ("tpr@0.01", "tpr@0.001")
 
 def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> str:
     """Return the headline on membership with its caveats; ``alone`` without another topic."""
-    sides = figures_by_side(record)
+    sides = verdict.figures_by_side(record)
     names, front = list(sides), next(iter(sides.values()))
     text = _headline(record, status, front, alone=alone)
     if len(sides) > 1:
         other = member_status(record, sides[names[1]])
         text = f"{wording.capital(names[0])}: {text[:1].lower()}{text[1:]}"
         text += f". {wording.capital(names[1])}: {other}"
-    parts = (text, scope_of(record, front), fairness_caveat(record), people_caveat(record))
+    parts = (
+        text,
+        scope_of(record, front),
+        verdict.fairness_caveat(record),
+        verdict.people_caveat(record),
+    )
     return ". ".join(filter(None, parts))
 
 
@@ -47,9 +42,9 @@ def _headline(
     record: Record, status: evidence.Status, front: list[Estimate], *, alone: bool
 ) -> str:
     if status in LEAKAGE:
-        distinguished = fixed(f"membership.distinguished.{unit_of(record)}")
+        distinguished = fixed(f"membership.distinguished.{verdict.unit_of(record)}")
         better = fixed_texts("membership.better").get(status, "")
-        return range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
+        return verdict.range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
     if status == "no leak shown":
         return f"No leak{'' if alone else ' of membership'} shown by the attacks that were run"
     topic = "" if alone else " about membership"
@@ -57,9 +52,9 @@ def _headline(
 
 
 def _reason(record: Record, figures: list[Estimate]) -> str:
-    if wrong_sign(figures):
+    if verdict.wrong_sign(figures):
         return "wrong sign"
-    if coverage_gaps(record):
+    if verdict.coverage_gaps(record):
         return "not measured"
     of_clients = any(bounds.unit.startswith("one client") for bounds in shown_bounds(record))
     return "samples" if of_clients else "small"
@@ -69,13 +64,13 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
     """Return what follows from the verdict on the figures of its headline, and what does not."""
     texts, key = fixed_texts("membership.meaning"), str(status)
     if status in LEAKAGE:
-        if unit_of(record) == "canary sample":
+        if verdict.unit_of(record) == "canary sample":
             key = "canary sample"
-        elif status == "trace of a leak" and range_headline(figures):
+        elif status == "trace of a leak" and verdict.range_headline(figures):
             key = "range"
     elif status == "inconclusive" and (reason := _reason(record, figures)) in texts:
         key = reason
-    parts = [texts[key].format(units=units_of(record))]
+    parts = [texts[key].format(units=verdict.units_of(record))]
     if status in LEAKAGE:
         parts += [_affected(figures), _may_be_larger(figures)]
     elif status == "no leak shown":
