@@ -1,13 +1,16 @@
 """The verdict on a record, which every output shares."""
 
+import re
 from typing import Any
 
 import pytest
 
+from fedaudit.core.metric_names import CANNOT_TELL, UNTOLD
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
+from fedaudit.metrics.unlearning import verdict_words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clauses_json
 from fedaudit.report.evidence import headline, look_of
@@ -414,6 +417,15 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     answer = texts(audit)
     assert all(WITHHELD not in text for text in answer.values())
     assert "verdict after it: forgotten" in answer["headline"]
+
+
+@pytest.mark.parametrize("verdict", [CANNOT_TELL, UNTOLD])
+def test_an_open_verdict_after_deletion_is_called_inconclusive(verdict: str) -> None:
+    audit = deleted(verdict_words(verdict, 0.05))
+    assert must(deletion(audit)).verdict == verdict
+    for surface, text in texts(audit).items():
+        assert "inconclusive" in text.lower(), surface
+        assert not re.search("cannot be told|told nothing|nothing to say", text), surface
 
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])

@@ -140,7 +140,7 @@ def _step(helpful: Sequence[Change]) -> str:
     best = max(cheap or helpful, key=lambda change: change.auc[0] - change.auc[1], default=None)
     if best is None:
         return ""
-    place = "elsewhere (see “On the leak ladder” in the report)"
+    place = "in other federations (see the section “On the leak ladder”)"
     return f"{_KINDS[best.kind]} lowered such a leak {place}: {_figures(best)}."
 
 

@@ -59,6 +59,11 @@ class First(NamedTuple):
     caveats: tuple[str, ...] = ()
 
     @property
+    def finding(self) -> str:
+        """Return the headline without the verdict, which is shown before it."""
+        return wording.without_verdict(self.headline, self.status)
+
+    @property
     def caveat(self) -> str:
         """Return the warning in a line; it is about other rows if an attack succeeds."""
         return fixed(f"verdict.caveat.{'others' if self.look in LEAKS else 'all'}")

@@ -189,7 +189,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         front=front,
         running=(title, ""),
         first=first,
-        verdicts=[(r.name, v) for r, v in pairs] if len(records) <= MOST_VERDICTS else [],
+        verdicts=pairs if len(records) <= MOST_VERDICTS else [],
         cautions=cautions(comparison, records),
         alarming=any(says_nothing(r) or v.status == "control failed" for r, v in pairs),
         records=records,

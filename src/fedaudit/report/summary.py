@@ -288,7 +288,7 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         "The answer",
         badge=first.status,
         tone=_FIXED["tones"].get(first.look, "alarm"),
-        lead=wording.sentence(first.headline),
+        lead=wording.sentence(first.finding),
         paragraphs=tuple(wording.sentence(text) for text in (*texts, *warnings[:4]) if text),
         table=Table(tuple(_FIXED["columns"]), rows) if rows else None,
         remarks=(sizes,) if rows else (),

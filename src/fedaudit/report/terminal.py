@@ -1,6 +1,5 @@
 """The end of a command on a terminal: the conclusion first, in a screen of 80 columns."""
 
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -89,11 +88,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
-    # Many headlines begin with the verdict, which is not repeated.
-    begun = re.match(rf"{re.escape(first.status)}\w*", first.headline, re.IGNORECASE)
-    said = begun.group() if begun else f"{first.status}: "
-    rest = first.headline[begun.end() :] if begun else first.headline
-    head = _wrapped(f"{said.upper()}{rest}.", width)
+    head = _wrapped(f"{first.status.upper()}: {first.finding}.", width)
     if first.warning:
         head += _wrapped(f"Warning: {first.warning}", width)
     for text in warnings:

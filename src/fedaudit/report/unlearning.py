@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
 from fedaudit.report import wording
 from fedaudit.report.evidence import checks_of
-from fedaudit.report.fixed import fixed
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Content, Tile, named
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
@@ -41,7 +41,8 @@ class Deletion(NamedTuple):
         """Return the verdict as a sentence."""
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
-        return f"These figures are of the model before deletion; verdict after it: {self.verdict}"
+        words = in_words(self.verdict)
+        return f"These figures are of the model before deletion; verdict after it: {words}"
 
 
 def deletion(record: Record) -> Deletion | None:
@@ -74,6 +75,13 @@ def deletion_verdict(record: Record, figures_verdict: str) -> str:
     return DESTROYED if not is_evidence and unlearning.is_destroyed(record) else verdict
 
 
+def in_words(verdict: str) -> str:
+    """Return a verdict after deletion, or the sentence that begins with it, as a page shows it."""
+    for name, words in fixed_texts("deletion_verdicts").items():
+        verdict = verdict.replace(name, words)
+    return verdict
+
+
 _POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
 _HEADINGS = {point: wording.capital(point) for point in _POINTS} | {unlearning.BOTH: "Both models"}
 _EXCESS, _VERDICT = "After minus retrained", "Verdict"
@@ -98,7 +106,7 @@ def unlearning_section(record: Record) -> Section | None:
 
     def content(column: str, figure: Estimate) -> Content:
         if column == _VERDICT:
-            return deletion_verdict(record, figure.note)
+            return in_words(deletion_verdict(record, figure.note))
         doubted = figure.attack and after.verdict == WITHHELD
         return measured(figure.doubted(NOT_RELIED_ON) if doubted else figure, unbounded="")
 
@@ -135,7 +143,7 @@ def unlearning_tile(record: Record) -> list[Tile]:
     if after.verdict == WITHHELD:
         detail = NOT_RELIED_ON
     tone = "" if after.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", after.verdict, detail, tone)]
+    return [Tile(f"Unlearning by {_method(record)}", in_words(after.verdict), detail, tone)]
 
 
 def _with_range(figure: Estimate) -> str:
@@ -155,7 +163,7 @@ def _sentence(record: Record, verdict: str) -> str:
     deleted = wording.count(sum(figure.n_members for figure in by_target))
     return fixed(
         f"unlearning.{'destroyed' if verdict == DESTROYED else 'verdict'}",
-        verdict=wording.capital(verdict),
+        verdict=wording.capital(in_words(verdict)),
         attacks=wording.plural(len({row.after.attack for row in rows}), "attack"),
         what=f"unlearning by {_method(record)!r} of {deleted} {units_of(record)}",
         unseen=wording.count(max(figure.n_nonmembers for figure in by_target)),

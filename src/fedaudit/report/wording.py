@@ -241,6 +241,17 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def without_verdict(headline: str, status: str) -> str:
+    """Return a headline without the verdict at its start, which a badge next to it shows.
+
+    "Strong leakage: members can be distinguished" gives "Members can be distinguished".
+    """
+    # "Trace of a leak" also fits "A trace of source leakage".
+    words = r"\W+(?:\w+ ){0,2}".join(map(re.escape, status.replace(" a ", " ").split()))
+    start = re.match(rf"(?:a )?{words}\w*\W+", headline, re.IGNORECASE)
+    return capital(headline[start.end() :]) if start else headline
+
+
 # Names.
 
 NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
@@ -370,6 +381,8 @@ Speaker = Callable[[str], str]
 
 _NOT_SHOWN = "config"
 """A study's settings are shown as a study file, which escapes its texts."""
+_LISTS_OF_CLIENTS = ("clients", "targets", "coalition", "unattacked")
+"""Fields that list clients by number."""
 _NUMBERS = {float, int, bool, type(None)}
 """Types of most values of a record, which need no cleaning."""
 _DIGEST = re.compile(r"([^\s#\"]{1,100})(#[0-9a-f]{8})\b")
@@ -435,7 +448,14 @@ def printable_comparison(
     """Return a comparison and its records as a page or a terminal shows them."""
     speak = without_digests([comparison, *records])
     watched = all(record.watched for record in records)
-    safe = cleaned(comparison, speak, watched=watched, name_attacks=True)
+    names = [client_names(record) for record in records]
+    # A number that has another name in another record is of different clients.
+    same = {
+        number: client
+        for number, client in (names[0] if names else {}).items()
+        if all(str(client) == str(others.get(number)) for others in names)
+    }
+    safe = cleaned(comparison, speak, same, watched=watched, name_attacks=True)
     return safe, [cleaned(record, speak, name_attacks=True) for record in records]
 
 
@@ -460,7 +480,7 @@ class _Cleaner:
     def _field(self, name: str, value: object) -> object:
         if self.clients and name in ("target", "client") and isinstance(value, int):
             return self.clients.get(value, value)
-        if self.clients and name in ("clients", "unattacked") and isinstance(value, list):
+        if self.clients and name in _LISTS_OF_CLIENTS and isinstance(value, list):
             value = [self.clients.get(v, v) if type(v) is int else v for v in value]
         if type(value) in _NUMBERS or name == _NOT_SHOWN:
             return value

@@ -64,7 +64,7 @@ def first_of_comparison(
     look: evidence.Status = "inconclusive"
     if failed:
         look, status, row = "control failed", "control failed", None
-        text = "A control failed, so that no trade-off is concluded"
+        text = "A control failed: no trade-off is concluded"
         text = text if compared else _side_by_side(comparison, verdicts)
     elif nothing:
         worst = f"“{evidence.worst_status(plain)}”" if plain else ""

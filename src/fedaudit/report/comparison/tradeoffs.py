@@ -9,7 +9,8 @@ from fedaudit.report.evidence import checks_of, headline
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.wording import against, defense_name, plural, signed, span
+from fedaudit.report.verdict import clients_named
+from fedaudit.report.wording import NamedClient, against, defense_name, plural, signed, span
 from fedaudit.results import comparison as parts
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
@@ -85,8 +86,10 @@ def _short_setting(name: str) -> str:
 
 
 def on_clients(targets: Sequence[int]) -> str:
-    """Format client numbers: "client 3", "clients 0–4"."""
+    """Format clients by number or name: "client 3", "clients 0–4", "hospital-a"."""
     ordered = sorted(targets)
+    if any(isinstance(client, NamedClient) for client in ordered):
+        return clients_named(ordered)
     text = shortened(", ".join(map(str, ordered)), 40)
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         text = f"{ordered[0]}–{ordered[-1]}"

@@ -46,7 +46,8 @@ def _headline(
         better = fixed_texts("membership.better").get(status, "")
         return verdict.range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
     if status == "no leak shown":
-        return f"No leak{'' if alone else ' of membership'} shown by the attacks that were run"
+        topic = "" if alone else " of membership"
+        return f"No leak{topic} shown: {fixed('membership.guessing')}"
     topic = "" if alone else " about membership"
     return f"Inconclusive{topic}: {fixed(f'membership.inconclusive.{_reason(record, front)}')}"
 

@@ -57,6 +57,11 @@ class PlainVerdict(NamedTuple):
     meaning: str
     open: tuple[str, ...]
 
+    @property
+    def finding(self) -> str:
+        """Return the headline without the verdict, which is shown before it."""
+        return wording.without_verdict(self.headline, self.status)
+
 
 def verdict(record: Record) -> PlainVerdict:
     """Return the verdict on a record, computed from its figures and controls alone."""
