@@ -90,13 +90,9 @@ def clean(text: str) -> str:
 @lru_cache(maxsize=256)  # the same few names appear in thousands of places
 def _on_one_line(text: str) -> str:
     # Few characters are distinct, also of a long text.
-    return text.translate({ord(char): _in_place_of(char) for char in set(text)})
-
-
-def _in_place_of(char: str) -> str:
-    if char in "\n\r\t\u2028\u2029":
-        return " "
-    return "\ufffd" if unicodedata.category(char)[0] == "C" else char
+    controls = [char for char in set(text) if unicodedata.category(char)[0] == "C"]
+    shown = dict.fromkeys(map(ord, controls), "\ufffd")
+    return text.translate(shown | dict.fromkeys(map(ord, "\n\r\t\u2028\u2029"), " "))
 
 
 def shortened(text: str, limit: int = 48) -> str:
@@ -187,9 +183,14 @@ def _with_over(place: Place) -> tuple[str, str]:
     return ("", place) if isinstance(place, str) else place
 
 
+def joined(*parts: str, by: str = " · ") -> str:
+    """Join the parts that are not empty."""
+    return by.join(filter(None, parts))
+
+
 def below(*lines: str) -> str:
     """Return the lines of a cell below its text, without empty ones."""
-    return "\n".join(line for line in lines if line)
+    return joined(*lines, by="\n")
 
 
 class Tile(NamedTuple):
@@ -199,3 +200,8 @@ class Tile(NamedTuple):
     value: str
     detail: str
     tone: str = ""
+
+    @property
+    def line(self) -> str:
+        """The number in one line of text."""
+        return f"{self.label}: {self.value} ({self.detail})"

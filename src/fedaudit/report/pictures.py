@@ -30,7 +30,7 @@ from fedaudit.report.figures.forest import (
     mark_of,
 )
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import cut_within, shortened
+from fedaudit.report.grid import cut_within, joined, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.text.points import ShownPoint, contradicted, families, most_right, shown_points
 from fedaudit.report.unlearning import WITHHELD, deletion
@@ -193,8 +193,8 @@ def _membership_cell(
     marks = []
     for figure in sorted(figures, key=lambda figure: list(looks).index(figure.defense)):
         name = f"{shortened(figure.attack)}, {shortened(wording.defense_name(figure.defense))}"
-        parts = (name, labels[evidence.setting_of(figure)], wording.metric_name(figure.metric))
-        marks.append(mark_of(figure, looks[figure.defense], " · ".join(filter(None, parts))))
+        label, metric = labels[evidence.setting_of(figure)], wording.metric_name(figure.metric)
+        marks.append(mark_of(figure, looks[figure.defense], joined(name, label, metric)))
     main = _largest(figures)
     return cell_of(main, marks, evidence.look_of(main).sign)
 
@@ -226,8 +226,7 @@ def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Pic
             attack.success, [mark_of(attack.success, look, f"{label}: success"), labels], sign.sign
         )
         on_fair = f"on the fair draw {wording.percent(fair.number)}" if fair else ""
-        texts = filter(None, (cell.limits, f"labels alone {level}", on_fair))
-        cell = cell._replace(limits=" · ".join(texts))
+        cell = cell._replace(limits=joined(cell.limits, f"labels alone {level}", on_fair))
         lines.append(Line(shortened(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
     track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
@@ -269,8 +268,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
         return None
     if is_doubted:
         risk, guess = risk.doubted(NOT_RELIED_ON), None
-    model = f"{wording.capital(shortened(name, 24))}’s model"
-    label = " · ".join(filter(None, (model, setting)))
+    label = joined(f"{wording.capital(shortened(name, 24))}’s model", setting)
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
     if guess is not None:
         text = f"{label}: estimated {wording.percent(guess.number)}"
@@ -281,7 +279,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
     above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
     if above is not None and accepted and not is_doubted:
         count = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
-        cell = cell._replace(limits=" · ".join(filter(None, (cell.limits, count))))
+        cell = cell._replace(limits=joined(cell.limits, count))
     return Line(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 

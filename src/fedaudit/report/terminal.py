@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import First, first_screen
-from fedaudit.report.grid import cut_within, shortened
+from fedaudit.report.grid import cut_within, joined, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import printable, printable_comparison
@@ -94,8 +94,7 @@ def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
     for text in warnings:
         head += _wrapped(f"! {text}", width)[:4]
     head.append("")
-    for tile in first.numbers:
-        text = f"{tile.label}: {tile.value} ({tile.detail})"
+    for text in (tile.line for tile in first.numbers):
         head += textwrap.wrap(text, width, subsequent_indent="  ", max_lines=3, placeholder=" …")
     return head + _wrapped(f"{first.sign} {first.controls}", width)
 
@@ -119,8 +118,7 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
     many = len(forest.tracks)
     longest = max((len(line.label) for line in forest.lines), default=0)
     wide = min(max(22, longest + 2), 38) if many > 1 else 34
-    if forest.label == COMPARED:
-        wide = 36
+    wide = 36 if forest.label == COMPARED else wide
     each = (width - wide) // many
     against = f" ({forest.label})" if forest.label.startswith("members ") else ""
     yield from _wrapped(f"{forest.title}{against}", width)
@@ -131,13 +129,12 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
         room = max(room // (1 + many), 1)
     visible = forest.lines if len(forest.lines) <= room else forest.lines[: max(room - 1, 1)]
     for line in visible:
-        texts = [" ".join(filter(None, (cell.value, cell.limits))) for cell in line.cells]
+        texts = [joined(cell.value, cell.limits, by=" ") for cell in line.cells]
         if width >= _NARROW:
             yield _row(line.label, texts, wide, each)
             continue
         yield from _wrapped(line.label, width)
-        for title, text in zip(titles, texts, strict=True):
-            cell = f"{title} {text}"
+        for cell in map(" ".join, zip(titles, texts, strict=True)):
             yield from textwrap.wrap(cell, width, initial_indent="  ", subsequent_indent="    ")
     if len(visible) < len(forest.lines):
         yield f"  and {len(forest.lines) - len(visible)} more in the report"

@@ -8,7 +8,7 @@ from typing import Literal
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import joined, shortened
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import (
     HIDES_LEAKS,
@@ -225,13 +225,13 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
 
 def _control_name(control: ControlResult) -> str:
     clients = clients_named(control.clients) if control.clients else ""
-    about = "; ".join(filter(None, (_about(control), clients)))
+    about = joined(_about(control), clients, by="; ")
     return f"{shortened(control.control, 40)}{f' ({about})' * bool(about)}"
 
 
 def _about(control: ControlResult) -> str:
     client = "" if control.target is None else wording.client_name(control.target)
-    return " · ".join(filter(None, (client, shortened(control.attack, 60))))
+    return joined(client, shortened(control.attack, 60))
 
 
 def controls_sign(records: Sequence[Record]) -> str:

@@ -24,7 +24,7 @@ from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import First
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.grid import Tile, joined, shortened
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.verdict import controls_line, controls_sign
@@ -75,7 +75,7 @@ def first_of_comparison(
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
     elif not compared:
         status, difference = "side by side", largest_difference(comparison)
-        text = ". ".join(filter(None, (_side_by_side(comparison, verdicts), difference)))
+        text = joined(_side_by_side(comparison, verdicts), difference, by=". ")
     elif best is not None:
         status, look = "best trade-off", "no leak shown"
         text = f"{shortened(best.name, 80)}: {_bargain(best)}"

@@ -25,6 +25,7 @@ from fedaudit.report.grid import (
     Grid,
     Place,
     below,
+    joined,
     named,
     shortened,
     tabled,
@@ -233,7 +234,7 @@ def _attack_table(
         order=map(column, (*OF_SEVERAL, *attacks)),
         first="Defense",
         notes=notes,
-        remark=" ".join(filter(None, parts)),
+        remark=joined(*parts, by=" "),
     )
 
 
@@ -292,7 +293,7 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
         _DOUBTED * any(figure.doubt for figure in figures),
         wording.about_runs(figure.further for figure in figures).strip(),
     ]
-    return " ".join(filter(None, parts))
+    return joined(*parts, by=" ")
 
 
 def _figures_table(

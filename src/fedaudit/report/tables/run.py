@@ -5,8 +5,8 @@ from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
-from fedaudit.report.evidence import checks_of, distinct, grouped
-from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
+from fedaudit.report.evidence import Checks, checks_of, distinct, grouped
+from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, joined, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.results.estimate import (
@@ -21,9 +21,11 @@ from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Reco
 
 def run_sections(record: Record) -> list[Section | None]:
     """Return the sections on controls, utility and clients; None for what a record lacks."""
-    controls = of_table("controls", "Controls", controls_table(record) if record.controls else None)
+    no_controls = Section("controls", "Controls", ["No controls were run."])
     return [
-        controls or Section("controls", "Controls", ["No controls were run."]),
+        of_table("controls", "Controls", controls_table(record))
+        if record.controls
+        else no_controls,
         of_table("utility", "Utility", utility_table(record)),
         of_table("clients", "Clients", clients_table(record)),
     ]
@@ -40,18 +42,14 @@ MOST_FAILED = 12
 
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed ones first: how many passed, values, each failure."""
-
-    def order(pair: tuple[str, list[ControlResult]]) -> tuple[bool, bool]:
-        checks = checks_of(pair[1])
-        return not checks.failed, not checks.ran
-
     kinds = grouped(record.controls, lambda result: result.control)
-    rows = [_controls_row(*pair) for pair in sorted(kinds.items(), key=order)]
+    checks = {kind: checks_of(results) for kind, results in kinds.items()}
+    ordered = sorted(kinds, key=lambda kind: (not checks[kind].failed, not checks[kind].ran))
+    rows = [_controls_row(kind, kinds[kind], checks[kind]) for kind in ordered]
     return tabled("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
 
 
-def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
-    checks = checks_of(results)
+def _controls_row(kind: str, results: list[ControlResult], checks: Checks) -> Filled:
     text, tone = _PASSED[not checks.failed if checks.ran else None]
     # Controls of a kind that expect different things have different quantities as values.
     valued = [result for result in checks.ran if result.value is not None]
@@ -82,13 +80,12 @@ _QUANTITIES = {"retrained federation": "p-value "}
 def _failure(result: ControlResult) -> str:
     value = wording.shown(result.value, AUC)
     limits = wording.interval(result.low, result.high, AUC)
-    parts = (
+    where = joined(
         shortened(result.attack),
         "" if result.defense == NO_DEFENSE else shortened(result.defense),
         "" if result.target is None else wording.client_name(result.target),
         "" if result.seed is None else f"seed {result.seed}",
     )
-    where = " · ".join(filter(None, parts))
     return f"failed: {where}{': ' * bool(where)}{value}" + f" ({limits})" * bool(limits)
 
 

@@ -3,14 +3,9 @@
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, verdict, wording
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.membership import (
-    are_several,
-    largest_limits,
-    member_status,
-    scope_of,
-)
+from fedaudit.report.deciding.membership import are_several, largest_limits, member_status, scope_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import joined, shortened
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -76,7 +71,7 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
         parts += [_affected(figures), _may_be_larger(figures)]
     elif status == "no leak shown":
         parts.append(_hidden(record, figures))
-    return " ".join(filter(None, parts))
+    return joined(*parts, by=" ")
 
 
 def _affected(figures: list[Estimate]) -> str:

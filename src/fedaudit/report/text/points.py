@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.grid import Tile, joined, shortened
 from fedaudit.report.wording import count, interval, number, percent, plural
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
@@ -65,9 +65,8 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
             parts = ["in rounds" * bool(by_signs), defense_words(how), plan_words(how)]
             parts += [f"batch {count(point.batch)}"] * (point.batch != usual_batch)
             step = plural(how.averaged, "round") * (how.averaged > 1)
-        family = ", ".join(filter(None, parts))
-        name = shortened(", ".join(filter(None, [family, step])), 80)
-        items.append(ShownPoint(point, family, name))
+        family = joined(*parts, by=", ")
+        items.append(ShownPoint(point, family, shortened(joined(family, step, by=", "), 80)))
     return items
 
 
@@ -109,13 +108,13 @@ def defense_words(rounds: InRounds) -> str:
 
 def plan_words(rounds: InRounds) -> str:
     """Return the changes of the server to plain averaging: copies, louder neurons, sums."""
-    parts = [
+    total = f"sum of {count(rounds.clients)}, {fixed(f'games.others.{rounds.others}')}"
+    return joined(
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
-        f"sum of {count(rounds.clients)}, {fixed(f'games.others.{rounds.others}')}"
-        * (rounds.clients > 1),
-    ]
-    return ", ".join(filter(None, parts))
+        total * (rounds.clients > 1),
+        by=", ",
+    )
 
 
 def families(items: Sequence[ShownPoint]) -> Families:

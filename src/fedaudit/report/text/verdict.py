@@ -11,7 +11,7 @@ from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
 from fedaudit.report.deciding.membership import audited_clients
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import joined, shortened
 from fedaudit.report.unlearning import deletion
 from fedaudit.report.verdict import (
     clients_named,
@@ -80,7 +80,7 @@ def verdict(record: Record) -> PlainVerdict:
         relied_on[0].status,
         relied_on[0].badge or relied_on[0].status,
         tuple((finding.topic, finding.status) for finding in topics),
-        ". ".join(filter(None, evidence.distinct(sentences))),
+        joined(*evidence.distinct(sentences), by=". "),
         learning_warning(record),
         audited(record),
         " ".join(evidence.distinct(finding.meaning for finding in relied_on)),
