@@ -36,13 +36,7 @@ _KINDS: Mapping[str, str] = _FIXED["changes"]
 
 
 class Advice(NamedTuple):
-    """Comparison of a federation with the leak ladder.
-
-    Attributes:
-        place: Sentences on the federation's place on the ladder.
-        lowered: Changes that lowered the leak on the ladder, one line per kind.
-        step: Sentence on the best change; empty without one.
-    """
+    """A federation's place on the leak ladder, changes that lowered leaks there, and the best."""
 
     place: str
     lowered: tuple[str, ...]
@@ -70,7 +64,7 @@ def advice(record: Record) -> Advice | None:
     record = record.model_copy(update={"estimates": coded})
     if view == "uploads":
         rule, gap, auc = rungs.uploads, loss_gap(record), strongest(record)
-        distance = "" if gap is None else number(gap)
+        distance = number(gap or 0.0)
     else:
         rule, gap = rungs.final, generalisation_gap(record)
         auc = next(iter(aucs(record, [FINAL_ATTACK], "unseen")), None)
@@ -87,15 +81,13 @@ def advice(record: Record) -> Advice | None:
     )
     helpful = _helpful(record, rungs.changes, auc) if view == "uploads" else []
     by_kind = grouped(helpful, lambda change: change.kind)
-    return Advice(
-        f"{place} {_compared(record, auc, expected, rule)}",
-        tuple(
-            f"{name}: {'; '.join(map(_figures, by_kind[kind]))}."
-            for kind, name in _KINDS.items()
-            if kind in by_kind
-        ),
-        _step(helpful),
-    )
+    lowered = [
+        f"{name}: {'; '.join(map(_figures, by_kind[kind]))}."
+        for kind, name in _KINDS.items()
+        if kind in by_kind
+    ]
+    compared = _compared(record, auc, expected, rule)
+    return Advice(f"{place} {compared}", tuple(lowered), _step(helpful))
 
 
 def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> str:
@@ -105,10 +97,9 @@ def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> st
     if auc.value > expected:
         partition = record.config.get("partition")
         is_iid = not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
-        caveat = " Clients of the ladder have equal label distributions, unlike here." * (
-            not is_iid
-        )
-        return f"{measured}, more than in nine of ten federations there.{caveat}"
+        caveat = " Clients of the ladder have equal label distributions, unlike here."
+        more = f"{measured}, more than in nine of ten federations there."
+        return more if is_iid else more + caveat
     defenses = [f", with {defense_name(name)}" for name in _in_force(record)[:1]]
     return f"{measured}, less than expected{''.join(defenses)}."
 

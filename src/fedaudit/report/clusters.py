@@ -7,7 +7,6 @@ from functools import cached_property
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, joined, named, shortened
-from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.verdict import clusters_doubted
 from fedaudit.results.estimate import (
@@ -133,22 +132,16 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
     return fixed("clusters.leak", leak=evidence.a_leak(size)) if size else fixed("clusters.no_leak")
 
 
-def cluster_section(record: Record) -> Section | None:
-    """Return the section on clusters; None if no clients choose between models."""
-    if not record.clusters:
-        return None
-    table = cluster_table(record)
-    return of_table("clusters", "Clustered learning", table, cluster_sentence(record))
-
-
 def cluster_table(record: Record) -> Grid:
     """Return every figure by group, and by study if there are several."""
     studies, notes, order = clustered_of(record), Footnotes(), list(FIGURES)
     failed = clusters_doubted(record)
     labels = [(study, label_of(study, studies)) for study in studies]
     figures = [(label, mean) for study, label in labels for mean in study.means.values()]
-    groups = [
-        (label, name) for study, label in labels for name in (ALL_CLIENTS, *group_names(study))
+    columns = [
+        (label, group_heading(name))
+        for study, label in labels
+        for name in (ALL_CLIENTS, *group_names(study))
     ]
     runs = max((len(study.runs) for study in studies), default=1)
 
@@ -164,7 +157,7 @@ def cluster_table(record: Record) -> Grid:
         rows=lambda row: named(FIGURES.get(row[1].metric, wording.capital(row[1].metric))),
         columns=lambda row: (row[0], group_heading(row[1].group)),
         cell=lambda row: cell(row[1]),
-        order=[(label, group_heading(name)) for label, name in groups],
+        order=columns,
         first="Figure",
         notes=notes,
         remark=fixed("clusters.remark", over_runs=f" over these {runs} runs" * (runs > 1))

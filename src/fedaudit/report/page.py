@@ -15,15 +15,15 @@ from fedaudit.core.files import read_bytes
 from fedaudit.report import wording
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
-from fedaudit.report.clusters import cluster_section
+from fedaudit.report.clusters import cluster_sentence, cluster_table
 from fedaudit.report.evidence import attacks_tried, says_nothing
 from fedaudit.report.figures.charts import percent
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.section import Section
-from fedaudit.report.sources import kind_of, source_section
+from fedaudit.report.section import Section, of_table
+from fedaudit.report.sources import kind_of, source_sentence, source_table
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
 from fedaudit.report.text.verdict import verdict
@@ -151,23 +151,17 @@ def sections_of(record: Record) -> list[Section]:
         from fedaudit.report.tables.games import game_sections
 
         return game_sections(record)
-    parts = [
-        membership_section(record),
-        unlearning_section(record),
-        _ladder_section(record),
-        source_section(record),
-        cluster_section(record),
-        *run_sections(record),
-    ]
-    return [part for part in parts if part is not None]
-
-
-def _ladder_section(record: Record) -> Section | None:
-    rung = advice(record)
-    if rung is None:
-        return None
-    texts = [rung.place, fixed("ladder.lowered") if rung.lowered else ""]
-    return Section("ladder", "On the leak ladder", texts, rung.lowered)
+    parts = [membership_section(record), unlearning_section(record)]
+    if rung := advice(record):
+        texts = [rung.place, fixed("ladder.lowered") if rung.lowered else ""]
+        parts.append(Section("ladder", "On the leak ladder", texts, rung.lowered))
+    if record.sources:
+        text, table = source_sentence(record), source_table(record)
+        parts.append(of_table("sources", "Source inference", table, text))
+    if record.clusters:
+        text, table = cluster_sentence(record), cluster_table(record)
+        parts.append(of_table("clusters", "Clustered learning", table, text))
+    return [part for part in (*parts, *run_sections(record)) if part is not None]
 
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:

@@ -6,7 +6,6 @@ from typing import NamedTuple, cast
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Grid, joined, named, shortened
-from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
@@ -22,7 +21,7 @@ class Named(NamedTuple):
 
     Attributes:
         excess: The success rate minus the level that label distributions explain.
-        over_baseline: The success rate minus the label-distribution baseline; None if unknown.
+        over_baseline: The success rate minus the label-distribution baseline.
         on_fair_draw: Success rate on samples of a fair draw; None if the record has one draw only.
     """
 
@@ -153,14 +152,9 @@ def source_status(attacks: Sequence[Named]) -> evidence.Status:
         return "above guessing"
     # Against guessing and not label distributions, so that "no leak shown" covers both. A
     # significant test, in one seed of several, leaves the question open.
-    is_open = any(
-        attack.success.significant
-        or evidence.leaves_doubt(
-            beyond(evidence.highest_of(attack.success) - attack.chance, attack.chance)
-        )
-        for attack in attacks
-    )
-    return "inconclusive" if is_open or wrong_side(attacks) else "no leak shown"
+    shares = [beyond(evidence.highest_of(a.success) - a.chance, a.chance) for a in attacks]
+    is_open = any(attack.success.significant for attack in attacks) or wrong_side(attacks)
+    return "inconclusive" if is_open else evidence.status_between([], shares or [0.0])
 
 
 def source_meaning(status: evidence.Status, attacks: Sequence[Named]) -> str:
@@ -192,24 +186,11 @@ def source_sentence(record: Record) -> str:
     return " ".join(texts)
 
 
-def limits_in_words(figure: Estimate) -> str:
-    """Return "95% interval 39.1–57.6%"; a difference is in percentage points."""
-    limits = wording.interval_of(figure)
-    return f"95% interval {limits}" if limits else "no interval"
-
-
 def kind_of(record: Record) -> str:
     """Return the kind of audit of a record, as a heading."""
     topics = ["membership"] * evidence.about_members(record)
     topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
     return f"{wording.capital(wording.listed(topics))} audit"
-
-
-def source_section(record: Record) -> Section | None:
-    """Return the section on sources; None if a record has no source inference."""
-    if not record.sources:
-        return None
-    return of_table("sources", "Source inference", source_table(record), source_sentence(record))
 
 
 def source_table(record: Record) -> Grid:

@@ -132,8 +132,10 @@ def _signed(value: float, digits: int, side: int) -> str:
     return size if float(size) == 0 else ("+" if value > 0 else "−") + size
 
 
-def span(low: float, high: float, metric: str) -> str:
-    """Format both limits of a difference."""
+def span(low: float | None, high: float | None, metric: str) -> str:
+    """Format both limits of a difference; return "" without them."""
+    if low is None or high is None:
+        return ""
     return f"{signed(low, metric, -1)} to {signed(high, metric, 1)}"
 
 
@@ -164,10 +166,13 @@ def interval_of(figure: Estimate) -> str:
     return _limits(figure.low, figure.high, figure) or (used and f"{AT_THRESHOLD} {used}")
 
 
+def limits_in_words(limits: str) -> str:
+    """Return "95% interval 39.1–57.6%", or "no interval" without limits."""
+    return f"95% interval {limits}" if limits else "no interval"
+
+
 def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
-    if not figure.against:
-        return interval(low, high, figure.metric)
-    return "" if low is None or high is None else span(low, high, figure.metric)
+    return (span if figure.against else interval)(low, high, figure.metric)
 
 
 def further_of(figure: Estimate) -> str:

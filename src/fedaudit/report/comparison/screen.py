@@ -107,14 +107,14 @@ def _side_by_side(comparison: Comparison, verdicts: Sequence[PlainVerdict]) -> s
 
 
 def _bargain(row: TradeOff) -> str:
-    limits = "no interval"
+    limits = ""
     if row.low is not None and row.high is not None:
-        limits = f"95% interval {-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
+        limits = f"{-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
     less = f"{-100 * row.leakage:.1f} points less leakage".replace("-", "−")
     lost = "" if row.lost is None else f"{wording.percent(row.lost)} of the accuracy above "
     cost = f"{lost}guessing lost" if lost else "the model without the defense only guesses"
     cost = "no cost in accuracy shown" if row.error <= 0 else cost
-    return f"{less} ({limits}) to the strongest attack, {cost}"
+    return f"{less} ({wording.limits_in_words(limits)}) to the strongest attack, {cost}"
 
 
 def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
@@ -122,9 +122,7 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     count = len(tradeoffs(comparison))
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
-    limits = ""
-    if change is not None and change.low is not None and change.high is not None:
-        limits = f", 95% interval {wording.span(change.low, change.high, TEST_ACCURACY)}"
+    limits = wording.span(change.low, change.high, TEST_ACCURACY) if change else ""
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
@@ -139,7 +137,9 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
             "Test accuracy",
             wording.percent(1 - row.undefended_error - row.error),
             f"{wording.percent(1 - row.undefended_error)} without the defense, same clients; "
-            f"change {wording.points(-row.error)} points{limits}",
+            f"change {wording.points(-row.error)} points"
+            + f", 95% interval {limits}"
+            * bool(limits),
         ),
     )
 

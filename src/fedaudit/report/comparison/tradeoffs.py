@@ -10,7 +10,15 @@ from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.verdict import clients_named
-from fedaudit.report.wording import NamedClient, against, defense_name, plural, signed, span
+from fedaudit.report.wording import (
+    NamedClient,
+    against,
+    defense_name,
+    limits_in_words,
+    plural,
+    signed,
+    span,
+)
 from fedaudit.results import comparison as parts
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
@@ -182,15 +190,11 @@ class TradeOff(NamedTuple):
     """Decrease of leakage by the defense of a row, and its cost in accuracy.
 
     Attributes:
-        row: Index of the row in the comparison.
-        name: Label of the row: the defense with its strength, and its users.
         leakage: Change of the strongest attack's membership advantage, as a share.
         error: Change of the test error, as a share.
         lost: Share of the undefended model's accuracy above guessing that this row lacks;
             None if the undefended model is no better than guessing.
         undefended: Membership advantage without the defense.
-        undefended_error: Test error without the defense.
-        contrast: Kind of non-members that members are compared with.
         low: Lower limit of the change of leakage; None if unknown.
         high: Upper limit, over all attacks of the row; None if unknown.
     """
@@ -344,9 +348,7 @@ def largest_difference(comparison: Comparison) -> str:
         shortened(" · ".join([part for part in label if part not in other_label] or label), 60)
         for label, other_label in (pair, pair[::-1])
     )
-    limits = "no interval"
-    if change.low is not None and change.high is not None:
-        limits = f"95% interval {span(change.low, change.high, AUC)}"
+    limits = limits_in_words(span(change.low, change.high, AUC))
     return (
         f"Largest difference in the strongest AUC {against(contrast)}: "
         f"{signed(change.value, AUC)} ({limits}), {name} against {other}"

@@ -10,9 +10,6 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone, without_doubts
 from fedaudit.results.record import Record
 
-POOLED = "pooled clients"
-"""Name of the figures over all audited clients together."""
-
 
 def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
     """Return the verdict on membership by the headline's figures that can be relied on."""
@@ -42,9 +39,8 @@ def little_can_hide(record: Record, figures: list[Estimate]) -> bool:
     single = (figure for figure in record.findings if figure.seed is not None)
     runs = evidence.grouped(single, _subject)
     highs = [(upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
-    doubtful = ("strong", evidence.ROOM_FOR_DOUBT)
     return all(
-        high is not None and evidence.size_reached(high, metric) not in doubtful
+        high is not None and evidence.size_reached(high, metric) not in evidence.DOUBTFUL
         for high, metric in highs
     )
 
@@ -79,9 +75,8 @@ def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
     if figure.target is not None:
         return wording.client_name(figure.target)
     every, covered = audited_clients(figures), _pooled_clients(figures, figure.attack)
-    if covered in (0, len(every)):
-        return POOLED
-    return f"{covered} of {len(every)} clients pooled"
+    part = f"{covered} of {len(every)} clients pooled"
+    return "pooled clients" if covered in (0, len(every)) else part
 
 
 class Limit(NamedTuple):
@@ -131,10 +126,8 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
         withheld = "; figures of all clients together are not relied on" * bool(every)
         return f"Shown for {clients_named(above)} ({count}){withheld}"
     by_all = any(map(above_chance, pooled))
-    strongest = highest_auc(pooled) or pooled[0]
-    together = (
-        f"{pooled_over(record)(strongest.attack)}, each compared with its own held-out samples"
-    )
+    attack = (highest_auc(pooled) or pooled[0]).attack
+    together = f"{pooled_over(record)(attack)}, each compared with its own held-out samples"
     if above:
         start = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
         return f"{start} for {clients_named(above)} alone"
@@ -151,8 +144,7 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
 def pooled_over(record: Record) -> Callable[[str], str]:
     """Return a function that names the clients of an attack's pooled figure: "over 2 of 3 ...".
 
-    It leaves out clients that took part in no measured round, or in too few for the attack. The
-    record is read once, for all attacks.
+    It leaves out clients that took part in too few measured rounds. The record is read once.
     """
     figures = [figure for figure in record.findings if figure.attack]
     by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)
@@ -162,9 +154,8 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
     def over(attack: str) -> str:
         covered = covered_by.get(attack, 0)
-        if covered in (0, total):
-            return f"over all {total} audited clients"
-        return f"over {covered} of {total} audited clients"
+        part = "all" if covered in (0, total) else f"{covered} of"
+        return f"over {part} {total} audited clients"
 
     return over
 

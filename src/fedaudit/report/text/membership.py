@@ -12,7 +12,8 @@ from fedaudit.results.record import Record
 
 LEAKAGE = fixed_texts("membership.leakage")
 """How the headline of a leak of each size begins, by verdict."""
-_RATES = ("tpr@0.01", "tpr@0.001")
+RATES = ("tpr@0.01", "tpr@0.001")
+"""Rates at few false alarms."""
 
 
 def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> str:
@@ -106,7 +107,7 @@ def _hidden(record: Record, figures: list[Estimate]) -> str:
     )
 
 
-def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *_RATES)) -> str:
+def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *RATES)) -> str:
     """Return the largest upper limits: "AUC up to 0.596 and TPR at 1% FPR up to 2.0%".
 
     Of several clients, each limit names its client, and that of pooled clients comes first.
@@ -121,8 +122,3 @@ def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *_RAT
             second = f" ({limits[1]})" if limits[1:] and several else ""
             parts.append(f"{wording.metric_name(metric)} up to {limits[0]}{second}")
     return wording.listed(parts)
-
-
-def rate_bounds(figures: list[Estimate]) -> str:
-    """Return :func:`upper_bounds` of the rates at few false alarms alone."""
-    return upper_bounds(figures, _RATES)
