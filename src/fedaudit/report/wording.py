@@ -23,6 +23,7 @@ from fedaudit.results.estimate import (
     Interval,
     range_of,
 )
+from fedaudit.results.games import Rate
 from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.record import Record
 
@@ -164,6 +165,11 @@ def interval_of(figure: Estimate) -> str:
     limits = figure.at_threshold
     used = interval(limits.low, limits.high, figure.metric) if limits else ""
     return _limits(figure.low, figure.high, figure) or (used and f"{AT_THRESHOLD} {used}")
+
+
+def rate(estimate: Rate) -> tuple[str, str]:
+    """Format a rate of games, and its interval."""
+    return percent(estimate.value), interval(estimate.low, estimate.high, "accuracy")
 
 
 def limits_in_words(limits: str) -> str:

@@ -5,20 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
+from fedaudit.report import wording
 from fedaudit.report.evidence import checks_of, headline
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import Cell, named, shortened
+from fedaudit.report.grid import Cell, joined, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.verdict import clients_named
-from fedaudit.report.wording import (
-    NamedClient,
-    against,
-    defense_name,
-    limits_in_words,
-    plural,
-    signed,
-    span,
-)
+from fedaudit.report.wording import NamedClient, defense_name
 from fedaudit.results import comparison as parts
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
@@ -40,10 +33,9 @@ def labels_of(comparison: Comparison) -> list[str]:
     any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
     labels = []
     for row in comparison.rows:
-        texts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
-        if row.family == NO_DEFENSE and not any_defense and texts[-1]:
-            texts = texts[1:]
-        labels.append(_joined(texts, 80))
+        settings = settings_text(row.settings)
+        is_named = any_defense or row.family != NO_DEFENSE or not settings
+        labels.append(_joined(80, defense_name(row.defense) * is_named, case_of(row), settings))
     names = [
         f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
         if labels.count(label) > 1
@@ -78,7 +70,7 @@ def settings_text(settings: Mapping[str, str]) -> str:
     """Format settings: the last part of each name, preceded by its section if ambiguous."""
     # A setting that only other rows have is not a property of this row.
     present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
-    short = {name: _short_setting(name) for name in present}
+    short = {n: n.rpartition(".")[0 if n.endswith((".name", ".scheme")) else 2] for n in present}
     counts = Counter(short.values())
     texts = []
     for name, value in present.items():
@@ -86,11 +78,6 @@ def settings_text(settings: Mapping[str, str]) -> str:
         texts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
     hidden = len(texts) - MOST_SETTINGS
     return ", ".join(texts[:MOST_SETTINGS] + [f"and {hidden} more"] * (hidden > 0))
-
-
-def _short_setting(name: str) -> str:
-    section, _, last = name.rpartition(".")
-    return section if last in ("name", "scheme") and section else last
 
 
 def on_clients(targets: Sequence[int]) -> str:
@@ -149,12 +136,11 @@ def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
 
 def front_name(front: Front) -> str:
     """Return the label of a front: defense, its users, and settings that differ."""
-    texts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
-    return _joined(texts, 60)
+    return _joined(60, defense_name(front.family), case_of(front), settings_text(front.settings))
 
 
-def _joined(texts: Sequence[str], limit: int) -> str:
-    return " · ".join(shortened(text, limit) for text in texts if text)
+def _joined(limit: int, *texts: str) -> str:
+    return joined(*(shortened(text, limit) for text in texts))
 
 
 def sizes_differ(records: Sequence[Record]) -> bool:
@@ -174,7 +160,7 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     ]
     texts += [fixed("cautions.failed", record=name) for name in failed[:5]]
     if len(failed) > 5:
-        texts.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
+        texts.append(f"A control failed in {wording.plural(len(failed) - 5, 'further record')}.")
     warnings = [f"{name}: {text}" for name, r in names if (text := learning_warning(r))]
     families = {row.family for row in comparison.rows}
     differences = {
@@ -348,8 +334,8 @@ def largest_difference(comparison: Comparison) -> str:
         shortened(" · ".join([part for part in label if part not in other_label] or label), 60)
         for label, other_label in (pair, pair[::-1])
     )
-    limits = limits_in_words(span(change.low, change.high, AUC))
+    limits = wording.limits_in_words(wording.span(change.low, change.high, AUC))
     return (
-        f"Largest difference in the strongest AUC {against(contrast)}: "
-        f"{signed(change.value, AUC)} ({limits}), {name} against {other}"
+        f"Largest difference in the strongest AUC {wording.against(contrast)}: "
+        f"{wording.signed(change.value, AUC)} ({limits}), {name} against {other}"
     )

@@ -8,7 +8,17 @@ from fedaudit.report.grid import Cell, Filled, Grid, Tone, named, shortened, tab
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
-from fedaudit.report.wording import count, from_to, given, interval, number, percent, plural, some
+from fedaudit.report.wording import (
+    count,
+    from_to,
+    given,
+    interval,
+    number,
+    percent,
+    plural,
+    rate,
+    some,
+)
 from fedaudit.results import games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import Detection, PointPlayed, Rate, TargetCertificate
@@ -114,8 +124,8 @@ def _row(point: PointPlayed) -> Filled:
 _NO_BOUND = Cell("no bound", tone="muted")
 
 
-def _rate(rate: Rate, tone: Tone = "") -> Cell:
-    return Cell(percent(rate.value), interval(rate.low, rate.high, "accuracy"), tone)
+def _rate(estimate: Rate, tone: Tone = "") -> Cell:
+    return Cell(*rate(estimate), tone)
 
 
 def _actual(point: PointPlayed) -> Cell:

@@ -19,15 +19,11 @@ MOST_NAMED = 8
 
 
 class GameVerdict(NamedTuple):
-    """The verdict of a report of games.
+    """The first screen of a report of games, and sentences.
 
     Attributes:
-        first: The first screen.
-        played: Description of the games.
         contradictions: Points whose success refutes an epsilon.
         claims: Mechanisms whose actual epsilon is not the claimed one.
-        meaning: Conclusion from the verdict.
-        limits: Limitations of the games.
     """
 
     first: First
@@ -136,8 +132,8 @@ def _contradiction(item: points.ShownPoint) -> str:
         kind = "noise"
     elif points.overtaken(point) and point.actual_epsilon is not None:
         kind = "actual"
-    limits = wording.interval(point.adv.low, point.adv.high, "accuracy")
-    success = f"{item.name}: the server is right in {_success(item)} (95% interval {limits})"
+    right, limits = wording.rate(point.adv)
+    success = f"{item.name}: the server is right in {right} (95% interval {limits})"
     return fixed(
         f"games.contradiction.{kind}",
         success=success,

@@ -8,7 +8,7 @@ from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, joined, shortened
-from fedaudit.report.wording import count, interval, number, percent, plural
+from fedaudit.report.wording import count, number, plural, rate
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
@@ -59,7 +59,9 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
     for point in points:
         how, claimed = point.rounds, point.claimed_epsilon
         if how is None:
-            parts = [protection_name(point), *_settings(point, varying[point.mechanism])]
+            settings = point.settings.items()
+            texts = [_in_words(*pair) for pair in settings if pair[0] in varying[point.mechanism]]
+            parts = [protection_name(point), *texts]
             step = "" if claimed is None else f"ε {epsilon(claimed)}"
         else:
             parts = ["in rounds" * bool(by_signs), defense_words(how), plan_words(how)]
@@ -75,14 +77,9 @@ def _varying(points: Sequence[PointPlayed]) -> set[str]:
     return {name for name in names if len({point.settings.get(name) for point in points}) > 1}
 
 
-def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
-    return [
-        fixed_texts("games.settings").get(
-            f"{name}={value}", f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
-        )
-        for name, value in point.settings.items()
-        if name in varying
-    ]
+def _in_words(name: str, value: str) -> str:
+    text = f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+    return str(fixed_texts("games.settings").get(f"{name}={value}", text))
 
 
 def protection_name(point: PointPlayed) -> str:
@@ -135,10 +132,8 @@ def by_protection(items: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[S
 
 def protection_word(record: Record) -> str:
     """Return what protects clients in games: "mechanism" by signs, "defense" in rounds."""
-    kinds = {point.rounds is not None for point in record.games}
-    return (
-        "mechanism or defense" if len(kinds) > 1 else "defense" if kinds == {True} else "mechanism"
-    )
+    kinds = {"mechanism" if point.rounds is None else "defense" for point in record.games}
+    return " or ".join(sorted(kinds, reverse=True))
 
 
 def most_right(items: Sequence[ShownPoint]) -> ShownPoint:
@@ -205,7 +200,7 @@ def contradicted(point: PointPlayed) -> bool:
 
 def provable(point: PointPlayed) -> float:
     """Return the epsilon that these games prove if the server is never wrong."""
-    right = [_MISSED ** (1 / rate.total) for rate in (point.tpr, point.tnr)]
+    right = [_MISSED ** (1 / kind.total) for kind in (point.tpr, point.tnr)]
     return max(0.0, *(math.log(r / -math.expm1(math.log(o))) for r, o in (right, right[::-1])))
 
 
@@ -245,8 +240,7 @@ def game_tiles(record: Record) -> list[Tile]:
 
 
 def _success_tile(label: str, item: ShownPoint) -> Tile:
-    adv = item.point.adv
-    size = evidence.size_reached_by(2 * adv.low - 1)
-    limits = interval(adv.low, adv.high, "accuracy")
+    size = evidence.size_reached_by(2 * item.point.adv.low - 1)
+    success, limits = rate(item.point.adv)
     detail = f"{item.name}; 95% interval {limits}; guessing 50%"
-    return Tile(label, percent(adv.value), detail, evidence.tone_of(size) if size else "")
+    return Tile(label, success, detail, evidence.tone_of(size) if size else "")
