@@ -7,7 +7,15 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.verdict import unit_of
-from fedaudit.report.wording import attack_code, count, defense_name, interval, number, percent
+from fedaudit.report.wording import (
+    attack_code,
+    count,
+    defense_name,
+    interval,
+    number,
+    percent,
+    setting,
+)
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
     Auc,
@@ -48,12 +56,12 @@ def advice(record: Record) -> Advice | None:
 
     The ladder has classifiers, audits of single samples, and honest clients.
     """
-    task, view, rungs = record.config.get("task"), record.view.name, ladder()
+    view, rungs = record.view.name, ladder()
     not_covered = (
         record.evaluation != "aligned" or record.nobody_is_a_member,
         unit_of(record) != "sample" or record.clusters,
         record.config.get("attacker") is not None,
-        isinstance(task, dict) and task.get("name", "classification") != "classification",
+        setting(record, "task", "name") not in (None, "classification"),
         len({figure.defense for figure in record.where(topic="utility")}) > 1,
         view not in _FIXED["place"],
     )
@@ -110,9 +118,8 @@ def _in_force(record: Record) -> list[str]:
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:
     """Return the changes that lowered a leak on the ladder below this one and can be made here."""
-    training = record.config.get("training")
-    settings = training if isinstance(training, Mapping) else {}
-    excluded = {kind for kind in _KINDS if settings.get(kind) == _ONE_ALREADY.get(kind, "")}
+    training = {kind: setting(record, "training", kind) for kind in _KINDS}
+    excluded = {kind for kind in _KINDS if training[kind] == _ONE_ALREADY.get(kind, "")}
     excluded |= set(_DEFENSES if _in_force(record) else ())
     return [
         change

@@ -15,7 +15,7 @@ from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bound
 from fedaudit.report.evidence import distinct, grouped
 from fedaudit.report.first import tiles_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import joined, shortened
+from fedaudit.report.grid import shortened
 from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
@@ -81,18 +81,13 @@ class Row(NamedTuple):
     answer: Answering
 
 
-def _setting(record: Record, table: str, name: str, default: str) -> object:
-    entry = record.config.get(table)
-    return entry.get(name) or default if isinstance(entry, dict) else default
-
-
 _WHEN: Mapping[str, Callable[[Record], bool]] = {
     "always": bool,
     "of people": lambda record: record.unit == "person",
     "tampers": lambda record: (
-        bool(record.games) or _setting(record, "server", "name", "honest") != "honest"
+        bool(record.games) or wording.setting(record, "server", "name") not in (None, "", "honest")
     ),
-    "poisons": lambda record: _setting(record, "attacker", "kind", "none") != "none",
+    "poisons": lambda r: wording.setting(r, "attacker", "kind") not in (None, "", "none"),
 }
 
 
@@ -143,7 +138,7 @@ def caveats(record: Record) -> str:
     }
     texts = [fixed(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
     gaps = coverage_gaps(record)
-    return joined(*texts, f"{gaps}." * bool(gaps), by=" ")
+    return wording.joined(*texts, f"{gaps}." * bool(gaps), by=" ")
 
 
 def conclusion(record: Record) -> Answer:
@@ -281,7 +276,7 @@ def measured_epsilon(record: Record) -> Answer:
         others = [f"{other.text}." for other in bound.measured[1:]]
         claim = wording.sentence(bound.against_claim) if bound.against_claim else ""
         line = f"{wording.capital(bound.unit)}: {shortened(bound.lead.method, 100)}."
-        lines.append(joined(line, *others, claim, by=" "))
+        lines.append(wording.joined(line, *others, claim, by=" "))
     text = "; ".join(f"{bound.at_least} for {bound.unit}, {bound.observer}" for bound in bounds)
     return Answer("figure", wording.capital(text), "\n".join([*lines, nothing]))
 
@@ -316,7 +311,7 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     label = evidence.labels_among(figures)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
     attack = f"{shortened(best.attack, 60)} {wording.against(best.contrast)}"
-    name = joined(attack, label, "mean over seeds" * mean, by=", ")
+    name = wording.joined(attack, label, "mean over seeds" * mean, by=", ")
     bounded = {wording.attack_code(figure.attack) for figure in limited}
     lacking = [figure.attack for figure in figures if not _has_limit(figure)]
     lacking += [

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Footnotes, Grid, joined, named, shortened
+from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.verdict import clusters_doubted
 from fedaudit.results.estimate import (
@@ -107,7 +107,7 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
         violations, floor = study.mean(VIOLATIONS), study.mean(CHANCE_VIOLATIONS)
         if violations is not None:
             chance = "" if floor is None else f"{wording.amount(floor.number)} by chance"
-            notes = joined(label_of(study, studies), chance, by="; ")
+            notes = wording.joined(label_of(study, studies), chance, by="; ")
             clients = wording.plural(len(study.runs[0].clients), "client")
             number = wording.amount(violations.number)
             parts.append(f"{number} of {clients}{f' ({notes})' * bool(notes)}")

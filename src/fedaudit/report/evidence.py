@@ -362,20 +362,17 @@ def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) 
 
 
 class Checks(NamedTuple):
-    """Controls that ran, those of them that failed, and the number of those that were not run."""
+    """Controls that ran and those that failed, and how many passed or were not run."""
 
     ran: list[ControlResult]
     failed: list[ControlResult]
-    untold: int = 0
-
-    @property
-    def passed(self) -> int:
-        """Number of controls that hold."""
-        return len(self.ran) - len(self.failed)
+    passed: int
+    not_run: int
 
 
 def checks_of(controls: Iterable[ControlResult]) -> Checks:
     """Return controls by outcome."""
     results = list(controls)
     ran = [control for control in results if control.passed is not None]
-    return Checks(ran, [control for control in ran if not control.passed], len(results) - len(ran))
+    failed = [control for control in ran if not control.passed]
+    return Checks(ran, failed, len(ran) - len(failed), len(results) - len(ran))

@@ -12,7 +12,7 @@ from fedaudit.report.deciding.membership import are_several, highest_auc, larges
 from fedaudit.report.evidence import grouped
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, joined, shortened
+from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import RATES, upper_bounds
 from fedaudit.report.text.points import game_tiles
@@ -182,7 +182,7 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
 
 
 def _tile(label: str, value: str, *parts: str, tone: str = "") -> Tile:
-    return Tile(label, value, joined(*parts), tone)
+    return Tile(label, value, wording.joined(*parts), tone)
 
 
 def _tiles_by_side(record: Record) -> list[Tile]:

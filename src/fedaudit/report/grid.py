@@ -183,14 +183,9 @@ def _with_over(place: Place) -> tuple[str, str]:
     return ("", place) if isinstance(place, str) else place
 
 
-def joined(*parts: str, by: str = " · ") -> str:
-    """Join the parts that are not empty."""
-    return by.join(filter(None, parts))
-
-
 def below(*lines: str) -> str:
     """Return the lines of a cell below its text, without empty ones."""
-    return joined(*lines, by="\n")
+    return "\n".join(filter(None, lines))
 
 
 class Tile(NamedTuple):

@@ -30,7 +30,7 @@ from fedaudit.report.figures.forest import (
     mark_of,
 )
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import cut_within, joined, shortened
+from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
 from fedaudit.report.text.points import ShownPoint, contradicted, families, most_right, shown_points
 from fedaudit.report.unlearning import WITHHELD, deletion
@@ -65,8 +65,7 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 
 
 def _deletion(record: Record) -> Picture:
-    settings = record.config.get("unlearning")
-    margin = settings.get("margin") if isinstance(settings, dict) else None
+    margin = wording.setting(record, "unlearning", "margin")
     looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": DEFENDED[2]}
     decision = deletion(record)
     doubt = NOT_RELIED_ON if decision and decision.verdict == WITHHELD else ""
@@ -173,8 +172,8 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     caption = fixed("pictures.membership", attack=every_attack, others=others)
     if not any(figure.fair for figure in figures):
         caption += f" {wording.capital(wording.NO_FAIR_DRAW)}."
-    title = joined("Attacks against guessing", side, by=": ")
-    label = joined(f"members {wording.against(contrast)}", side)
+    title = wording.joined("Attacks against guessing", side, by=": ")
+    label = wording.joined(f"members {wording.against(contrast)}", side)
     by_name = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
     return forest(title, label, caption, tuple(tracks.values()), lines, by_name)
 
@@ -189,7 +188,7 @@ def _membership_cell(
     for figure in sorted(figures, key=lambda figure: list(looks).index(figure.defense)):
         name = f"{shortened(figure.attack)}, {shortened(wording.defense_name(figure.defense))}"
         label, metric = labels[evidence.setting_of(figure)], wording.metric_name(figure.metric)
-        marks.append(mark_of(figure, looks[figure.defense], joined(name, label, metric)))
+        marks.append(mark_of(figure, looks[figure.defense], wording.joined(name, label, metric)))
     main = _largest(figures)
     return cell_of(main, marks, evidence.look_of(main).sign)
 
@@ -218,7 +217,7 @@ def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Pic
         marks = [mark_of(success, look, f"{label}: success"), labels]
         cell = cell_of(success, marks, sign.sign)
         on_fair = f"on the fair draw {wording.percent(fair.number)}" if fair else ""
-        cell = cell._replace(limits=joined(cell.limits, f"labels alone {level}", on_fair))
+        cell = cell._replace(limits=wording.joined(cell.limits, f"labels alone {level}", on_fair))
         lines.append(Line(shortened(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
     track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
@@ -260,7 +259,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
         return None
     if is_doubted:
         risk, guess = risk.doubted(NOT_RELIED_ON), None
-    label = joined(f"{wording.capital(shortened(name, 24))}’s model", setting)
+    label = wording.joined(f"{wording.capital(shortened(name, 24))}’s model", setting)
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
     if guess is not None:
         text = f"{label}: estimated {wording.percent(guess.number)}"
@@ -271,7 +270,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
     above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
     if above is not None and accepted and not is_doubted:
         count = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
-        cell = cell._replace(limits=joined(cell.limits, count))
+        cell = cell._replace(limits=wording.joined(cell.limits, count))
     return Line(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
+from fedaudit.report.wording import setting
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 
@@ -84,8 +85,7 @@ def reproducing(record: Record) -> Recipe:
     study = study_file(_with_points(record) if games else resolve_older_settings(record.config))
     # A damaged record can have settings that would make the page too large to open.
     study = "" if games and len(study) > MOST_SETTINGS else study
-    data = record.config.get("data")
-    name = data.get("name") if isinstance(data, dict) else None
+    name = setting(record, "data", "name")
     if any(map(_OF_A_SCRIPT.match, _texts(record.config))):
         return Recipe("", "", "", _environment(record), of_script=True)
     needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)

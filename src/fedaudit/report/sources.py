@@ -5,7 +5,7 @@ from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Grid, joined, named, shortened
+from fedaudit.report.grid import Grid, named, shortened
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
@@ -97,7 +97,7 @@ def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     settings = [evidence.setting_of(attack.success) for attack in attacks]
     labels = evidence.differing(settings)
     return [
-        joined(shortened(attack.success.attack, 60), labels[setting])
+        wording.joined(shortened(attack.success.attack, 60), labels[setting])
         for attack, setting in zip(attacks, settings, strict=True)
     ]
 
@@ -225,7 +225,7 @@ def source_table(record: Record) -> Grid:
         rows=lambda entry: named(entry[0], limit=80),
         columns=lambda entry: entry[1],
         cell=lambda entry: measured(entry[2], entry[3], *_lines(entry[2])),
-        remark=joined(*parts, by=" "),
+        remark=wording.joined(*parts, by=" "),
     )
 
 

@@ -73,14 +73,7 @@ class Section:
 
 
 class Summary(NamedTuple):
-    """A record as a summary for filing.
-
-    Attributes:
-        sections: All parts except signatures and glossary.
-        signed: Statement that is signed: the finding, and the policy's outcome.
-        valid_until: Until when the page may be relied on.
-        glossary: Terms that the page uses, each with one line of explanation.
-    """
+    """A record as a summary for filing; ``signed`` is the statement that is signed."""
 
     name: str
     kind: str
@@ -230,9 +223,8 @@ def _facts(record: Record) -> dict[str, str]:
         models = shortened(coverage.identity, 80) if coverage else ""
         facts["Digest of the models"] = models or _FIXED["models"]
         if record.watched:
-            recording = config.get("recording")
-            model = recording.get("model", "") if isinstance(recording, dict) else ""
-            facts["Model"] = shortened(str(model), _LONG) or "not stated in the result"
+            model = wording.setting(record, "recording", "model")
+            facts["Model"] = shortened(str(model or ""), _LONG) or "not stated in the result"
             facts |= _FIXED["recorded"]
         else:
             facts |= {wording.capital(name): settings_line(config.get(name)) for name in _TABLES}

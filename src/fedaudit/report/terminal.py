@@ -8,10 +8,10 @@ from rich.text import Text
 
 from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import First, first_screen
-from fedaudit.report.grid import cut_within, joined, shortened
+from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import printable, printable_comparison
+from fedaudit.report.wording import joined, printable, printable_comparison
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line

@@ -152,8 +152,7 @@ def _with_range(figure: Estimate) -> str:
 
 
 def _method(record: Record) -> str:
-    settings = record.config.get("unlearning")
-    method = settings.get("method") if isinstance(settings, dict) else None
+    method = wording.setting(record, "unlearning", "method")
     return wording.MISSING if method is None else str(method)
 
 

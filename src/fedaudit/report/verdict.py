@@ -8,7 +8,7 @@ from typing import Literal
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import joined, shortened
+from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.guessing import (
     HIDES_LEAKS,
@@ -24,10 +24,8 @@ Unit = Literal["sample", "person", "canary sample"]
 
 def unit_of(record: Record) -> Unit:
     """Return what the members of an audit are."""
-    audit = record.config.get("audit")
-    if isinstance(audit, dict) and audit.get("draw") == "canaries":
-        return "canary sample"
-    return record.unit
+    is_canary = wording.setting(record, "audit", "draw") == "canaries"
+    return "canary sample" if is_canary else record.unit
 
 
 def units_of(record: Record) -> str:
@@ -64,15 +62,10 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 def is_defended(record: Record) -> bool:
     """Return True if every figure on membership, sources or clusters is of a defended run."""
-    defenses = [figure.defense for figure in evidence.headline(record)] + run_defenses(record)
+    runs = [*evidence.headline(record), *record.sources, *record.clusters]
     # A record without such figures can be on canary clients alone.
-    defenses = defenses or [figure.defense for figure in record.estimates]
+    defenses = [run.defense for run in runs or record.estimates]
     return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
-
-
-def run_defenses(record: Record) -> list[str]:
-    """Return the defense of every run of source inference and of clustered learning."""
-    return [run.defense for run in record.sources] + [run.defense for run in record.clusters]
 
 
 def hardly_learned(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
@@ -144,7 +137,7 @@ def coverage_gaps(record: Record) -> str:
         senders = sorted({upload.client for upload in missing})
         names = f" of {clients_named(senders)}" if senders else ""
         gaps.append(f"{wording.plural(coverage.n_missing_uploads, 'upload')}{names}")
-    return f"Not measured: {wording.listed(gaps)}" if gaps else ""
+    return f"Not measured: {wording.listed(gaps)}" * bool(gaps)
 
 
 def left_out(record: Record) -> list[str]:
@@ -155,14 +148,6 @@ def left_out(record: Record) -> list[str]:
     if coverage is not None and coverage.is_open:
         texts.append(f"The recorder was not closed: rounds after {coverage.rounds} may have run")
     return texts
-
-
-def fairness_caveat(record: Record) -> str:
-    """Return a sentence if the figures are not of a fair draw; else ""."""
-    figures = evidence.headline(record)
-    if not figures or any(figure.fair for figure in figures):
-        return ""
-    return "Differences between clients or pools of samples may be part of these figures"
 
 
 def people_caveat(record: Record) -> str:
@@ -178,9 +163,7 @@ def independence(record: Record) -> str:
     """
     if caveat := people_caveat(record):
         return f"{wording.sentence(caveat)} Tests err more often as well."
-    data = record.config.get("data")
-    options = data.get("options") if isinstance(data, dict) else None
-    if record.unit == "person" or (isinstance(options, dict) and options.get("subject")):
+    if record.unit == "person" or wording.setting(record, "data", "options", "subject"):
         return ""
     hint = " " + fixed("verdict.audit_people")
     return fixed("verdict.independent") + hint * (not record.watched)
@@ -193,11 +176,11 @@ MOST_FAILED = 3
 def controls_line(records: Sequence[Record]) -> str:
     """Return the numbers of controls that hold, failed or were not run, in one line."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
-    total = len(checks.ran) + checks.untold
+    total = len(checks.ran) + checks.not_run
     if not total:
         return "No control was run"
     line = f"{checks.passed} of {total} controls hold"
-    line += f", {checks.untold} without a result" * bool(checks.untold)
+    line += f", {checks.not_run} without a result" * bool(checks.not_run)
     failed = evidence.distinct(map(_control_name, checks.failed))
     return f"{line}; failed: {wording.some(failed, MOST_FAILED)}" if failed else line
 
@@ -225,21 +208,19 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
 
 def _control_name(control: ControlResult) -> str:
     clients = clients_named(control.clients) if control.clients else ""
-    about = joined(_about(control), clients, by="; ")
+    about = wording.joined(_about(control), clients, by="; ")
     return f"{shortened(control.control, 40)}{f' ({about})' * bool(about)}"
 
 
 def _about(control: ControlResult) -> str:
     client = "" if control.target is None else wording.client_name(control.target)
-    return joined(client, shortened(control.attack, 60))
+    return wording.joined(client, shortened(control.attack, 60))
 
 
 def controls_sign(records: Sequence[Record]) -> str:
     """Return "✓" if every control holds, "✗" if one failed, else "?", also if none was run."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
-    if checks.failed:
-        return "✗"
-    return "?" if checks.untold or not checks.ran else "✓"
+    return "✗" if checks.failed else "?" if checks.not_run or not checks.ran else "✓"
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:
@@ -247,14 +228,10 @@ def range_headline(figures: Sequence[Estimate]) -> str:
     above = [figure for figure in figures if above_chance(figure)]
     if evidence.largest([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
         return ""
-    wide = [figure for figure in above if evidence.size_range(figure)]
+    wide = [(figure, between) for figure in above if (between := evidence.size_range(figure))]
     if not wide:
         return ""
-    best = max(wide, key=lambda figure: figure.value or 0.0)
-    between = evidence.size_range(best)
-    assert between is not None
+    best, (least, most) = max(wide, key=lambda pair: pair[0].number)
     metric, attack = wording.metric_name(best.metric), shortened(best.attack, 60)
-    return (
-        f"Leak shown; size between {between[0]} and {between[1]}; best estimate "
-        f"{wording.value_of(best)} ({metric}, {attack})"
-    )
+    estimate = f"{wording.value_of(best)} ({metric}, {attack})"
+    return f"Leak shown; size between {least} and {most}; best estimate {estimate}"

@@ -32,6 +32,14 @@ MISSING = "–"
 Number = int | float
 
 
+def setting(record: BaseModel, *names: str) -> object:
+    """Return a setting of a record's study by its tables and name; None if it is not given."""
+    value: object = getattr(record, "config", None)
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
 def explained(text: str) -> tuple[tuple[str, str], ...]:
     """Return the terms of the glossary that a page uses, each with its explanation."""
     return tuple(
@@ -183,8 +191,8 @@ def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
 
 def further_of(figure: Estimate) -> str:
     """Return "further runs 0.580–0.660", which is below an interval for these runs, or ""."""
-    further = figure.further
-    if further is None or further.low is None or further.high is None:
+    further = figure.further or Interval()
+    if further.low is None or further.high is None:
         return ""
     return f"further runs {_limits(further.low, further.high, figure)}"
 
@@ -217,6 +225,11 @@ def with_interval(figure: Estimate) -> str:
 
 
 # Words in a row.
+
+
+def joined(*parts: str, by: str = " · ") -> str:
+    """Join the parts that are not empty."""
+    return by.join(filter(None, parts))
 
 
 def listed(items: Sequence[str]) -> str:
@@ -360,9 +373,7 @@ def client_name(client: int, text: str = "client") -> str:
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
     """Return the clients of a recording that have names, by number; texts are safe to show."""
-    config = getattr(record, "config", None)
-    recording = config.get("recording") if isinstance(config, dict) else None
-    names = recording.get("names") if isinstance(recording, dict) else None
+    names = setting(record, "recording", "names")
     if not isinstance(names, dict):
         return {}
     numbers = ((_as_number(str(key)), str(name)) for key, name in names.items())

@@ -15,8 +15,6 @@ from fedaudit.report.comparison.tradeoffs import (
     labels_of,
     largest_difference,
     least_cost,
-    nothing_to_lower,
-    sizes_differ,
     tradeoffs,
 )
 from fedaudit.report.deciding.findings import LEAKS
@@ -24,7 +22,7 @@ from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import First
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, joined, shortened
+from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.verdict import controls_line, controls_sign
@@ -58,7 +56,10 @@ def first_of_comparison(
         # A front is about membership alone: it could not show a lower leak of sources.
         topics = [dict(verdict.topics) for verdict in undefended]
         plain = [by_topic["membership"] for by_topic in topics if "membership" in by_topic]
-        nothing = nothing_to_lower(comparison)
+        nothing = not any(
+            entry.above and comparison.rows[entry.row].family == NO_DEFENSE
+            for entry in comparison.entries
+        )
     rows, best = tradeoffs(comparison), best_tradeoff(comparison)
     row = best or least_cost([row for row in rows if row.lowers]) or least_cost(rows)
     look: evidence.Status = "inconclusive"
@@ -75,7 +76,7 @@ def first_of_comparison(
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
     elif not compared:
         status, difference = "side by side", largest_difference(comparison)
-        text = joined(_side_by_side(comparison, verdicts), difference, by=". ")
+        text = wording.joined(_side_by_side(comparison, verdicts), difference, by=". ")
     elif best is not None:
         status, look = "best trade-off", "no leak shown"
         text = f"{shortened(best.name, 80)}: {_bargain(best)}"
@@ -85,6 +86,10 @@ def first_of_comparison(
         if row is not None:
             text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
             text = f"{text} {shortened(row.name, 80)}: {_bargain(row)}"
+    sizes = {
+        frozenset((figure.n_members, figure.n_nonmembers) for figure in evidence.headline(record))
+        for record in records
+    }
     steps = fixed_texts("choosing")
     return First(
         look,
@@ -97,7 +102,7 @@ def first_of_comparison(
         controls_line(records),
         controls_sign(records),
         tuple(steps.get(status, steps["picture" if comparison.fronts else "table"])),
-        (SIZES_DIFFER,) if sizes_differ(records) else (),
+        (SIZES_DIFFER,) if len(sizes) > 1 else (),
     )
 
 

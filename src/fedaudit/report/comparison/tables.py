@@ -25,7 +25,6 @@ from fedaudit.report.grid import (
     Grid,
     Place,
     below,
-    joined,
     named,
     shortened,
     tabled,
@@ -234,7 +233,7 @@ def _attack_table(
         order=map(column, (*OF_SEVERAL, *attacks)),
         first="Defense",
         notes=notes,
-        remark=joined(*parts, by=" "),
+        remark=wording.joined(*parts, by=" "),
     )
 
 
@@ -293,7 +292,7 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
         _DOUBTED * any(figure.doubt for figure in figures),
         wording.about_runs(figure.further for figure in figures).strip(),
     ]
-    return joined(*parts, by=" ")
+    return wording.joined(*parts, by=" ")
 
 
 def _figures_table(

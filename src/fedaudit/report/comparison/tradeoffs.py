@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
-from fedaudit.report.evidence import checks_of, headline
+from fedaudit.report.evidence import checks_of
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import Cell, joined, named, shortened
+from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.verdict import clients_named
 from fedaudit.report.wording import NamedClient, defense_name
@@ -140,13 +140,7 @@ def front_name(front: Front) -> str:
 
 
 def _joined(limit: int, *texts: str) -> str:
-    return joined(*(shortened(text, limit) for text in texts))
-
-
-def sizes_differ(records: Sequence[Record]) -> bool:
-    """Return True if rows audit different numbers of samples; headlines then need a caution."""
-    sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
-    return len(sizes) > 1
+    return wording.joined(*(shortened(text, limit) for text in texts))
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
@@ -264,14 +258,6 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
         for point in others
         if comparison.rows[point.row].family != NO_DEFENSE
     ]
-
-
-def nothing_to_lower(comparison: Comparison) -> bool:
-    """Return True if there are defended rows, but no undefended row has an attack above chance."""
-    return holds_defenses(comparison) and not any(
-        entry.above and comparison.rows[entry.row].family == NO_DEFENSE
-        for entry in comparison.entries
-    )
 
 
 def holds_defenses(comparison: Comparison) -> bool:

@@ -18,17 +18,7 @@ from fedaudit.report.evidence import (
 )
 from fedaudit.report.figures import charts
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import (
-    Cell,
-    Filled,
-    Footnotes,
-    Grid,
-    below,
-    joined,
-    named,
-    shortened,
-    tabled,
-)
+from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.text.verdict import needs_more
@@ -72,7 +62,7 @@ def attack_tables(record: Record) -> list[Grid]:
     figures = summarised(record.findings)
     tables = _by_setting("Attacks by contrast", figures)
     if tables:
-        remark = joined(tables[0].remark, signs_of(figures), independence(record), by=" ")
+        remark = wording.joined(tables[0].remark, signs_of(figures), independence(record), by=" ")
         tables[0] = replace(tables[0], remark=remark)
     single = summarised(record.of_single_samples)
     return tables + _by_setting("Their samples one by one", single)
@@ -191,7 +181,7 @@ def _sizes(figures: Iterable[Estimate]) -> str:
 
 def _compared_within(figure: Estimate) -> str:
     caveat = "" if figure.fair else wording.NO_FAIR_DRAW
-    return joined(_WITHIN.get(figure.within, ""), caveat, by="; ")
+    return wording.joined(_WITHIN.get(figure.within, ""), caveat, by="; ")
 
 
 _WITHIN = {"client": "each client's members with its own held-out samples", "class": "same classes"}
@@ -225,7 +215,7 @@ def classes_table(record: Record) -> Grid | None:
     labels = differing(map(setting_of, groups))
 
     def heading(figure: Estimate) -> Cell:
-        detail = joined(wording.against(figure.contrast), labels[setting_of(figure)])
+        detail = wording.joined(wording.against(figure.contrast), labels[setting_of(figure)])
         return named(figure.attack, shortened(detail, 80))
 
     def cell(figure: Estimate) -> Cell | None:

@@ -6,7 +6,7 @@ from statistics import fmean
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
 from fedaudit.report.evidence import Checks, checks_of, distinct, grouped
-from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, joined, named, shortened, tabled
+from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.results.estimate import (
@@ -67,7 +67,7 @@ def _controls_row(kind: str, results: list[ControlResult], checks: Checks) -> Fi
         "Control": named(kind),
         "Result": Cell(text, tone=tone),
         "Passed": f"{checks.passed} of {len(checks.ran)}"
-        + f", {checks.untold} not run" * bool(checks.untold),
+        + f", {checks.not_run} not run" * bool(checks.not_run),
         "Values": "; ".join(values[:3]) or None,
         "Expected, and what failed": Cell("; ".join(expected[:3]), below(*lines)),
     }
@@ -80,7 +80,7 @@ _QUANTITIES = {"retrained federation": "p-value "}
 def _failure(result: ControlResult) -> str:
     value = wording.shown(result.value, AUC)
     limits = wording.interval(result.low, result.high, AUC)
-    where = joined(
+    where = wording.joined(
         shortened(result.attack),
         "" if result.defense == NO_DEFENSE else shortened(result.defense),
         "" if result.target is None else wording.client_name(result.target),

@@ -5,7 +5,7 @@ from fedaudit.report import evidence, verdict, wording
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, largest_limits, member_status, scope_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import joined, shortened
+from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -25,13 +25,10 @@ def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> 
         other = member_status(record, sides[names[1]])
         text = f"{wording.capital(names[0])}: {text[:1].lower()}{text[1:]}"
         text += f". {wording.capital(names[1])}: {other}"
-    parts = (
-        text,
-        scope_of(record, front),
-        verdict.fairness_caveat(record),
-        verdict.people_caveat(record),
-    )
-    return ". ".join(filter(None, parts))
+    figures = evidence.headline(record)
+    unfair = fixed("membership.unfair") * (bool(figures) and not any(f.fair for f in figures))
+    people = verdict.people_caveat(record)
+    return wording.joined(text, scope_of(record, front), unfair, people, by=". ")
 
 
 def _headline(
@@ -72,7 +69,7 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
         parts += [_affected(figures), _may_be_larger(figures)]
     elif status == "no leak shown":
         parts.append(_hidden(record, figures))
-    return joined(*parts, by=" ")
+    return wording.joined(*parts, by=" ")
 
 
 def _affected(figures: list[Estimate]) -> str:

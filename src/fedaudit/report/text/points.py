@@ -7,8 +7,8 @@ from typing import NamedTuple
 from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, joined, shortened
-from fedaudit.report.wording import count, number, plural, rate
+from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.wording import count, joined, number, plural, rate
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record

@@ -11,7 +11,7 @@ from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import findings, headlines, standing
 from fedaudit.report.deciding.membership import audited_clients
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import joined, shortened
+from fedaudit.report.grid import shortened
 from fedaudit.report.unlearning import deletion
 from fedaudit.report.verdict import (
     clients_named,
@@ -19,7 +19,6 @@ from fedaudit.report.verdict import (
     failures_beside,
     hardly_learned,
     left_out,
-    run_defenses,
     unit_of,
     units_of,
 )
@@ -41,7 +40,6 @@ class PlainVerdict(NamedTuple):
     """A record in plain words.
 
     Attributes:
-        status: The verdict as one of a few fixed words.
         badge: The verdict in two or three words, as a reader sees it.
         topics: "membership", "sources" and "clusters" with the verdict on each, the worst first.
         warning: Why nothing follows from the figures; empty if the models learned.
@@ -80,7 +78,7 @@ def verdict(record: Record) -> PlainVerdict:
         relied_on[0].status,
         relied_on[0].badge or relied_on[0].status,
         tuple((finding.topic, finding.status) for finding in topics),
-        joined(*evidence.distinct(sentences), by=". "),
+        wording.joined(*evidence.distinct(sentences), by=". "),
         learning_warning(record),
         audited(record),
         " ".join(evidence.distinct(finding.meaning for finding in relied_on)),
@@ -109,9 +107,8 @@ def learning_warning(record: Record) -> str:
 def audited(record: Record) -> str:
     """Return federation, questions and adversary of the audit."""
     clients = wording.plural(record.federation_size, "client")
-    canaries = record.config.get("canaries")
-    if isinstance(canaries, dict):
-        clients += f" and {canaries.get('count')} canary clients"
+    if isinstance(record.config.get("canaries"), dict):
+        clients += f" and {wording.setting(record, 'canaries', 'count')} canary clients"
     view = shortened(record.view.description, 400) or "not described in the record"
     others, sizes = record.other_clients, [row.samples for row in record.clients]
     sizes += [others.fewest, others.most] if others else []
@@ -129,10 +126,8 @@ def audited(record: Record) -> str:
 
 def audited_samples(record: Record) -> str:
     """Return the audited clients with the sizes of their members and non-members."""
-    aucs = [
-        figure for figure in record.findings if figure.metric == AUC and figure.seed is not None
-    ]
-    figures = [figure for figure in aucs if figure.n_members and figure.contrast != "mixed"]
+    aucs = [f for f in record.findings if f.metric == AUC and f.seed is not None and f.n_members]
+    figures = [figure for figure in aucs if figure.contrast != "mixed"]
     if not figures:
         return "every client" if record.sources or record.clusters else "no sample"
     targets = audited_clients(figures)
@@ -144,7 +139,7 @@ def audited_samples(record: Record) -> str:
 
 
 def _defenses(record: Record) -> str:
-    used = [figure.defense for figure in record.findings] + run_defenses(record)
+    used = [run.defense for run in (*record.findings, *record.sources, *record.clusters)]
     names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
     if not names:
         return ""
