@@ -388,7 +388,7 @@ def test_the_ladder_gives_no_advice_outside_of_its_fitted_gaps(
     audit = record(defenses=(("none", 1.0),))
     gaps = [rung.gap for rung in ladder().rungs]
     for gap, answer in ((max(gaps), True), (max(gaps) + 0.1, False), (min(gaps) - 0.1, False)):
-        monkeypatch.setattr("fedaudit.report.advice.loss_gap", lambda record, gap=gap: gap)
+        monkeypatch.setattr("fedaudit.results.ladder.loss_gap", lambda record, gap=gap: gap)
         assert (advice(audit) is not None) is answer
 
 
@@ -456,7 +456,7 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
     gaps = ((line.most, True), (line.most + 0.1, False), (line.least - 0.1, False))
     for gap, covered in gaps:
         monkeypatch.setattr(
-            "fedaudit.report.advice.generalisation_gap", lambda record, gap=gap: gap
+            "fedaudit.results.ladder.generalisation_gap", lambda record, gap=gap: gap
         )
         assert (advice(audit) is not None) is covered
     assert ladder().uploads.least == min(rung.gap for rung in ladder().rungs)

@@ -16,17 +16,8 @@ from fedaudit.report.wording import (
     percent,
     setting,
 )
-from fedaudit.results.ladder import (
-    FINAL_ATTACK,
-    Auc,
-    Change,
-    ProbitLine,
-    aucs,
-    generalisation_gap,
-    ladder,
-    loss_gap,
-    strongest,
-)
+from fedaudit.results import ladder
+from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record
 
 LEAST_LOWERED = 0.03
@@ -56,7 +47,7 @@ def advice(record: Record) -> Advice | None:
 
     The ladder has classifiers, audits of single samples, and honest clients.
     """
-    view, rungs = record.view.name, ladder()
+    view, rungs = record.view.name, ladder.ladder()
     not_covered = (
         record.evaluation != "aligned" or record.nobody_is_a_member,
         unit_of(record) != "sample" or record.clusters,
@@ -71,11 +62,11 @@ def advice(record: Record) -> Advice | None:
     coded = [f.model_copy(update={"attack": attack_code(f.attack)}) for f in record.estimates]
     record = record.model_copy(update={"estimates": coded})
     if view == "uploads":
-        rule, gap, auc = rungs.uploads, loss_gap(record), strongest(record)
+        rule, gap, auc = rungs.uploads, ladder.loss_gap(record), ladder.strongest(record)
         distance = number(gap or 0.0)
     else:
-        rule, gap = rungs.final, generalisation_gap(record)
-        auc = next(iter(aucs(record, [FINAL_ATTACK], "unseen")), None)
+        rule, gap = rungs.final, ladder.generalisation_gap(record)
+        auc = next(iter(ladder.aucs(record, [ladder.FINAL_ATTACK], "unseen")), None)
         distance = f"{percent(abs(gap or 0.0))} {'worse' if gap and gap < 0 else 'better'}"
     if gap is None or auc is None or not rule.covers(gap):
         return None

@@ -116,10 +116,7 @@ def unanswered(record: Record) -> tuple[str, ...]:
 
 
 def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
-    """Return the steps to take after a verdict, most important first.
-
-    What lowered such a leak on the leak ladder is the first step.
-    """
+    """Return the steps to take after a verdict, most important first."""
     situations, texts = [_situation(record, conclusion)], list[str]()
     if situations[0].startswith("leak") and (place := advice(record)):
         texts.append(place.step)

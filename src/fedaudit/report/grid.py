@@ -15,7 +15,6 @@ class Cell:
     """Cell of a table.
 
     Attributes:
-        text: Value or name.
         detail: Smaller lines below the text, such as the interval.
         tone: Name of the colour. The text must be clear without it.
         mark: Letter of a footnote; empty without one.
@@ -48,13 +47,7 @@ class Column(NamedTuple):
 class Grid:
     """Table in which the first cell of each row is the row's heading.
 
-    Attributes:
-        caption: Caption.
-        columns: One heading per column.
-        rows: Rows with one cell per column.
-        headings: Headings above the columns; their spans add up to the number of columns.
-        notes: Footnotes as (letter, text).
-        remark: Sentences below the table.
+    The spans of ``headings`` add up to the number of columns. Notes are pairs of letter and text.
     """
 
     caption: str
@@ -156,7 +149,6 @@ def tabled(
         words: Columns without numbers, except the first; the others are set flush right.
         order: Columns that come first; columns below one heading are put side by side.
         under: Smaller lines below headings over columns.
-        notes: Footnotes of the cells.
         remark: Sentences below the table.
     """
     cells = [{_with_over(name): as_cell(cell) for name, cell in row.items()} for row in rows]

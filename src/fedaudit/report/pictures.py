@@ -52,10 +52,7 @@ from fedaudit.results.unlearning import unlearning_rows
 
 
 def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
-    """Return the first picture of a record, with its topics in this order.
-
-    It is empty if the record's figures say nothing about leakage.
-    """
+    """Return the picture of a record's topics; empty if its figures say nothing about leakage."""
     if evidence.says_nothing(record):
         return ()
     builders = {"membership": _membership, "sources": _sources, "clusters": _clusters}

@@ -68,8 +68,7 @@ _OF_A_SCRIPT = re.compile(r"__main__:|[^\s#]{1,80}#[0-9a-f]{8}$")
 class Recipe(NamedTuple):
     """Study file, command, data set and versions to reproduce a record; empty if not known.
 
-    Attributes:
-        of_script: Whether the audit used objects of a script or notebook.
+    An audit ``of_script`` used objects of a script or notebook.
     """
 
     study: str

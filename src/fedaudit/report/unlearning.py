@@ -24,13 +24,7 @@ WITHHELD = "withheld: a control failed"
 
 
 class Deletion(NamedTuple):
-    """Information that a model still reveals about deleted samples.
-
-    Attributes:
-        verdict: Verdict over all attacks.
-        strongest: AUCs of the attack with the largest AUC on the model after deletion.
-        both_models: Largest AUC of an adversary who has the models before and after deletion.
-    """
+    """Verdict over all attacks, the strongest attack, and the largest AUC with both models."""
 
     verdict: str
     strongest: unlearning.UnlearningRow
@@ -56,14 +50,9 @@ def deletion(record: Record) -> Deletion | None:
 
 
 def deletion_verdict(record: Record, figures_verdict: str) -> str:
-    """Return the verdict after deletion, corrected for failed controls and destroyed models.
+    """Return the verdict by figures, corrected for failed controls and destroyed models.
 
-    The verdict is withheld if a control failed. A model that no longer predicts is called
-    destroyed, since it reveals nothing about any sample.
-
-    Args:
-        record: The record.
-        figures_verdict: Verdict from the AUCs of one attack or of all attacks.
+    A model that no longer predicts is called destroyed: it reveals nothing about any sample.
     """
     verdict = figures_verdict or CANNOT_TELL
     failed = checks_of(record.controls).failed

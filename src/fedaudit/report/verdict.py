@@ -43,10 +43,7 @@ def clients_named(clients: Sequence[int]) -> str:
 
 
 def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
-    """Return the headline figures by their clients, "client 0, defended" first.
-
-    The key is empty for a record without both kinds of clients.
-    """
+    """Return headline figures of defended clients, then of undefended ones; else of ""."""
     figures = evidence.headline(record)
     usage = [row for row in record.usage if row.defense != NO_DEFENSE]
     users = {row.client for row in usage if row.defended}

@@ -154,8 +154,7 @@ def front_figure(
 ) -> charts.Figures | None:
     """Return leakage to the strongest attack against test error; None without a defended row.
 
-    A mark is a strength of a defense, with its intervals on both axes. No row is called best
-    unless ``ranked``, and without records no figure is doubted.
+    No row is called best unless ``ranked``, and without records no figure is doubted.
     """
     fronts = _drawn_fronts(comparison)
     if not fronts:
@@ -209,10 +208,7 @@ def _panel(
     rows: Mapping[int, charts.Style],
     labels: Sequence[str],
 ) -> charts.Panel:
-    """Return a panel of fronts with one metric and contrast.
-
-    ``looks`` has the styles of fronts by name, and ``rows`` those of single rows that differ.
-    """
+    """Return a panel of fronts, in the styles of their names or else of single rows."""
     points = [
         charts.Point(
             point.error,

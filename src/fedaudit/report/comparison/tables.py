@@ -307,10 +307,7 @@ def _figures_table(
     first: str = "Defense",
     remark: str = "",
 ) -> Grid | None:
-    """Return a table of figures on one topic, each with its change against the row's base.
-
-    Its rows are those of the comparison by default.
-    """
+    """Return a table of figures on one topic, each with its change against the row's base."""
     if not entries:
         return None
     headings, doubted = headings_of(comparison), {e.row for e in entries if e.figure.doubt}

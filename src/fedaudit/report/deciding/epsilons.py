@@ -46,7 +46,6 @@ class EpsilonBounds(NamedTuple):
 
     Attributes:
         unit: What an adversary distinguishes: with it, or without.
-        observer: The adversary.
         measured: The bounds, the leading one first.
         claim: The epsilon that the audited training claims; None without one.
         word: "proven" or "claimed"; empty if nothing could claim an epsilon.

@@ -15,10 +15,7 @@ LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing"
 
 
 class Finding(NamedTuple):
-    """The verdict on one topic, in two or three words and in a sentence, with what follows.
-
-    The badge replaces the status for a reader, unless it is empty.
-    """
+    """The verdict on one topic with its sentences; a badge replaces the status for a reader."""
 
     topic: str
     status: evidence.Status

@@ -73,10 +73,7 @@ class TrackCell(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A row: its label, its figures in each track, and the tone of the first value.
-
-    The first track has a band between two values, such as the margin of a comparison.
-    """
+    """A row: its label, its figures in each track, and the tone and the band of the first."""
 
     label: str
     cells: tuple[TrackCell, ...]
@@ -123,10 +120,7 @@ def forest(
     lines: Sequence[Line],
     looks: Mapping[str, charts.Style] | None = None,
 ) -> Picture:
-    """Return rows upon tracks that are as long as their marks need; nothing without rows.
-
-    Only the first rows are drawn. A legend names the looks of marks if there are several.
-    """
+    """Return the first rows upon tracks that are as long as their marks need, with a legend."""
     drawn, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
     if not drawn:
         return ()

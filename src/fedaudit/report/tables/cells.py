@@ -24,15 +24,9 @@ def estimate_table(
 ) -> Grid:
     """Return a table of figures, in the order in which their rows and columns first appear.
 
-    Args:
-        caption: Caption.
-        estimates: Figures. If several belong to one cell, the first is shown.
-        rows: Function that returns the heading of a figure's row.
-        columns: Function that returns the heading of a figure's column.
-        cell: Function that returns a figure's cell, or None for a dash.
-        order: Columns that come first, in this order, if a figure has them.
-        first: Heading of the first column.
-        under: Argument of :func:`tabled`, like ``notes`` and ``remark``.
+    ``rows`` and ``columns`` return the headings of a figure, and ``cell`` its cell. If several
+    figures belong to one cell, the first is shown. ``first`` is the heading of the first column.
+    The other arguments are those of :func:`tabled`.
     """
     lines: dict[Cell, dict[Place, Content]] = {}
     for estimate in estimates:

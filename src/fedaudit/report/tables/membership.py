@@ -236,10 +236,7 @@ def classes_table(record: Record) -> Grid | None:
 
 
 def exposed_table(record: Record) -> Grid | None:
-    """Return the members that attacks above chance list, ordered by the number of these attacks.
-
-    None if no attack is above chance: a list of the highest scores is then due to chance.
-    """
+    """Return members by the number of attacks above chance that list them; None for none."""
     above = {
         (figure.attack, figure.defense, figure.target)
         for figure in evidence.headline(record)

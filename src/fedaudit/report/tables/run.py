@@ -128,10 +128,7 @@ def _utility_cell(seeds: Sequence[Estimate]) -> Cell:
 
 
 def clients_table(record: Record) -> Grid | None:
-    """Return each client's size, its audited samples, and its label distribution.
-
-    Clients of a large federation without a row in the record share the last one.
-    """
+    """Return each client's size, its audited samples, and its label distribution."""
     others = record.other_clients
     rows = [_client_row(wording.client_name(row.client, "Client"), row) for row in record.clients]
     if others is not None:

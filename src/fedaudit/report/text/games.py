@@ -19,12 +19,7 @@ MOST_NAMED = 8
 
 
 class GameVerdict(NamedTuple):
-    """The first screen of a report of games, and sentences.
-
-    Attributes:
-        contradictions: Points whose success refutes an epsilon.
-        claims: Mechanisms whose actual epsilon is not the claimed one.
-    """
+    """The first screen of a report of games, and sentences for each of its parts."""
 
     first: First
     played: str
