@@ -26,8 +26,7 @@ which the change is suggested."""
 
 _USABLE = 0.2
 """Test accuracy below which a model is useless on the ladder's data, with ten classes or more."""
-_CHEAP = 0.05
-"""Largest loss of test accuracy at which a change is preferred to more expensive ones."""
+_CHEAP = 0.05  # largest loss of test accuracy at which a change is preferred to more expensive ones
 _DEFENSES = ("clipping", "dp-sgd")
 _ONE_ALREADY = {"epochs": 1, "rounds": 1}
 _FIXED = fixed_texts("ladder")

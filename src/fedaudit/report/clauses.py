@@ -30,20 +30,15 @@ Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "
 
 CHECKS = ("permuted members", "untrained model", "blind classifier", "planted leak")
 """The kinds of controls."""
-LEVEL = "95%"
-"""Confidence of the limits that are compared."""
-MOST_NAMED = 6
-"""Reasons and rows of an answer at most."""
-FPR = 0.01
-"""Share of false alarms at which true-positive rates are asked for."""
-PRIORS = (0.5, 0.01)
-"""Shares of members among the records that an adversary asks about."""
+LEVEL = "95%"  # confidence of the limits that are compared
+MOST_NAMED = 6  # reasons and rows of an answer at most
+FPR = 0.01  # share of false alarms at which true-positive rates are asked for
+PRIORS = (0.5, 0.01)  # shares of members among the records that an adversary asks about
 NO_LIMIT = "No upper limit of a risk is known"
 _RATE = metric_names.tpr_at(FPR)
 _FIXED = fixed_texts("clauses")
 UNCHECKED: str = _FIXED["unchecked"]
-CAVEAT: str = _FIXED["caveat"]
-"""First text of the file in a pack."""
+CAVEAT: str = _FIXED["caveat"]  # first text of the file in a pack
 
 
 class Answer(NamedTuple):

@@ -19,8 +19,7 @@ from fedaudit.results.estimate import (
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ALL_CLIENTS, ClusterResult, choices, groups_by_size
 
-FIGURES = fixed_texts("cluster_figures")
-"""Names of figures, in the order of a table."""
+FIGURES = fixed_texts("cluster_figures")  # names of figures, in the order of a table
 
 
 @dataclass(frozen=True)

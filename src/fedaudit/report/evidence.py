@@ -208,8 +208,7 @@ class Look(NamedTuple):
     word: str = ""
 
 
-DOUBTED = Look("✗ ", "", "not relied on")
-"""Mark of a figure that a failed control invalidates."""
+DOUBTED = Look("✗ ", "", "not relied on")  # mark of a figure that a failed control invalidates
 SIZE_OPEN = Look("△ ", "", "size open")
 """Mark of a figure that its test alone, and not its interval, shows above guessing."""
 

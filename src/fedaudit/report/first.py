@@ -29,8 +29,7 @@ from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_a
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import UNLEARNING
 
-LOW = 6
-"""Rows up to which a picture leaves room below it, next to the numbers."""
+LOW = 6  # rows up to which a picture leaves room below it, next to the numbers
 _STEPS = fixed_texts("steps")
 
 

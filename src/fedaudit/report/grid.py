@@ -103,8 +103,7 @@ def cut_within(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
-_LONGEST_FULL = 400
-"""Largest number of characters in the ``full`` text of a cell."""
+_LONGEST_FULL = 400  # largest number of characters in the ``full`` text of a cell
 
 
 def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
@@ -113,8 +112,7 @@ def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
     return Cell(short, detail, full=full if full != short else "")
 
 
-EMPTY = Cell("–", tone="muted")
-"""Placeholder for a missing value."""
+EMPTY = Cell("–", tone="muted")  # placeholder for a missing value
 
 Place = str | tuple[str, str]
 """A column by its heading, or by a heading over several columns and its own."""

@@ -314,8 +314,7 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
     )
 
 
-COMPARED = "membership, row by row"
-"""Label of the rows of a comparison on membership."""
+COMPARED = "membership, row by row"  # label of the rows of a comparison on membership
 
 
 def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:

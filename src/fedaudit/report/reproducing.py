@@ -56,10 +56,8 @@ def _escaped(char: str) -> str:
     return f"\\U{ord(char):08x}" if kind[0] == "C" or kind in ("Zl", "Zp") else char
 
 
-_BUNDLED = ("diabetes", "digits", "synthetic")
-"""Data sets that need no file."""
-MOST_SETTINGS = 500_000
-"""Characters up to which the study file of games is printed in the page."""
+_BUNDLED = ("diabetes", "digits", "synthetic")  # data sets that need no file
+MOST_SETTINGS = 500_000  # characters up to which the study file of games is printed in the page
 _LONGEST_VALUE = 300
 _OF_A_SCRIPT = re.compile(r"__main__:|[^\s#]{1,80}#[0-9a-f]{8}$")
 """Names of objects of a script or notebook, which no study file can recreate."""

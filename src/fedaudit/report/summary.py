@@ -34,16 +34,12 @@ from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.text import without_commands
 
-SUMMARY_FILE = "summary.html"
-"""Name of the page next to a record and in a pack."""
-MARKDOWN_SUFFIXES = (".md", ".markdown")
-"""Endings of the names of Markdown files."""
+SUMMARY_FILE = "summary.html"  # name of the page next to a record and in a pack
+MARKDOWN_SUFFIXES = (".md", ".markdown")  # endings of the names of Markdown files
 MARK = "<!-- fedaudit summary -->"
 """First line of the Markdown, by which an earlier summary is recognised."""
-MOST_LISTED = 14
-"""Entries of a list or rows of a table at most; the report has the others."""
-TAKEN_BACK = ("void", "control failed")
-"""Verdicts under which no figure counts."""
+MOST_LISTED = 14  # entries of a list or rows of a table at most; the report has the others
+TAKEN_BACK = ("void", "control failed")  # verdicts under which no figure counts
 POLICY_TITLE = "What the policy says"
 _LONG, _SHORT = 300, 80
 _FIXED = fixed_texts("summary")

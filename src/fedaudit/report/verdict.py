@@ -166,8 +166,7 @@ def independence(record: Record) -> str:
     return fixed("verdict.independent") + hint * (not record.watched)
 
 
-MOST_FAILED = 3
-"""Largest number of failed controls that a line names."""
+MOST_FAILED = 3  # largest number of failed controls that a line names
 
 
 def controls_line(records: Sequence[Record]) -> str:

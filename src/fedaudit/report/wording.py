@@ -239,8 +239,7 @@ def listed(items: Sequence[str]) -> str:
     return ", ".join(items[:-1]) + " and " + items[-1]
 
 
-MOST_NAMED = 5
-"""Items that a sentence names; of more, their number is given."""
+MOST_NAMED = 5  # items that a sentence names; of more, their number is given
 
 
 def some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more") -> str:
@@ -391,8 +390,7 @@ def _as_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
 
 
-LONGEST_NAME = 40
-"""Characters of a client's name that are printed."""
+LONGEST_NAME = 40  # characters of a client's name that are printed
 
 
 # Texts of records, made safe to show.
@@ -401,8 +399,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Speaker = Callable[[str], str]
 """Makes a text safe to show."""
 
-_NOT_SHOWN = "config"
-"""A study's settings are shown as a study file, which escapes its texts."""
+_NOT_SHOWN = "config"  # A study's settings are shown as a study file, which escapes its texts
 _LISTS_OF_CLIENTS = ("clients", "targets", "coalition", "unattacked")
 """Fields that list clients by number."""
 _NUMBERS = {float, int, bool, type(None)}

@@ -17,8 +17,7 @@ from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Compariso
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
-MOST_SETTINGS = 4
-"""Largest number of settings in a row's heading; the table of rows lists all."""
+MOST_SETTINGS = 4  # largest number of settings in a row's heading; the table of rows lists all
 MOST_LOST = 0.75
 """A defense that loses at least this share of the accuracy above chance is never the best."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."

@@ -144,8 +144,7 @@ _ASSUMES = {
     SECURE_SUM_EPSILON_IF_GAUSSIAN: "if the noise is normal",
 }
 _OF_A_SAMPLE = (EPSILON, EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
-_CLAIM_CONTROL = "claimed epsilon"
-"""Control that fails if a measured bound refutes a claim."""
+_CLAIM_CONTROL = "claimed epsilon"  # control that fails if a measured bound refutes a claim
 
 
 def _measured(

@@ -27,8 +27,7 @@ MARKS = {
 
 MUTED = "#8A939E"
 """Colour of lines beyond the few that colours can distinguish."""
-RESERVED = "cross"
-"""Marker of no defense, which nothing else has."""
+RESERVED = "cross"  # marker of no defense, which nothing else has
 GREY = "#7A7A7A"
 """Colour of guessing, baselines and limits."""
 

@@ -22,8 +22,7 @@ PLAIN, *DEFENDED = (
 BASELINE = charts.Style(charts.GREY, "", "diamond-open")
 DOUBTED = charts.Style(charts.GREY, "", "circle-open")
 
-MOST_LINES = 20
-"""Largest number of rows of a picture; the tables have the others."""
+MOST_LINES = 20  # largest number of rows of a picture; the tables have the others
 
 
 def doubted(look: charts.Style) -> charts.Style:

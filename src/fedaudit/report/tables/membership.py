@@ -27,8 +27,7 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Curve, Record
 
-MOST_SAMPLES = 20
-"""Largest number of exposed samples that are shown; the record has all."""
+MOST_SAMPLES = 20  # largest number of exposed samples that are shown; the record has all
 MOST_NAMED = 3
 """Largest number of attacks that are named for each exposed sample, next to their total."""
 _MOST_COLOURED = 4

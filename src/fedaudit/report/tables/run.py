@@ -36,8 +36,7 @@ _PASSED: Mapping[bool | None, tuple[str, Tone]] = {
     False: ("✗ failed", "alarm"),
     None: ("– not run", "muted"),
 }
-MOST_FAILED = 12
-"""Failed controls of one kind that are listed; the number of others is given."""
+MOST_FAILED = 12  # failed controls of one kind that are listed; the number of others is given
 
 
 def controls_table(record: Record) -> Grid:

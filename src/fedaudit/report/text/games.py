@@ -14,8 +14,7 @@ from fedaudit.results.record import Record
 
 MOST_CLAIMS = 2
 """Largest number of mechanisms with a wrong claimed epsilon that are named below the headline."""
-MOST_NAMED = 8
-"""Largest number of sentences of one kind; the tables have the others."""
+MOST_NAMED = 8  # largest number of sentences of one kind; the tables have the others
 
 
 class GameVerdict(NamedTuple):

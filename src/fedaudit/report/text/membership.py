@@ -12,8 +12,7 @@ from fedaudit.results.record import Record
 
 LEAKAGE = fixed_texts("membership.leakage")
 """How the headline of a leak of each size begins, by verdict."""
-RATES = ("tpr@0.01", "tpr@0.001")
-"""Rates at few false alarms."""
+RATES = ("tpr@0.01", "tpr@0.001")  # rates at few false alarms
 
 
 def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> str:

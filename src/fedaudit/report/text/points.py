@@ -15,17 +15,14 @@ from fedaudit.results.record import Record
 
 NO_MECHANISM = "none"
 
-FAR_ABOVE = 2.0
-"""Ratio of the actual to the claimed epsilon from which on it is far above."""
+FAR_ABOVE = 2.0  # ratio of the actual to the claimed epsilon from which on it is far above
 
-POOR_FIT = 0.9
-"""Fit below which a neuron does not separate even its training rows."""
+POOR_FIT = 0.9  # fit below which a neuron does not separate even its training rows
 
 MEMORISED = 0.25
 """Difference between fit and held-out AUC from which on training rows are memorised."""
 
-_MISSED = 0.025
-"""One side of an interval of 95%."""
+_MISSED = 0.025  # one side of an interval of 95%
 
 _IN_EVERY_NAME = {
     "mechanism.name",

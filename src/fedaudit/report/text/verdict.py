@@ -27,8 +27,7 @@ from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import AttackRow, Record
 from fedaudit.results.unlearning import unlearning_rows
 
-MOST_WARNED = 3
-"""Rows near guessing that a warning names."""
+MOST_WARNED = 3  # rows near guessing that a warning names
 _FATES = {"refused": " was refused", "failed": " failed"}
 _NEEDS = re.compile(
     r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
