@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bounds, shown_bounds
+from fedaudit.report.deciding.epsilons import epsilon_bounds, shown_bounds
 from fedaudit.report.evidence import distinct, grouped
 from fedaudit.report.first import tiles_of
 from fedaudit.report.fixed import fixed, fixed_texts
@@ -233,7 +233,7 @@ def claimed_epsilon(record: Record) -> Answer:
         lines = [tile.line for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
         return Answer("figure", text, f"{'. '.join(lines)}.")
     names = {
-        metric: text.format(models=AGAINST_BOTH_MODELS)
+        metric: text.format(models=fixed("epsilons.client.observer"))
         for metric, text in fixed_texts("answers.claims").items()
     }
     claims = [claim for name in names if (claim := evidence.over_all_runs(record, name))]

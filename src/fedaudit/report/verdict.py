@@ -185,21 +185,13 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
     """Return the sentences on failed controls for a leak that other figures show."""
     if status in ("void", "control failed"):
         return []
-    failed = evidence.checks_of(record.controls).failed
-    texts = {False: "Not relied on", True: "Perhaps too low"}
-    about = {
-        text: evidence.distinct(
-            _about(result) or shortened(result.control, 40)
-            for result in failed
-            if (result.control in HIDES_LEAKS) is hides
-        )
-        for hides, text in texts.items()
-    }
-    return [
-        f"{text}, because a control failed: {wording.some(names, MOST_FAILED)}"
-        for text, names in about.items()
-        if names
-    ]
+    failed, texts = evidence.checks_of(record.controls).failed, []
+    by_effect = evidence.grouped(failed, lambda result: result.control in HIDES_LEAKS)
+    for effect, hides in (("Not relied on", False), ("Perhaps too low", True)):
+        if controls := by_effect.get(hides):
+            names = evidence.distinct(_about(c) or shortened(c.control, 40) for c in controls)
+            texts.append(f"{effect}, because a control failed: {wording.some(names, MOST_FAILED)}")
+    return texts
 
 
 def _control_name(control: ControlResult) -> str:

@@ -41,10 +41,7 @@ def findings(record: Record) -> tuple[Finding, ...]:
     if verdict.hardly_learned(record):
         # Finding nothing in a model that has barely learned is not a result.
         topics = [
-            finding
-            if finding.status in LEAKS
-            else _fixed("unlearned", "inconclusive", finding.topic)
-            for finding in topics
+            f if f.status in LEAKS else _fixed("unlearned", "inconclusive", f.topic) for f in topics
         ]
     order = get_args(evidence.Status)
     return tuple(sorted(topics, key=lambda finding: order.index(finding.status)))
@@ -79,21 +76,9 @@ def standing(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
         return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)
     if not evidence.checks_of(record.controls).failed:
         return every
-    no_clusters = verdict.clusters_doubted(record)
-    leaks = [finding for finding in every if finding.status in LEAKS]
-    leaks = [f for f in leaks if f.topic != "clusters" or not no_clusters]
+    doubted = "clusters" if verdict.clusters_doubted(record) else ""
+    leaks = [f for f in every if f.status in LEAKS and f.topic != doubted]
     return tuple(leaks) or (_fixed("failed", "control failed"),)
-
-
-_SMALLER = {
-    "membership": "Membership attacks show a smaller leak than",
-    "sources": "Source inference shows a smaller leak than",
-}
-_LARGER = {
-    "membership": "membership attacks",
-    "sources": "source inference",
-    "clusters": "the riskiest model",
-}
 
 
 def headlines(every: tuple[Finding, ...]) -> list[str]:
@@ -104,9 +89,10 @@ def headlines(every: tuple[Finding, ...]) -> list[str]:
         text = finding.headline
         if finding.topic == "clusters":
             if finding is front and finding.status in LEAKAGE:
-                text = f"{text[:1].lower()}{text[1:]}"
-                text = f"{LEAKAGE[finding.status]} from the riskiest model: {text}"
+                lead = f"{LEAKAGE[finding.status]} from the riskiest model"
+                text = f"{lead}: {text[:1].lower()}{text[1:]}"
         elif finding.status in LEAKAGE and finding.status != front.status:
-            text = f"{_SMALLER[finding.topic]} {_LARGER[front.topic]}"
+            smaller, larger = fixed_texts("smaller_leak"), fixed_texts("larger_leak")
+            text = f"{smaller[finding.topic]} {larger[front.topic]}"
         texts.append(text)
     return texts

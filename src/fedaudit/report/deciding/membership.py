@@ -80,25 +80,19 @@ def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
 
 
 class Limit(NamedTuple):
-    """An upper confidence limit, its client (None for several together), and their name."""
+    """An upper confidence limit, and the name of its client or clients."""
 
     value: float
-    client: int | None
     name: str
 
 
 def largest_limits(figures: Sequence[Estimate], metric: str) -> list[Limit]:
     """Return a metric's upper limits to print: of pooled clients, then the largest of a client."""
-    limits = [
-        Limit(figure.high, figure.target, name_of(figure, figures))
-        for figure in figures
-        if figure.metric == metric and figure.high is not None
-    ]
-    parts = (
-        [limit for limit in limits if limit.client is None],
-        [limit for limit in limits if limit.client is not None],
-    )
-    return [max(part, key=lambda limit: limit.value) for part in parts if part]
+    limited = [f for f in figures if f.metric == metric and f.high is not None]
+    pooled = [figure for figure in limited if figure.target is None]
+    single = [figure for figure in limited if figure.target is not None]
+    largest = [max(part, key=evidence.highest_of) for part in (pooled, single) if part]
+    return [Limit(evidence.highest_of(best), name_of(best, figures)) for best in largest]
 
 
 def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:

@@ -277,14 +277,7 @@ def exposed_table(record: Record) -> Grid | None:
 _GUESSING = charts.Style(charts.GREY, "dot")
 _PALE = charts.Style(charts.MUTED, "solid")
 _LOWEST_RATE = 1e-5
-_TICKS = (
-    (1e-5, "0.001%"),
-    (1e-4, "0.01%"),
-    (0.001, "0.1%"),
-    (0.01, "1%"),
-    (0.1, "10%"),
-    (1, "100%"),
-)
+_TICKS = tuple((10.0**exponent, f"{10.0 ** (exponent + 2):g}%") for exponent in range(-5, 1))
 
 
 def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:

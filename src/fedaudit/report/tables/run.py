@@ -6,16 +6,11 @@ from statistics import fmean
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
 from fedaudit.report.evidence import Checks, checks_of, distinct, grouped
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
-from fedaudit.results.estimate import (
-    GENERALISATION_GAP,
-    NO_DEFENSE,
-    TEST_ACCURACY,
-    TRAIN_ACCURACY,
-    Estimate,
-)
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 
 
@@ -88,17 +83,10 @@ def _failure(result: ControlResult) -> str:
     return f"failed: {where}{': ' * bool(where)}{value}" + f" ({limits})" * bool(limits)
 
 
-_UTILITY = {
-    TEST_ACCURACY: "Test accuracy",
-    TRAIN_ACCURACY: "Train accuracy",
-    GENERALISATION_GAP: "Gap",
-}
-
-
 def utility_table(record: Record) -> Grid | None:
     """Return the utility of the trained models under each defense, of several seeds the mean."""
-    figures = record.where(topic="utility")
-    figures = [figure for figure in figures if figure.metric in _UTILITY] or figures
+    figures, names = record.where(topic="utility"), fixed_texts("utility")
+    figures = [figure for figure in figures if figure.metric in names] or figures
     if not figures:
         return None
     methods = distinct(figure.method for figure in figures if figure.method)
@@ -110,7 +98,7 @@ def utility_table(record: Record) -> Grid | None:
         "Utility",
         figures,
         rows=lambda figure: named(wording.capital(wording.defense_name(figure.defense))),
-        columns=lambda figure: _UTILITY.get(figure.metric, wording.capital(figure.metric)),
+        columns=lambda figure: names.get(figure.metric, wording.capital(figure.metric)),
         cell=lambda figure: _utility_cell(by_column[figure.defense, figure.metric]),
         first="Defense",
         remark=f"Intervals: {wording.listed(methods)}{of_means}.",
