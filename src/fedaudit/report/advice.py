@@ -4,18 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
+from fedaudit.report import wording
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.verdict import unit_of
-from fedaudit.report.wording import (
-    attack_code,
-    count,
-    defense_name,
-    interval,
-    number,
-    percent,
-    setting,
-)
+from fedaudit.report.wording import count, defense_name, interval, number, percent
 from fedaudit.results import ladder
 from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record
@@ -51,14 +44,16 @@ def advice(record: Record) -> Advice | None:
         record.evaluation != "aligned" or record.nobody_is_a_member,
         unit_of(record) != "sample" or record.clusters,
         record.config.get("attacker") is not None,
-        setting(record, "task", "name") not in (None, "classification"),
+        wording.setting(record, "task", "name") not in (None, "classification"),
         len({figure.defense for figure in record.where(topic="utility")}) > 1,
         view not in _FIXED["place"],
     )
     if any(not_covered):
         return None
     # The ladder knows attacks by their catalogue names.
-    coded = [f.model_copy(update={"attack": attack_code(f.attack)}) for f in record.estimates]
+    coded = [
+        f.model_copy(update={"attack": wording.attack_code(f.attack)}) for f in record.estimates
+    ]
     record = record.model_copy(update={"estimates": coded})
     if view == "uploads":
         rule, gap, auc = rungs.uploads, ladder.loss_gap(record), ladder.strongest(record)
@@ -108,7 +103,7 @@ def _in_force(record: Record) -> list[str]:
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:
     """Return the changes that lowered a leak on the ladder below this one and can be made here."""
-    training = {kind: setting(record, "training", kind) for kind in _KINDS}
+    training = {kind: wording.setting(record, "training", kind) for kind in _KINDS}
     excluded = {kind for kind in _KINDS if training[kind] == _ONE_ALREADY.get(kind, "")}
     excluded |= set(_DEFENSES if _in_force(record) else ())
     return [

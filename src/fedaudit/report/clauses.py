@@ -298,7 +298,7 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     """
     figures = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
     figures = [figure for figure in figures if figure.fair] or figures
-    limited = [figure for figure in figures if _has_limit(figure)]
+    limited = list(filter(_has_limit, figures))
     failed = evidence.checks_of(record.controls).failed
     if not limited or failed or evidence.says_nothing(record):
         return None

@@ -46,14 +46,11 @@ class Clustered:
 def clustered_of(record: Record) -> tuple[Clustered, ...]:
     """Return every algorithm and defense of a record in which clients choose between models."""
     by_setting = evidence.grouped(record.clusters, lambda run: (run.algorithm, run.defense))
-    return tuple(
-        Clustered(
-            *key,
-            tuple(runs),
-            tuple(record.where(topic="clusters", algorithm=key[0], defense=key[1])),
-        )
-        for key, runs in by_setting.items()
-    )
+    studies = []
+    for (algorithm, defense), runs in by_setting.items():
+        figures = record.where(topic="clusters", algorithm=algorithm, defense=defense)
+        studies.append(Clustered(algorithm, defense, tuple(runs), tuple(figures)))
+    return tuple(studies)
 
 
 def group_names(study: Clustered) -> list[str]:
@@ -119,10 +116,8 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
 def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
     """Return the verdict on the models' risk alone."""
     risks = [mean for study in studies if (mean := riskiest(study))]
-    return evidence.status_between(
-        (2 * evidence.least_of(risk) - 1 for risk in risks),
-        (2 * evidence.highest_of(risk) - 1 for risk in risks),
-    )
+    lows = [2 * evidence.least_of(risk) - 1 for risk in risks]
+    return evidence.status_between(lows, (2 * evidence.highest_of(risk) - 1 for risk in risks))
 
 
 def cluster_meaning(studies: Sequence[Clustered]) -> str:

@@ -209,8 +209,7 @@ class Look(NamedTuple):
 
 
 DOUBTED = Look("✗ ", "", "not relied on")  # mark of a figure that a failed control invalidates
-SIZE_OPEN = Look("△ ", "", "size open")
-"""Mark of a figure that its test alone, and not its interval, shows above guessing."""
+SIZE_OPEN = Look("△ ", "", "size open")  # above guessing by the test, and not by the interval
 
 
 def look_of(figure: Estimate) -> Look:

@@ -106,11 +106,10 @@ def idle_parts(record: Record) -> tuple[str, ...]:
 def unanswered(record: Record) -> tuple[str, ...]:
     """Return why attacks that the study names have no figures."""
     named = evidence.named_attacks(record)
-    rows = [row for row in record.attacks if row.status != "run" and row.name in named]
-    names = [shortened(wording.attack_name(row.name), 80) for row in rows]
     return tuple(
-        f"No figures of {name}: {shortened(row.note, 240)}"
-        for name, row in zip(names, rows, strict=True)
+        f"No figures of {shortened(wording.attack_name(row.name), 80)}: {shortened(row.note, 240)}"
+        for row in record.attacks
+        if row.status != "run" and row.name in named
     )
 
 

@@ -31,8 +31,7 @@ from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record, record_json
 
-MOST_VERDICTS = 6
-"""Largest number of compared records that each get a tile; a table has all verdicts anyway."""
+MOST_VERDICTS = 6  # compared records that each get a tile; a table has all verdicts anyway
 _MOST_PICTURE_BYTES, _MOST_PICTURE_PIXELS = 2**20, 2**22
 """Largest file of pictures that is shown. Ten images of 32x32 take a twentieth of these bytes."""
 _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
@@ -205,26 +204,23 @@ def _pictures(path: Path) -> str:
 
 def _rendered(template: str, title: str, sections: Sequence[Section], **values: object) -> str:
     scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
+    digests = (hashlib.sha256(text.encode()).digest() for text in scripts.values())
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
     return (
         templates()
         .get_template(template)
         .render(
             title=title,
             css=Markup(package_file("report.css")),
-            policy=_policy(list(scripts.values())),
+            policy=policy,
             scripts={name: Markup(text) for name, text in scripts.items()},
             sections=sections,
             **values,
         )
-    )
-
-
-def _policy(scripts: list[str]) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

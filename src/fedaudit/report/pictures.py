@@ -294,12 +294,10 @@ def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
 def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
     """Return rows side by side for comparisons without a front: membership, sources, clusters."""
     labels = labels_of(comparison)
+    by_row = [(label, attacks_of(comparison, row)) for row, label in enumerate(labels)]
     strongest = [
-        (label, max(attacks, key=lambda attack: attack.success.number))
-        for row, label in enumerate(labels)
-        if (attacks := attacks_of(comparison, row))
+        (label, max(a, key=lambda named: named.success.number)) for label, a in by_row if a
     ]
-    who = "the strongest attack of each row"
     risks = []
     for entry in comparison.on("clusters", MODEL_RISK):
         figure, label = entry.figure, shortened(labels[entry.row], 50)
@@ -309,7 +307,9 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
     title = "Membership risk by model, row by row"
     return (
         *membership_rows(comparison, records),
-        *_source_rows("Source inference, row by row", who, strongest),
+        *_source_rows(
+            "Source inference, row by row", "the strongest attack of each row", strongest
+        ),
         *forest(title, title.lower(), fixed("pictures.risks"), [_RISK], risks),
     )
 

@@ -104,12 +104,10 @@ def labels_of_named(attacks: Sequence[Named]) -> list[str]:
 
 def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:
     """Return the attack with the largest excess by its lower limit, else the highest success."""
-
-    def rank(attack: Named) -> tuple[bool, bool, float]:
-        value = attack.share_beyond if attack.above_mixes else attack.success.number
-        return attack.above_mixes, attack.above_guessing, value
-
-    return max(attacks, key=rank, default=None)
+    above = [attack for attack in attacks if attack.above_mixes]
+    if above:
+        return max(above, key=lambda attack: attack.share_beyond)
+    return max(attacks, key=lambda a: (a.above_guessing, a.success.number), default=None)
 
 
 def excess_size(attack: Named) -> evidence.Size | None:
@@ -135,7 +133,6 @@ def look_of_source(attack: Named) -> evidence.Look:
 
 
 SOURCE_HEADLINES = cast(Mapping[evidence.Status, str], fixed_texts("source_headlines"))
-"""Headline of each verdict on sources."""
 
 
 def wrong_side(attacks: Sequence[Named]) -> list[Named]:
@@ -208,6 +205,7 @@ def source_table(record: Record) -> Grid:
         if figure is not None
     ]
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
+    share = wording.percent(alpha_of(record))
     parts = [
         f"Intervals: {methods}.",
         fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
@@ -215,9 +213,7 @@ def source_table(record: Record) -> Grid:
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),
         fixed("sources.signs"),
-        fixed("sources.tests", share=wording.percent(alpha_of(record)), rows=len(attacks))
-        if len(attacks) > 1
-        else fixed("sources.test", share=wording.percent(alpha_of(record))),
+        fixed(f"sources.test{'s' * (len(attacks) > 1)}", share=share, rows=len(attacks)),
     ]
     return estimate_table(
         "Source inference",

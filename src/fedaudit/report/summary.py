@@ -224,9 +224,8 @@ def _facts(record: Record) -> dict[str, str]:
             facts |= _FIXED["recorded"]
         else:
             facts |= {wording.capital(name): settings_line(config.get(name)) for name in _TABLES}
-    facts["The adversary sees"] = wording.listed(
-        [wording.sight_name(part) for part in record.view.sees[:12]]
-    )
+    sights = [wording.sight_name(part) for part in record.view.sees[:12]]
+    facts["The adversary sees"] = wording.listed(sights)
     if record.kind != "games":
         facts["Audited"] = audited_samples(record)
     if coverage:
@@ -265,7 +264,7 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
         texts.append(_FIXED["risks"].format(risks="; ".join(risks)))
-    rows = tuple((tile.label, tile.value, tile.detail) for tile in numbers)
+    rows = tuple(tile[:3] for tile in numbers)
     sizes = _FIXED["sizes"].format(
         words=wording.listed([size.word for size in SIZES[1:]]),
         aucs=wording.listed([f"{size.auc:g}" for size in SIZES[1:]]),
@@ -286,11 +285,8 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
 def _numbers(record: Record, first: First) -> list[Tile]:
     topics = {} if record.kind == "games" else tiles_of(record)
     tiles = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
-    return [
-        tile
-        for tile in distinct(tiles)
-        if tile.value != WITHHELD and NOT_RELIED_ON not in tile.detail
-    ]
+    taken_back = (WITHHELD, NOT_RELIED_ON)
+    return [t for t in distinct(tiles) if not any(text in t.line for text in taken_back)]
 
 
 def _controls(record: Record, first: First) -> Section:

@@ -18,9 +18,7 @@ from fedaudit.results.text import one_line
 
 MOST_LINES = 28
 """Lines of a conclusion at most; with the notes of a run it must fit on a screen of 40."""
-
 WIDTH = 80  # columns at most, however wide the terminal is
-
 _LEAST_ROWS = 3
 _NARROW = 60  # columns below which a row's figures are printed below its name
 _MOST_POINTS = 2

@@ -19,8 +19,7 @@ from fedaudit.results.estimate import TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, NOT_RELIED_ON
 from fedaudit.results.record import Record
 
-WITHHELD = "withheld: a control failed"
-"""Shown instead of a verdict on unlearning if a control failed."""
+WITHHELD = "withheld: a control failed"  # shown instead of a verdict on unlearning
 
 
 class Deletion(NamedTuple):

@@ -9,14 +9,8 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
+from fedaudit.results import guessing
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
-from fedaudit.results.guessing import (
-    HIDES_LEAKS,
-    LEAST_LEARNED,
-    NearGuessing,
-    above_chance,
-    near_guessing,
-)
 from fedaudit.results.record import ControlResult, Record
 
 Unit = Literal["sample", "person", "canary sample"]
@@ -59,22 +53,29 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 def is_defended(record: Record) -> bool:
     """Return True if every figure on membership, sources or clusters is of a defended run."""
-    runs = [*evidence.headline(record), *record.sources, *record.clusters]
+    defenses = [figure.defense for figure in evidence.headline(record)] + run_defenses(record)
     # A record without such figures can be on canary clients alone.
-    defenses = [run.defense for run in runs or record.estimates]
+    defenses = defenses or [figure.defense for figure in record.estimates]
     return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
 
 
-def hardly_learned(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
+def run_defenses(record: Record) -> list[str]:
+    """Return the defense of every run of source inference and of clustered learning."""
+    return [run.defense for run in record.sources] + [run.defense for run in record.clusters]
+
+
+def hardly_learned(
+    record: Record, least: float = guessing.LEAST_LEARNED
+) -> list[guessing.NearGuessing]:
     """Return rows with an accuracy near guessing and without a successful attack."""
     leaking = leaking_defenses(record)
-    return [row for row in near_guessing(record, least) if row.defense not in leaking]
+    return [row for row in guessing.near_guessing(record, least) if row.defense not in leaking]
 
 
 def leaking_defenses(record: Record) -> set[str]:
     """Return the defenses, or "none", under which some attack is above chance."""
     figures = [*evidence.headline(record), *record.where(topic="source", against="")]
-    above = {figure.defense for figure in figures if above_chance(figure)}
+    above = {figure.defense for figure in figures if guessing.above_chance(figure)}
     risky = {
         run.defense
         for run in record.clusters
@@ -186,7 +187,7 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
     if status in ("void", "control failed"):
         return []
     failed, texts = evidence.checks_of(record.controls).failed, []
-    by_effect = evidence.grouped(failed, lambda result: result.control in HIDES_LEAKS)
+    by_effect = evidence.grouped(failed, lambda result: result.control in guessing.HIDES_LEAKS)
     for effect, hides in (("Not relied on", False), ("Perhaps too low", True)):
         if controls := by_effect.get(hides):
             names = evidence.distinct(_about(c) or shortened(c.control, 40) for c in controls)
@@ -213,7 +214,7 @@ def controls_sign(records: Sequence[Record]) -> str:
 
 def range_headline(figures: Sequence[Estimate]) -> str:
     """Return the headline of a leak whose figures allow several sizes; else ""."""
-    above = [figure for figure in figures if above_chance(figure)]
+    above = [figure for figure in figures if guessing.above_chance(figure)]
     if evidence.largest([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
         return ""
     wide = [(figure, between) for figure in above if (between := evidence.size_range(figure))]

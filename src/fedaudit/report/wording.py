@@ -13,16 +13,9 @@ from pydantic import BaseModel
 from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
+from fedaudit.results import estimate
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.estimate import (
-    AGREEMENT,
-    AT_THRESHOLD,
-    COUNTS,
-    NO_DEFENSE,
-    Estimate,
-    Interval,
-    range_of,
-)
+from fedaudit.results.estimate import AGREEMENT, COUNTS, NO_DEFENSE, Estimate, Interval, range_of
 from fedaudit.results.games import Rate
 from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.record import Record
@@ -172,12 +165,12 @@ def interval_of(figure: Estimate) -> str:
     """Format the interval of a figure; of older rates that at the threshold used."""
     limits = figure.at_threshold
     used = interval(limits.low, limits.high, figure.metric) if limits else ""
-    return _limits(figure.low, figure.high, figure) or (used and f"{AT_THRESHOLD} {used}")
+    return _limits(figure.low, figure.high, figure) or (used and f"{estimate.AT_THRESHOLD} {used}")
 
 
-def rate(estimate: Rate) -> tuple[str, str]:
+def rate(measured: Rate) -> tuple[str, str]:
     """Format a rate of games, and its interval."""
-    return percent(estimate.value), interval(estimate.low, estimate.high, "accuracy")
+    return percent(measured.value), interval(measured.low, measured.high, "accuracy")
 
 
 def limits_in_words(limits: str) -> str:

@@ -174,14 +174,11 @@ def front_figure(
     rows = {row: _UNDEFENDED for row, family in enumerate(families) if family == NO_DEFENSE}
     rows |= {best.row: _BEST} if best else {}
     rows |= dict.fromkeys(doubted_rows(comparison, records), DOUBTED)
-    choices = [
-        charts.Choice(
-            f"{'Advantage' if metric == AUC else wording.metric_name(metric)}, strongest attack, "
-            f"{wording.against(contrast)}",
-            (_panel(inside, looks, rows, labels),),
-        )
-        for (metric, contrast), inside in by_panel.items()
-    ]
+    choices = []
+    for (metric, contrast), inside in by_panel.items():
+        leakage = "Advantage" if metric == AUC else wording.metric_name(metric)
+        label = f"{leakage}, strongest attack, {wording.against(contrast)}"
+        choices.append(charts.Choice(label, (_panel(inside, looks, rows, labels),)))
     caption = fixed("pictures.fronts") + f" {fixed('pictures.best')}" * bool(best)
     looks |= {
         "no defense, same clients": _UNDEFENDED,

@@ -18,17 +18,7 @@ from fedaudit.report.comparison.tradeoffs import (
     on_clients,
 )
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import (
-    Cell,
-    Filled,
-    Footnotes,
-    Grid,
-    Place,
-    below,
-    named,
-    shortened,
-    tabled,
-)
+from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
 from fedaudit.report.tables.cells import change_lines, estimate_table, measured
@@ -98,24 +88,14 @@ def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text:
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     """Return the rows of a comparison: defense, its users, settings that differ, and verdict."""
-    names = evidence.distinct(name for row in comparison.rows for name in row.settings)
-    return tabled(
-        "What is compared",
-        [
-            {
-                "Defense and coalition": named(
-                    wording.defense_name(row.defense), case_of(row), limit=120
-                ),
-                **{
-                    name: named(row.settings.get(name, wording.MISSING), limit=32) for name in names
-                },
-                "Verdict": verdicts[row.source],
-                "Record": named(comparison.sources[row.source].name, limit=60),
-            }
-            for row in comparison.rows
-        ],
-        words=(*names, "Verdict", "Record"),
-    )
+    names, rows = evidence.distinct(n for row in comparison.rows for n in row.settings), []
+    for row in comparison.rows:
+        defense = named(wording.defense_name(row.defense), case_of(row), limit=120)
+        settings = {n: named(row.settings.get(n, wording.MISSING), limit=32) for n in names}
+        record = named(comparison.sources[row.source].name, limit=60)
+        verdict = {"Verdict": verdicts[row.source], "Record": record}
+        rows.append({"Defense and coalition": defense, **settings, **verdict})
+    return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 
 def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) -> Grid | None:
@@ -301,7 +281,7 @@ def _figures_table(
     entries: Sequence[FigureEntry],
     *,
     rows: Callable[[FigureEntry], Cell] | None = None,
-    columns: Callable[[FigureEntry], Place],
+    columns: Callable[[FigureEntry], str | tuple[str, str]],
     look: Callable[[FigureEntry], evidence.Look] = lambda entry: evidence.Look(),
     line: Callable[[FigureEntry], str] = lambda entry: "",
     first: str = "Defense",
@@ -387,9 +367,9 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         rows=lambda pair: headings[pair[0]],
         columns=lambda pair: _EPSILONS[pair[1].metric],
         cell=lambda pair: (
-            "none proven"
-            if pair[1].value is None and pair[1].metric in _FORMAL
-            else wording.given(pair[1].value, wording.number)
+            wording.given(pair[1].value, wording.number)
+            or "none proven" * (pair[1].metric in _FORMAL)
+            or None
         ),
         order=_EPSILONS.values(),
         first="Defense",

@@ -114,14 +114,12 @@ def estimate_of(
     )
     row = comparison.rows[entry.row]
     names = [entry.attack, *(name.removesuffix(f", {parts.MIRRORED}") for name in entry.attacks)]
-    doubts = (
-        source.doubt
-        for source in (records[row.source].findings if records else ())
-        if source.attack in names
-        and (source.defense or NO_DEFENSE) == row.family
-        and source.target in (None, *clients_of(entry))
-    )
-    return figure.doubted(next(filter(None, doubts), ""))
+    clients = (None, *clients_of(entry))
+    for source in records[row.source].findings if records else ():
+        is_same = source.attack in names and (source.defense or NO_DEFENSE) == row.family
+        if is_same and source.target in clients and source.doubt:
+            return figure.doubted(source.doubt)
+    return figure
 
 
 def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
@@ -146,11 +144,8 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     """Return differences other than sample sizes that make records hard to compare."""
     names = [(shortened(record.name, 60), record) for record in records]
     failed = [name for name, record in names if checks_of(record.controls).failed]
-    texts = [
-        fixed("cautions.redraw", record=name)
-        for name, record in names
-        if record.evaluation == "redraw"
-    ]
+    redrawn = [name for name, record in names if record.evaluation == "redraw"]
+    texts = [fixed("cautions.redraw", record=name) for name in redrawn]
     texts += [fixed("cautions.failed", record=name) for name in failed[:5]]
     if len(failed) > 5:
         texts.append(f"A control failed in {wording.plural(len(failed) - 5, 'further record')}.")

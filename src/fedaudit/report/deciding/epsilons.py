@@ -128,8 +128,12 @@ _CLAIM_CONTROL = "claimed epsilon"  # control that fails if a measured bound ref
 def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str) -> list[Measured]:
     """Return the bounds that the record has and that are relied on, in their fixed order."""
     metrics = fixed_texts(f"epsilons.{kind}.metrics").items()
-    bounds = [(find(metric), assumes) for metric, assumes in metrics]
-    return [Measured(*pair) for pair in bounds if pair[0] and _relied_on(record, [pair[0]])]
+    bounds = [
+        Measured(bound, assumes)
+        for metric, assumes in metrics
+        if (bound := find(metric)) is not None
+    ]
+    return [measured for measured in bounds if _relied_on(record, [measured.bound])]
 
 
 def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:

@@ -25,11 +25,9 @@ MARKS = {
 }
 """Marks about the origin, eight units wide. They are fixed strings and thus safe as markup."""
 
-MUTED = "#8A939E"
-"""Colour of lines beyond the few that colours can distinguish."""
+MUTED = "#8A939E"  # lines beyond the few that colours can distinguish
 RESERVED = "cross"  # marker of no defense, which nothing else has
-GREY = "#7A7A7A"
-"""Colour of guessing, baselines and limits."""
+GREY = "#7A7A7A"  # guessing, baselines and limits
 
 
 class Style(NamedTuple):

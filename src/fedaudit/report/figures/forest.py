@@ -124,8 +124,8 @@ def forest(
     if not drawn:
         return ()
     if hidden > 0:
-        verb = "is" if hidden == 1 else "are"
-        caption += f" {wording.plural(hidden, 'more row')} {verb} in the tables."
+        rows = wording.plural(hidden, "more row is", "more rows are")
+        caption += f" {rows} in the tables."
     by_track = [
         [mark for line in drawn for mark in line.cells[place].marks] for place in range(len(tracks))
     ]

@@ -8,17 +8,7 @@ from fedaudit.report.grid import Cell, Filled, Grid, Tone, named, shortened, tab
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
-from fedaudit.report.wording import (
-    count,
-    from_to,
-    given,
-    interval,
-    number,
-    percent,
-    plural,
-    rate,
-    some,
-)
+from fedaudit.report.wording import count, from_to, given, interval, number, percent, plural, some
 from fedaudit.results import games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import Detection, PointPlayed, Rate, TargetCertificate
@@ -125,7 +115,8 @@ _NO_BOUND = Cell("no bound", tone="muted")
 
 
 def _rate(estimate: Rate, tone: Tone = "") -> Cell:
-    return Cell(*rate(estimate), tone)
+    limits = interval(estimate.low, estimate.high, "accuracy")
+    return Cell(percent(estimate.value), limits, tone)
 
 
 def _actual(point: PointPlayed) -> Cell:
@@ -152,11 +143,7 @@ def detector_table(detection: Detection) -> Grid:
     right = {_server(name): given(detection.success(name)) for name in servers}
     return estimate_table(
         f"Signs of a planted neuron, over {plural(detection.runs, 'federation')}",
-        [
-            item
-            for item in detection.estimates
-            if item.group and item.attack in servers and item.metric in columns
-        ],
+        [e for e in detection.estimates if e.group and e.attack in servers and e.metric in columns],
         rows=lambda item: named(*_sign(item.group)),
         columns=lambda item: (
             _server(item.attack) * (item.metric != games.FALSE_ALARMS),

@@ -91,9 +91,8 @@ def utility_table(record: Record) -> Grid | None:
         return None
     methods = distinct(figure.method for figure in figures if figure.method)
     by_column = grouped(figures, lambda figure: (figure.defense, figure.metric))
-    of_means = "; of a mean, the lowest and highest seed" * any(
-        len(same) > 1 for same in by_column.values()
-    )
+    has_means = len(by_column) < len(figures)
+    of_means = "; of a mean, the lowest and highest seed" * has_means
     return estimate_table(
         "Utility",
         figures,
@@ -116,9 +115,8 @@ def _utility_cell(seeds: Sequence[Estimate]) -> Cell:
 
 def clients_table(record: Record) -> Grid | None:
     """Return each client's size, its audited samples, and its label distribution."""
-    others = record.other_clients
     rows = [_client_row(wording.client_name(row.client, "Client"), row) for row in record.clients]
-    if others is not None:
+    if (others := record.other_clients) is not None:
         rows.append(_client_row(f"{wording.count(others.clients)} others", others))
     return tabled("Clients", rows) if record.clients else None
 

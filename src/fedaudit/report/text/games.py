@@ -12,8 +12,7 @@ from fedaudit.report.pictures import games_picture
 from fedaudit.report.text import points
 from fedaudit.results.record import Record
 
-MOST_CLAIMS = 2
-"""Largest number of mechanisms with a wrong claimed epsilon that are named below the headline."""
+MOST_CLAIMS = 2  # mechanisms with a wrong claimed epsilon that are named below the headline
 MOST_NAMED = 8  # largest number of sentences of one kind; the tables have the others
 
 

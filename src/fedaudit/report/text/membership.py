@@ -10,8 +10,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
-LEAKAGE = fixed_texts("membership.leakage")
-"""How the headline of a leak of each size begins, by verdict."""
+LEAKAGE = fixed_texts("membership.leakage")  # beginnings of headlines by verdict
 RATES = ("tpr@0.01", "tpr@0.001")  # rates at few false alarms
 
 

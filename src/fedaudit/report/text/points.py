@@ -16,14 +16,10 @@ from fedaudit.results.record import Record
 NO_MECHANISM = "none"
 
 FAR_ABOVE = 2.0  # ratio of the actual to the claimed epsilon from which on it is far above
-
 POOR_FIT = 0.9  # fit below which a neuron does not separate even its training rows
-
 MEMORISED = 0.25
 """Difference between fit and held-out AUC from which on training rows are memorised."""
-
 _MISSED = 0.025  # one side of an interval of 95%
-
 _IN_EVERY_NAME = {
     "mechanism.name",
     "mechanism.options.shared_mask",

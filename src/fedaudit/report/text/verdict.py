@@ -19,6 +19,7 @@ from fedaudit.report.verdict import (
     failures_beside,
     hardly_learned,
     left_out,
+    run_defenses,
     unit_of,
     units_of,
 )
@@ -93,12 +94,12 @@ def learning_warning(record: Record) -> str:
     figures = [*record.where(topic="utility"), *record.findings]
     several = len({figure.defense for figure in figures}) > 1
     of_run = " of the worst run" * (len(record.seeds) > 1)
-    accuracies = [
-        (f"with {shortened(wording.defense_name(row.defense), 60)} " if several else "")
-        + f"the training accuracy{of_run} is {wording.percent(row.train_accuracy)}, where always "
-        f"naming the most frequent class gives {wording.percent(row.guess)}"
-        for row in rows
-    ]
+    accuracies = []
+    for row in rows:
+        defense = f"with {shortened(wording.defense_name(row.defense), 60)} " * several
+        measured, guess = wording.percent(row.train_accuracy), wording.percent(row.guess)
+        text = fixed("verdict.train_accuracy", run=of_run, measured=measured, guess=guess)
+        accuracies.append(defense + text)
     named = wording.capital(wording.some(accuracies, MOST_WARNED, "more rows"))
     return fixed("verdict.hardly_learned", accuracies=named)
 
@@ -138,7 +139,7 @@ def audited_samples(record: Record) -> str:
 
 
 def _defenses(record: Record) -> str:
-    used = [run.defense for run in (*record.findings, *record.sources, *record.clusters)]
+    used = [figure.defense for figure in record.findings] + run_defenses(record)
     names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
     if not names:
         return ""
@@ -191,14 +192,11 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 def refusals(figures: Iterable[Estimate]) -> list[str]:
     """Return a text for each metric and reason for which figures were refused."""
-    refused = Counter(
-        (
-            wording.metric_name(figure.metric),
-            "More non-members are needed" * bool(needs_more(figure)) or _reason(figure.note),
-        )
-        for figure in figures
-        if figure.value is None
-    )
+    refused = Counter[tuple[str, str]]()
+    for figure in figures:
+        if figure.value is None:
+            few = "More non-members are needed" * bool(needs_more(figure))
+            refused[wording.metric_name(figure.metric), few or _reason(figure.note)] += 1
     return [
         f"{metric}: {wording.plural(count, 'figure')} not given. {wording.sentence(reason)}"
         for (metric, reason), count in refused.items()
