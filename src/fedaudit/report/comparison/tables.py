@@ -88,13 +88,14 @@ def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text:
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     """Return the rows of a comparison: defense, its users, settings that differ, and verdict."""
-    names, rows = evidence.distinct(n for row in comparison.rows for n in row.settings), []
+    names = evidence.distinct(name for row in comparison.rows for name in row.settings)
+    rows: list[Filled] = []
     for row in comparison.rows:
         defense = named(wording.defense_name(row.defense), case_of(row), limit=120)
         settings = {n: named(row.settings.get(n, wording.MISSING), limit=32) for n in names}
         record = named(comparison.sources[row.source].name, limit=60)
-        verdict = {"Verdict": verdicts[row.source], "Record": record}
-        rows.append({"Defense and coalition": defense, **settings, **verdict})
+        ends = {"Verdict": verdicts[row.source], "Record": record}
+        rows.append({"Defense and coalition": defense, **settings, **ends})
     return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 
