@@ -159,8 +159,7 @@ def cluster_table(record: Record) -> Grid:
     )
 
 
-_ON_ATTACKS = ("risk", "violations", "estimate")
-"""Words in the names of figures of attacks. A failed control invalidates these figures."""
+_ON_ATTACKS = ("risk", "violations", "estimate")  # words in the names of figures of attacks
 
 
 def group_heading(group: str) -> str:

@@ -12,8 +12,7 @@ from fedaudit.results.guessing import above_chance, alpha_of
 from fedaudit.results.record import Record
 from fedaudit.results.runs import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
 
-SAME_LABELS = "all with the label distribution of an audited client"
-"""Samples of a fair draw, in which classes do not reveal the client."""
+SAME_LABELS = "all with the label distribution of an audited client"  # samples of a fair draw
 
 
 class Named(NamedTuple):

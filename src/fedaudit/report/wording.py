@@ -393,8 +393,7 @@ Speaker = Callable[[str], str]
 """Makes a text safe to show."""
 
 _NOT_SHOWN = "config"  # A study's settings are shown as a study file, which escapes its texts
-_LISTS_OF_CLIENTS = ("clients", "targets", "coalition", "unattacked")
-"""Fields that list clients by number."""
+_LISTS_OF_CLIENTS = ("clients", "targets", "coalition", "unattacked")  # fields of clients
 _NUMBERS = {float, int, bool, type(None)}
 """Types of most values of a record, which need no cleaning."""
 _DIGEST = re.compile(r"([^\s#\"]{1,100})(#[0-9a-f]{8})\b")

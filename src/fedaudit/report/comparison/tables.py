@@ -92,10 +92,14 @@ def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     rows: list[Filled] = []
     for row in comparison.rows:
         defense = named(wording.defense_name(row.defense), case_of(row), limit=120)
-        settings = {n: named(row.settings.get(n, wording.MISSING), limit=32) for n in names}
-        record = named(comparison.sources[row.source].name, limit=60)
-        ends = {"Verdict": verdicts[row.source], "Record": record}
-        rows.append({"Defense and coalition": defense, **settings, **ends})
+        rows.append(
+            {
+                "Defense and coalition": defense,
+                **{n: named(row.settings.get(n, wording.MISSING), limit=32) for n in names},
+                "Verdict": verdicts[row.source],
+                "Record": named(comparison.sources[row.source].name, limit=60),
+            }
+        )
     return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 

@@ -67,8 +67,7 @@ def _controls_row(kind: str, results: list[ControlResult], checks: Checks) -> Fi
     }
 
 
-_QUANTITIES = {"retrained federation": "p-value "}
-"""Names of the values of controls that are not AUCs or shares."""
+_QUANTITIES = {"retrained federation": "p-value "}  # values that are not AUCs or shares
 
 
 def _failure(result: ControlResult) -> str:
