@@ -117,6 +117,7 @@ def test_next_steps_start_with_the_cheapest_effective_change() -> None:
     ]
     most = max(cheap, key=lambda one: one.auc[0] - one.auc[1])
     assert f"AUC {most.auc[0]:.3f} → {most.auc[1]:.3f}" in found.step
+    assert "see the section “On the leak ladder”" in found.step, "the page itself has it"
     assert first_screen(leaking, verdict(leaking)).next[0] == found.step
     hidden = federation(auc=0.5)
     assert found.step not in first_screen(hidden, verdict(hidden)).next

@@ -7,13 +7,14 @@ import pytest
 from fedaudit.report.deciding.membership import pooled_over
 from fedaudit.report.evidence import headline
 from fedaudit.report.first import First, first_screen
-from fedaudit.report.page import report_html
+from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import upper_bounds
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import cleaned
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
+from fedaudit.study.comparing import compared
 from tests.estimates import changed
 from tests.report.records import HOSTILE_TAG
 from tests.report.seen import printed, words
@@ -60,6 +61,15 @@ def test_the_pooled_bar_is_always_first() -> None:
 
 def test_bars_of_unnamed_clients_show_their_numbers() -> None:
     assert bars(only(*three()))[0] == "client 2 · a"
+
+
+@pytest.mark.parametrize(("names", "client"), [(NAMES, "clinic-c"), (("x", "y", "z"), "client 2")])
+def test_a_comparison_names_clients_that_have_the_same_name_in_every_record(
+    names: Sequence[str], client: str
+) -> None:
+    figures = [*three(0.8, significant=True), auc(0.6, 0.5, 0.7, attack="b", target=2)]
+    records = [of_clients(*figures), of_clients(*figures, names=names)]
+    assert f"on {client} alone" in words(comparison_html(compared(records), records))
 
 
 def test_the_bars_of_a_single_client_need_no_name() -> None:

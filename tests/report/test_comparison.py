@@ -234,7 +234,7 @@ def test_a_failed_control_leaves_no_best_trade_off() -> None:
     result = compared(records)
     answer = first_of_comparison(result, records, [verdict(item) for item in records])
     assert (answer.look, answer.status, answer.numbers) == ("control failed", "control failed", ())
-    assert answer.headline == "A control failed, so that no trade-off is concluded"
+    assert answer.headline == "A control failed: no trade-off is concluded"
     page = comparison_html(result, records)
     assert "best trade-off: " not in page
     assert "Low and to the left is good" not in page

@@ -1,13 +1,16 @@
 """The verdict on a record, which every output shares."""
 
+import re
 from typing import Any
 
 import pytest
 
+from fedaudit.core.metric_names import CANNOT_TELL, UNTOLD
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
+from fedaudit.metrics.unlearning import verdict_words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clauses_json
 from fedaudit.report.evidence import headline, look_of
@@ -385,7 +388,7 @@ def test_the_ladder_gives_no_advice_outside_of_its_fitted_gaps(
     audit = record(defenses=(("none", 1.0),))
     gaps = [rung.gap for rung in ladder().rungs]
     for gap, answer in ((max(gaps), True), (max(gaps) + 0.1, False), (min(gaps) - 0.1, False)):
-        monkeypatch.setattr("fedaudit.report.advice.loss_gap", lambda record, gap=gap: gap)
+        monkeypatch.setattr("fedaudit.results.ladder.loss_gap", lambda record, gap=gap: gap)
         assert (advice(audit) is not None) is answer
 
 
@@ -416,6 +419,15 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     assert "verdict after it: forgotten" in answer["headline"]
 
 
+@pytest.mark.parametrize("verdict", [CANNOT_TELL, UNTOLD])
+def test_an_open_verdict_after_deletion_is_called_inconclusive(verdict: str) -> None:
+    audit = deleted(verdict_words(verdict, 0.05))
+    assert must(deletion(audit)).verdict == verdict
+    for surface, text in texts(audit).items():
+        assert "inconclusive" in text.lower(), surface
+        assert not re.search("cannot be told|told nothing|nothing to say", text), surface
+
+
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])
 @pytest.mark.parametrize("word", ["forgotten", "not forgotten"])
 def test_every_output_withholds_the_verdict_after_deletion_if_a_control_failed(
@@ -444,7 +456,7 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
     gaps = ((line.most, True), (line.most + 0.1, False), (line.least - 0.1, False))
     for gap, covered in gaps:
         monkeypatch.setattr(
-            "fedaudit.report.advice.generalisation_gap", lambda record, gap=gap: gap
+            "fedaudit.results.ladder.generalisation_gap", lambda record, gap=gap: gap
         )
         assert (advice(audit) is not None) is covered
     assert ladder().uploads.least == min(rung.gap for rung in ladder().rungs)

@@ -90,6 +90,7 @@ def test_badge_headline_and_tiles_use_the_same_leak_size() -> None:
     assert len({status for _, status in said.topics}) == 2, "the topics leak differently"
     first = first_screen(whole, said)
     assert first.headline.startswith("Strong leakage")
+    assert first.finding.startswith("Members can be distinguished")
     others = [word for word in ("trace", "weak", "clear") if word in first.headline.lower()]
     assert (first.status, others) == ("strong leak", [])
     assert all("Attack success" not in tile.label for tile in first.numbers)

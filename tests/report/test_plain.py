@@ -86,7 +86,7 @@ def test_a_failed_control_takes_precedence_in_the_verdict() -> None:
     for strengths in (NOTHING, (2.6, 1.0)):
         said = verdict(record(strengths=strengths, controls=(failed,), details=False))
         assert said.status == "control failed"
-        assert "do not rely on the figures that it is about" in said.headline
+        assert "do not rely on the figures that it checks" in said.headline
 
 
 def test_a_redraw_evaluation_has_a_void_verdict() -> None:

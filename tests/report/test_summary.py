@@ -109,7 +109,7 @@ KINDS = {
     ),
     "attacker-mnist/attacker-mnist-mislabel": (
         "trains on the audited samples with wrong labels",
-        "Inconclusive: this audit is too small to say",
+        "This audit is too small to say",
     ),
     "fedmia-mnist-redraw/nobody": (
         "These figures say nothing about leakage",

@@ -13,6 +13,7 @@ from fedaudit.report.wording import (
     percent,
     shown,
     with_interval,
+    without_verdict,
 )
 from tests.estimates import estimate
 
@@ -98,3 +99,28 @@ def test_footnotes_keep_their_letter_and_continue_after_z() -> None:
     assert (marks[0], marks[25], marks[26], marks[27]) == ("a", "z", "aa", "ab")
     assert notes.mark("note 3") == "d"
     assert notes.mark("") == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "headline", "finding"),
+    [
+        ("strong leak", "Strong leakage: members can be found", "Members can be found"),
+        ("weak leak", "Weak source leakage: attacks identify", "Attacks identify"),
+        ("strong leak", "Strong leakage from the riskiest model: 4", "From the riskiest model: 4"),
+        ("trace of a leak", "A trace of leakage: members can be found", "Members can be found"),
+        ("trace of a leak", "A trace of source leakage: some", "Some"),
+        ("no leak shown", "No leak of sources shown: attacks fail", "Attacks fail"),
+        (
+            "leak shown",
+            "Leak shown; size between trace and strong",
+            "Size between trace and strong",
+        ),
+        ("control failed", "A control failed: do not rely on it", "Do not rely on it"),
+        ("strong leak", "Client 0, defended: strong leakage", "Client 0, defended: strong leakage"),
+        ("best trade-off", "cofedmid: 10 points less", "cofedmid: 10 points less"),
+    ],
+)
+def test_a_headline_next_to_a_badge_does_not_repeat_the_verdict(
+    status: str, headline: str, finding: str
+) -> None:
+    assert without_verdict(headline, status) == finding

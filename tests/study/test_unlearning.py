@@ -315,7 +315,7 @@ def test_person_level_unlearning_counts_people(tmp_path: Path) -> None:
     assert 5 < row.after.n_members < 25
     section = unlearning_section(record)
     assert section is not None
-    assert f"of {row.after.n_members} people" in section.said[0]
+    assert f"of {row.after.n_members} people" in section.texts[0]
     assert "unseen people" in section.tables[0].caption
 
 
@@ -369,7 +369,7 @@ def test_a_model_destroyed_by_unlearning_has_no_forgotten_verdict(continued: Car
     assert must(deletion(at(0.04, left))).verdict == "not forgotten", "a leak that is left stands"
     section = unlearning_section(at(0.04, forgotten))
     assert section is not None
-    assert "left a test accuracy near guessing" in section.said[0]
+    assert "left a test accuracy near guessing" in section.texts[0]
     (tile,) = unlearning_tile(at(0.04, forgotten))
     assert (tile.value, tile.tone) == ("model destroyed", "alarm")
 

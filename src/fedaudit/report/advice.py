@@ -4,21 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
+from fedaudit.report import wording
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.verdict import unit_of
-from fedaudit.report.wording import attack_code, count, defense_name, interval, number, percent
-from fedaudit.results.ladder import (
-    FINAL_ATTACK,
-    Auc,
-    Change,
-    ProbitLine,
-    aucs,
-    generalisation_gap,
-    ladder,
-    loss_gap,
-    strongest,
-)
+from fedaudit.report.wording import count, defense_name, interval, number, percent
+from fedaudit.results import ladder
+from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record
 
 LEAST_LOWERED = 0.03
@@ -27,8 +19,7 @@ which the change is suggested."""
 
 _USABLE = 0.2
 """Test accuracy below which a model is useless on the ladder's data, with ten classes or more."""
-_CHEAP = 0.05
-"""Largest loss of test accuracy at which a change is preferred to more expensive ones."""
+_CHEAP = 0.05  # largest loss of test accuracy at which a change is preferred to more expensive ones
 _DEFENSES = ("clipping", "dp-sgd")
 _ONE_ALREADY = {"epochs": 1, "rounds": 1}
 _FIXED = fixed_texts("ladder")
@@ -36,13 +27,7 @@ _KINDS: Mapping[str, str] = _FIXED["changes"]
 
 
 class Advice(NamedTuple):
-    """Comparison of a federation with the leak ladder.
-
-    Attributes:
-        place: Sentences on the federation's place on the ladder.
-        lowered: Changes that lowered the leak on the ladder, one line per kind.
-        step: Sentence on the best change; empty without one.
-    """
+    """A federation's place on the leak ladder, changes that lowered leaks there, and the best."""
 
     place: str
     lowered: tuple[str, ...]
@@ -54,26 +39,28 @@ def advice(record: Record) -> Advice | None:
 
     The ladder has classifiers, audits of single samples, and honest clients.
     """
-    task, view, rungs = record.config.get("task"), record.view.name, ladder()
+    view, rungs = record.view.name, ladder.ladder()
     not_covered = (
         record.evaluation != "aligned" or record.nobody_is_a_member,
         unit_of(record) != "sample" or record.clusters,
         record.config.get("attacker") is not None,
-        isinstance(task, dict) and task.get("name", "classification") != "classification",
+        wording.setting(record, "task", "name") not in (None, "classification"),
         len({figure.defense for figure in record.where(topic="utility")}) > 1,
         view not in _FIXED["place"],
     )
     if any(not_covered):
         return None
     # The ladder knows attacks by their catalogue names.
-    coded = [f.model_copy(update={"attack": attack_code(f.attack)}) for f in record.estimates]
+    coded = [
+        f.model_copy(update={"attack": wording.attack_code(f.attack)}) for f in record.estimates
+    ]
     record = record.model_copy(update={"estimates": coded})
     if view == "uploads":
-        rule, gap, auc = rungs.uploads, loss_gap(record), strongest(record)
-        distance = "" if gap is None else number(gap)
+        rule, gap, auc = rungs.uploads, ladder.loss_gap(record), ladder.strongest(record)
+        distance = number(gap or 0.0)
     else:
-        rule, gap = rungs.final, generalisation_gap(record)
-        auc = next(iter(aucs(record, [FINAL_ATTACK], "unseen")), None)
+        rule, gap = rungs.final, ladder.generalisation_gap(record)
+        auc = next(iter(ladder.aucs(record, [ladder.FINAL_ATTACK], "unseen")), None)
         distance = f"{percent(abs(gap or 0.0))} {'worse' if gap and gap < 0 else 'better'}"
     if gap is None or auc is None or not rule.covers(gap):
         return None
@@ -87,15 +74,13 @@ def advice(record: Record) -> Advice | None:
     )
     helpful = _helpful(record, rungs.changes, auc) if view == "uploads" else []
     by_kind = grouped(helpful, lambda change: change.kind)
-    return Advice(
-        f"{place} {_compared(record, auc, expected, rule)}",
-        tuple(
-            f"{name}: {'; '.join(map(_figures, by_kind[kind]))}."
-            for kind, name in _KINDS.items()
-            if kind in by_kind
-        ),
-        _step(helpful),
-    )
+    lowered = [
+        f"{name}: {'; '.join(map(_figures, by_kind[kind]))}."
+        for kind, name in _KINDS.items()
+        if kind in by_kind
+    ]
+    compared = _compared(record, auc, expected, rule)
+    return Advice(f"{place} {compared}", tuple(lowered), _step(helpful))
 
 
 def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> str:
@@ -105,10 +90,9 @@ def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> st
     if auc.value > expected:
         partition = record.config.get("partition")
         is_iid = not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
-        caveat = " Clients of the ladder have equal label distributions, unlike here." * (
-            not is_iid
-        )
-        return f"{measured}, more than in nine of ten federations there.{caveat}"
+        caveat = " Clients of the ladder have equal label distributions, unlike here."
+        more = f"{measured}, more than in nine of ten federations there."
+        return more if is_iid else more + caveat
     defenses = [f", with {defense_name(name)}" for name in _in_force(record)[:1]]
     return f"{measured}, less than expected{''.join(defenses)}."
 
@@ -119,9 +103,8 @@ def _in_force(record: Record) -> list[str]:
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:
     """Return the changes that lowered a leak on the ladder below this one and can be made here."""
-    training = record.config.get("training")
-    settings = training if isinstance(training, Mapping) else {}
-    excluded = {kind for kind in _KINDS if settings.get(kind) == _ONE_ALREADY.get(kind, "")}
+    training = {kind: wording.setting(record, "training", kind) for kind in _KINDS}
+    excluded = {kind for kind in _KINDS if training[kind] == _ONE_ALREADY.get(kind, "")}
     excluded |= set(_DEFENSES if _in_force(record) else ())
     return [
         change
@@ -140,7 +123,7 @@ def _step(helpful: Sequence[Change]) -> str:
     best = max(cheap or helpful, key=lambda change: change.auc[0] - change.auc[1], default=None)
     if best is None:
         return ""
-    place = "elsewhere (see “On the leak ladder” in the report)"
+    place = "in other federations (see the section “On the leak ladder”)"
     return f"{_KINDS[best.kind]} lowered such a leak {place}: {_figures(best)}."
 
 

@@ -8,28 +8,19 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from fedaudit.core.metric_names import (
-    AUC,
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    tpr_at,
-)
+from fedaudit.core import metric_names
+from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.epsilons import AGAINST_BOTH_MODELS, epsilon_bounds, shown_bounds
+from fedaudit.report.deciding.epsilons import epsilon_bounds, shown_bounds
 from fedaudit.report.evidence import distinct, grouped
 from fedaudit.report.first import tiles_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.grid import shortened
 from fedaudit.report.sources import on_sources, strongest_on_sources
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
 from fedaudit.report.text.verdict import audited, audited_samples, refusals, verdict
-from fedaudit.report.verdict import (
-    controls_line,
-    coverage_gaps,
-    hardly_learned,
-    unit_of,
-)
+from fedaudit.report.verdict import controls_line, coverage_gaps, hardly_learned, unit_of
 from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
@@ -39,20 +30,15 @@ Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "
 
 CHECKS = ("permuted members", "untrained model", "blind classifier", "planted leak")
 """The kinds of controls."""
-LEVEL = "95%"
-"""Confidence of the limits that are compared."""
-MOST_NAMED = 6
-"""Reasons and rows of an answer at most."""
-FPR = 0.01
-"""Share of false alarms at which true-positive rates are asked for."""
-PRIORS = (0.5, 0.01)
-"""Shares of members among the records that an adversary asks about."""
+LEVEL = "95%"  # confidence of the limits that are compared
+MOST_NAMED = 6  # reasons and rows of an answer at most
+FPR = 0.01  # share of false alarms at which true-positive rates are asked for
+PRIORS = (0.5, 0.01)  # shares of members among the records that an adversary asks about
 NO_LIMIT = "No upper limit of a risk is known"
-_RATE = tpr_at(FPR)
+_RATE = metric_names.tpr_at(FPR)
 _FIXED = fixed_texts("clauses")
 UNCHECKED: str = _FIXED["unchecked"]
-CAVEAT: str = _FIXED["caveat"]
-"""First text of the file in a pack."""
+CAVEAT: str = _FIXED["caveat"]  # first text of the file in a pack
 
 
 class Answer(NamedTuple):
@@ -90,18 +76,13 @@ class Row(NamedTuple):
     answer: Answering
 
 
-def _setting(record: Record, table: str, name: str, default: str) -> object:
-    entry = record.config.get(table)
-    return entry.get(name) or default if isinstance(entry, dict) else default
-
-
 _WHEN: Mapping[str, Callable[[Record], bool]] = {
     "always": bool,
     "of people": lambda record: record.unit == "person",
     "tampers": lambda record: (
-        bool(record.games) or _setting(record, "server", "name", "honest") != "honest"
+        bool(record.games) or wording.setting(record, "server", "name") not in (None, "", "honest")
     ),
-    "poisons": lambda record: _setting(record, "attacker", "kind", "none") != "none",
+    "poisons": lambda r: wording.setting(r, "attacker", "kind") not in (None, "", "none"),
 }
 
 
@@ -122,22 +103,18 @@ def _answering(row: Mapping[str, Any]) -> Answering:
         unit = fixed_texts("answers.units").get(unit_of(record), "") if on_members else ""
         is_void = all(NOT_RELIED_ON in tile.detail for tile in tiles)
         kind: Kind = "inconclusive" if is_void else "figure"
-        return Answer(kind, unit + "; ".join(map(_as_text, tiles)), row.get("more", ""))
+        return Answer(kind, unit + "; ".join(tile.line for tile in tiles), row.get("more", ""))
 
     return answer
-
-
-def _as_text(tile: Tile) -> str:
-    return f"{tile.label}: {tile.value} ({tile.detail})"
 
 
 def _not_tested(why: str) -> Answer:
     return Answer("not tested", "Not tested", why)
 
 
-def _unanswered(record: Record, why: str, *metrics: str) -> Answer:
+def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
     """Return that nothing was tested, or that figures were refused for lack of samples."""
-    blank = [f for f in record.findings if f.metric in metrics and f.value is None]
+    blank = [f for f in record.findings if f.metric == metric and f.value is None]
     blank = [figure for figure in blank if "inconclusive" in figure.note]
     refused = refusals([figure for figure in blank if figure.seed is None] or blank)
     if not refused or evidence.says_nothing(record):
@@ -156,7 +133,7 @@ def caveats(record: Record) -> str:
     }
     texts = [fixed(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
     gaps = coverage_gaps(record)
-    return " ".join([*texts, *([f"{gaps}."] if gaps else [])])
+    return wording.joined(*texts, f"{gaps}." * bool(gaps), by=" ")
 
 
 def conclusion(record: Record) -> Answer:
@@ -205,13 +182,13 @@ def defenses(record: Record) -> Answer:
         return _not_tested(fixed("answers.no_accuracy"))
     figures = (*record.others, *evidence.headline(record))
     names = distinct(figure.defense for figure in figures)
-    is_compared = len(names) > 1 and NO_DEFENSE in names
     lines = [
         f"{shortened(wording.defense_name(name))}: {_row(record, name)}."
         for name in names[:MOST_NAMED]
     ]
-    basis = "\n".join(lines if is_compared else [*lines, fixed("answers.alone")])
-    return Answer("figure", f"{len(names)} rows", basis) if is_compared else _not_tested(basis)
+    if len(names) > 1 and NO_DEFENSE in names:
+        return Answer("figure", f"{len(names)} rows", "\n".join(lines))
+    return _not_tested("\n".join([*lines, fixed("answers.alone")]))
 
 
 def _row(record: Record, defense: str) -> str:
@@ -235,8 +212,8 @@ def references(record: Record) -> Answer:
     best = evidence.strongest([f for f in figures if re.search(r"\b(rmia|lira)\b", f.attack)], AUC)
     if evidence.says_nothing(record) or best is None:
         return _not_tested(fixed("answers.no_references"))
-    text = f"Yes: largest AUC {wording.with_interval(best)}, {shortened(best.attack, 60)}"
-    return Answer("figure", text)
+    size = wording.with_interval(best)
+    return Answer("figure", f"Yes: largest AUC {size}, {shortened(best.attack, 60)}")
 
 
 def tester(record: Record) -> Answer:
@@ -253,15 +230,13 @@ def claimed_epsilon(record: Record) -> Answer:
     games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
     if games:
         text = f"ε {wording.from_to(games, text=wording.number)} claimed for one record, delta 0"
-        tiles = [tile for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
-        return Answer("figure", text, f"{'. '.join(map(_as_text, tiles))}.")
+        lines = [tile.line for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
+        return Answer("figure", text, f"{'. '.join(lines)}.")
     names = {
-        metric: text.format(models=AGAINST_BOTH_MODELS)
+        metric: text.format(models=fixed("epsilons.client.observer"))
         for metric, text in fixed_texts("answers.claims").items()
     }
-    claims = [
-        claim for metric in names if (claim := evidence.over_all_runs(record, metric)) is not None
-    ]
+    claims = [claim for name in names if (claim := evidence.over_all_runs(record, name))]
     if not claims:
         why = [figure.note for figure in record.findings if figure.metric in names and figure.note]
         note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
@@ -273,7 +248,7 @@ def claimed_epsilon(record: Record) -> Answer:
 
 def _terms(claim: Estimate) -> str:
     unit = shortened(claim.note, 240).rpartition("unit: ")[2] or "not stated"
-    if claim.metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE):
+    if claim.metric.startswith(metric_names.CLAIMED_CLIENT_EPSILON):
         unit = "one client’s whole contribution"
     kind = "renyi" if claim.method.startswith("Renyi accountant") else "other"
     kind = "contribution" if "contribution" in unit else kind
@@ -294,9 +269,9 @@ def measured_epsilon(record: Record) -> Answer:
     lines = []
     for bound in bounds:
         others = [f"{other.text}." for other in bound.measured[1:]]
-        claim = [wording.sentence(bound.against_claim)] if bound.against_claim else []
+        claim = wording.sentence(bound.against_claim) if bound.against_claim else ""
         line = f"{wording.capital(bound.unit)}: {shortened(bound.lead.method, 100)}."
-        lines.append(" ".join([line, *others, *claim]))
+        lines.append(wording.joined(line, *others, claim, by=" "))
     text = "; ".join(f"{bound.at_least} for {bound.unit}, {bound.observer}" for bound in bounds)
     return Answer("figure", wording.capital(text), "\n".join([*lines, nothing]))
 
@@ -317,22 +292,21 @@ class _UpperLimit(NamedTuple):
 
 
 def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
-    """Return the largest 95% upper limit of a metric over runs, means, clients and contrasts.
+    """Return the largest 95% upper limit of a metric; None if there is none or a control failed.
 
-    It is valid for the strongest attack with the confidence of a single limit. None without a
-    limit, and if a control failed. Only fair comparisons count, if there are any.
+    It is valid for the strongest attack with the confidence of a single limit.
     """
     figures = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
     figures = [figure for figure in figures if figure.fair] or figures
-    limited = [figure for figure in figures if _has_limit(figure)]
+    limited = list(filter(_has_limit, figures))
     failed = evidence.checks_of(record.controls).failed
     if not limited or failed or evidence.says_nothing(record):
         return None
     best = max(limited, key=evidence.highest_of)
     label = evidence.labels_among(figures)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
-    parts = (f"{shortened(best.attack, 60)} {wording.against(best.contrast)}", label)
-    name = ", ".join(filter(None, (*parts, "mean over seeds" * mean)))
+    attack = f"{shortened(best.attack, 60)} {wording.against(best.contrast)}"
+    name = wording.joined(attack, label, "mean over seeds" * mean, by=", ")
     bounded = {wording.attack_code(figure.attack) for figure in limited}
     lacking = [figure.attack for figure in figures if not _has_limit(figure)]
     lacking += [
@@ -397,10 +371,8 @@ def residual(record: Record) -> Answer:
 
 def residual_risks(record: Record) -> list[str]:
     """Return the largest upper limit of each risk in words, without bounds on epsilon."""
-    limits: dict[str, tuple[float, str]] = {}
-    for name, metric in (("pairs", AUC), ("rate", _RATE)):
-        if limit := _largest_limit(record, metric):
-            limits[name] = limit.value, limit.figure
+    by_metric = {name: _largest_limit(record, m) for name, m in (("pairs", AUC), ("rate", _RATE))}
+    limits = {name: (limit.value, limit.figure) for name, limit in by_metric.items() if limit}
     highs = [a.success.high for a in on_sources(record) if a.success.high is not None]
     if highs and not evidence.checks_of(record.controls).failed:
         limits["sources"] = max(highs), ""
@@ -408,11 +380,10 @@ def residual_risks(record: Record) -> list[str]:
         behind, bare = by_protection(shown_points(record.games))
         worst = max(behind or bare, key=lambda item: item.point.adv.high)
         limits["games"] = worst.point.adv.high, f"behind {worst.name}" if behind else worst.name
-    shares = {name: (wording.percent(v, 1), figure) for name, (v, figure) in limits.items()}
     return [
         fixed(f"answers.risks.{name}", most=share, of=figure)
-        for name, (share, figure) in shares.items()
-        if share != "100%"
+        for name, (value, figure) in limits.items()
+        if (share := wording.percent(value, 1)) != "100%"
     ]
 
 
@@ -439,6 +410,14 @@ def clauses_json(record: Record) -> str:
     """Return the map as JSON: a file of a pack, which is computed again to check it."""
     record = wording.printable(record)
     rows = [(row, row.answer(record)) for row in ROWS]
+    answers = [
+        {
+            "question": row.question,
+            "sources": [source._asdict() for source in row.sources],
+            **answer._asdict(),
+        }
+        for row, answer in rows
+    ]
     document = {
         "format": "fedaudit-clauses",
         "version": 4,
@@ -446,13 +425,6 @@ def clauses_json(record: Record) -> str:
         "record": record.content_hash,
         "verdict": rows[0][1].text,
         "caveats": caveats(record),
-        "clauses": [
-            {
-                "question": row.question,
-                "sources": [source._asdict() for source in row.sources],
-                **answer._asdict(),
-            }
-            for row, answer in rows
-        ],
+        "clauses": answers,
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -7,7 +7,6 @@ from functools import cached_property
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
-from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.report.verdict import clusters_doubted
 from fedaudit.results.estimate import (
@@ -20,8 +19,7 @@ from fedaudit.results.estimate import (
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ALL_CLIENTS, ClusterResult, choices, groups_by_size
 
-FIGURES = fixed_texts("cluster_figures")
-"""Names of figures, in the order of a table."""
+FIGURES = fixed_texts("cluster_figures")  # names of figures, in the order of a table
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,11 @@ class Clustered:
 def clustered_of(record: Record) -> tuple[Clustered, ...]:
     """Return every algorithm and defense of a record in which clients choose between models."""
     by_setting = evidence.grouped(record.clusters, lambda run: (run.algorithm, run.defense))
-    return tuple(
-        Clustered(
-            *key,
-            tuple(runs),
-            tuple(record.where(topic="clusters", algorithm=key[0], defense=key[1])),
-        )
-        for key, runs in by_setting.items()
-    )
+    studies = []
+    for (algorithm, defense), runs in by_setting.items():
+        figures = record.where(topic="clusters", algorithm=algorithm, defense=defense)
+        studies.append(Clustered(algorithm, defense, tuple(runs), tuple(figures)))
+    return tuple(studies)
 
 
 def group_names(study: Clustered) -> list[str]:
@@ -108,7 +103,7 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
         violations, floor = study.mean(VIOLATIONS), study.mean(CHANCE_VIOLATIONS)
         if violations is not None:
             chance = "" if floor is None else f"{wording.amount(floor.number)} by chance"
-            notes = "; ".join(filter(None, (label_of(study, studies), chance)))
+            notes = wording.joined(label_of(study, studies), chance, by="; ")
             clients = wording.plural(len(study.runs[0].clients), "client")
             number = wording.amount(violations.number)
             parts.append(f"{number} of {clients}{f' ({notes})' * bool(notes)}")
@@ -121,10 +116,8 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
 def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
     """Return the verdict on the models' risk alone."""
     risks = [mean for study in studies if (mean := riskiest(study))]
-    return evidence.status_between(
-        (2 * evidence.least_of(risk) - 1 for risk in risks),
-        (2 * evidence.highest_of(risk) - 1 for risk in risks),
-    )
+    lows = [2 * evidence.least_of(risk) - 1 for risk in risks]
+    return evidence.status_between(lows, (2 * evidence.highest_of(risk) - 1 for risk in risks))
 
 
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
@@ -133,22 +126,16 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
     return fixed("clusters.leak", leak=evidence.a_leak(size)) if size else fixed("clusters.no_leak")
 
 
-def cluster_section(record: Record) -> Section | None:
-    """Return the section on clusters; None if no clients choose between models."""
-    if not record.clusters:
-        return None
-    table = cluster_table(record)
-    return of_table("clusters", "Clustered learning", table, cluster_sentence(record))
-
-
 def cluster_table(record: Record) -> Grid:
     """Return every figure by group, and by study if there are several."""
     studies, notes, order = clustered_of(record), Footnotes(), list(FIGURES)
     failed = clusters_doubted(record)
     labels = [(study, label_of(study, studies)) for study in studies]
     figures = [(label, mean) for study, label in labels for mean in study.means.values()]
-    groups = [
-        (label, name) for study, label in labels for name in (ALL_CLIENTS, *group_names(study))
+    columns = [
+        (label, group_heading(name))
+        for study, label in labels
+        for name in (ALL_CLIENTS, *group_names(study))
     ]
     runs = max((len(study.runs) for study in studies), default=1)
 
@@ -164,7 +151,7 @@ def cluster_table(record: Record) -> Grid:
         rows=lambda row: named(FIGURES.get(row[1].metric, wording.capital(row[1].metric))),
         columns=lambda row: (row[0], group_heading(row[1].group)),
         cell=lambda row: cell(row[1]),
-        order=[(label, group_heading(name)) for label, name in groups],
+        order=columns,
         first="Figure",
         notes=notes,
         remark=fixed("clusters.remark", over_runs=f" over these {runs} runs" * (runs > 1))
@@ -172,8 +159,7 @@ def cluster_table(record: Record) -> Grid:
     )
 
 
-_ON_ATTACKS = ("risk", "violations", "estimate")
-"""Words in the names of figures of attacks. A failed control invalidates these figures."""
+_ON_ATTACKS = ("risk", "violations", "estimate")  # words in the names of figures of attacks
 
 
 def group_heading(group: str) -> str:

@@ -42,8 +42,6 @@ class Threshold(NamedTuple):
     """Smallest lower limits at which a leak has a size.
 
     Attributes:
-        word: Name of the size.
-        auc: Limit of an AUC.
         percent_rate: Limit of a true-positive rate at over 0.1 % to 1 % false positives.
         thousandth_rate: Limit of a true-positive rate at 0.1 % or fewer false positives.
         share: Limit of an excess over guessing or over label distributions, as a share of the
@@ -76,8 +74,8 @@ SIZES = (
 correspond to a membership advantage of about 7, 14 and 29 % at the best threshold. The shares are
 the same advantages for source inference between two clients with equal label distributions."""
 
-ROOM_FOR_DOUBT: Size = "clear"
-"""Smallest size at which an upper limit excludes the verdict "no leak shown"."""
+DOUBTFUL: tuple[Size, ...] = ("clear", "strong")
+"""Sizes at which an upper limit excludes the verdict "no leak shown"."""
 
 
 def size_reached(value: float, metric: str) -> Size | None:
@@ -95,17 +93,13 @@ def size_reached_by(share: float) -> Size | None:
     return largest([size.word for size in SIZES if share >= size.share]) if share > 0 else None
 
 
-def leaves_doubt(share: float) -> bool:
-    """Return True if an upper limit, as a share of the possible excess, allows a clear leak."""
-    return size_reached_by(share) in ("strong", ROOM_FOR_DOUBT)
-
-
 def status_between(least: Iterable[float], highest: Iterable[float]) -> Status:
     """Return the verdict on shares of the possible excess, by their lower and upper limits."""
     sizes, highs = [size for share in least if (size := size_reached_by(share))], list(highest)
     if sizes:
         return LEAKS[largest(sizes) or "trace"]
-    return "inconclusive" if not highs or any(map(leaves_doubt, highs)) else "no leak shown"
+    is_open = not highs or any(size_reached_by(share) in DOUBTFUL for share in highs)
+    return "inconclusive" if is_open else "no leak shown"
 
 
 def least_of(figure: Estimate) -> float:
@@ -148,7 +142,7 @@ def size_of(figure: Estimate) -> Size | None:
         return size
     if figure.low is None and figure.high is None:
         return None
-    return size or (SIZES[0].word if SIZES[0].of(figure.metric) else None)
+    return size or ("trace" if SIZES[0].of(figure.metric) else None)
 
 
 def size_range(figure: Estimate) -> tuple[Size, Size] | None:
@@ -178,10 +172,6 @@ def _at_least(figure: Estimate) -> float:
     return 0.0 if metric_names.rate_of(figure.metric) is not None else figure.value or 0.0
 
 
-def _shown_at_least(figure: Estimate) -> tuple[int, float, float]:
-    return _size_rank(figure), _at_least(figure), figure.value or 0.0
-
-
 def _size_rank(figure: Estimate) -> int:
     size = size_of(figure)
     return -1 if size is None else _ORDER.index(size)
@@ -194,7 +184,10 @@ def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
     false positives. The one with the larger size comes first.
     """
     above = grouped(filter(above_chance, figures), lambda figure: figure.metric)
-    best = {metric: max(same, key=_shown_at_least) for metric, same in above.items()}
+    best = {
+        metric: max(same, key=lambda f: (_size_rank(f), _at_least(f), f.value or 0.0))
+        for metric, same in above.items()
+    }
     rates = sorted(filter(metric_names.rate_of, best), key=lambda m: metric_names.rate_of(m) or 0)
     rate = max((best[metric] for metric in rates), key=_size_rank, default=None)
     leaders = [figure for figure in (best.get(metric_names.AUC), rate) if figure is not None]
@@ -215,10 +208,8 @@ class Look(NamedTuple):
     word: str = ""
 
 
-DOUBTED = Look("✗ ", "", "not relied on")
-"""Mark of a figure that a failed control invalidates."""
-SIZE_OPEN = Look("△ ", "", "size open")
-"""Mark of a figure that its test alone, and not its interval, shows above guessing."""
+DOUBTED = Look("✗ ", "", "not relied on")  # mark of a figure that a failed control invalidates
+SIZE_OPEN = Look("△ ", "", "size open")  # above guessing by the test, and not by the interval
 
 
 def look_of(figure: Estimate) -> Look:
@@ -369,20 +360,17 @@ def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) 
 
 
 class Checks(NamedTuple):
-    """Controls that ran, those of them that failed, and the number of those that were not run."""
+    """Controls that ran and those that failed, and how many passed or were not run."""
 
     ran: list[ControlResult]
     failed: list[ControlResult]
-    untold: int = 0
-
-    @property
-    def passed(self) -> int:
-        """Number of controls that hold."""
-        return len(self.ran) - len(self.failed)
+    passed: int
+    not_run: int
 
 
 def checks_of(controls: Iterable[ControlResult]) -> Checks:
     """Return controls by outcome."""
     results = list(controls)
     ran = [control for control in results if control.passed is not None]
-    return Checks(ran, [control for control in ran if not control.passed], len(results) - len(ran))
+    failed = [control for control in ran if not control.passed]
+    return Checks(ran, failed, len(ran) - len(failed), len(results) - len(ran))

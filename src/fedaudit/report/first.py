@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import clusters, evidence, sources, verdict, wording
-from fedaudit.report.advice import Advice, advice
+from fedaudit.report.advice import advice
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
@@ -14,7 +14,7 @@ from fedaudit.report.figures.forest import Picture
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import first_picture
-from fedaudit.report.text.membership import rate_bounds
+from fedaudit.report.text.membership import RATES, upper_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.report.unlearning import deletion, unlearning_tile
@@ -29,8 +29,7 @@ from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_a
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import UNLEARNING
 
-LOW = 6
-"""Rows up to which a picture leaves room below it, next to the numbers."""
+LOW = 6  # rows up to which a picture leaves room below it, next to the numbers
 _STEPS = fixed_texts("steps")
 
 
@@ -42,7 +41,6 @@ class First(NamedTuple):
         status: The verdict in two or three words.
         warning: Why nothing follows from the figures; empty if the models learned.
         picture: Empty if no figure is relied on, or if the page shows another one instead.
-        numbers: Three at most.
         sign: "✓" if all controls hold, "✗" if one failed, "?" if some have no result.
         caveats: Sentences without which the headline would mislead.
     """
@@ -57,6 +55,11 @@ class First(NamedTuple):
     sign: str
     next: tuple[str, ...]
     caveats: tuple[str, ...] = ()
+
+    @property
+    def finding(self) -> str:
+        """Return the headline without the verdict, which is shown before it."""
+        return wording.without_verdict(self.headline, self.status)
 
     @property
     def caveat(self) -> str:
@@ -81,7 +84,7 @@ def first_screen(record: Record, conclusion: PlainVerdict) -> First:
         _three(record, conclusion),
         verdict.controls_line([record]),
         verdict.controls_sign([record]),
-        next_steps(record, conclusion, advice(record)),
+        next_steps(record, conclusion),
         (*idle_parts(record), *unanswered(record)),
     )
 
@@ -102,22 +105,18 @@ def idle_parts(record: Record) -> tuple[str, ...]:
 
 def unanswered(record: Record) -> tuple[str, ...]:
     """Return why attacks that the study names have no figures."""
+    named = evidence.named_attacks(record)
     return tuple(
         f"No figures of {shortened(wording.attack_name(row.name), 80)}: {shortened(row.note, 240)}"
         for row in record.attacks
-        if row.status != "run" and row.name in evidence.named_attacks(record)
+        if row.status != "run" and row.name in named
     )
 
 
-def next_steps(
-    record: Record, conclusion: PlainVerdict, place: Advice | None = None
-) -> tuple[str, ...]:
-    """Return the steps to take after a verdict, most important first.
-
-    What lowered such a leak on the leak ladder is the first step.
-    """
+def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
+    """Return the steps to take after a verdict, most important first."""
     situations, texts = [_situation(record, conclusion)], list[str]()
-    if situations[0].startswith("leak") and place and place.step:
+    if situations[0].startswith("leak") and (place := advice(record)):
         texts.append(place.step)
     if conclusion.status == "inconclusive" and verdict.wrong_sign(evidence.headline(record)):
         situations.insert(0, "wrong sign")
@@ -150,8 +149,7 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
 
 
 def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
-    tiles = tiles_of(record)
-    if not tiles:
+    if not (tiles := tiles_of(record)):
         return ()
     worst = conclusion.topics[0][1]
     # A leak that is smaller than that of the verdict is left to the full report.
@@ -179,13 +177,13 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
 
 
 def _tile(label: str, value: str, *parts: str, tone: str = "") -> Tile:
-    return Tile(label, value, " · ".join(filter(None, parts)), tone)
+    return Tile(label, value, wording.joined(*parts), tone)
 
 
 def _tiles_by_side(record: Record) -> list[Tile]:
     sides = verdict.figures_by_side(record)
     if len(sides) == 1:
-        return _membership_tiles(next(iter(sides.values())))
+        return _membership_tiles(*sides.values())
     return [
         tile._replace(label=f"{wording.capital(name)}: {tile.label[:1].lower()}{tile.label[1:]}")
         for name, figures in sides.items()
@@ -212,13 +210,11 @@ def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
     trusted = without_doubts(figures)
     figures = trusted or figures
     leading = list(evidence.leading(figures))
-    has_rate = any(figure.metric != AUC for figure in leading)
-    highest = highest_auc(figures)
-    if highest is not None and all(figure.metric != AUC for figure in leading):
+    metrics = {figure.metric for figure in leading}
+    if AUC not in metrics and (highest := highest_auc(figures)):
         leading.append(highest)
     tiles = [_membership_tile(figure, figures) for figure in leading]
-    limits = rate_bounds(trusted)
-    if limits and not has_rate:
+    if metrics <= {AUC} and (limits := upper_bounds(trusted, RATES)):
         tiles.append(Tile("TPR at few false alarms", "none shown", f"upper limits: {limits}"))
     return tiles
 
@@ -256,13 +252,12 @@ def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
     if not are_several(figures):
         return ""
     limits = largest_limits([f for f in figures if f.contrast == best.contrast], best.metric)
-    return wording.listed(
-        [
-            f"up to {wording.shown(limit.value, best.metric, 1)} for {limit.name}"
-            for limit in limits
-            if best.high is not None and limit.value > best.high
-        ]
-    )
+    texts = [
+        f"up to {wording.shown(limit.value, best.metric, 1)} for {limit.name}"
+        for limit in limits
+        if limit.value > evidence.highest_of(best)
+    ]
+    return wording.listed(texts)
 
 
 def _source_tiles(record: Record) -> list[Tile]:
@@ -283,9 +278,9 @@ def _source_tiles(record: Record) -> list[Tile]:
         shortened(sources.labels_of_named(attacks)[attacks.index(best)], 60),
         tone="raised" * best.above_guessing,
     )
-    points, limits = wording.points(best.excess.number), sources.limits_in_words(best.excess)
-    beyond = "Beyond label distributions"
-    return [success, _tile(beyond, f"{points} points", size, level, limits, tone=tone)]
+    points = f"{wording.points(best.excess.number)} points"
+    limits = wording.limits_in_words(wording.interval_of(best.excess))
+    return [success, _tile("Beyond label distributions", points, size, level, limits, tone=tone)]
 
 
 def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
@@ -293,26 +288,28 @@ def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
 
 
 def _cluster_tiles(record: Record) -> list[Tile]:
-    studies, tiles = clusters.clustered_of(record), list[Tile]()
+    studies, rows = clusters.clustered_of(record), list[tuple[str, Estimate, str, str, str]]()
     if verdict.clusters_doubted(record):
         return [Tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
-
-    def add(name: str, mean: Estimate, text: str, label: str, tone: str) -> None:
-        limits = wording.interval_of(mean)
-        range_ = f"95% interval {limits}" * bool(limits)
-        tiles.append(_tile(name, wording.value_of(mean), text, range_, label, tone=tone))
-
     for study in studies:
         label = clusters.label_of(study, studies)
         if (worst := clusters.riskiest(study)) is not None:
             text, tone = _sized(clusters.risk_size(worst), "not above guessing")
-            add("Riskiest model", worst, text, label, tone)
+            rows.append(("Riskiest model", worst, text, label, tone))
         if (violations := study.mean(VIOLATIONS)) is not None:
-            floor = study.mean(CHANCE_VIOLATIONS)
+            floor, tone = study.mean(CHANCE_VIOLATIONS), "raised" * bool(violations.number)
             total = f"of {wording.plural(len(study.runs[0].clients), 'client')}"
             total += f" · {wording.value_of(floor)} by chance" if floor else ""
-            add("Violations", violations, total, label, "raised" * bool(violations.number))
-    return tiles
+            rows.append(("Violations", violations, total, label, tone))
+    return [
+        _tile(name, wording.value_of(mean), text, _range(mean), label, tone=tone)
+        for name, mean, text, label, tone in rows
+    ]
+
+
+def _range(figure: Estimate) -> str:
+    limits = wording.interval_of(figure)
+    return f"95% interval {limits}" * bool(limits)
 
 
 def _utility_tiles(record: Record) -> list[Tile]:
@@ -327,11 +324,7 @@ def _utility_tiles(record: Record) -> list[Tile]:
     first, defense = results[0], shortened(wording.defense_name(results[0].defense), 32)
     # Whether clients of a recorded federation have a defense is not known.
     is_known = not record.watched or first.defense not in ("", NO_DEFENSE)
-    return [
-        _tile(
-            wording.capital(first.metric.replace("_", " ")),
-            wording.shown(fmean(figure.number for figure in results), first.metric),
-            f"mean of {len(results)} runs" if len(results) > 1 else wording.interval_of(first),
-            defense * is_known,
-        )
-    ]
+    name = wording.capital(first.metric.replace("_", " "))
+    value = wording.shown(fmean(figure.number for figure in results), first.metric)
+    runs = f"mean of {len(results)} runs" if len(results) > 1 else wording.interval_of(first)
+    return [_tile(name, value, runs, defense * is_known)]

@@ -15,7 +15,6 @@ class Cell:
     """Cell of a table.
 
     Attributes:
-        text: Value or name.
         detail: Smaller lines below the text, such as the interval.
         tone: Name of the colour. The text must be clear without it.
         mark: Letter of a footnote; empty without one.
@@ -48,13 +47,7 @@ class Column(NamedTuple):
 class Grid:
     """Table in which the first cell of each row is the row's heading.
 
-    Attributes:
-        caption: Caption.
-        columns: One heading per column.
-        rows: Rows with one cell per column.
-        headings: Headings above the columns; their spans add up to the number of columns.
-        notes: Footnotes as (letter, text).
-        remark: Sentences below the table.
+    The spans of ``headings`` add up to the number of columns. Notes are pairs of letter and text.
     """
 
     caption: str
@@ -90,13 +83,9 @@ def clean(text: str) -> str:
 @lru_cache(maxsize=256)  # the same few names appear in thousands of places
 def _on_one_line(text: str) -> str:
     # Few characters are distinct, also of a long text.
-    return text.translate({ord(char): _in_place_of(char) for char in set(text)})
-
-
-def _in_place_of(char: str) -> str:
-    if char in "\n\r\t\u2028\u2029":
-        return " "
-    return "\ufffd" if unicodedata.category(char)[0] == "C" else char
+    controls = [char for char in set(text) if unicodedata.category(char)[0] == "C"]
+    shown = dict.fromkeys(map(ord, controls), "\ufffd")
+    return text.translate(shown | dict.fromkeys(map(ord, "\n\r\t\u2028\u2029"), " "))
 
 
 def shortened(text: str, limit: int = 48) -> str:
@@ -114,8 +103,7 @@ def cut_within(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
-_LONGEST_FULL = 400
-"""Largest number of characters in the ``full`` text of a cell."""
+_LONGEST_FULL = 400  # largest number of characters in the ``full`` text of a cell
 
 
 def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
@@ -124,8 +112,7 @@ def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
     return Cell(short, detail, full=full if full != short else "")
 
 
-EMPTY = Cell("–", tone="muted")
-"""Placeholder for a missing value."""
+EMPTY = Cell("–", tone="muted")  # placeholder for a missing value
 
 Place = str | tuple[str, str]
 """A column by its heading, or by a heading over several columns and its own."""
@@ -160,7 +147,6 @@ def tabled(
         words: Columns without numbers, except the first; the others are set flush right.
         order: Columns that come first; columns below one heading are put side by side.
         under: Smaller lines below headings over columns.
-        notes: Footnotes of the cells.
         remark: Sentences below the table.
     """
     cells = [{_with_over(name): as_cell(cell) for name, cell in row.items()} for row in rows]
@@ -189,7 +175,7 @@ def _with_over(place: Place) -> tuple[str, str]:
 
 def below(*lines: str) -> str:
     """Return the lines of a cell below its text, without empty ones."""
-    return "\n".join(line for line in lines if line)
+    return "\n".join(filter(None, lines))
 
 
 class Tile(NamedTuple):
@@ -199,3 +185,8 @@ class Tile(NamedTuple):
     value: str
     detail: str
     tone: str = ""
+
+    @property
+    def line(self) -> str:
+        """The number in one line of text."""
+        return f"{self.label}: {self.value} ({self.detail})"

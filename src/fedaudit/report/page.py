@@ -15,15 +15,15 @@ from fedaudit.core.files import read_bytes
 from fedaudit.report import wording
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
-from fedaudit.report.clusters import cluster_section
+from fedaudit.report.clusters import cluster_sentence, cluster_table
 from fedaudit.report.evidence import attacks_tried, says_nothing
 from fedaudit.report.figures.charts import percent
 from fedaudit.report.first import First, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.section import Section
-from fedaudit.report.sources import kind_of, source_section
+from fedaudit.report.section import Section, of_table
+from fedaudit.report.sources import kind_of, source_sentence, source_table
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
 from fedaudit.report.text.verdict import verdict
@@ -31,8 +31,7 @@ from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record, record_json
 
-MOST_VERDICTS = 6
-"""Largest number of compared records that each get a tile; a table has all verdicts anyway."""
+MOST_VERDICTS = 6  # compared records that each get a tile; a table has all verdicts anyway
 _MOST_PICTURE_BYTES, _MOST_PICTURE_PIXELS = 2**20, 2**22
 """Largest file of pictures that is shown. Ten images of 32x32 take a twentieth of these bytes."""
 _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
@@ -151,23 +150,17 @@ def sections_of(record: Record) -> list[Section]:
         from fedaudit.report.tables.games import game_sections
 
         return game_sections(record)
-    parts = [
-        membership_section(record),
-        unlearning_section(record),
-        _ladder_section(record),
-        source_section(record),
-        cluster_section(record),
-        *run_sections(record),
-    ]
-    return [part for part in parts if part is not None]
-
-
-def _ladder_section(record: Record) -> Section | None:
-    rung = advice(record)
-    if rung is None:
-        return None
-    texts = [rung.place, fixed("ladder.lowered") if rung.lowered else ""]
-    return Section("ladder", "On the leak ladder", texts, rung.lowered)
+    parts = [membership_section(record), unlearning_section(record)]
+    if rung := advice(record):
+        texts = [rung.place, fixed("ladder.lowered") if rung.lowered else ""]
+        parts.append(Section("ladder", "On the leak ladder", texts, rung.lowered))
+    if record.sources:
+        text, table = source_sentence(record), source_table(record)
+        parts.append(of_table("sources", "Source inference", table, text))
+    if record.clusters:
+        text, table = cluster_sentence(record), cluster_table(record)
+        parts.append(of_table("clusters", "Clustered learning", table, text))
+    return [part for part in (*parts, *run_sections(record)) if part is not None]
 
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
@@ -189,7 +182,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         front=front,
         running=(title, ""),
         first=first,
-        verdicts=[(r.name, v) for r, v in pairs] if len(records) <= MOST_VERDICTS else [],
+        verdicts=pairs if len(records) <= MOST_VERDICTS else [],
         cautions=cautions(comparison, records),
         alarming=any(says_nothing(r) or v.status == "control failed" for r, v in pairs),
         records=records,
@@ -211,26 +204,23 @@ def _pictures(path: Path) -> str:
 
 def _rendered(template: str, title: str, sections: Sequence[Section], **values: object) -> str:
     scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
+    digests = (hashlib.sha256(text.encode()).digest() for text in scripts.values())
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
     return (
         templates()
         .get_template(template)
         .render(
             title=title,
             css=Markup(package_file("report.css")),
-            policy=_policy(list(scripts.values())),
+            policy=policy,
             scripts={name: Markup(text) for name, text in scripts.items()},
             sections=sections,
             **values,
         )
-    )
-
-
-def _policy(scripts: list[str]) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

@@ -52,10 +52,7 @@ from fedaudit.results.unlearning import unlearning_rows
 
 
 def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
-    """Return the first picture of a record, with its topics in this order.
-
-    It is empty if the record's figures say nothing about leakage.
-    """
+    """Return the picture of a record's topics; empty if its figures say nothing about leakage."""
     if evidence.says_nothing(record):
         return ()
     builders = {"membership": _membership, "sources": _sources, "clusters": _clusters}
@@ -65,23 +62,20 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 
 
 def _deletion(record: Record) -> Picture:
-    settings = record.config.get("unlearning")
-    margin = settings.get("margin") if isinstance(settings, dict) else None
+    margin = wording.setting(record, "unlearning", "margin")
     looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": DEFENDED[2]}
     decision = deletion(record)
-    is_withheld = decision is not None and decision.verdict == WITHHELD
+    doubt = NOT_RELIED_ON if decision and decision.verdict == WITHHELD else ""
     lines = []
     for row in unlearning_rows(record):
         name, middle = shortened(row.after.attack, 60), row.retrained.number
-        figures = [row.after, row.retrained, row.before]
-        if is_withheld:
-            figures = [figure.doubted(NOT_RELIED_ON) for figure in figures]
+        figures = [figure.doubted(doubt) for figure in (row.after, row.retrained, row.before)]
         marks = [
             mark_of(figure, look, f"{name} {when}: AUC")
             for figure, (when, look) in zip(figures, looks.items(), strict=True)
         ]
         cell = cell_of(figures[0], marks)
-        if not is_withheld:
+        if not doubt:
             retrained, before = map(wording.value_of, figures[1:])
             cell = cell._replace(limits=f"retrained {retrained}, before {before}")
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
@@ -144,9 +138,8 @@ def _drawn_rate(figures: Sequence[Estimate]) -> str:
 
 def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
     contrast, several = figures[0].contrast, are_several(figures)
-    defenses = sorted(
-        evidence.distinct(f.defense for f in every), key=lambda name: name != NO_DEFENSE
-    )
+    names = evidence.distinct(figure.defense for figure in every)
+    defenses = sorted(names, key=lambda name: name != NO_DEFENSE)
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     rate, labels = _drawn_rate(every), evidence.labels_among(figures)
     rate_track = Axis(wording.metric_name(rate), form="%", guess=rate_of(rate))
@@ -155,9 +148,7 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     # A metric without any value needs no track.
     tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in drawn)}
     # Clients have their own rows: in a shared row their marks would have no names.
-    rows = evidence.grouped(
-        drawn, lambda figure: (figure.attack, figure.target if several else None)
-    )
+    rows = evidence.grouped(drawn, lambda f: (f.attack, f.target if several else None))
     lead = next(iter(tracks), AUC)
 
     def order(row: Sequence[Estimate]) -> tuple[bool, float]:
@@ -178,10 +169,10 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     caption = fixed("pictures.membership", attack=every_attack, others=others)
     if not any(figure.fair for figure in figures):
         caption += f" {wording.capital(wording.NO_FAIR_DRAW)}."
-    title = "Attacks against guessing" + f": {side}" * bool(side)
-    label = f"members {wording.against(contrast)}" + f" · {side}" * bool(side)
-    names = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
-    return forest(title, label, caption, tuple(tracks.values()), lines, names)
+    title = wording.joined("Attacks against guessing", side, by=": ")
+    label = wording.joined(f"members {wording.against(contrast)}", side)
+    by_name = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
+    return forest(title, label, caption, tuple(tracks.values()), lines, by_name)
 
 
 def _membership_cell(
@@ -193,8 +184,8 @@ def _membership_cell(
     marks = []
     for figure in sorted(figures, key=lambda figure: list(looks).index(figure.defense)):
         name = f"{shortened(figure.attack)}, {shortened(wording.defense_name(figure.defense))}"
-        parts = (name, labels[evidence.setting_of(figure)], wording.metric_name(figure.metric))
-        marks.append(mark_of(figure, looks[figure.defense], " · ".join(filter(None, parts))))
+        label, metric = labels[evidence.setting_of(figure)], wording.metric_name(figure.metric)
+        marks.append(mark_of(figure, looks[figure.defense], wording.joined(name, label, metric)))
     main = _largest(figures)
     return cell_of(main, marks, evidence.look_of(main).sign)
 
@@ -211,23 +202,19 @@ def _sources(record: Record) -> Picture:
     return _source_rows("Source inference against guessing", "each attack", ordered)
 
 
-_LABELS_ALONE = "label distributions alone"
-
-
 def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Picture:
-    looks = {"attack": PLAIN, "attack, with a defense": DEFENDED[0], _LABELS_ALONE: BASELINE}
+    by_labels = "label distributions alone"
+    looks = {"attack": PLAIN, "attack, with a defense": DEFENDED[0], by_labels: BASELINE}
     lines = []
     for label, attack in rows:
-        is_plain = attack.success.defense in ("", NO_DEFENSE)
-        look, sign = PLAIN if is_plain else DEFENDED[0], look_of_source(attack)
+        success, sign = attack.success, look_of_source(attack)
+        look = PLAIN if success.defense in ("", NO_DEFENSE) else DEFENDED[0]
         level, fair = wording.percent(attack.mixes), attack.on_fair_draw
-        labels = Mark(attack.mixes, None, None, BASELINE, f"{_LABELS_ALONE} {level}")
-        cell = cell_of(
-            attack.success, [mark_of(attack.success, look, f"{label}: success"), labels], sign.sign
-        )
+        labels = Mark(attack.mixes, None, None, BASELINE, f"{by_labels} {level}")
+        marks = [mark_of(success, look, f"{label}: success"), labels]
+        cell = cell_of(success, marks, sign.sign)
         on_fair = f"on the fair draw {wording.percent(fair.number)}" if fair else ""
-        texts = filter(None, (cell.limits, f"labels alone {level}", on_fair))
-        cell = cell._replace(limits=" · ".join(texts))
+        cell = cell._replace(limits=wording.joined(cell.limits, f"labels alone {level}", on_fair))
         lines.append(Line(shortened(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
     track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
@@ -269,8 +256,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
         return None
     if is_doubted:
         risk, guess = risk.doubted(NOT_RELIED_ON), None
-    model = f"{wording.capital(shortened(name, 24))}’s model"
-    label = " · ".join(filter(None, (model, setting)))
+    label = wording.joined(f"{wording.capital(shortened(name, 24))}’s model", setting)
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
     if guess is not None:
         text = f"{label}: estimated {wording.percent(guess.number)}"
@@ -281,7 +267,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
     above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
     if above is not None and accepted and not is_doubted:
         count = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
-        cell = cell._replace(limits=" · ".join(filter(None, (cell.limits, count))))
+        cell = cell._replace(limits=wording.joined(cell.limits, count))
     return Line(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 
@@ -308,28 +294,27 @@ def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
 def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
     """Return rows side by side for comparisons without a front: membership, sources, clusters."""
     labels = labels_of(comparison)
+    by_row = [(label, attacks_of(comparison, row)) for row, label in enumerate(labels)]
     strongest = [
-        (label, max(attacks, key=lambda attack: attack.success.number))
-        for row, label in enumerate(labels)
-        if (attacks := attacks_of(comparison, row))
+        (label, max(a, key=lambda named: named.success.number)) for label, a in by_row if a
     ]
-    who = "the strongest attack of each row"
     risks = []
     for entry in comparison.on("clusters", MODEL_RISK):
         figure, label = entry.figure, shortened(labels[entry.row], 50)
-        model = f"{shortened(figure.algorithm, 24)}, {shortened(figure.group, 24)}’s model"
-        name = f"{model} · {label}"
+        algorithm, group = shortened(figure.algorithm, 24), shortened(figure.group, 24)
+        name = f"{algorithm}, {group}’s model · {label}"
         risks.append(Line(name, (cell_of(figure, [mark_of(figure, PLAIN, f"{name}:")]),)))
     title = "Membership risk by model, row by row"
     return (
         *membership_rows(comparison, records),
-        *_source_rows("Source inference, row by row", who, strongest),
+        *_source_rows(
+            "Source inference, row by row", "the strongest attack of each row", strongest
+        ),
         *forest(title, title.lower(), fixed("pictures.risks"), [_RISK], risks),
     )
 
 
-COMPARED = "membership, row by row"
-"""Label of the rows of a comparison on membership."""
+COMPARED = "membership, row by row"  # label of the rows of a comparison on membership
 
 
 def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:
@@ -379,19 +364,16 @@ def games_picture(record: Record) -> Picture:
     rounds, or the point of each family at which the server succeeds most.
     """
     groups = families(shown_points(record.games)).values()
+    ends = [item for group in groups for item in (group[0], group[-1])[: len(group)]]
     selections = {
-        "": [item for group in groups for item in group],
-        " The smallest and the largest of each mechanism or defense are shown.": [
-            item for group in groups for item in (group[0], group[-1])[: len(group)]
-        ],
-        " Of each mechanism or defense the point is shown where the server does best.": [
-            most_right(group) for group in groups
-        ],
+        "all": [item for group in groups for item in group],
+        "ends": ends,
+        "best": [most_right(group) for group in groups],
     }
-    fitting = [(text, points) for text, points in selections.items() if len(points) <= MOST_LINES]
-    text, points = fitting[0] if fitting else list(selections.items())[-1]
-    points = points[:MOST_LINES]
-    caption = fixed("pictures.games") + text
+    fitting = [name for name, points in selections.items() if len(points) <= MOST_LINES]
+    selection = [*fitting, "best"][0]
+    points = selections[selection][:MOST_LINES]
+    caption = fixed("pictures.games") + fixed(f"pictures.selected_games.{selection}")
     if hidden := len(record.games) - len(points):
         caption += f" The tables have {hidden} more points."
     title = "Success of the server against guessing"
@@ -402,7 +384,7 @@ def games_picture(record: Record) -> Picture:
 
 def _point_line(item: ShownPoint) -> Line:
     point, adv = item.point, item.point.adv
-    limits, success = wording.interval(adv.low, adv.high, "accuracy"), wording.percent(adv.value)
+    success, limits = wording.rate(adv)
     look = DEFENDED[0] if contradicted(point) else PLAIN
     text = f"{item.name}: right in {success} ({limits})"
     marks = [Mark(adv.value, adv.low, adv.high, look, text)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fedaudit.report.grid import shortened
+from fedaudit.report.wording import setting
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 
@@ -55,10 +56,8 @@ def _escaped(char: str) -> str:
     return f"\\U{ord(char):08x}" if kind[0] == "C" or kind in ("Zl", "Zp") else char
 
 
-_BUNDLED = ("diabetes", "digits", "synthetic")
-"""Data sets that need no file."""
-MOST_SETTINGS = 500_000
-"""Characters up to which the study file of games is printed in the page."""
+_BUNDLED = ("diabetes", "digits", "synthetic")  # data sets that need no file
+MOST_SETTINGS = 500_000  # characters up to which the study file of games is printed in the page
 _LONGEST_VALUE = 300
 _OF_A_SCRIPT = re.compile(r"__main__:|[^\s#]{1,80}#[0-9a-f]{8}$")
 """Names of objects of a script or notebook, which no study file can recreate."""
@@ -67,8 +66,7 @@ _OF_A_SCRIPT = re.compile(r"__main__:|[^\s#]{1,80}#[0-9a-f]{8}$")
 class Recipe(NamedTuple):
     """Study file, command, data set and versions to reproduce a record; empty if not known.
 
-    Attributes:
-        of_script: Whether the audit used objects of a script or notebook.
+    An audit ``of_script`` used objects of a script or notebook.
     """
 
     study: str
@@ -84,8 +82,7 @@ def reproducing(record: Record) -> Recipe:
     study = study_file(_with_points(record) if games else resolve_older_settings(record.config))
     # A damaged record can have settings that would make the page too large to open.
     study = "" if games and len(study) > MOST_SETTINGS else study
-    data = record.config.get("data")
-    name = data.get("name") if isinstance(data, dict) else None
+    name = setting(record, "data", "name")
     if any(map(_OF_A_SCRIPT.match, _texts(record.config))):
         return Recipe("", "", "", _environment(record), of_script=True)
     needed = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)

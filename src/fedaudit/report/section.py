@@ -9,22 +9,17 @@ from fedaudit.report.grid import Grid
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a report below its first screen.
-
-    Attributes:
-        ident: Id of the HTML element.
-        folded: Tables that are collapsed at first.
-    """
+    """Section of a report below its first screen; ``folded`` tables are collapsed at first."""
 
     ident: str
     title: str
-    said: Sequence[str] = ()
+    texts: Sequence[str] = ()
     points: Sequence[str] = ()
     tables: Sequence[Grid] = ()
     figure: Figures | None = None
     folded: Sequence[Grid] = ()
 
 
-def of_table(ident: str, title: str, table: Grid | None, *said: str) -> Section | None:
+def of_table(ident: str, title: str, table: Grid | None, *texts: str) -> Section | None:
     """Return a section with one table; None if the table is None."""
-    return None if table is None else Section(ident, title, said, tables=[table])
+    return None if table is None else Section(ident, title, texts, tables=[table])

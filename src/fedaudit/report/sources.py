@@ -6,15 +6,13 @@ from typing import NamedTuple, cast
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Grid, named, shortened
-from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
 from fedaudit.results.record import Record
 from fedaudit.results.runs import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
 
-SAME_LABELS = "all with the label distribution of an audited client"
-"""Samples of a fair draw, in which classes do not reveal the client."""
+SAME_LABELS = "all with the label distribution of an audited client"  # samples of a fair draw
 
 
 class Named(NamedTuple):
@@ -22,7 +20,7 @@ class Named(NamedTuple):
 
     Attributes:
         excess: The success rate minus the level that label distributions explain.
-        over_baseline: The success rate minus the label-distribution baseline; None if unknown.
+        over_baseline: The success rate minus the label-distribution baseline.
         on_fair_draw: Success rate on samples of a fair draw; None if the record has one draw only.
     """
 
@@ -98,19 +96,17 @@ def labels_of_named(attacks: Sequence[Named]) -> list[str]:
     settings = [evidence.setting_of(attack.success) for attack in attacks]
     labels = evidence.differing(settings)
     return [
-        " · ".join(filter(None, (shortened(attack.success.attack, 60), labels[setting])))
+        wording.joined(shortened(attack.success.attack, 60), labels[setting])
         for attack, setting in zip(attacks, settings, strict=True)
     ]
 
 
 def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:
     """Return the attack with the largest excess by its lower limit, else the highest success."""
-
-    def rank(attack: Named) -> tuple[bool, bool, float]:
-        value = attack.share_beyond if attack.above_mixes else attack.success.number
-        return attack.above_mixes, attack.above_guessing, value
-
-    return max(attacks, key=rank, default=None)
+    above = [attack for attack in attacks if attack.above_mixes]
+    if above:
+        return max(above, key=lambda attack: attack.share_beyond)
+    return max(attacks, key=lambda a: (a.above_guessing, a.success.number), default=None)
 
 
 def excess_size(attack: Named) -> evidence.Size | None:
@@ -136,7 +132,6 @@ def look_of_source(attack: Named) -> evidence.Look:
 
 
 SOURCE_HEADLINES = cast(Mapping[evidence.Status, str], fixed_texts("source_headlines"))
-"""Headline of each verdict on sources."""
 
 
 def wrong_side(attacks: Sequence[Named]) -> list[Named]:
@@ -153,14 +148,9 @@ def source_status(attacks: Sequence[Named]) -> evidence.Status:
         return "above guessing"
     # Against guessing and not label distributions, so that "no leak shown" covers both. A
     # significant test, in one seed of several, leaves the question open.
-    is_open = any(
-        attack.success.significant
-        or evidence.leaves_doubt(
-            beyond(evidence.highest_of(attack.success) - attack.chance, attack.chance)
-        )
-        for attack in attacks
-    )
-    return "inconclusive" if is_open or wrong_side(attacks) else "no leak shown"
+    shares = [beyond(evidence.highest_of(a.success) - a.chance, a.chance) for a in attacks]
+    is_open = any(attack.success.significant for attack in attacks) or wrong_side(attacks)
+    return "inconclusive" if is_open else evidence.status_between([], shares or [0.0])
 
 
 def source_meaning(status: evidence.Status, attacks: Sequence[Named]) -> str:
@@ -192,24 +182,11 @@ def source_sentence(record: Record) -> str:
     return " ".join(texts)
 
 
-def limits_in_words(figure: Estimate) -> str:
-    """Return "95% interval 39.1–57.6%"; a difference is in percentage points."""
-    limits = wording.interval_of(figure)
-    return f"95% interval {limits}" if limits else "no interval"
-
-
 def kind_of(record: Record) -> str:
     """Return the kind of audit of a record, as a heading."""
     topics = ["membership"] * evidence.about_members(record)
     topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
     return f"{wording.capital(wording.listed(topics))} audit"
-
-
-def source_section(record: Record) -> Section | None:
-    """Return the section on sources; None if a record has no source inference."""
-    if not record.sources:
-        return None
-    return of_table("sources", "Source inference", source_table(record), source_sentence(record))
 
 
 def source_table(record: Record) -> Grid:
@@ -227,6 +204,7 @@ def source_table(record: Record) -> Grid:
         if figure is not None
     ]
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
+    share = wording.percent(alpha_of(record))
     parts = [
         f"Intervals: {methods}.",
         fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
@@ -234,9 +212,7 @@ def source_table(record: Record) -> Grid:
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),
         fixed("sources.signs"),
-        fixed("sources.tests", share=wording.percent(alpha_of(record)), rows=len(attacks))
-        if len(attacks) > 1
-        else fixed("sources.test", share=wording.percent(alpha_of(record))),
+        fixed(f"sources.test{'s' * (len(attacks) > 1)}", share=share, rows=len(attacks)),
     ]
     return estimate_table(
         "Source inference",
@@ -244,7 +220,7 @@ def source_table(record: Record) -> Grid:
         rows=lambda entry: named(entry[0], limit=80),
         columns=lambda entry: entry[1],
         cell=lambda entry: measured(entry[2], entry[3], *_lines(entry[2])),
-        remark=" ".join(filter(None, parts)),
+        remark=wording.joined(*parts, by=" "),
     )
 
 

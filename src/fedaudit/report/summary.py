@@ -34,16 +34,12 @@ from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.text import without_commands
 
-SUMMARY_FILE = "summary.html"
-"""Name of the page next to a record and in a pack."""
-MARKDOWN_SUFFIXES = (".md", ".markdown")
-"""Endings of the names of Markdown files."""
+SUMMARY_FILE = "summary.html"  # name of the page next to a record and in a pack
+MARKDOWN_SUFFIXES = (".md", ".markdown")  # endings of the names of Markdown files
 MARK = "<!-- fedaudit summary -->"
 """First line of the Markdown, by which an earlier summary is recognised."""
-MOST_LISTED = 14
-"""Entries of a list or rows of a table at most; the report has the others."""
-TAKEN_BACK = ("void", "control failed")
-"""Verdicts under which no figure counts."""
+MOST_LISTED = 14  # entries of a list or rows of a table at most; the report has the others
+TAKEN_BACK = ("void", "control failed")  # verdicts under which no figure counts
 POLICY_TITLE = "What the policy says"
 _LONG, _SHORT = 300, 80
 _FIXED = fixed_texts("summary")
@@ -73,14 +69,7 @@ class Section:
 
 
 class Summary(NamedTuple):
-    """A record as a summary for filing.
-
-    Attributes:
-        sections: All parts except signatures and glossary.
-        signed: Statement that is signed: the finding, and the policy's outcome.
-        valid_until: Until when the page may be relied on.
-        glossary: Terms that the page uses, each with one line of explanation.
-    """
+    """A record as a summary for filing; ``signed`` is the statement that is signed."""
 
     name: str
     kind: str
@@ -230,15 +219,13 @@ def _facts(record: Record) -> dict[str, str]:
         models = shortened(coverage.identity, 80) if coverage else ""
         facts["Digest of the models"] = models or _FIXED["models"]
         if record.watched:
-            recording = config.get("recording")
-            model = recording.get("model", "") if isinstance(recording, dict) else ""
-            facts["Model"] = shortened(str(model), _LONG) or "not stated in the result"
+            model = wording.setting(record, "recording", "model")
+            facts["Model"] = shortened(str(model or ""), _LONG) or "not stated in the result"
             facts |= _FIXED["recorded"]
         else:
             facts |= {wording.capital(name): settings_line(config.get(name)) for name in _TABLES}
-    facts["The adversary sees"] = wording.listed(
-        [wording.sight_name(part) for part in record.view.sees[:12]]
-    )
+    sights = [wording.sight_name(part) for part in record.view.sees[:12]]
+    facts["The adversary sees"] = wording.listed(sights)
     if record.kind != "games":
         facts["Audited"] = audited_samples(record)
     if coverage:
@@ -277,7 +264,7 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
         texts.append(_FIXED["risks"].format(risks="; ".join(risks)))
-    rows = tuple((tile.label, tile.value, tile.detail) for tile in numbers)
+    rows = tuple(tile[:3] for tile in numbers)
     sizes = _FIXED["sizes"].format(
         words=wording.listed([size.word for size in SIZES[1:]]),
         aucs=wording.listed([f"{size.auc:g}" for size in SIZES[1:]]),
@@ -288,7 +275,7 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
         "The answer",
         badge=first.status,
         tone=_FIXED["tones"].get(first.look, "alarm"),
-        lead=wording.sentence(first.headline),
+        lead=wording.sentence(first.finding),
         paragraphs=tuple(wording.sentence(text) for text in (*texts, *warnings[:4]) if text),
         table=Table(tuple(_FIXED["columns"]), rows) if rows else None,
         remarks=(sizes,) if rows else (),
@@ -298,11 +285,8 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
 def _numbers(record: Record, first: First) -> list[Tile]:
     topics = {} if record.kind == "games" else tiles_of(record)
     tiles = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
-    return [
-        tile
-        for tile in distinct(tiles)
-        if tile.value != WITHHELD and NOT_RELIED_ON not in tile.detail
-    ]
+    taken_back = (WITHHELD, NOT_RELIED_ON)
+    return [t for t in distinct(tiles) if not any(text in t.line for text in taken_back)]
 
 
 def _controls(record: Record, first: First) -> Section:

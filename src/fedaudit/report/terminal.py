@@ -1,6 +1,5 @@
 """The end of a command on a terminal: the conclusion first, in a screen of 80 columns."""
 
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -12,20 +11,16 @@ from fedaudit.report.first import First, first_screen
 from fedaudit.report.grid import cut_within, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import printable, printable_comparison
+from fedaudit.report.wording import joined, printable, printable_comparison
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line
 
 MOST_LINES = 28
 """Lines of a conclusion at most; with the notes of a run it must fit on a screen of 40."""
-
-WIDTH = 80
-"""Columns at most, however wide the terminal is."""
-
+WIDTH = 80  # columns at most, however wide the terminal is
 _LEAST_ROWS = 3
-_NARROW = 60
-"""Columns below which a row's figures are printed below its name."""
+_NARROW = 60  # columns below which a row's figures are printed below its name
 _MOST_POINTS = 2
 
 
@@ -89,18 +84,13 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
-    # Many headlines begin with the verdict, which is not repeated.
-    begun = re.match(rf"{re.escape(first.status)}\w*", first.headline, re.IGNORECASE)
-    said = begun.group() if begun else f"{first.status}: "
-    rest = first.headline[begun.end() :] if begun else first.headline
-    head = _wrapped(f"{said.upper()}{rest}.", width)
+    head = _wrapped(f"{first.status.upper()}: {first.finding}.", width)
     if first.warning:
         head += _wrapped(f"Warning: {first.warning}", width)
     for text in warnings:
         head += _wrapped(f"! {text}", width)[:4]
     head.append("")
-    for tile in first.numbers:
-        text = f"{tile.label}: {tile.value} ({tile.detail})"
+    for text in (tile.line for tile in first.numbers):
         head += textwrap.wrap(text, width, subsequent_indent="  ", max_lines=3, placeholder=" …")
     return head + _wrapped(f"{first.sign} {first.controls}", width)
 
@@ -124,8 +114,7 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
     many = len(forest.tracks)
     longest = max((len(line.label) for line in forest.lines), default=0)
     wide = min(max(22, longest + 2), 38) if many > 1 else 34
-    if forest.label == COMPARED:
-        wide = 36
+    wide = 36 if forest.label == COMPARED else wide
     each = (width - wide) // many
     against = f" ({forest.label})" if forest.label.startswith("members ") else ""
     yield from _wrapped(f"{forest.title}{against}", width)
@@ -136,13 +125,12 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
         room = max(room // (1 + many), 1)
     visible = forest.lines if len(forest.lines) <= room else forest.lines[: max(room - 1, 1)]
     for line in visible:
-        texts = [" ".join(filter(None, (cell.value, cell.limits))) for cell in line.cells]
+        texts = [joined(cell.value, cell.limits, by=" ") for cell in line.cells]
         if width >= _NARROW:
             yield _row(line.label, texts, wide, each)
             continue
         yield from _wrapped(line.label, width)
-        for title, text in zip(titles, texts, strict=True):
-            cell = f"{title} {text}"
+        for cell in map(" ".join, zip(titles, texts, strict=True)):
             yield from textwrap.wrap(cell, width, initial_indent="  ", subsequent_indent="    ")
     if len(visible) < len(forest.lines):
         yield f"  and {len(forest.lines) - len(visible)} more in the report"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
 from fedaudit.report import wording
 from fedaudit.report.evidence import checks_of
-from fedaudit.report.fixed import fixed
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Content, Tile, named
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table, measured
@@ -19,18 +19,11 @@ from fedaudit.results.estimate import TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, NOT_RELIED_ON
 from fedaudit.results.record import Record
 
-WITHHELD = "withheld: a control failed"
-"""Shown instead of a verdict on unlearning if a control failed."""
+WITHHELD = "withheld: a control failed"  # shown instead of a verdict on unlearning
 
 
 class Deletion(NamedTuple):
-    """Information that a model still reveals about deleted samples.
-
-    Attributes:
-        verdict: Verdict over all attacks.
-        strongest: AUCs of the attack with the largest AUC on the model after deletion.
-        both_models: Largest AUC of an adversary who has the models before and after deletion.
-    """
+    """Verdict over all attacks, the strongest attack, and the largest AUC with both models."""
 
     verdict: str
     strongest: unlearning.UnlearningRow
@@ -41,7 +34,8 @@ class Deletion(NamedTuple):
         """Return the verdict as a sentence."""
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
-        return f"These figures are of the model before deletion; verdict after it: {self.verdict}"
+        words = in_words(self.verdict)
+        return f"These figures are of the model before deletion; verdict after it: {words}"
 
 
 def deletion(record: Record) -> Deletion | None:
@@ -55,14 +49,9 @@ def deletion(record: Record) -> Deletion | None:
 
 
 def deletion_verdict(record: Record, figures_verdict: str) -> str:
-    """Return the verdict after deletion, corrected for failed controls and destroyed models.
+    """Return the verdict by figures, corrected for failed controls and destroyed models.
 
-    The verdict is withheld if a control failed. A model that no longer predicts is called
-    destroyed, since it reveals nothing about any sample.
-
-    Args:
-        record: The record.
-        figures_verdict: Verdict from the AUCs of one attack or of all attacks.
+    A model that no longer predicts is called destroyed: it reveals nothing about any sample.
     """
     verdict = figures_verdict or CANNOT_TELL
     failed = checks_of(record.controls).failed
@@ -72,6 +61,13 @@ def deletion_verdict(record: Record, figures_verdict: str) -> str:
         return WITHHELD
     is_evidence = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
     return DESTROYED if not is_evidence and unlearning.is_destroyed(record) else verdict
+
+
+def in_words(verdict: str) -> str:
+    """Return a verdict after deletion, or the sentence that begins with it, as a page shows it."""
+    for name, words in fixed_texts("deletion_verdicts").items():
+        verdict = verdict.replace(name, words)
+    return verdict
 
 
 _POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
@@ -98,7 +94,7 @@ def unlearning_section(record: Record) -> Section | None:
 
     def content(column: str, figure: Estimate) -> Content:
         if column == _VERDICT:
-            return deletion_verdict(record, figure.note)
+            return in_words(deletion_verdict(record, figure.note))
         doubted = figure.attack and after.verdict == WITHHELD
         return measured(figure.doubted(NOT_RELIED_ON) if doubted else figure, unbounded="")
 
@@ -135,7 +131,7 @@ def unlearning_tile(record: Record) -> list[Tile]:
     if after.verdict == WITHHELD:
         detail = NOT_RELIED_ON
     tone = "" if after.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", after.verdict, detail, tone)]
+    return [Tile(f"Unlearning by {_method(record)}", in_words(after.verdict), detail, tone)]
 
 
 def _with_range(figure: Estimate) -> str:
@@ -144,8 +140,7 @@ def _with_range(figure: Estimate) -> str:
 
 
 def _method(record: Record) -> str:
-    settings = record.config.get("unlearning")
-    method = settings.get("method") if isinstance(settings, dict) else None
+    method = wording.setting(record, "unlearning", "method")
     return wording.MISSING if method is None else str(method)
 
 
@@ -155,7 +150,7 @@ def _sentence(record: Record, verdict: str) -> str:
     deleted = wording.count(sum(figure.n_members for figure in by_target))
     return fixed(
         f"unlearning.{'destroyed' if verdict == DESTROYED else 'verdict'}",
-        verdict=wording.capital(verdict),
+        verdict=wording.capital(in_words(verdict)),
         attacks=wording.plural(len({row.after.attack for row in rows}), "attack"),
         what=f"unlearning by {_method(record)!r} of {deleted} {units_of(record)}",
         unseen=wording.count(max(figure.n_nonmembers for figure in by_target)),

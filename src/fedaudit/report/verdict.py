@@ -9,14 +9,8 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
+from fedaudit.results import guessing
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
-from fedaudit.results.guessing import (
-    HIDES_LEAKS,
-    LEAST_LEARNED,
-    NearGuessing,
-    above_chance,
-    near_guessing,
-)
 from fedaudit.results.record import ControlResult, Record
 
 Unit = Literal["sample", "person", "canary sample"]
@@ -24,10 +18,8 @@ Unit = Literal["sample", "person", "canary sample"]
 
 def unit_of(record: Record) -> Unit:
     """Return what the members of an audit are."""
-    audit = record.config.get("audit")
-    if isinstance(audit, dict) and audit.get("draw") == "canaries":
-        return "canary sample"
-    return record.unit
+    is_canary = wording.setting(record, "audit", "draw") == "canaries"
+    return "canary sample" if is_canary else record.unit
 
 
 def units_of(record: Record) -> str:
@@ -45,10 +37,7 @@ def clients_named(clients: Sequence[int]) -> str:
 
 
 def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
-    """Return the headline figures by their clients, "client 0, defended" first.
-
-    The key is empty for a record without both kinds of clients.
-    """
+    """Return headline figures of defended clients, then of undefended ones; else of ""."""
     figures = evidence.headline(record)
     usage = [row for row in record.usage if row.defense != NO_DEFENSE]
     users = {row.client for row in usage if row.defended}
@@ -75,16 +64,18 @@ def run_defenses(record: Record) -> list[str]:
     return [run.defense for run in record.sources] + [run.defense for run in record.clusters]
 
 
-def hardly_learned(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
+def hardly_learned(
+    record: Record, least: float = guessing.LEAST_LEARNED
+) -> list[guessing.NearGuessing]:
     """Return rows with an accuracy near guessing and without a successful attack."""
     leaking = leaking_defenses(record)
-    return [row for row in near_guessing(record, least) if row.defense not in leaking]
+    return [row for row in guessing.near_guessing(record, least) if row.defense not in leaking]
 
 
 def leaking_defenses(record: Record) -> set[str]:
     """Return the defenses, or "none", under which some attack is above chance."""
     figures = [*evidence.headline(record), *record.where(topic="source", against="")]
-    above = {figure.defense for figure in figures if above_chance(figure)}
+    above = {figure.defense for figure in figures if guessing.above_chance(figure)}
     risky = {
         run.defense
         for run in record.clusters
@@ -144,7 +135,7 @@ def coverage_gaps(record: Record) -> str:
         senders = sorted({upload.client for upload in missing})
         names = f" of {clients_named(senders)}" if senders else ""
         gaps.append(f"{wording.plural(coverage.n_missing_uploads, 'upload')}{names}")
-    return f"Not measured: {wording.listed(gaps)}" if gaps else ""
+    return f"Not measured: {wording.listed(gaps)}" * bool(gaps)
 
 
 def left_out(record: Record) -> list[str]:
@@ -155,14 +146,6 @@ def left_out(record: Record) -> list[str]:
     if coverage is not None and coverage.is_open:
         texts.append(f"The recorder was not closed: rounds after {coverage.rounds} may have run")
     return texts
-
-
-def fairness_caveat(record: Record) -> str:
-    """Return a sentence if the figures are not of a fair draw; else ""."""
-    figures = evidence.headline(record)
-    if not figures or any(figure.fair for figure in figures):
-        return ""
-    return "Differences between clients or pools of samples may be part of these figures"
 
 
 def people_caveat(record: Record) -> str:
@@ -178,26 +161,23 @@ def independence(record: Record) -> str:
     """
     if caveat := people_caveat(record):
         return f"{wording.sentence(caveat)} Tests err more often as well."
-    data = record.config.get("data")
-    options = data.get("options") if isinstance(data, dict) else None
-    if record.unit == "person" or (isinstance(options, dict) and options.get("subject")):
+    if record.unit == "person" or wording.setting(record, "data", "options", "subject"):
         return ""
     hint = " " + fixed("verdict.audit_people")
     return fixed("verdict.independent") + hint * (not record.watched)
 
 
-MOST_FAILED = 3
-"""Largest number of failed controls that a line names."""
+MOST_FAILED = 3  # largest number of failed controls that a line names
 
 
 def controls_line(records: Sequence[Record]) -> str:
     """Return the numbers of controls that hold, failed or were not run, in one line."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
-    total = len(checks.ran) + checks.untold
+    total = len(checks.ran) + checks.not_run
     if not total:
         return "No control was run"
     line = f"{checks.passed} of {total} controls hold"
-    line += f", {checks.untold} without a result" * bool(checks.untold)
+    line += f", {checks.not_run} without a result" * bool(checks.not_run)
     failed = evidence.distinct(map(_control_name, checks.failed))
     return f"{line}; failed: {wording.some(failed, MOST_FAILED)}" if failed else line
 
@@ -206,55 +186,41 @@ def failures_beside(record: Record, status: evidence.Status) -> list[str]:
     """Return the sentences on failed controls for a leak that other figures show."""
     if status in ("void", "control failed"):
         return []
-    failed = evidence.checks_of(record.controls).failed
-    texts = {False: "Not relied on", True: "Perhaps too low"}
-    about = {
-        text: evidence.distinct(
-            _about(result) or shortened(result.control, 40)
-            for result in failed
-            if (result.control in HIDES_LEAKS) is hides
-        )
-        for hides, text in texts.items()
-    }
-    return [
-        f"{text}, because a control failed: {wording.some(names, MOST_FAILED)}"
-        for text, names in about.items()
-        if names
-    ]
+    failed, texts = evidence.checks_of(record.controls).failed, []
+    by_effect = evidence.grouped(failed, lambda result: result.control in guessing.HIDES_LEAKS)
+    for effect, hides in (("Not relied on", False), ("Perhaps too low", True)):
+        if controls := by_effect.get(hides):
+            names = evidence.distinct(_about(c) or shortened(c.control, 40) for c in controls)
+            texts.append(f"{effect}, because a control failed: {wording.some(names, MOST_FAILED)}")
+    return texts
 
 
 def _control_name(control: ControlResult) -> str:
     clients = clients_named(control.clients) if control.clients else ""
-    about = "; ".join(filter(None, (_about(control), clients)))
+    about = wording.joined(_about(control), clients, by="; ")
     return f"{shortened(control.control, 40)}{f' ({about})' * bool(about)}"
 
 
 def _about(control: ControlResult) -> str:
     client = "" if control.target is None else wording.client_name(control.target)
-    return " · ".join(filter(None, (client, shortened(control.attack, 60))))
+    return wording.joined(client, shortened(control.attack, 60))
 
 
 def controls_sign(records: Sequence[Record]) -> str:
     """Return "✓" if every control holds, "✗" if one failed, else "?", also if none was run."""
     checks = evidence.checks_of(control for record in records for control in record.controls)
-    if checks.failed:
-        return "✗"
-    return "?" if checks.untold or not checks.ran else "✓"
+    return "✗" if checks.failed else "?" if checks.not_run or not checks.ran else "✓"
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:
     """Return the headline of a leak whose figures allow several sizes; else ""."""
-    above = [figure for figure in figures if above_chance(figure)]
+    above = [figure for figure in figures if guessing.above_chance(figure)]
     if evidence.largest([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
         return ""
-    wide = [figure for figure in above if evidence.size_range(figure)]
+    wide = [(figure, between) for figure in above if (between := evidence.size_range(figure))]
     if not wide:
         return ""
-    best = max(wide, key=lambda figure: figure.value or 0.0)
-    between = evidence.size_range(best)
-    assert between is not None
+    best, (least, most) = max(wide, key=lambda pair: pair[0].number)
     metric, attack = wording.metric_name(best.metric), shortened(best.attack, 60)
-    return (
-        f"Leak shown; size between {between[0]} and {between[1]}; best estimate "
-        f"{wording.value_of(best)} ({metric}, {attack})"
-    )
+    estimate = f"{wording.value_of(best)} ({metric}, {attack})"
+    return f"Leak shown; size between {least} and {most}; best estimate {estimate}"

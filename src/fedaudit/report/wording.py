@@ -13,22 +13,24 @@ from pydantic import BaseModel
 from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, cut_within, shortened
+from fedaudit.results import estimate
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.estimate import (
-    AGREEMENT,
-    AT_THRESHOLD,
-    COUNTS,
-    NO_DEFENSE,
-    Estimate,
-    Interval,
-    range_of,
-)
+from fedaudit.results.estimate import AGREEMENT, COUNTS, NO_DEFENSE, Estimate, Interval, range_of
+from fedaudit.results.games import Rate
 from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.record import Record
 
 MISSING = "–"
 
 Number = int | float
+
+
+def setting(record: BaseModel, *names: str) -> object:
+    """Return a setting of a record's study by its tables and name; None if it is not given."""
+    value: object = getattr(record, "config", None)
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def explained(text: str) -> tuple[tuple[str, str], ...]:
@@ -132,8 +134,10 @@ def _signed(value: float, digits: int, side: int) -> str:
     return size if float(size) == 0 else ("+" if value > 0 else "−") + size
 
 
-def span(low: float, high: float, metric: str) -> str:
-    """Format both limits of a difference."""
+def span(low: float | None, high: float | None, metric: str) -> str:
+    """Format both limits of a difference; return "" without them."""
+    if low is None or high is None:
+        return ""
     return f"{signed(low, metric, -1)} to {signed(high, metric, 1)}"
 
 
@@ -161,19 +165,27 @@ def interval_of(figure: Estimate) -> str:
     """Format the interval of a figure; of older rates that at the threshold used."""
     limits = figure.at_threshold
     used = interval(limits.low, limits.high, figure.metric) if limits else ""
-    return _limits(figure.low, figure.high, figure) or (used and f"{AT_THRESHOLD} {used}")
+    return _limits(figure.low, figure.high, figure) or (used and f"{estimate.AT_THRESHOLD} {used}")
+
+
+def rate(measured: Rate) -> tuple[str, str]:
+    """Format a rate of games, and its interval."""
+    return percent(measured.value), interval(measured.low, measured.high, "accuracy")
+
+
+def limits_in_words(limits: str) -> str:
+    """Return "95% interval 39.1–57.6%", or "no interval" without limits."""
+    return f"95% interval {limits}" if limits else "no interval"
 
 
 def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
-    if not figure.against:
-        return interval(low, high, figure.metric)
-    return "" if low is None or high is None else span(low, high, figure.metric)
+    return (span if figure.against else interval)(low, high, figure.metric)
 
 
 def further_of(figure: Estimate) -> str:
     """Return "further runs 0.580–0.660", which is below an interval for these runs, or ""."""
-    further = figure.further
-    if further is None or further.low is None or further.high is None:
+    further = figure.further or Interval()
+    if further.low is None or further.high is None:
         return ""
     return f"further runs {_limits(further.low, further.high, figure)}"
 
@@ -208,6 +220,11 @@ def with_interval(figure: Estimate) -> str:
 # Words in a row.
 
 
+def joined(*parts: str, by: str = " · ") -> str:
+    """Join the parts that are not empty."""
+    return by.join(filter(None, parts))
+
+
 def listed(items: Sequence[str]) -> str:
     """Join words: "a", "a and b", "a, b and c"."""
     if len(items) < 2:
@@ -215,8 +232,7 @@ def listed(items: Sequence[str]) -> str:
     return ", ".join(items[:-1]) + " and " + items[-1]
 
 
-MOST_NAMED = 5
-"""Items that a sentence names; of more, their number is given."""
+MOST_NAMED = 5  # items that a sentence names; of more, their number is given
 
 
 def some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more") -> str:
@@ -239,6 +255,17 @@ def sentence(text: str) -> str:
 def capital(text: str) -> str:
     """Return a text with a capital letter in front."""
     return text[:1].upper() + text[1:]
+
+
+def without_verdict(headline: str, status: str) -> str:
+    """Return a headline without the verdict at its start, which a badge next to it shows.
+
+    "Strong leakage: members can be distinguished" gives "Members can be distinguished".
+    """
+    # "Trace of a leak" also fits "A trace of source leakage".
+    words = r"\W+(?:\w+ ){0,2}".join(map(re.escape, status.replace(" a ", " ").split()))
+    start = re.match(rf"(?:a )?{words}\w*\W+", headline, re.IGNORECASE)
+    return capital(headline[start.end() :]) if start else headline
 
 
 # Names.
@@ -338,9 +365,7 @@ def client_name(client: int, text: str = "client") -> str:
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
     """Return the clients of a recording that have names, by number; texts are safe to show."""
-    config = getattr(record, "config", None)
-    recording = config.get("recording") if isinstance(config, dict) else None
-    names = recording.get("names") if isinstance(recording, dict) else None
+    names = setting(record, "recording", "names")
     if not isinstance(names, dict):
         return {}
     numbers = ((_as_number(str(key)), str(name)) for key, name in names.items())
@@ -358,8 +383,7 @@ def _as_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
 
 
-LONGEST_NAME = 40
-"""Characters of a client's name that are printed."""
+LONGEST_NAME = 40  # characters of a client's name that are printed
 
 
 # Texts of records, made safe to show.
@@ -368,8 +392,8 @@ Model = TypeVar("Model", bound=BaseModel)
 Speaker = Callable[[str], str]
 """Makes a text safe to show."""
 
-_NOT_SHOWN = "config"
-"""A study's settings are shown as a study file, which escapes its texts."""
+_NOT_SHOWN = "config"  # A study's settings are shown as a study file, which escapes its texts
+_LISTS_OF_CLIENTS = ("clients", "targets", "coalition", "unattacked")  # fields of clients
 _NUMBERS = {float, int, bool, type(None)}
 """Types of most values of a record, which need no cleaning."""
 _DIGEST = re.compile(r"([^\s#\"]{1,100})(#[0-9a-f]{8})\b")
@@ -435,7 +459,14 @@ def printable_comparison(
     """Return a comparison and its records as a page or a terminal shows them."""
     speak = without_digests([comparison, *records])
     watched = all(record.watched for record in records)
-    safe = cleaned(comparison, speak, watched=watched, name_attacks=True)
+    names = [client_names(record) for record in records]
+    # A number that has another name in another record is of different clients.
+    same = {
+        number: client
+        for number, client in (names[0] if names else {}).items()
+        if all(str(client) == str(others.get(number)) for others in names)
+    }
+    safe = cleaned(comparison, speak, same, watched=watched, name_attacks=True)
     return safe, [cleaned(record, speak, name_attacks=True) for record in records]
 
 
@@ -460,7 +491,7 @@ class _Cleaner:
     def _field(self, name: str, value: object) -> object:
         if self.clients and name in ("target", "client") and isinstance(value, int):
             return self.clients.get(value, value)
-        if self.clients and name in ("clients", "unattacked") and isinstance(value, list):
+        if self.clients and name in _LISTS_OF_CLIENTS and isinstance(value, list):
             value = [self.clients.get(v, v) if type(v) is int else v for v in value]
         if type(value) in _NUMBERS or name == _NOT_SHOWN:
             return value

@@ -15,8 +15,6 @@ from fedaudit.report.comparison.tradeoffs import (
     labels_of,
     largest_difference,
     least_cost,
-    nothing_to_lower,
-    sizes_differ,
     tradeoffs,
 )
 from fedaudit.report.deciding.findings import LEAKS
@@ -58,13 +56,16 @@ def first_of_comparison(
         # A front is about membership alone: it could not show a lower leak of sources.
         topics = [dict(verdict.topics) for verdict in undefended]
         plain = [by_topic["membership"] for by_topic in topics if "membership" in by_topic]
-        nothing = nothing_to_lower(comparison)
+        nothing = not any(
+            entry.above and comparison.rows[entry.row].family == NO_DEFENSE
+            for entry in comparison.entries
+        )
     rows, best = tradeoffs(comparison), best_tradeoff(comparison)
     row = best or least_cost([row for row in rows if row.lowers]) or least_cost(rows)
     look: evidence.Status = "inconclusive"
     if failed:
         look, status, row = "control failed", "control failed", None
-        text = "A control failed, so that no trade-off is concluded"
+        text = "A control failed: no trade-off is concluded"
         text = text if compared else _side_by_side(comparison, verdicts)
     elif nothing:
         worst = f"“{evidence.worst_status(plain)}”" if plain else ""
@@ -75,7 +76,7 @@ def first_of_comparison(
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
     elif not compared:
         status, difference = "side by side", largest_difference(comparison)
-        text = ". ".join(filter(None, (_side_by_side(comparison, verdicts), difference)))
+        text = wording.joined(_side_by_side(comparison, verdicts), difference, by=". ")
     elif best is not None:
         status, look = "best trade-off", "no leak shown"
         text = f"{shortened(best.name, 80)}: {_bargain(best)}"
@@ -85,6 +86,10 @@ def first_of_comparison(
         if row is not None:
             text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
             text = f"{text} {shortened(row.name, 80)}: {_bargain(row)}"
+    sizes = {
+        frozenset((figure.n_members, figure.n_nonmembers) for figure in evidence.headline(record))
+        for record in records
+    }
     steps = fixed_texts("choosing")
     return First(
         look,
@@ -97,7 +102,7 @@ def first_of_comparison(
         controls_line(records),
         controls_sign(records),
         tuple(steps.get(status, steps["picture" if comparison.fronts else "table"])),
-        (SIZES_DIFFER,) if sizes_differ(records) else (),
+        (SIZES_DIFFER,) if len(sizes) > 1 else (),
     )
 
 
@@ -107,14 +112,14 @@ def _side_by_side(comparison: Comparison, verdicts: Sequence[PlainVerdict]) -> s
 
 
 def _bargain(row: TradeOff) -> str:
-    limits = "no interval"
+    limits = ""
     if row.low is not None and row.high is not None:
-        limits = f"95% interval {-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
+        limits = f"{-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
     less = f"{-100 * row.leakage:.1f} points less leakage".replace("-", "−")
     lost = "" if row.lost is None else f"{wording.percent(row.lost)} of the accuracy above "
     cost = f"{lost}guessing lost" if lost else "the model without the defense only guesses"
     cost = "no cost in accuracy shown" if row.error <= 0 else cost
-    return f"{less} ({limits}) to the strongest attack, {cost}"
+    return f"{less} ({wording.limits_in_words(limits)}) to the strongest attack, {cost}"
 
 
 def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
@@ -122,9 +127,7 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     count = len(tradeoffs(comparison))
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
-    limits = ""
-    if change is not None and change.low is not None and change.high is not None:
-        limits = f", 95% interval {wording.span(change.low, change.high, TEST_ACCURACY)}"
+    limits = wording.span(change.low, change.high, TEST_ACCURACY) if change else ""
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
@@ -139,7 +142,9 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
             "Test accuracy",
             wording.percent(1 - row.undefended_error - row.error),
             f"{wording.percent(1 - row.undefended_error)} without the defense, same clients; "
-            f"change {wording.points(-row.error)} points{limits}",
+            f"change {wording.points(-row.error)} points"
+            + f", 95% interval {limits}"
+            * bool(limits),
         ),
     )
 
@@ -149,8 +154,7 @@ def front_figure(
 ) -> charts.Figures | None:
     """Return leakage to the strongest attack against test error; None without a defended row.
 
-    A mark is a strength of a defense, with its intervals on both axes. No row is called best
-    unless ``ranked``, and without records no figure is doubted.
+    No row is called best unless ``ranked``, and without records no figure is doubted.
     """
     fronts = _drawn_fronts(comparison)
     if not fronts:
@@ -170,14 +174,11 @@ def front_figure(
     rows = {row: _UNDEFENDED for row, family in enumerate(families) if family == NO_DEFENSE}
     rows |= {best.row: _BEST} if best else {}
     rows |= dict.fromkeys(doubted_rows(comparison, records), DOUBTED)
-    choices = [
-        charts.Choice(
-            f"{'Advantage' if metric == AUC else wording.metric_name(metric)}, strongest attack, "
-            f"{wording.against(contrast)}",
-            (_panel(inside, looks, rows, labels),),
-        )
-        for (metric, contrast), inside in by_panel.items()
-    ]
+    choices = []
+    for (metric, contrast), inside in by_panel.items():
+        leakage = "Advantage" if metric == AUC else wording.metric_name(metric)
+        label = f"{leakage}, strongest attack, {wording.against(contrast)}"
+        choices.append(charts.Choice(label, (_panel(inside, looks, rows, labels),)))
     caption = fixed("pictures.fronts") + f" {fixed('pictures.best')}" * bool(best)
     looks |= {
         "no defense, same clients": _UNDEFENDED,
@@ -204,10 +205,7 @@ def _panel(
     rows: Mapping[int, charts.Style],
     labels: Sequence[str],
 ) -> charts.Panel:
-    """Return a panel of fronts with one metric and contrast.
-
-    ``looks`` has the styles of fronts by name, and ``rows`` those of single rows that differ.
-    """
+    """Return a panel of fronts, in the styles of their names or else of single rows."""
     points = [
         charts.Point(
             point.error,

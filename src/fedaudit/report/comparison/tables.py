@@ -18,17 +18,7 @@ from fedaudit.report.comparison.tradeoffs import (
     on_clients,
 )
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import (
-    Cell,
-    Filled,
-    Footnotes,
-    Grid,
-    Place,
-    below,
-    named,
-    shortened,
-    tabled,
-)
+from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.sources import Named, look_of_source, named_in
 from fedaudit.report.tables.cells import change_lines, estimate_table, measured
@@ -99,23 +89,18 @@ def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text:
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     """Return the rows of a comparison: defense, its users, settings that differ, and verdict."""
     names = evidence.distinct(name for row in comparison.rows for name in row.settings)
-    return tabled(
-        "What is compared",
-        [
+    rows: list[Filled] = []
+    for row in comparison.rows:
+        defense = named(wording.defense_name(row.defense), case_of(row), limit=120)
+        rows.append(
             {
-                "Defense and coalition": named(
-                    wording.defense_name(row.defense), case_of(row), limit=120
-                ),
-                **{
-                    name: named(row.settings.get(name, wording.MISSING), limit=32) for name in names
-                },
+                "Defense and coalition": defense,
+                **{n: named(row.settings.get(n, wording.MISSING), limit=32) for n in names},
                 "Verdict": verdicts[row.source],
                 "Record": named(comparison.sources[row.source].name, limit=60),
             }
-            for row in comparison.rows
-        ],
-        words=(*names, "Verdict", "Record"),
-    )
+        )
+    return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 
 def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) -> Grid | None:
@@ -233,7 +218,7 @@ def _attack_table(
         order=map(column, (*OF_SEVERAL, *attacks)),
         first="Defense",
         notes=notes,
-        remark=" ".join(filter(None, parts)),
+        remark=wording.joined(*parts, by=" "),
     )
 
 
@@ -292,7 +277,7 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
         _DOUBTED * any(figure.doubt for figure in figures),
         wording.about_runs(figure.further for figure in figures).strip(),
     ]
-    return " ".join(filter(None, parts))
+    return wording.joined(*parts, by=" ")
 
 
 def _figures_table(
@@ -301,16 +286,13 @@ def _figures_table(
     entries: Sequence[FigureEntry],
     *,
     rows: Callable[[FigureEntry], Cell] | None = None,
-    columns: Callable[[FigureEntry], Place],
+    columns: Callable[[FigureEntry], str | tuple[str, str]],
     look: Callable[[FigureEntry], evidence.Look] = lambda entry: evidence.Look(),
     line: Callable[[FigureEntry], str] = lambda entry: "",
     first: str = "Defense",
     remark: str = "",
 ) -> Grid | None:
-    """Return a table of figures on one topic, each with its change against the row's base.
-
-    Its rows are those of the comparison by default.
-    """
+    """Return a table of figures on one topic, each with its change against the row's base."""
     if not entries:
         return None
     headings, doubted = headings_of(comparison), {e.row for e in entries if e.figure.doubt}
@@ -390,9 +372,9 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         rows=lambda pair: headings[pair[0]],
         columns=lambda pair: _EPSILONS[pair[1].metric],
         cell=lambda pair: (
-            "none proven"
-            if pair[1].value is None and pair[1].metric in _FORMAL
-            else wording.given(pair[1].value, wording.number)
+            wording.given(pair[1].value, wording.number)
+            or "none proven" * (pair[1].metric in _FORMAL)
+            or None
         ),
         order=_EPSILONS.values(),
         first="Defense",

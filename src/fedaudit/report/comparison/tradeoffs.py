@@ -5,18 +5,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report.evidence import checks_of, headline
+from fedaudit.report import wording
+from fedaudit.report.evidence import checks_of
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, named, shortened
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.wording import against, defense_name, plural, signed, span
+from fedaudit.report.verdict import clients_named
+from fedaudit.report.wording import NamedClient, defense_name
 from fedaudit.results import comparison as parts
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
-MOST_SETTINGS = 4
-"""Largest number of settings in a row's heading; the table of rows lists all."""
+MOST_SETTINGS = 4  # largest number of settings in a row's heading; the table of rows lists all
 MOST_LOST = 0.75
 """A defense that loses at least this share of the accuracy above chance is never the best."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
@@ -31,10 +32,9 @@ def labels_of(comparison: Comparison) -> list[str]:
     any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
     labels = []
     for row in comparison.rows:
-        texts = [defense_name(row.defense), case_of(row), settings_text(row.settings)]
-        if row.family == NO_DEFENSE and not any_defense and texts[-1]:
-            texts = texts[1:]
-        labels.append(_joined(texts, 80))
+        settings = settings_text(row.settings)
+        is_named = any_defense or row.family != NO_DEFENSE or not settings
+        labels.append(_joined(80, defense_name(row.defense) * is_named, case_of(row), settings))
     names = [
         f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
         if labels.count(label) > 1
@@ -69,7 +69,7 @@ def settings_text(settings: Mapping[str, str]) -> str:
     """Format settings: the last part of each name, preceded by its section if ambiguous."""
     # A setting that only other rows have is not a property of this row.
     present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
-    short = {name: _short_setting(name) for name in present}
+    short = {n: n.rpartition(".")[0 if n.endswith((".name", ".scheme")) else 2] for n in present}
     counts = Counter(short.values())
     texts = []
     for name, value in present.items():
@@ -79,14 +79,11 @@ def settings_text(settings: Mapping[str, str]) -> str:
     return ", ".join(texts[:MOST_SETTINGS] + [f"and {hidden} more"] * (hidden > 0))
 
 
-def _short_setting(name: str) -> str:
-    section, _, last = name.rpartition(".")
-    return section if last in ("name", "scheme") and section else last
-
-
 def on_clients(targets: Sequence[int]) -> str:
-    """Format client numbers: "client 3", "clients 0–4"."""
+    """Format clients by number or name: "client 3", "clients 0–4", "hospital-a"."""
     ordered = sorted(targets)
+    if any(isinstance(client, NamedClient) for client in ordered):
+        return clients_named(ordered)
     text = shortened(", ".join(map(str, ordered)), 40)
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         text = f"{ordered[0]}–{ordered[-1]}"
@@ -117,14 +114,12 @@ def estimate_of(
     )
     row = comparison.rows[entry.row]
     names = [entry.attack, *(name.removesuffix(f", {parts.MIRRORED}") for name in entry.attacks)]
-    doubts = (
-        source.doubt
-        for source in (records[row.source].findings if records else ())
-        if source.attack in names
-        and (source.defense or NO_DEFENSE) == row.family
-        and source.target in (None, *clients_of(entry))
-    )
-    return figure.doubted(next(filter(None, doubts), ""))
+    clients = (None, *clients_of(entry))
+    for source in records[row.source].findings if records else ():
+        is_same = source.attack in names and (source.defense or NO_DEFENSE) == row.family
+        if is_same and source.target in clients and source.doubt:
+            return figure.doubted(source.doubt)
+    return figure
 
 
 def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
@@ -138,32 +133,22 @@ def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
 
 def front_name(front: Front) -> str:
     """Return the label of a front: defense, its users, and settings that differ."""
-    texts = [defense_name(front.family), case_of(front), settings_text(front.settings)]
-    return _joined(texts, 60)
+    return _joined(60, defense_name(front.family), case_of(front), settings_text(front.settings))
 
 
-def _joined(texts: Sequence[str], limit: int) -> str:
-    return " · ".join(shortened(text, limit) for text in texts if text)
-
-
-def sizes_differ(records: Sequence[Record]) -> bool:
-    """Return True if rows audit different numbers of samples; headlines then need a caution."""
-    sizes = {frozenset((f.n_members, f.n_nonmembers) for f in headline(r)) for r in records}
-    return len(sizes) > 1
+def _joined(limit: int, *texts: str) -> str:
+    return wording.joined(*(shortened(text, limit) for text in texts))
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     """Return differences other than sample sizes that make records hard to compare."""
     names = [(shortened(record.name, 60), record) for record in records]
     failed = [name for name, record in names if checks_of(record.controls).failed]
-    texts = [
-        fixed("cautions.redraw", record=name)
-        for name, record in names
-        if record.evaluation == "redraw"
-    ]
+    redrawn = [name for name, record in names if record.evaluation == "redraw"]
+    texts = [fixed("cautions.redraw", record=name) for name in redrawn]
     texts += [fixed("cautions.failed", record=name) for name in failed[:5]]
     if len(failed) > 5:
-        texts.append(f"A control failed in {plural(len(failed) - 5, 'further record')}.")
+        texts.append(f"A control failed in {wording.plural(len(failed) - 5, 'further record')}.")
     warnings = [f"{name}: {text}" for name, r in names if (text := learning_warning(r))]
     families = {row.family for row in comparison.rows}
     differences = {
@@ -179,15 +164,11 @@ class TradeOff(NamedTuple):
     """Decrease of leakage by the defense of a row, and its cost in accuracy.
 
     Attributes:
-        row: Index of the row in the comparison.
-        name: Label of the row: the defense with its strength, and its users.
         leakage: Change of the strongest attack's membership advantage, as a share.
         error: Change of the test error, as a share.
         lost: Share of the undefended model's accuracy above guessing that this row lacks;
             None if the undefended model is no better than guessing.
         undefended: Membership advantage without the defense.
-        undefended_error: Test error without the defense.
-        contrast: Kind of non-members that members are compared with.
         low: Lower limit of the change of leakage; None if unknown.
         high: Upper limit, over all attacks of the row; None if unknown.
     """
@@ -273,14 +254,6 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
     ]
 
 
-def nothing_to_lower(comparison: Comparison) -> bool:
-    """Return True if there are defended rows, but no undefended row has an attack above chance."""
-    return holds_defenses(comparison) and not any(
-        entry.above and comparison.rows[entry.row].family == NO_DEFENSE
-        for entry in comparison.entries
-    )
-
-
 def holds_defenses(comparison: Comparison) -> bool:
     """Return True if membership in a defended row is compared with an undefended one."""
     return any(front.gain is not None for front in comparison.fronts)
@@ -341,10 +314,8 @@ def largest_difference(comparison: Comparison) -> str:
         shortened(" · ".join([part for part in label if part not in other_label] or label), 60)
         for label, other_label in (pair, pair[::-1])
     )
-    limits = "no interval"
-    if change.low is not None and change.high is not None:
-        limits = f"95% interval {span(change.low, change.high, AUC)}"
+    limits = wording.limits_in_words(wording.span(change.low, change.high, AUC))
     return (
-        f"Largest difference in the strongest AUC {against(contrast)}: "
-        f"{signed(change.value, AUC)} ({limits}), {name} against {other}"
+        f"Largest difference in the strongest AUC {wording.against(contrast)}: "
+        f"{wording.signed(change.value, AUC)} ({limits}), {name} against {other}"
     )

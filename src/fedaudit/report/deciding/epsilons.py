@@ -1,32 +1,16 @@
 """Measured lower bounds on epsilon, each with its unit, its observer and the claim it tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fedaudit.core.metric_names import (
-    CLAIMED_CLIENT_EPSILON,
-    CLAIMED_CLIENT_EPSILON_ALONE,
-    CLIENT_EPSILON,
-    CLIENT_EPSILON_IF_GAUSSIAN,
-    EPSILON,
-    EPSILON_IF_GAUSSIAN,
-    EPSILON_IF_NORMAL,
-    FORMAL_EPSILON,
-    SECURE_SUM_EPSILON,
-    SECURE_SUM_EPSILON_IF_GAUSSIAN,
-)
+from fedaudit.core import metric_names
 from fedaudit.report import evidence, wording
+from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.verdict import unit_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, without_doubts
 from fedaudit.results.record import Record
-
-_ONE_CLIENT = "one client's whole contribution"
-_ONE_UPDATE = "one client's update in one round's sum"
-_AGAINST_THE_VIEW = "against the adversary here"
-AGAINST_BOTH_MODELS = "against an adversary with the first and the last global model"
-_AGAINST_ONE_SUM = "against an adversary with the last round’s sum and the model before it"
 
 
 class Measured(NamedTuple):
@@ -46,7 +30,6 @@ class EpsilonBounds(NamedTuple):
 
     Attributes:
         unit: What an adversary distinguishes: with it, or without.
-        observer: The adversary.
         measured: The bounds, the leading one first.
         claim: The epsilon that the audited training claims; None without one.
         word: "proven" or "claimed"; empty if nothing could claim an epsilon.
@@ -111,25 +94,27 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
         return []
     of_run = partial(evidence.over_all_runs, record)
     of_attacks = partial(evidence.strongest, _relied_on(record, record.findings))
-    unit, bounds = unit_of(record), []
-    if measured := _measured(record, of_attacks, *_OF_A_SAMPLE):
-        is_ordinary = unit != "canary sample"
-        claim = None if is_ordinary else of_run(FORMAL_EPSILON, like=measured[0].bound)
-        word = "" if is_ordinary else "proven"
-        of_sample = EpsilonBounds(f"one {unit}", _AGAINST_THE_VIEW, measured, claim, word)
-        bounds.append(of_sample._replace(is_ordinary=is_ordinary))
-    if measured := _measured(record, of_run, CLIENT_EPSILON_IF_GAUSSIAN, CLIENT_EPSILON):
-        claim, deployed = (
-            of_run(metric, like=measured[0].bound)
-            for metric in (CLAIMED_CLIENT_EPSILON, CLAIMED_CLIENT_EPSILON_ALONE)
-        )
-        claims = (claim, "claimed", deployed)
-        bounds.append(EpsilonBounds(_ONE_CLIENT, AGAINST_BOTH_MODELS, measured, *claims))
-    if measured := _measured(record, of_run, SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN):
+    is_ordinary, bounds = unit_of(record) != "canary sample", []
+    if measured := _measured(record, of_attacks, "sample"):
+        lead = measured[0].bound
+        claim = None if is_ordinary else of_run(metric_names.FORMAL_EPSILON, like=lead)
+        of_sample = _bounds("sample", measured, claim, "" if is_ordinary else "proven")
+        unit = f"one {unit_of(record)}"
+        bounds.append(of_sample._replace(unit=unit, is_ordinary=is_ordinary))
+    if measured := _measured(record, of_run, "client"):
+        lead = measured[0].bound
+        claim = of_run(metric_names.CLAIMED_CLIENT_EPSILON, like=lead)
+        deployed = of_run(metric_names.CLAIMED_CLIENT_EPSILON_ALONE, like=lead)
+        bounds.append(_bounds("client", measured, claim, "claimed", deployed))
+    if measured := _measured(record, of_run, "sum"):
         # A bound of 0 is trivial, so that it must not come before a positive one.
-        measured = tuple(sorted(measured, key=lambda item: not item.bound.number))
-        bounds.append(EpsilonBounds(_ONE_UPDATE, _AGAINST_ONE_SUM, measured))
+        bounds.append(_bounds("sum", sorted(measured, key=lambda item: not item.bound.number)))
     return bounds
+
+
+def _bounds(kind: str, measured: Sequence[Measured], *claims: Any) -> EpsilonBounds:
+    unit, observer = fixed(f"epsilons.{kind}.unit"), fixed(f"epsilons.{kind}.observer")
+    return EpsilonBounds(unit, observer, tuple(measured), *claims)
 
 
 def shown_bounds(record: Record) -> list[EpsilonBounds]:
@@ -137,28 +122,18 @@ def shown_bounds(record: Record) -> list[EpsilonBounds]:
     return [bounds for bounds in epsilon_bounds(record) if not bounds.is_ordinary]
 
 
-_GAUSSIAN = "if the mechanism is Gaussian"
-_ASSUMES = {
-    EPSILON_IF_GAUSSIAN: _GAUSSIAN,
-    EPSILON_IF_NORMAL: "if scores are normal",
-    CLIENT_EPSILON_IF_GAUSSIAN: _GAUSSIAN,
-    SECURE_SUM_EPSILON_IF_GAUSSIAN: "if the noise is normal",
-}
-_OF_A_SAMPLE = (EPSILON, EPSILON_IF_GAUSSIAN, EPSILON_IF_NORMAL)
-_CLAIM_CONTROL = "claimed epsilon"
-"""Control that fails if a measured bound refutes a claim."""
+_CLAIM_CONTROL = "claimed epsilon"  # control that fails if a measured bound refutes a claim
 
 
-def _measured(
-    record: Record, find: Callable[[str], Estimate | None], *metrics: str
-) -> tuple[Measured, ...]:
-    """Return the bounds that the record has and that are relied on, in the order of metrics."""
-    bounds = [(find(metric), _ASSUMES.get(metric, "")) for metric in metrics]
-    return tuple(
+def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str) -> list[Measured]:
+    """Return the bounds that the record has and that are relied on, in their fixed order."""
+    metrics = fixed_texts(f"epsilons.{kind}.metrics").items()
+    bounds = [
         Measured(bound, assumes)
-        for bound, assumes in bounds
-        if bound is not None and _relied_on(record, [bound])
-    )
+        for metric, assumes in metrics
+        if (bound := find(metric)) is not None
+    ]
+    return [measured for measured in bounds if _relied_on(record, [measured.bound])]
 
 
 def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:

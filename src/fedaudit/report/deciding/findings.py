@@ -2,18 +2,12 @@
 
 from typing import NamedTuple, get_args
 
-from fedaudit.report import evidence
+from fedaudit.report import evidence, verdict
 from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_status, clustered_of
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.sources import SOURCE_HEADLINES, on_sources, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
-from fedaudit.report.verdict import (
-    clusters_doubted,
-    figures_by_side,
-    hardly_learned,
-    range_headline,
-)
 from fedaudit.results.record import Record
 
 LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
@@ -21,10 +15,7 @@ LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing"
 
 
 class Finding(NamedTuple):
-    """The verdict on one topic, in two or three words and in a sentence, with what follows.
-
-    The badge replaces the status for a reader, unless it is empty.
-    """
+    """The verdict on one topic with its sentences; a badge replaces the status for a reader."""
 
     topic: str
     status: evidence.Status
@@ -47,13 +38,10 @@ def findings(record: Record) -> tuple[Finding, ...]:
         studies = clustered_of(record)
         headline, meaning = cluster_headline(studies), cluster_meaning(studies)
         topics.append(Finding("clusters", cluster_status(studies), headline, meaning))
-    if hardly_learned(record):
+    if verdict.hardly_learned(record):
         # Finding nothing in a model that has barely learned is not a result.
         topics = [
-            finding
-            if finding.status in LEAKS
-            else _fixed("unlearned", "inconclusive", finding.topic)
-            for finding in topics
+            f if f.status in LEAKS else _fixed("unlearned", "inconclusive", f.topic) for f in topics
         ]
     order = get_args(evidence.Status)
     return tuple(sorted(topics, key=lambda finding: order.index(finding.status)))
@@ -66,10 +54,10 @@ def _fixed(name: str, status: evidence.Status, topic: str = "membership") -> Fin
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
     """Return the verdict on membership: of a partly defended run that on the worst clients."""
-    sides = list(figures_by_side(record).values())
+    sides = list(verdict.figures_by_side(record).values())
     statuses = [member_status(record, figures) for figures in sides]
     status = evidence.worst_status(statuses)
-    ranged = status == "trace of a leak" and any(map(range_headline, sides))
+    ranged = status == "trace of a leak" and any(map(verdict.range_headline, sides))
     return Finding(
         "membership",
         status,
@@ -88,21 +76,9 @@ def standing(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
         return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)
     if not evidence.checks_of(record.controls).failed:
         return every
-    no_clusters = clusters_doubted(record)
-    leaks = [finding for finding in every if finding.status in LEAKS]
-    leaks = [f for f in leaks if f.topic != "clusters" or not no_clusters]
+    doubted = "clusters" if verdict.clusters_doubted(record) else ""
+    leaks = [f for f in every if f.status in LEAKS and f.topic != doubted]
     return tuple(leaks) or (_fixed("failed", "control failed"),)
-
-
-_SMALLER = {
-    "membership": "Membership attacks show a smaller leak than",
-    "sources": "Source inference shows a smaller leak than",
-}
-_LARGER = {
-    "membership": "membership attacks",
-    "sources": "source inference",
-    "clusters": "the riskiest model",
-}
 
 
 def headlines(every: tuple[Finding, ...]) -> list[str]:
@@ -113,9 +89,10 @@ def headlines(every: tuple[Finding, ...]) -> list[str]:
         text = finding.headline
         if finding.topic == "clusters":
             if finding is front and finding.status in LEAKAGE:
-                text = f"{text[:1].lower()}{text[1:]}"
-                text = f"{LEAKAGE[finding.status]} from the riskiest model: {text}"
+                lead = f"{LEAKAGE[finding.status]} from the riskiest model"
+                text = f"{lead}: {text[:1].lower()}{text[1:]}"
         elif finding.status in LEAKAGE and finding.status != front.status:
-            text = f"{_SMALLER[finding.topic]} {_LARGER[front.topic]}"
+            smaller, larger = fixed_texts("smaller_leak"), fixed_texts("larger_leak")
+            text = f"{smaller[finding.topic]} {larger[front.topic]}"
         texts.append(text)
     return texts

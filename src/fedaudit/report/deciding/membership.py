@@ -10,9 +10,6 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone, without_doubts
 from fedaudit.results.record import Record
 
-POOLED = "pooled clients"
-"""Name of the figures over all audited clients together."""
-
 
 def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
     """Return the verdict on membership by the headline's figures that can be relied on."""
@@ -42,9 +39,8 @@ def little_can_hide(record: Record, figures: list[Estimate]) -> bool:
     single = (figure for figure in record.findings if figure.seed is not None)
     runs = evidence.grouped(single, _subject)
     highs = [(upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
-    doubtful = ("strong", evidence.ROOM_FOR_DOUBT)
     return all(
-        high is not None and evidence.size_reached(high, metric) not in doubtful
+        high is not None and evidence.size_reached(high, metric) not in evidence.DOUBTFUL
         for high, metric in highs
     )
 
@@ -79,31 +75,24 @@ def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
     if figure.target is not None:
         return wording.client_name(figure.target)
     every, covered = audited_clients(figures), _pooled_clients(figures, figure.attack)
-    if covered in (0, len(every)):
-        return POOLED
-    return f"{covered} of {len(every)} clients pooled"
+    part = f"{covered} of {len(every)} clients pooled"
+    return "pooled clients" if covered in (0, len(every)) else part
 
 
 class Limit(NamedTuple):
-    """An upper confidence limit, its client (None for several together), and their name."""
+    """An upper confidence limit, and the name of its client or clients."""
 
     value: float
-    client: int | None
     name: str
 
 
 def largest_limits(figures: Sequence[Estimate], metric: str) -> list[Limit]:
     """Return a metric's upper limits to print: of pooled clients, then the largest of a client."""
-    limits = [
-        Limit(figure.high, figure.target, name_of(figure, figures))
-        for figure in figures
-        if figure.metric == metric and figure.high is not None
-    ]
-    parts = (
-        [limit for limit in limits if limit.client is None],
-        [limit for limit in limits if limit.client is not None],
-    )
-    return [max(part, key=lambda limit: limit.value) for part in parts if part]
+    limited = [f for f in figures if f.metric == metric and f.high is not None]
+    pooled = [figure for figure in limited if figure.target is None]
+    single = [figure for figure in limited if figure.target is not None]
+    largest = [max(part, key=evidence.highest_of) for part in (pooled, single) if part]
+    return [Limit(evidence.highest_of(best), name_of(best, figures)) for best in largest]
 
 
 def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
@@ -131,10 +120,8 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
         withheld = "; figures of all clients together are not relied on" * bool(every)
         return f"Shown for {clients_named(above)} ({count}){withheld}"
     by_all = any(map(above_chance, pooled))
-    strongest = highest_auc(pooled) or pooled[0]
-    together = (
-        f"{pooled_over(record)(strongest.attack)}, each compared with its own held-out samples"
-    )
+    attack = (highest_auc(pooled) or pooled[0]).attack
+    together = f"{pooled_over(record)(attack)}, each compared with its own held-out samples"
     if above:
         start = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
         return f"{start} for {clients_named(above)} alone"
@@ -151,8 +138,7 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
 def pooled_over(record: Record) -> Callable[[str], str]:
     """Return a function that names the clients of an attack's pooled figure: "over 2 of 3 ...".
 
-    It leaves out clients that took part in no measured round, or in too few for the attack. The
-    record is read once, for all attacks.
+    It leaves out clients that took part in too few measured rounds. The record is read once.
     """
     figures = [figure for figure in record.findings if figure.attack]
     by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)
@@ -162,9 +148,8 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
     def over(attack: str) -> str:
         covered = covered_by.get(attack, 0)
-        if covered in (0, total):
-            return f"over all {total} audited clients"
-        return f"over {covered} of {total} audited clients"
+        part = "all" if covered in (0, total) else f"{covered} of"
+        return f"over {part} {total} audited clients"
 
     return over
 

@@ -25,12 +25,9 @@ MARKS = {
 }
 """Marks about the origin, eight units wide. They are fixed strings and thus safe as markup."""
 
-MUTED = "#8A939E"
-"""Colour of lines beyond the few that colours can distinguish."""
-RESERVED = "cross"
-"""Marker of no defense, which nothing else has."""
-GREY = "#7A7A7A"
-"""Colour of guessing, baselines and limits."""
+MUTED = "#8A939E"  # lines beyond the few that colours can distinguish
+RESERVED = "cross"  # marker of no defense, which nothing else has
+GREY = "#7A7A7A"  # guessing, baselines and limits
 
 
 class Style(NamedTuple):
@@ -75,10 +72,7 @@ def legend(looks: Mapping[str, Style], limit: int = 80) -> tuple[LegendEntry, ..
 
 
 class Placed(NamedTuple):
-    """A mark at shares of a panel from its upper left corner, and the lines of its intervals.
-
-    A segment has the shares x1, y1, x2 and y2.
-    """
+    """A mark and lines (x1, y1, x2, y2) at shares of a panel from its upper left corner."""
 
     text: str
     look: Style
@@ -157,10 +151,7 @@ class Point(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One set of axes with its lines and marks, the first below the others.
-
-    The summary is for readers who cannot see it. It has a dotted line at each of ``uprights``.
-    """
+    """Axes with lines and marks, the first below the others; ``uprights`` are dotted lines."""
 
     title: str
     summary: str
@@ -185,10 +176,7 @@ class Choice(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A figure of the report: its choices, of which the first is drawn at the start, and a legend.
-
-    ``ident`` is its name in the document, and ``shape`` "square" for ROC curves or "tall".
-    """
+    """A figure of the report; the first of its choices is drawn at the start."""
 
     ident: str
     caption: str

@@ -7,36 +7,27 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.report import evidence, wording
-from fedaudit.report.figures.charts import (
-    GREY,
-    OKABE_ITO,
-    Axis,
-    LegendEntry,
-    Placed,
-    Style,
-    legend,
-    tick_step,
-    ticks,
-)
+from fedaudit.report.figures import charts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 
 PLAIN, *DEFENDED = (
-    Style(color, "", symbol)
+    charts.Style(color, "", symbol)
     for color, symbol in zip(
-        OKABE_ITO, ("circle", "diamond", "square", "triangle-up", "triangle-down"), strict=False
+        charts.OKABE_ITO,
+        ("circle", "diamond", "square", "triangle-up", "triangle-down"),
+        strict=False,
     )
 )
-BASELINE = Style(GREY, "", "diamond-open")
-DOUBTED = Style(GREY, "", "circle-open")
+BASELINE = charts.Style(charts.GREY, "", "diamond-open")
+DOUBTED = charts.Style(charts.GREY, "", "circle-open")
 
-MOST_LINES = 20
-"""Largest number of rows of a picture; the tables have the others."""
+MOST_LINES = 20  # largest number of rows of a picture; the tables have the others
 
 
-def doubted(look: Style) -> Style:
+def doubted(look: charts.Style) -> charts.Style:
     """Return the look of a figure that a failed control invalidates: the symbol as an outline."""
-    return Style(GREY, "", f"{look.symbol.removesuffix('-open')}-open")
+    return charts.Style(charts.GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
 
 class Mark(NamedTuple):
@@ -45,7 +36,7 @@ class Mark(NamedTuple):
     value: float
     low: float | None
     high: float | None
-    look: Style
+    look: charts.Style
     text: str
     size: float = 9.0
 
@@ -57,7 +48,7 @@ class TrackCell(NamedTuple):
     value: str = wording.MISSING
     limits: str = ""
 
-    def placed(self, track: Axis) -> list[Placed]:
+    def placed(self, track: charts.Axis) -> list[charts.Placed]:
         """Return the marks at their places, those behind first.
 
         Up to four main marks of a row are drawn below each other. Baselines lie behind them, and
@@ -76,15 +67,12 @@ class TrackCell(NamedTuple):
                 low = 0.0 if mark.low is None else track.share(mark.low)
                 high = 1.0 if mark.high is None else track.share(mark.high)
             ends = ((low, up, high, up),)
-            placed.append(Placed(mark.text, mark.look, mark.size, middle, up, ends))
+            placed.append(charts.Placed(mark.text, mark.look, mark.size, middle, up, ends))
         return placed
 
 
 class Line(NamedTuple):
-    """A row: its label, its figures in each track, and the tone of the first value.
-
-    The first track has a band between two values, such as the margin of a comparison.
-    """
+    """A row: its label, its figures in each track, and the tone and the band of the first."""
 
     label: str
     cells: tuple[TrackCell, ...]
@@ -98,16 +86,16 @@ class Forest(NamedTuple):
     title: str
     label: str
     caption: str
-    tracks: tuple[Axis, ...]
+    tracks: tuple[charts.Axis, ...]
     lines: tuple[Line, ...]
-    keys: tuple[LegendEntry, ...] = ()
+    keys: tuple[charts.LegendEntry, ...] = ()
 
 
 Picture = tuple[Forest, ...]
 """The first picture of a page: the forest that supports the verdict, and others to choose."""
 
 
-def mark_of(estimate: Estimate, look: Style, name: str) -> Mark:
+def mark_of(estimate: Estimate, look: charts.Style, name: str) -> Mark:
     """Return the mark of a figure, whose text has its name, value and interval."""
     limits = evidence.DOUBTED.word if estimate.doubt else wording.interval_of(estimate)
     text = f"{name} {wording.value_of(estimate)}" + f" ({limits})" * bool(limits)
@@ -127,20 +115,17 @@ def forest(
     title: str,
     label: str,
     caption: str,
-    tracks: Sequence[Axis],
+    tracks: Sequence[charts.Axis],
     lines: Sequence[Line],
-    looks: Mapping[str, Style] | None = None,
+    looks: Mapping[str, charts.Style] | None = None,
 ) -> Picture:
-    """Return rows upon tracks that are as long as their marks need; nothing without rows.
-
-    Only the first rows are drawn. A legend names the looks of marks if there are several.
-    """
+    """Return the first rows upon tracks that are as long as their marks need, with a legend."""
     drawn, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
     if not drawn:
         return ()
     if hidden > 0:
-        verb = "is" if hidden == 1 else "are"
-        caption += f" {wording.plural(hidden, 'more row')} {verb} in the tables."
+        rows = wording.plural(hidden, "more row is", "more rows are")
+        caption += f" {rows} in the tables."
     by_track = [
         [mark for line in drawn for mark in line.cells[place].marks] for place in range(len(tracks))
     ]
@@ -149,7 +134,9 @@ def forest(
     return (Forest(title, label, caption, fitted, drawn, keys),)
 
 
-def _keys(looks: Mapping[str, Style], used: set[Style]) -> tuple[LegendEntry, ...]:
+def _keys(
+    looks: Mapping[str, charts.Style], used: set[charts.Style]
+) -> tuple[charts.LegendEntry, ...]:
     """Return the legend of used looks; empty for a single look that is relied on."""
     keys = {name: look for name, look in looks.items() if look in used}
     in_doubt = {
@@ -160,10 +147,10 @@ def _keys(looks: Mapping[str, Style], used: set[Style]) -> tuple[LegendEntry, ..
     if not in_doubt and DOUBTED in used:
         in_doubt = {f"{evidence.DOUBTED.sign}{NOT_RELIED_ON}": DOUBTED}
     keys |= in_doubt
-    return legend(keys) if len(keys) > 1 or in_doubt else ()
+    return charts.legend(keys) if len(keys) > 1 or in_doubt else ()
 
 
-def _fitted(track: Axis, marks: Sequence[Mark]) -> Axis:
+def _fitted(track: charts.Axis, marks: Sequence[Mark]) -> charts.Axis:
     """Return a track with ends and ticks.
 
     A track with chance level one half gets that in its left part, and one of other shares starts
@@ -176,6 +163,6 @@ def _fitted(track: Axis, marks: Sequence[Mark]) -> Axis:
     elif high <= low and track.form == "%":
         high = next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6) if largest <= end), 1.0)
     elif high <= low:
-        step = tick_step(1.15 * largest or 1.0, 4)
+        step = charts.tick_step(1.15 * largest or 1.0, 4)
         high = step * (int(1.15 * largest / step) + 1)
-    return track._replace(low=low, high=high, ticks=ticks(low, high, 4, track.form))
+    return track._replace(low=low, high=high, ticks=charts.ticks(low, high, 4, track.form))

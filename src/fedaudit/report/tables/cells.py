@@ -24,16 +24,9 @@ def estimate_table(
 ) -> Grid:
     """Return a table of figures, in the order in which their rows and columns first appear.
 
-    Args:
-        caption: Caption.
-        estimates: Figures. If several belong to one cell, the first is shown.
-        rows: Function that returns the heading of a figure's row.
-        columns: Function that returns the heading of a figure's column, or a pair of a group
-            heading and that heading.
-        cell: Function that returns a figure's cell, or None for a dash.
-        order: Columns that come first, in this order, if a figure has them.
-        first: Heading of the first column.
-        under: Argument of :func:`tabled`, like ``notes`` and ``remark``.
+    ``rows`` and ``columns`` return the headings of a figure, and ``cell`` its cell. If several
+    figures belong to one cell, the first is shown. ``first`` is the heading of the first column.
+    The other arguments are those of :func:`tabled`.
     """
     lines: dict[Cell, dict[Place, Content]] = {}
     for estimate in estimates:
@@ -71,19 +64,13 @@ def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
     """
     if change is None:
         return ()
-    further = change.further
-    limits = further if change.low is None and further is not None else change
+    further = change.further or Interval()
+    limits = further if change.low is None else change
     is_shown = limits.low is not None and limits.high is not None
     star = " *" * (is_shown and not (limits.low or 0) <= 0 <= (limits.high or 0))
-    these_runs, further_runs = _limits(change, metric), _limits(further, metric)
+    these_runs, further_runs = (span(i.low, i.high, metric) for i in (change, further))
     return (
         f"Δ {signed(change.value, metric)}{' points' * is_share(metric)}{star}",
         f"({these_runs})" * bool(these_runs),
         f"further runs {further_runs}" * bool(further_runs),
     )
-
-
-def _limits(limits: Difference | Interval | None, metric: str) -> str:
-    if limits is None or limits.low is None or limits.high is None:
-        return ""
-    return span(limits.low, limits.high, metric)

@@ -114,8 +114,9 @@ def _row(point: PointPlayed) -> Filled:
 _NO_BOUND = Cell("no bound", tone="muted")
 
 
-def _rate(rate: Rate, tone: Tone = "") -> Cell:
-    return Cell(percent(rate.value), interval(rate.low, rate.high, "accuracy"), tone)
+def _rate(estimate: Rate, tone: Tone = "") -> Cell:
+    limits = interval(estimate.low, estimate.high, "accuracy")
+    return Cell(percent(estimate.value), limits, tone)
 
 
 def _actual(point: PointPlayed) -> Cell:
@@ -142,11 +143,7 @@ def detector_table(detection: Detection) -> Grid:
     right = {_server(name): given(detection.success(name)) for name in servers}
     return estimate_table(
         f"Signs of a planted neuron, over {plural(detection.runs, 'federation')}",
-        [
-            item
-            for item in detection.estimates
-            if item.group and item.attack in servers and item.metric in columns
-        ],
+        [e for e in detection.estimates if e.group and e.attack in servers and e.metric in columns],
         rows=lambda item: named(*_sign(item.group)),
         columns=lambda item: (
             _server(item.attack) * (item.metric != games.FALSE_ALARMS),

@@ -7,15 +7,7 @@ from statistics import fmean
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
 from fedaudit.report import evidence, wording
-from fedaudit.report.evidence import (
-    Setting,
-    by_contrast,
-    differing,
-    distinct,
-    grouped,
-    setting_of,
-    summarised,
-)
+from fedaudit.report.evidence import Setting, by_contrast, differing, distinct, grouped, setting_of
 from fedaudit.report.figures import charts
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
@@ -27,8 +19,7 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Curve, Record
 
-MOST_SAMPLES = 20
-"""Largest number of exposed samples that are shown; the record has all."""
+MOST_SAMPLES = 20  # largest number of exposed samples that are shown; the record has all
 MOST_NAMED = 3
 """Largest number of attacks that are named for each exposed sample, next to their total."""
 _MOST_COLOURED = 4
@@ -41,16 +32,11 @@ def membership_section(record: Record) -> Section | None:
     if not evidence.about_members(record):
         return of_table("figures", "Other figures", others)
     tables, exposed = attack_tables(record), exposed_table(record)
-    return Section(
-        "attacks",
-        "Attacks",
-        [
-            "" if tables else fixed("members.none"),
-            fixed("members.not_exposed") if record.exposed and not exposed else "",
-        ],
-        tables=[*tables, *(grid for grid in (others, classes_table(record), exposed) if grid)],
-        figure=roc_figure(record.curves),
-    )
+    texts = [] if tables else [fixed("members.none")]
+    texts += [fixed("members.not_exposed")] * bool(record.exposed and not exposed)
+    tables += [grid for grid in (others, classes_table(record), exposed) if grid]
+    figure = roc_figure(record.curves)
+    return Section("attacks", "Attacks", texts, tables=tables, figure=figure)
 
 
 def attack_tables(record: Record) -> list[Grid]:
@@ -59,28 +45,26 @@ def attack_tables(record: Record) -> list[Grid]:
     Figures over seeds replace those of single seeds. Each of several clients has its own rows. If
     people are the units, tables of their single samples follow.
     """
-    figures = summarised(record.findings)
+    figures = evidence.summarised(record.findings)
     tables = _by_setting("Attacks by contrast", figures)
     if tables:
-        parts = (tables[0].remark, signs_of(figures), independence(record))
-        tables[0] = replace(tables[0], remark=" ".join(filter(None, parts)))
-    single = summarised(record.of_single_samples)
+        remark = wording.joined(tables[0].remark, signs_of(figures), independence(record), by=" ")
+        tables[0] = replace(tables[0], remark=remark)
+    single = evidence.summarised(record.of_single_samples)
     return tables + _by_setting("Their samples one by one", single)
 
 
 def _by_setting(caption: str, figures: list[Estimate]) -> list[Grid]:
     by_setting = grouped(figures, _setting_of_all)
     labels = differing(by_setting)
-    ordered = sorted(by_setting.items(), key=lambda pair: pair[0].defense != NO_DEFENSE)
-    return [
-        _figures_table(caption + f": {shortened(labels[setting], 100)}" * bool(labels[setting]), f)
-        for setting, f in ordered
-    ]
+    ordered = sorted(by_setting, key=lambda setting: setting.defense != NO_DEFENSE)
+    captions = {s: wording.joined(caption, shortened(labels[s], 100), by=": ") for s in ordered}
+    return [_figures_table(captions[setting], by_setting[setting]) for setting in ordered]
 
 
 def other_figures_table(record: Record) -> Grid | None:
     """Return figures of other metrics (epsilon, balanced accuracy); None without such figures."""
-    figures = summarised(record.findings, headline=False)
+    figures = evidence.summarised(record.findings, headline=False)
     labels = differing(map(_setting_of_all, figures))
     return _figures_table("Other figures", figures, labels) if figures else None
 
@@ -180,8 +164,8 @@ def _sizes(figures: Iterable[Estimate]) -> str:
 
 
 def _compared_within(figure: Estimate) -> str:
-    parts = (_WITHIN.get(figure.within, ""), "" if figure.fair else wording.NO_FAIR_DRAW)
-    return "; ".join(filter(None, parts))
+    caveat = "" if figure.fair else wording.NO_FAIR_DRAW
+    return wording.joined(_WITHIN.get(figure.within, ""), caveat, by="; ")
 
 
 _WITHIN = {"client": "each client's members with its own held-out samples", "class": "same classes"}
@@ -215,8 +199,8 @@ def classes_table(record: Record) -> Grid | None:
     labels = differing(map(setting_of, groups))
 
     def heading(figure: Estimate) -> Cell:
-        parts = (wording.against(figure.contrast), labels[setting_of(figure)])
-        return named(figure.attack, shortened(" · ".join(filter(None, parts)), 80))
+        detail = wording.joined(wording.against(figure.contrast), labels[setting_of(figure)])
+        return named(figure.attack, shortened(detail, 80))
 
     def cell(figure: Estimate) -> Cell | None:
         if figure.value is not None:
@@ -236,15 +220,9 @@ def classes_table(record: Record) -> Grid | None:
 
 
 def exposed_table(record: Record) -> Grid | None:
-    """Return the members that attacks above chance list, ordered by the number of these attacks.
-
-    None if no attack is above chance: a list of the highest scores is then due to chance.
-    """
-    above = {
-        (figure.attack, figure.defense, figure.target)
-        for figure in evidence.headline(record)
-        if above_chance(figure)
-    }
+    """Return members by the number of attacks above chance that list them; None for none."""
+    leaking = filter(above_chance, evidence.headline(record))
+    above = {(figure.attack, figure.defense, figure.target) for figure in leaking}
     listed = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
     if not listed:
         return None
@@ -256,10 +234,9 @@ def exposed_table(record: Record) -> Grid | None:
         attacks, share = distinct(row.attack for row in same), 1 - best.above_nonmembers
         total = len({row.attack for row in attacks_by_defense[best.defense]})
         names = wording.some(list(map(shortened, attacks)), MOST_NAMED)
+        label = labels[Setting(best.defense, "", best.target, None)]
         filled: Filled = {
-            wording.capital(best.unit): Cell(
-                str(best.sample), labels[Setting(best.defense, "", best.target, None)]
-            ),
+            wording.capital(best.unit): Cell(str(best.sample), label),
             "Class": None if best.label is None else str(best.label),
             "Attacks that list it": Cell(f"{len(attacks)} of {total}", names),
             "Non-members as high or higher": wording.percent(share),
@@ -281,14 +258,7 @@ def exposed_table(record: Record) -> Grid | None:
 _GUESSING = charts.Style(charts.GREY, "dot")
 _PALE = charts.Style(charts.MUTED, "solid")
 _LOWEST_RATE = 1e-5
-_TICKS = (
-    (1e-5, "0.001%"),
-    (1e-4, "0.01%"),
-    (0.001, "0.1%"),
-    (0.01, "1%"),
-    (0.1, "10%"),
-    (1, "100%"),
-)
+_TICKS = tuple((10.0**exponent, f"{10.0 ** (exponent + 2):g}%") for exponent in range(-5, 1))
 
 
 def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
@@ -320,15 +290,10 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
 
     other_names = "others: " + wording.listed([shortened(attack) for attack in others])
     greys = ({other_names: _PALE} if others else {}) | {"guessing": _GUESSING}
-    strongest = f" In colour: the {len(coloured)} attacks with the highest TPR there."
-    return charts.Figures(
-        "roc",
-        "Logarithmic axes; dotted: guessing, and false-positive rates of 0.1% and 1%."
-        + strongest * bool(others),
-        tuple(choices),
-        charts.legend(looks) + charts.legend(greys, limit=200),
-        "square",
-    )
+    caption = fixed("pictures.roc")
+    caption += f" In colour: the {len(coloured)} attacks with the highest TPR there." * bool(others)
+    keys = charts.legend(looks) + charts.legend(greys, limit=200)
+    return charts.Figures("roc", caption, tuple(choices), keys, "square")
 
 
 def _height(curve: Curve) -> float:
@@ -355,12 +320,7 @@ def _roc_panel(
         fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
         tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
         lines.append(charts.Curve(curve.attack, fpr, tpr, looks.get(curve.attack, _PALE)))
-    return charts.Panel(
-        f"Members {wording.against(contrast)}",
-        f"ROC curves of {len(curves)} attacks, members against "
-        f"{wording.contrast_meaning(contrast)}; the table of attacks gives their numbers.",
-        x,
-        y,
-        lines,
-        uprights=(0.001, 0.01),
-    )
+    others = wording.contrast_meaning(contrast)
+    summary = fixed("pictures.roc_summary", attacks=len(curves), others=others)
+    title = f"Members {wording.against(contrast)}"
+    return charts.Panel(title, summary, x, y, lines, uprights=(0.001, 0.01))

@@ -5,25 +5,22 @@ from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
-from fedaudit.report.evidence import checks_of, distinct, grouped
+from fedaudit.report.evidence import Checks, checks_of, distinct, grouped
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
 from fedaudit.report.section import Section, of_table
 from fedaudit.report.tables.cells import estimate_table
-from fedaudit.results.estimate import (
-    GENERALISATION_GAP,
-    NO_DEFENSE,
-    TEST_ACCURACY,
-    TRAIN_ACCURACY,
-    Estimate,
-)
+from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 
 
 def run_sections(record: Record) -> list[Section | None]:
     """Return the sections on controls, utility and clients; None for what a record lacks."""
-    controls = of_table("controls", "Controls", controls_table(record) if record.controls else None)
+    no_controls = Section("controls", "Controls", ["No controls were run."])
     return [
-        controls or Section("controls", "Controls", ["No controls were run."]),
+        of_table("controls", "Controls", controls_table(record))
+        if record.controls
+        else no_controls,
         of_table("utility", "Utility", utility_table(record)),
         of_table("clients", "Clients", clients_table(record)),
     ]
@@ -34,24 +31,19 @@ _PASSED: Mapping[bool | None, tuple[str, Tone]] = {
     False: ("✗ failed", "alarm"),
     None: ("– not run", "muted"),
 }
-MOST_FAILED = 12
-"""Failed controls of one kind that are listed; the number of others is given."""
+MOST_FAILED = 12  # failed controls of one kind that are listed; the number of others is given
 
 
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed ones first: how many passed, values, each failure."""
-
-    def order(pair: tuple[str, list[ControlResult]]) -> tuple[bool, bool]:
-        checks = checks_of(pair[1])
-        return not checks.failed, not checks.ran
-
     kinds = grouped(record.controls, lambda result: result.control)
-    rows = [_controls_row(*pair) for pair in sorted(kinds.items(), key=order)]
+    checks = {kind: checks_of(results) for kind, results in kinds.items()}
+    ordered = sorted(kinds, key=lambda kind: (not checks[kind].failed, not checks[kind].ran))
+    rows = [_controls_row(kind, kinds[kind], checks[kind]) for kind in ordered]
     return tabled("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
 
 
-def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
-    checks = checks_of(results)
+def _controls_row(kind: str, results: list[ControlResult], checks: Checks) -> Filled:
     text, tone = _PASSED[not checks.failed if checks.ran else None]
     # Controls of a kind that expect different things have different quantities as values.
     valued = [result for result in checks.ran if result.value is not None]
@@ -69,52 +61,42 @@ def _controls_row(kind: str, results: list[ControlResult]) -> Filled:
         "Control": named(kind),
         "Result": Cell(text, tone=tone),
         "Passed": f"{checks.passed} of {len(checks.ran)}"
-        + f", {checks.untold} not run" * bool(checks.untold),
+        + f", {checks.not_run} not run" * bool(checks.not_run),
         "Values": "; ".join(values[:3]) or None,
         "Expected, and what failed": Cell("; ".join(expected[:3]), below(*lines)),
     }
 
 
-_QUANTITIES = {"retrained federation": "p-value "}
-"""Names of the values of controls that are not AUCs or shares."""
+_QUANTITIES = {"retrained federation": "p-value "}  # values that are not AUCs or shares
 
 
 def _failure(result: ControlResult) -> str:
     value = wording.shown(result.value, AUC)
     limits = wording.interval(result.low, result.high, AUC)
-    parts = (
+    where = wording.joined(
         shortened(result.attack),
         "" if result.defense == NO_DEFENSE else shortened(result.defense),
         "" if result.target is None else wording.client_name(result.target),
         "" if result.seed is None else f"seed {result.seed}",
     )
-    where = " · ".join(filter(None, parts))
     return f"failed: {where}{': ' * bool(where)}{value}" + f" ({limits})" * bool(limits)
-
-
-_UTILITY = {
-    TEST_ACCURACY: "Test accuracy",
-    TRAIN_ACCURACY: "Train accuracy",
-    GENERALISATION_GAP: "Gap",
-}
 
 
 def utility_table(record: Record) -> Grid | None:
     """Return the utility of the trained models under each defense, of several seeds the mean."""
-    figures = record.where(topic="utility")
-    figures = [figure for figure in figures if figure.metric in _UTILITY] or figures
+    figures, names = record.where(topic="utility"), fixed_texts("utility")
+    figures = [figure for figure in figures if figure.metric in names] or figures
     if not figures:
         return None
     methods = distinct(figure.method for figure in figures if figure.method)
     by_column = grouped(figures, lambda figure: (figure.defense, figure.metric))
-    of_means = "; of a mean, the lowest and highest seed" * any(
-        len(same) > 1 for same in by_column.values()
-    )
+    has_means = len(by_column) < len(figures)
+    of_means = "; of a mean, the lowest and highest seed" * has_means
     return estimate_table(
         "Utility",
         figures,
         rows=lambda figure: named(wording.capital(wording.defense_name(figure.defense))),
-        columns=lambda figure: _UTILITY.get(figure.metric, wording.capital(figure.metric)),
+        columns=lambda figure: names.get(figure.metric, wording.capital(figure.metric)),
         cell=lambda figure: _utility_cell(by_column[figure.defense, figure.metric]),
         first="Defense",
         remark=f"Intervals: {wording.listed(methods)}{of_means}.",
@@ -131,13 +113,9 @@ def _utility_cell(seeds: Sequence[Estimate]) -> Cell:
 
 
 def clients_table(record: Record) -> Grid | None:
-    """Return each client's size, its audited samples, and its label distribution.
-
-    Clients of a large federation without a row in the record share the last one.
-    """
-    others = record.other_clients
+    """Return each client's size, its audited samples, and its label distribution."""
     rows = [_client_row(wording.client_name(row.client, "Client"), row) for row in record.clients]
-    if others is not None:
+    if (others := record.other_clients) is not None:
         rows.append(_client_row(f"{wording.count(others.clients)} others", others))
     return tabled("Clients", rows) if record.clients else None
 

@@ -10,34 +10,14 @@ from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import games_picture
 from fedaudit.report.text import points
-from fedaudit.report.text.points import (
-    ShownPoint,
-    by_protection,
-    contradicted,
-    epsilon,
-    far_above,
-    most_right,
-    shown_points,
-)
 from fedaudit.results.record import Record
 
-MOST_CLAIMS = 2
-"""Largest number of mechanisms with a wrong claimed epsilon that are named below the headline."""
-MOST_NAMED = 8
-"""Largest number of sentences of one kind; the tables have the others."""
+MOST_CLAIMS = 2  # mechanisms with a wrong claimed epsilon that are named below the headline
+MOST_NAMED = 8  # largest number of sentences of one kind; the tables have the others
 
 
 class GameVerdict(NamedTuple):
-    """The verdict of a report of games.
-
-    Attributes:
-        first: The first screen.
-        played: Description of the games.
-        contradictions: Points whose success refutes an epsilon.
-        claims: Mechanisms whose actual epsilon is not the claimed one.
-        meaning: Conclusion from the verdict.
-        limits: Limitations of the games.
-    """
+    """The first screen of a report of games, and sentences for each of its parts."""
 
     first: First
     played: str
@@ -49,13 +29,13 @@ class GameVerdict(NamedTuple):
 
 def game_verdict(record: Record) -> GameVerdict:
     """Return the verdict on a record of games."""
-    items = shown_points(record.games)
-    behind, bare = by_protection(items)
+    items = points.shown_points(record.games)
+    behind, bare = points.by_protection(items)
     advs = [item.point.adv for item in behind or bare]
     status = status_between((2 * adv.low - 1 for adv in advs), (2 * adv.high - 1 for adv in advs))
-    refuted = [item for item in items if contradicted(item.point)]
+    refuted = [item for item in items if points.contradicted(item.point)]
     result = "nothing_shown" if status in ("no leak shown", "inconclusive") else "leak"
-    far = any(far_above(item.point) for item in items)
+    far = any(points.far_above(item.point) for item in items)
     situation = "contradicted" if refuted else "far_above" if far else result
     protection = points.protection_word(record)
     names = {"protection": protection, "bound": fixed(f"games.bounds.{protection}")}
@@ -81,12 +61,12 @@ def game_verdict(record: Record) -> GameVerdict:
     )
 
 
-def _bounds(items: Sequence[ShownPoint]) -> tuple[str, str]:
+def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
     """Return whether games contradict claims and bounds, which take the place of controls."""
     claiming = sum(item.point.claimed_epsilon is not None for item in items)
     bounded = sum(item.point.rounds is not None and item.point.most < 1 for item in items)
-    wrong = sum(contradicted(item.point) for item in items)
-    far = sum(far_above(item.point) for item in items)
+    wrong = sum(points.contradicted(item.point) for item in items)
+    far = sum(points.far_above(item.point) for item in items)
     what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
     checked = wording.plural(claiming + bounded, "point")
     if far:
@@ -99,7 +79,7 @@ def _bounds(items: Sequence[ShownPoint]) -> tuple[str, str]:
     return "No claim to check", "?"
 
 
-def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:
+def _contradiction_headline(refuted: Sequence[points.ShownPoint]) -> str:
     first = max(refuted, key=lambda item: item.point.proven_epsilon)
     others = f", and {wording.plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
     what = "claimed epsilon" if first.point.refuted else "actual epsilon"
@@ -107,23 +87,25 @@ def _contradiction_headline(refuted: Sequence[ShownPoint]) -> str:
     return f"Success contradicts the {what}: {first.name}{others}"
 
 
-def _headline(behind: Sequence[ShownPoint], bare: Sequence[ShownPoint], protection: str) -> str:
+def _headline(
+    behind: Sequence[points.ShownPoint], bare: Sequence[points.ShownPoint], protection: str
+) -> str:
     if not behind:
-        text = f"The server is right in {_success(most_right(bare))} of games"
+        text = f"The server is right in {_success(points.most_right(bare))} of games"
         return f"{text} without a {protection}; guessing is right in 50%"
     # The status is about protected clients, and so is this: without protection is in a tile.
-    weakest, strongest = most_right(behind), points.least_right(behind)
+    weakest, strongest = points.most_right(behind), points.least_right(behind)
     text = f"With {weakest.name} the server is right in {_success(weakest)} of games"
     if strongest and weakest.point.adv.low > strongest.point.adv.high:
         text += f", with {strongest.name} in {_success(strongest)}"
     return f"{text}; guessing is right in 50%"
 
 
-def _success(item: ShownPoint) -> str:
+def _success(item: points.ShownPoint) -> str:
     return wording.percent(item.point.adv.value)
 
 
-def _played(items: Sequence[ShownPoint]) -> str:
+def _played(items: Sequence[points.ShownPoint]) -> str:
     played = [item.point for item in items]
     records = evidence.distinct(shortened(point.records, 160) for point in played)
     return fixed(
@@ -136,29 +118,29 @@ def _played(items: Sequence[ShownPoint]) -> str:
     )
 
 
-def _contradiction(item: ShownPoint) -> str:
+def _contradiction(item: points.ShownPoint) -> str:
     """Return why a point's success and an epsilon, or a bound, cannot both hold."""
     point, kind = item.point, "claim"
     if point.rounds is not None:
         kind = "noise"
     elif points.overtaken(point) and point.actual_epsilon is not None:
         kind = "actual"
-    limits = wording.interval(point.adv.low, point.adv.high, "accuracy")
-    success = f"{item.name}: the server is right in {_success(item)} (95% interval {limits})"
+    right, limits = wording.rate(point.adv)
+    success = f"{item.name}: the server is right in {right} (95% interval {limits})"
     return fixed(
         f"games.contradiction.{kind}",
         success=success,
-        proven=epsilon(point.proven_epsilon),
+        proven=points.epsilon(point.proven_epsilon),
         noise=wording.percent(point.most),
-        actual=epsilon(point.actual_epsilon or 0.0),
-        claimed=epsilon(point.claimed_epsilon or 0.0),
+        actual=points.epsilon(point.actual_epsilon or 0.0),
+        claimed=points.epsilon(point.claimed_epsilon or 0.0),
     )
 
 
-def _claims(items: Sequence[ShownPoint]) -> list[str]:
+def _claims(items: Sequence[points.ShownPoint]) -> list[str]:
     sentences = []
     for name, inside in points.families(items).items():
-        far = [item.point for item in inside if far_above(item.point)]
+        far = [item.point for item in inside if points.far_above(item.point)]
         if not far:
             continue
         claimed = _range([point.claimed_epsilon for point in far])
@@ -175,10 +157,10 @@ def _claims(items: Sequence[ShownPoint]) -> list[str]:
 
 
 def _range(values: Sequence[float | None]) -> str:
-    return wording.from_to([value for value in values if value is not None], text=epsilon)
+    return wording.from_to([value for value in values if value is not None], text=points.epsilon)
 
 
-def fit_warnings(items: Sequence[ShownPoint]) -> list[str]:
+def fit_warnings(items: Sequence[points.ShownPoint]) -> list[str]:
     """Return warnings about points at which low success is no sign of protection."""
     by_problem = evidence.grouped(items, lambda item: points.fit_problem(item.point))
     return [
@@ -191,7 +173,7 @@ def fit_warnings(items: Sequence[ShownPoint]) -> list[str]:
     ]
 
 
-def _limits(items: Sequence[ShownPoint]) -> list[str]:
+def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
     played = [item.point for item in items]
     claims = [point for point in played if point.claimed_epsilon is not None]
     beyond = [
@@ -200,7 +182,7 @@ def _limits(items: Sequence[ShownPoint]) -> list[str]:
     limits = fit_warnings(items)
     if beyond:
         counts = {"beyond": wording.count(len(beyond)), "claims": wording.count(len(claims))}
-        limits.append(fixed("games.limits.unprovable", most=epsilon(max(beyond)), **counts))
+        limits.append(fixed("games.limits.unprovable", most=points.epsilon(max(beyond)), **counts))
     limits += [fixed("games.limits.claims")] * bool(claims)
     limits += [fixed("games.limits.rounds")] * any(point.rounds for point in played)
     repeated = any(point.targets < point.adv.total for point in played)

@@ -1,65 +1,52 @@
 """Sentences on membership inference: headline, upper limits, and what a verdict means."""
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, wording
+from fedaudit.report import evidence, verdict, wording
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.membership import (
-    are_several,
-    largest_limits,
-    member_status,
-    scope_of,
-)
+from fedaudit.report.deciding.membership import are_several, largest_limits, member_status, scope_of
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.verdict import (
-    coverage_gaps,
-    fairness_caveat,
-    figures_by_side,
-    people_caveat,
-    range_headline,
-    unit_of,
-    units_of,
-    wrong_sign,
-)
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 
-LEAKAGE = fixed_texts("membership.leakage")
-"""How the headline of a leak of each size begins, by verdict."""
-_RATES = ("tpr@0.01", "tpr@0.001")
+LEAKAGE = fixed_texts("membership.leakage")  # beginnings of headlines by verdict
+RATES = ("tpr@0.01", "tpr@0.001")  # rates at few false alarms
 
 
 def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> str:
     """Return the headline on membership with its caveats; ``alone`` without another topic."""
-    sides = figures_by_side(record)
+    sides = verdict.figures_by_side(record)
     names, front = list(sides), next(iter(sides.values()))
     text = _headline(record, status, front, alone=alone)
     if len(sides) > 1:
         other = member_status(record, sides[names[1]])
         text = f"{wording.capital(names[0])}: {text[:1].lower()}{text[1:]}"
         text += f". {wording.capital(names[1])}: {other}"
-    parts = (text, scope_of(record, front), fairness_caveat(record), people_caveat(record))
-    return ". ".join(filter(None, parts))
+    figures = evidence.headline(record)
+    unfair = fixed("membership.unfair") * (bool(figures) and not any(f.fair for f in figures))
+    people = verdict.people_caveat(record)
+    return wording.joined(text, scope_of(record, front), unfair, people, by=". ")
 
 
 def _headline(
     record: Record, status: evidence.Status, front: list[Estimate], *, alone: bool
 ) -> str:
     if status in LEAKAGE:
-        distinguished = fixed(f"membership.distinguished.{unit_of(record)}")
+        distinguished = fixed(f"membership.distinguished.{verdict.unit_of(record)}")
         better = fixed_texts("membership.better").get(status, "")
-        return range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
+        return verdict.range_headline(front) or f"{LEAKAGE[status]}: {distinguished}{better}"
     if status == "no leak shown":
-        return f"No leak{'' if alone else ' of membership'} shown by the attacks that were run"
+        topic = "" if alone else " of membership"
+        return f"No leak{topic} shown: {fixed('membership.guessing')}"
     topic = "" if alone else " about membership"
     return f"Inconclusive{topic}: {fixed(f'membership.inconclusive.{_reason(record, front)}')}"
 
 
 def _reason(record: Record, figures: list[Estimate]) -> str:
-    if wrong_sign(figures):
+    if verdict.wrong_sign(figures):
         return "wrong sign"
-    if coverage_gaps(record):
+    if verdict.coverage_gaps(record):
         return "not measured"
     of_clients = any(bounds.unit.startswith("one client") for bounds in shown_bounds(record))
     return "samples" if of_clients else "small"
@@ -69,18 +56,18 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
     """Return what follows from the verdict on the figures of its headline, and what does not."""
     texts, key = fixed_texts("membership.meaning"), str(status)
     if status in LEAKAGE:
-        if unit_of(record) == "canary sample":
+        if verdict.unit_of(record) == "canary sample":
             key = "canary sample"
-        elif status == "trace of a leak" and range_headline(figures):
+        elif status == "trace of a leak" and verdict.range_headline(figures):
             key = "range"
     elif status == "inconclusive" and (reason := _reason(record, figures)) in texts:
         key = reason
-    parts = [texts[key].format(units=units_of(record))]
+    parts = [texts[key].format(units=verdict.units_of(record))]
     if status in LEAKAGE:
         parts += [_affected(figures), _may_be_larger(figures)]
     elif status == "no leak shown":
         parts.append(_hidden(record, figures))
-    return " ".join(filter(None, parts))
+    return wording.joined(*parts, by=" ")
 
 
 def _affected(figures: list[Estimate]) -> str:
@@ -115,7 +102,7 @@ def _hidden(record: Record, figures: list[Estimate]) -> str:
     )
 
 
-def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *_RATES)) -> str:
+def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *RATES)) -> str:
     """Return the largest upper limits: "AUC up to 0.596 and TPR at 1% FPR up to 2.0%".
 
     Of several clients, each limit names its client, and that of pooled clients comes first.
@@ -130,8 +117,3 @@ def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *_RAT
             second = f" ({limits[1]})" if limits[1:] and several else ""
             parts.append(f"{wording.metric_name(metric)} up to {limits[0]}{second}")
     return wording.listed(parts)
-
-
-def rate_bounds(figures: list[Estimate]) -> str:
-    """Return :func:`upper_bounds` of the rates at few false alarms alone."""
-    return upper_bounds(figures, _RATES)

@@ -8,25 +8,18 @@ from fedaudit.report import evidence
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.wording import count, interval, number, percent, plural
+from fedaudit.report.wording import count, joined, number, plural, rate
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
 
 NO_MECHANISM = "none"
 
-FAR_ABOVE = 2.0
-"""Ratio of the actual to the claimed epsilon from which on it is far above."""
-
-POOR_FIT = 0.9
-"""Fit below which a neuron does not separate even its training rows."""
-
+FAR_ABOVE = 2.0  # ratio of the actual to the claimed epsilon from which on it is far above
+POOR_FIT = 0.9  # fit below which a neuron does not separate even its training rows
 MEMORISED = 0.25
 """Difference between fit and held-out AUC from which on training rows are memorised."""
-
-_MISSED = 0.025
-"""One side of an interval of 95%."""
-
+_MISSED = 0.025  # one side of an interval of 95%
 _IN_EVERY_NAME = {
     "mechanism.name",
     "mechanism.options.shared_mask",
@@ -59,15 +52,16 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
     for point in points:
         how, claimed = point.rounds, point.claimed_epsilon
         if how is None:
-            parts = [protection_name(point), *_settings(point, varying[point.mechanism])]
+            settings = point.settings.items()
+            texts = [_in_words(*pair) for pair in settings if pair[0] in varying[point.mechanism]]
+            parts = [protection_name(point), *texts]
             step = "" if claimed is None else f"ε {epsilon(claimed)}"
         else:
             parts = ["in rounds" * bool(by_signs), defense_words(how), plan_words(how)]
             parts += [f"batch {count(point.batch)}"] * (point.batch != usual_batch)
             step = plural(how.averaged, "round") * (how.averaged > 1)
-        family = ", ".join(filter(None, parts))
-        name = shortened(", ".join(filter(None, [family, step])), 80)
-        items.append(ShownPoint(point, family, name))
+        family = joined(*parts, by=", ")
+        items.append(ShownPoint(point, family, shortened(joined(family, step, by=", "), 80)))
     return items
 
 
@@ -76,14 +70,9 @@ def _varying(points: Sequence[PointPlayed]) -> set[str]:
     return {name for name in names if len({point.settings.get(name) for point in points}) > 1}
 
 
-def _settings(point: PointPlayed, varying: set[str]) -> list[str]:
-    return [
-        fixed_texts("games.settings").get(
-            f"{name}={value}", f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
-        )
-        for name, value in point.settings.items()
-        if name in varying
-    ]
+def _in_words(name: str, value: str) -> str:
+    text = f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+    return str(fixed_texts("games.settings").get(f"{name}={value}", text))
 
 
 def protection_name(point: PointPlayed) -> str:
@@ -109,13 +98,13 @@ def defense_words(rounds: InRounds) -> str:
 
 def plan_words(rounds: InRounds) -> str:
     """Return the changes of the server to plain averaging: copies, louder neurons, sums."""
-    parts = [
+    total = f"sum of {count(rounds.clients)}, {fixed(f'games.others.{rounds.others}')}"
+    return joined(
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
-        f"sum of {count(rounds.clients)}, {fixed(f'games.others.{rounds.others}')}"
-        * (rounds.clients > 1),
-    ]
-    return ", ".join(filter(None, parts))
+        total * (rounds.clients > 1),
+        by=", ",
+    )
 
 
 def families(items: Sequence[ShownPoint]) -> Families:
@@ -136,10 +125,8 @@ def by_protection(items: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[S
 
 def protection_word(record: Record) -> str:
     """Return what protects clients in games: "mechanism" by signs, "defense" in rounds."""
-    kinds = {point.rounds is not None for point in record.games}
-    return (
-        "mechanism or defense" if len(kinds) > 1 else "defense" if kinds == {True} else "mechanism"
-    )
+    kinds = {"mechanism" if point.rounds is None else "defense" for point in record.games}
+    return " or ".join(sorted(kinds, reverse=True))
 
 
 def most_right(items: Sequence[ShownPoint]) -> ShownPoint:
@@ -206,7 +193,7 @@ def contradicted(point: PointPlayed) -> bool:
 
 def provable(point: PointPlayed) -> float:
     """Return the epsilon that these games prove if the server is never wrong."""
-    right = [_MISSED ** (1 / rate.total) for rate in (point.tpr, point.tnr)]
+    right = [_MISSED ** (1 / kind.total) for kind in (point.tpr, point.tnr)]
     return max(0.0, *(math.log(r / -math.expm1(math.log(o))) for r, o in (right, right[::-1])))
 
 
@@ -246,8 +233,7 @@ def game_tiles(record: Record) -> list[Tile]:
 
 
 def _success_tile(label: str, item: ShownPoint) -> Tile:
-    adv = item.point.adv
-    size = evidence.size_reached_by(2 * adv.low - 1)
-    limits = interval(adv.low, adv.high, "accuracy")
+    size = evidence.size_reached_by(2 * item.point.adv.low - 1)
+    success, limits = rate(item.point.adv)
     detail = f"{item.name}; 95% interval {limits}; guessing 50%"
-    return Tile(label, percent(adv.value), detail, evidence.tone_of(size) if size else "")
+    return Tile(label, success, detail, evidence.tone_of(size) if size else "")

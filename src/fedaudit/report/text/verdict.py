@@ -28,8 +28,7 @@ from fedaudit.results.guessing import by_test_alone
 from fedaudit.results.record import AttackRow, Record
 from fedaudit.results.unlearning import unlearning_rows
 
-MOST_WARNED = 3
-"""Rows near guessing that a warning names."""
+MOST_WARNED = 3  # rows near guessing that a warning names
 _FATES = {"refused": " was refused", "failed": " failed"}
 _NEEDS = re.compile(
     r"(?:0 of \d+ seeds gave this figure(?:, and a mean needs two)?: )?"
@@ -41,7 +40,6 @@ class PlainVerdict(NamedTuple):
     """A record in plain words.
 
     Attributes:
-        status: The verdict as one of a few fixed words.
         badge: The verdict in two or three words, as a reader sees it.
         topics: "membership", "sources" and "clusters" with the verdict on each, the worst first.
         warning: Why nothing follows from the figures; empty if the models learned.
@@ -56,6 +54,11 @@ class PlainVerdict(NamedTuple):
     audited: str
     meaning: str
     open: tuple[str, ...]
+
+    @property
+    def finding(self) -> str:
+        """Return the headline without the verdict, which is shown before it."""
+        return wording.without_verdict(self.headline, self.status)
 
 
 def verdict(record: Record) -> PlainVerdict:
@@ -75,7 +78,7 @@ def verdict(record: Record) -> PlainVerdict:
         relied_on[0].status,
         relied_on[0].badge or relied_on[0].status,
         tuple((finding.topic, finding.status) for finding in topics),
-        ". ".join(filter(None, evidence.distinct(sentences))),
+        wording.joined(*evidence.distinct(sentences), by=". "),
         learning_warning(record),
         audited(record),
         " ".join(evidence.distinct(finding.meaning for finding in relied_on)),
@@ -91,12 +94,12 @@ def learning_warning(record: Record) -> str:
     figures = [*record.where(topic="utility"), *record.findings]
     several = len({figure.defense for figure in figures}) > 1
     of_run = " of the worst run" * (len(record.seeds) > 1)
-    accuracies = [
-        (f"with {shortened(wording.defense_name(row.defense), 60)} " if several else "")
-        + f"the training accuracy{of_run} is {wording.percent(row.train_accuracy)}, where always "
-        f"naming the most frequent class gives {wording.percent(row.guess)}"
-        for row in rows
-    ]
+    accuracies = []
+    for row in rows:
+        defense = f"with {shortened(wording.defense_name(row.defense), 60)} " * several
+        measured, guess = wording.percent(row.train_accuracy), wording.percent(row.guess)
+        text = fixed("verdict.train_accuracy", run=of_run, measured=measured, guess=guess)
+        accuracies.append(defense + text)
     named = wording.capital(wording.some(accuracies, MOST_WARNED, "more rows"))
     return fixed("verdict.hardly_learned", accuracies=named)
 
@@ -104,9 +107,8 @@ def learning_warning(record: Record) -> str:
 def audited(record: Record) -> str:
     """Return federation, questions and adversary of the audit."""
     clients = wording.plural(record.federation_size, "client")
-    canaries = record.config.get("canaries")
-    if isinstance(canaries, dict):
-        clients += f" and {canaries.get('count')} canary clients"
+    if isinstance(record.config.get("canaries"), dict):
+        clients += f" and {wording.setting(record, 'canaries', 'count')} canary clients"
     view = shortened(record.view.description, 400) or "not described in the record"
     others, sizes = record.other_clients, [row.samples for row in record.clients]
     sizes += [others.fewest, others.most] if others else []
@@ -124,10 +126,8 @@ def audited(record: Record) -> str:
 
 def audited_samples(record: Record) -> str:
     """Return the audited clients with the sizes of their members and non-members."""
-    aucs = [
-        figure for figure in record.findings if figure.metric == AUC and figure.seed is not None
-    ]
-    figures = [figure for figure in aucs if figure.n_members and figure.contrast != "mixed"]
+    aucs = [f for f in record.findings if f.metric == AUC and f.seed is not None and f.n_members]
+    figures = [figure for figure in aucs if figure.contrast != "mixed"]
     if not figures:
         return "every client" if record.sources or record.clusters else "no sample"
     targets = audited_clients(figures)
@@ -192,14 +192,11 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 def refusals(figures: Iterable[Estimate]) -> list[str]:
     """Return a text for each metric and reason for which figures were refused."""
-    refused = Counter(
-        (
-            wording.metric_name(figure.metric),
-            "More non-members are needed" * bool(needs_more(figure)) or _reason(figure.note),
-        )
-        for figure in figures
-        if figure.value is None
-    )
+    refused = Counter[tuple[str, str]]()
+    for figure in figures:
+        if figure.value is None:
+            few = "More non-members are needed" * bool(needs_more(figure))
+            refused[wording.metric_name(figure.metric), few or _reason(figure.note)] += 1
     return [
         f"{metric}: {wording.plural(count, 'figure')} not given. {wording.sentence(reason)}"
         for (metric, reason), count in refused.items()
