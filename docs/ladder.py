@@ -67,7 +67,7 @@ WORRY = (0.6, 0.7, 0.8)
 KINDS = {
     "epochs": "fewer local epochs",
     "rounds": "fewer rounds",
-    "samples": "more samples a client",
+    "samples": "more samples per client",
     "lr": "a smaller learning rate",
     "decay": "weight decay",
     "width": "a narrower network",
@@ -209,23 +209,23 @@ AXES = (
     Axis("none (mean of the other data sets)", lambda rung: ()),
     Axis("generalisation gap of the global model, in accuracy", lambda rung: (rung.gap,)),
     Axis("training accuracy of the global model", lambda rung: (rung.train,)),
-    Axis("samples a client", lambda rung: (_log(rung.samples),)),
-    Axis("samples a parameter", lambda rung: (_log(rung.samples / rung.parameters),)),
+    Axis("samples per client", lambda rung: (_log(rung.samples),)),
+    Axis("samples per parameter", lambda rung: (_log(rung.samples / rung.parameters),)),
     Axis("uses of each sample", lambda rung: (_log(rung.visits),)),
-    Axis("local steps a round", lambda rung: (_log(rung.steps),)),
+    Axis("local steps per round", lambda rung: (_log(rung.steps),)),
     Axis("gap of uploads, in accuracy", lambda rung: (rung.upload_gap,)),
     Axis("gap of uploads, in loss", lambda rung: (rung.nats,)),
     Axis("**gap of uploads, in standard deviations of the loss**", lambda rung: (rung.loss_gap,)),
     Axis(
-        "generalisation gap and samples a client",
+        "generalisation gap and samples per client",
         lambda rung: (rung.gap, _log(rung.samples)),
     ),
     Axis(
-        "gap of uploads in accuracy, and samples a client",
+        "gap of uploads in accuracy, and samples per client",
         lambda rung: (rung.upload_gap, _log(rung.samples)),
     ),
     Axis(
-        "gap of uploads in standard deviations, and samples a client",
+        "gap of uploads in standard deviations, and samples per client",
         lambda rung: (rung.loss_gap, _log(rung.samples)),
     ),
 )
@@ -439,24 +439,23 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
         _first_to_see(made_from),
         "## Adversary with the final model only",
         _final(final, made_from, checked_on),
-        "## Candidate axes",
-        "Mean absolute error of the predicted AUC: on each data set predicted from the others, and "
-        "on the data sets for checking. All rules are lines through the normal quantiles of AUCs, "
-        "by least squares. Counts are logarithms.",
+        "## Candidate predictors",
+        "Mean absolute error of the predicted AUC. Each rule fits the normal quantile of the AUC "
+        "linearly to its predictors, by least squares. Counts are log-transformed.",
         _axes(AXES, made_from, checked_on, of_uploads),
         AXES_SAY,
         "## Effect of a single setting",
-        "For each data set, the two federations that differ most in one setting alone. Fewer "
-        "rounds do not help if uploads are visible: these leak from the first round on. If the "
-        "test accuracy decreases with the AUC, protection costs utility.",
+        "Each row compares the two federations of a data set that differ most in this setting "
+        "and in nothing else. Fewer rounds do not help if uploads are visible: uploads leak from "
+        "the first round on. If the test accuracy falls with the AUC, protection costs utility.",
         _changes(changes(made_from)),
         "## Source inference",
         _sources(made_from),
         "## Limits",
         CAVEATS,
-        "## Rungs",
+        "## All federations",
         _table(made_from, uploads),
-        "## Data sets for checking",
+        "## Held-out data sets",
         _table(checked_on, uploads),
     ]
     return "\n\n".join(parts) + "\n"
@@ -464,25 +463,35 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
 
 INTRODUCTION = """# The leak ladder
 
-Estimate from the loss gap of your clients how much their uploads leak. Every mark is a federation
-of ten clients, from barely trained to memorising, audited by four attacks on uploads and one on
-the final model. `python docs/ladder.py` generates this page from the records
-(`results/ladder-*`). To repeat the rows of a data set (ten minutes on one core for the first; D
-is the folder with data sets):
+Estimate from the loss gap of your clients how much their uploads leak. Every mark in the plots is a
+federation of ten clients, from barely trained to memorising. Four attacks on uploads and one on the
+final model audit it. `python docs/ladder.py` generates this page from the records
+(`results/ladder-*`). To repeat the federations of a data set (ten minutes on one core for this one;
+D is the folder with data sets):
 
 ```
 fedaudit run studies/ladder-location30.toml --variant all --data-dir D --out runs/ladder-location30
-python results/keep.py runs/ladder-location30 --rung
+python results/keep.py runs/ladder-location30 --ladder
 python docs/ladder.py
 ```"""
 
 AXES_SAY = """If the gap is known, the number of samples adds no information: more samples narrow
-the gap. A client can measure its gap without an attack after any round; a record contains it."""
+the gap. A client can measure its gap without an attack after any round; records contain it."""
 
-CAVEATS = """The gap of uploads is measured on the attacked samples; it is not a forecast from
-settings alone. All clients have similar numbers of samples, the same label distribution, and take
-part in every round; the ladder does not cover other federations. AUCs are means over samples;
-reports list exposed ones."""
+CAVEATS = """The gap of uploads is measured on the attacked samples, so it cannot be predicted from
+settings alone. The ladder covers only clients with similar numbers of samples and the same label
+distribution that take part in every round. AUCs are means over samples; reports list the most
+exposed samples."""
+
+
+def _variant(rung: Rung) -> str:
+    return rung.variant or "base configuration"
+
+
+def _listed(values: Sequence[object]) -> str:
+    """Return a list such as "0.6, 0.7 and 0.8"."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}"
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -509,24 +518,25 @@ def _answer(uploads: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence
     ]
     error = fmean(map(abs, errors_on(RULE, made_from, checked_on, of_uploads)))
     gaps = [uploads.from_gap(auc) for auc in WORRY]
-    thresholds = ", ".join(f"{auc} from {gap:.2f} on" for auc, gap in zip(WORRY, gaps, strict=True))
+    thresholds = f"AUC {_listed(WORRY)} at gaps of {_listed([f'{gap:.2f}' for gap in gaps])}"
     young = [rung for rung in made_from if rung.gap < 0.01]
     studies = {rung.study for rung in made_from}
     return (
-        f"**From a gap of {gaps[0]:.1f} standard deviations.** Take a client's upload: its mean "
-        "loss on held-out samples minus that on the client's samples, divided by the standard "
-        "deviation of the loss on held-out samples. The expected AUC of the strongest attack is"
+        f"**From a gap of {gaps[0]:.1f} standard deviations.** The gap of an upload is its mean "
+        "held-out loss minus its mean training loss, divided by the standard deviation of its "
+        "held-out loss. The expected AUC of the strongest attack is"
         f"\n\n    Φ({uploads.intercept:.2f} + {uploads.slope:.2f} · gap)\n\n"
-        f"with Φ the normal distribution function: {thresholds}. The rule comes from "
-        f"{len(made_from)} federations on {len(studies)} data sets; nine of ten lie within "
-        f"{uploads.spread:.2f} of the prediction from the other data sets. On other data, "
-        f"{sum(within)} of {len(within)} do ({by_data}), or {sum(either)} if their limits are "
-        f"added; the mean error there is {error:.3f}.\n\n"
-        "**The generalisation gap of the global model does not predict it** if a server sees "
-        f"uploads: {len(young)} of these federations have one below 1 point, and AUCs of "
+        f"with Φ the normal distribution function: {thresholds}. The rule is fitted to "
+        f"{len(made_from)} federations on {len(studies)} data sets. If each data set is predicted "
+        f"from the others (leave-one-dataset-out), the error of nine in ten federations is at "
+        f"most {uploads.spread:.2f}. On the held-out data sets, this holds for {sum(within)} of "
+        f"{len(within)} federations ({by_data}), or for {sum(either)} if the confidence interval "
+        f"of the AUC is allowed for; the mean error there is {error:.3f}.\n\n"
+        "**The generalisation gap of the global model does not predict the leak of uploads.** In "
+        f"{len(young)} of these federations it is below 1 point, and the AUCs are "
         f"{min(map(of_uploads, young)):.2f} to {max(map(of_uploads, young)):.2f}. Uploads of "
-        "clients with few samples leak from the first round on, before that model has learned "
-        "anything."
+        "clients with few samples leak from the first round on, before the global model has "
+        "learned anything."
     )
 
 
@@ -551,9 +561,10 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     weakest = min(means[0], key=lambda name: means[0][name])
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
     return (
-        f"`{first}`: in the lowest third of the ladder it has a mean AUC of {means[0][first]:.2f}, "
-        f"and `{weakest}` {means[0][weakest]:.2f}. In the highest `{last}` leads with "
-        f"{means[-1][last]:.2f}. Mean AUC of each attack:\n\n" + _grid(head, rows)
+        f"`{first}`: in the third of the federations with the smallest gaps, it has a mean AUC of "
+        f"{means[0][first]:.2f}, and `{weakest}` has {means[0][weakest]:.2f}. In the third with "
+        f"the largest gaps, `{last}` leads with {means[-1][last]:.2f}. Mean AUC of each attack, "
+        "and the number of federations in which it is the strongest:\n\n" + _grid(head, rows)
     )
 
 
@@ -563,19 +574,19 @@ def _wins(ladder: Sequence[Rung], attack: str) -> int:
 
 def _final(final: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
     within = inside(final, FINAL_RULE, checked_on, of_final)
-    points = [f"{100 * final.from_gap(auc):.0f} points for an AUC of {auc}" for auc in WORRY]
+    points = [f"{100 * final.from_gap(auc):.0f}" for auc in WORRY]
     far = max(
         checked_on, key=lambda rung: abs(rung.final.value - _predicted(final, FINAL_RULE, rung))
     )
     return (
-        "Here the generalisation gap of the global model predicts roughly: the expected AUC of its "
-        f"loss (`{FINAL_ATTACK}`, against held-out samples) is "
-        f"Φ({final.intercept:.2f} + {final.slope:.2f} · gap), that is from a gap of "
-        f"{', '.join(points)} on. Nine of ten federations lie within {final.spread:.2f} of the "
-        f"prediction from the other data sets, and {sum(within)} of {len(within)} on the data for "
-        f"checking. The largest error there is {NAMES[far.study]} ({far.variant or 'as it is'}), "
-        f"with a gap of {100 * far.gap:.0f} points, a training accuracy of {100 * far.train:.0f}% "
-        f"and an AUC of {far.final.value:.2f}.\n\n"
+        "Here the generalisation gap of the global model is a rough predictor. The expected AUC of "
+        f"its loss (`{FINAL_ATTACK}`, against held-out samples) is "
+        f"Φ({final.intercept:.2f} + {final.slope:.2f} · gap): AUC {_listed(WORRY)} at gaps of "
+        f"{_listed(points)} points. The leave-one-dataset-out error of nine in ten federations is "
+        f"at most {final.spread:.2f}; on the held-out data sets, this holds for {sum(within)} of "
+        f"{len(within)}. The largest error there is {NAMES[far.study]} "
+        f"({_variant(far)}), with a gap of {100 * far.gap:.0f} points, a training "
+        f"accuracy of {100 * far.train:.0f}% and an AUC of {far.final.value:.2f}.\n\n"
         + _axes(FINAL_AXES, made_from, checked_on, of_final)
     )
 
@@ -591,7 +602,8 @@ def _axes(
         ]
         for axis in axes
     ]
-    return _grid(["quantity", "a data set left out", "data for checking"], rows)
+    head = ["predictor", "leave-one-dataset-out error", "error on held-out data sets"]
+    return _grid(head, rows)
 
 
 def _changes(largest: Sequence[Change]) -> str:
@@ -619,7 +631,7 @@ def _sources(made_from: Sequence[Rung]) -> str:
             rows.append(
                 [
                     NAMES[rung.study],
-                    rung.variant or "as it is",
+                    _variant(rung),
                     f"{rung.loss_gap:.2f}",
                     f"{figure.success.number:.2f}",
                     f"{over.number:.2f}{limits}",
@@ -627,8 +639,8 @@ def _sources(made_from: Sequence[Rung]) -> str:
             )
     head = ["data", "run", "gap of uploads", "success (`sia-mean`)", "beyond label distributions"]
     return (
-        "Ten clients; a guess is right one time in ten. Beyond label distributions: success minus "
-        "that of naming the client with the largest share of the sample's class.\n\n"
+        "Ten clients, so guessing has a success of 0.1. Beyond label distributions: success minus "
+        "that of a baseline that picks the client with the largest share of the class.\n\n"
         + _grid(head, rows)
     )
 
@@ -636,14 +648,15 @@ def _sources(made_from: Sequence[Rung]) -> str:
 def _table(rows: Sequence[Rung], line: ProbitLine) -> str:
     head = [
         *("data", "run", "samples", "train", "test", "gap of uploads"),
-        *("strongest attack", "AUC", "rule", "TPR at 1%", "at 0.1%", "final model"),
+        *("strongest attack", "AUC", "predicted AUC", "TPR at 1 % FPR", "TPR at 0.1 % FPR"),
+        "AUC on the final model",
     ]
     return _grid(
         head,
         [
             [
                 NAMES[rung.study],
-                rung.variant or "as it is",
+                _variant(rung),
                 f"{rung.samples:.0f}",
                 f"{100 * rung.train:.0f}%",
                 f"{100 * rung.test:.0f}%",

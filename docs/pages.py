@@ -27,7 +27,7 @@ MEANINGS = {
     "data.options": "Options of the data set; see its entry in the catalogue.",
     "partition.scheme": "Partition of training samples by catalogue name.",
     "partition.clients": "Number of clients.",
-    "partition.samples_per_client": "Number of samples of each client; 0 gives out all samples.",
+    "partition.samples_per_client": "Number of samples per client; 0 to divide all samples.",
     "partition.options": "Further options of the partition, such as beta.",
     "task.options": "Options of the task.",
     "model.name": "Architecture by catalogue name or as module:object.",
@@ -116,7 +116,8 @@ def _named(kind: object) -> str:
     if origin is typing.Literal:
         return " or ".join(f'"{part}"' for part in parts)
     if origin is tuple:
-        return f"list of {_named(parts[0])}s"
+        item = _named(parts[0])
+        return f"list of {item}" if item.endswith('"') else f"list of {item}s"
     if origin is dict:
         return "table"
     named = [_named(part) for part in parts if part is not type(None)]

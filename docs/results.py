@@ -31,18 +31,18 @@ METRICS = {"auc": "AUC", "tpr@0.001": "TPR at 0.1% FPR"}
 
 INTRODUCTION = """# Results
 
-Look up the figures of all committed records, one page for each study. `python docs/results.py`
-generates these pages from `results/`. The page of [claims](claims.md) draws the conclusions.
+Look up the figures of all committed records, one page per study. `python docs/results.py`
+generates these pages from `results/`. The [claims](claims.md) draw the conclusions.
 
-- Round brackets are 95 % intervals: of one seed by DeLong's method (AUC; exact on disjoint pairs if
-  few pairs are misordered), by order statistics with Clopper and Pearson's limits (rates), and of
-  several seeds those for these runs.
-- Square brackets are Clopper and Pearson's limits at the threshold that was used, whose true
-  false-positive rate may differ. No size or verdict uses them.
+- Round brackets are 95 % intervals. For one seed: DeLong's method (AUC; exact on disjoint pairs if
+  few pairs are misordered), or order statistics with Clopper-Pearson limits (rates). For several
+  seeds: the interval for these runs.
+- Square brackets are Clopper-Pearson limits at the sample's threshold, whose true false-positive
+  rate may differ. No size or verdict uses them.
 - **Bold** figures are above chance by a test corrected over the study and, except for rates, by
-  their own interval. The test of a rate is exact and does not use limits.
+  their interval. The test of a rate is exact and does not use limits.
 - A dash means that the figure was refused or not run; the record gives the reason.
-- Accuracy is that of the last global model, as mean over seeds.
+- Accuracy is the mean test accuracy of the last global model over seeds.
 """
 
 
@@ -138,7 +138,7 @@ def pages(all_studies: Sequence[Study | Games]) -> dict[Path, str]:
 
 
 def _list(all_studies: Sequence[Study | Games]) -> str:
-    head = ["study", "about", "records", "training / test accuracy, or the measure that is named"]
+    head = ["study", "about", "records", "training / test accuracy, or another named measure"]
     lines = [_row(head), _row(["---"] * len(head))]
     for study in all_studies:
         link = f"[{study.name}](results/{study.name}.md)"
@@ -197,7 +197,7 @@ def _games(study: Games) -> str:
         f"{study.about} {study.note}".strip(),
         f"```\n{study.command}\n```",
         f"Played with {study.record.points[0].records}."
-        + ("" if study.record.environment.commit else " The record does not say by which commit."),
+        + ("" if study.record.environment.commit else " The record names no commit."),
         *(_grid(table) for table in tables if table is not None),
     )
     return "\n\n".join(parts)
@@ -241,7 +241,7 @@ def _unknown_commits(study: Study) -> str:
     commits = [record.environment.commit for record in study.records.values()]
     unknown = sum(not commit for commit in commits)
     changed = sum(commit.endswith("+") for commit in commits)
-    without_commit = f" {unknown} of them do not say by which commit." if unknown else ""
+    without_commit = f" {unknown} of them name no commit." if unknown else ""
     return without_commit + (f" {changed} were made with uncommitted changes." if changed else "")
 
 
@@ -301,19 +301,17 @@ def _sources(study: Study) -> str:
     attacks = list(dict.fromkeys(run.attack for r in study.records.values() for run in r.sources))
     levels_made = [source for r in study.records.values() for source in on_sources(r)]
     older = (
-        " (of records of an earlier version what is right when owners are shuffled within "
-        "classes, which may be too high, and what is beyond it too low)"
+        " (records of an earlier version give the success with owners permuted within classes, "
+        "which may be too high, and the excess over it too low)"
     ) * any(source.older_level for source in levels_made)
     title = (
-        "Share of samples whose owner is named. Label distributions alone: of the answers of "
-        "the first attack, what would be right if a sample's owner depended on its class alone"
-        f"{older}; label "
-        "baseline: naming the client of whose data the sample's class is the largest share (– "
-        "where the record is of a version that took the largest count); oracle round: the best "
-        "of the first attack's rounds, chosen afterwards, as the paper's tables have it; "
-        "overfitting: of the clients' models in the last round, training less test accuracy "
-        "without its sign, the mean, in points. **Bold** is more than label distributions "
-        "explain, by test and interval."
+        "Attack success rates. Label distributions alone: expected success of the first attack's "
+        f"answers if a sample's owner depended on its class only{older}. Label baseline: success "
+        "of naming the client with the largest share of the sample's class (– for records of a "
+        "version that used the largest count). Oracle round: the first attack's best round, "
+        "chosen afterwards, as in the paper's tables. Overfitting: mean absolute difference of "
+        "training and test accuracy of the clients' models in the last round, in points. "
+        "**Bold**: more than label distributions explain, by test and interval."
     )
     levels_named = (
         "label distributions alone",
@@ -368,15 +366,15 @@ class ClusterColumn(NamedTuple):
 
 CLUSTERS = (
     ClusterColumn("accuracy", clusters.ACCURACY, "everybody"),
-    ClusterColumn("of the majority", clusters.ACCURACY, "majority"),
-    ClusterColumn("of the minority", clusters.ACCURACY, "minority"),
-    ClusterColumn("risk of the majority's model", clusters.MODEL_RISK, "majority"),
-    ClusterColumn("of the minority's", clusters.MODEL_RISK, "minority"),
-    ClusterColumn("estimated, majority", clusters.MODEL_ESTIMATE, "majority"),
-    ClusterColumn("minority", clusters.MODEL_ESTIMATE, "minority"),
+    ClusterColumn("accuracy, majority", clusters.ACCURACY, "majority"),
+    ClusterColumn("accuracy, minority", clusters.ACCURACY, "minority"),
+    ClusterColumn("risk, majority", clusters.MODEL_RISK, "majority"),
+    ClusterColumn("risk, minority", clusters.MODEL_RISK, "minority"),
+    ClusterColumn("estimated risk, majority", clusters.MODEL_ESTIMATE, "majority"),
+    ClusterColumn("estimated risk, minority", clusters.MODEL_ESTIMATE, "minority"),
     ClusterColumn("violations", clusters.VIOLATIONS, "everybody", share=False),
-    ClusterColumn("by chance", clusters.CHANCE_VIOLATIONS, "everybody", share=False),
-    ClusterColumn("expected", clusters.EXPECTED_VIOLATIONS, "everybody", share=False),
+    ClusterColumn("violations by chance", clusters.CHANCE_VIOLATIONS, "everybody", share=False),
+    ClusterColumn("expected violations", clusters.EXPECTED_VIOLATIONS, "everybody", share=False),
     ClusterColumn("agreement with the groups", clusters.AGREEMENT, "everybody", share=False),
     ClusterColumn("demographic parity", "demographic parity", "everybody"),
     ClusterColumn("equal opportunity", "equal opportunity", "everybody"),
@@ -389,12 +387,12 @@ def _clusters(study: Study) -> str:
     clients = {len(run.clients) for r in study.records.values() for run in r.clusters}
     title = (
         "Clustered learning, means over seeds. Risk: balanced accuracy of membership inference on "
-        "a model's real members, at the attack's own threshold; estimated: by the server on shadow "
-        f"models. Violations: of {' or '.join(map(str, sorted(clients)))} clients those whose "
-        "model's risk is above what they accept; by chance: were every true risk 50%; expected: by "
-        "the estimates. Agreement: adjusted Rand index of models and groups, 1 for the groups "
-        "themselves, 0 for chance; a dash where it is not defined. Fairness: absolute gaps between "
-        "groups."
+        "a model's members, at the attack's threshold. Estimated risk: by the server, on shadow "
+        f"models. Violations: number of the {' or '.join(map(str, sorted(clients)))} clients whose "
+        "model's risk exceeds what they accept; by chance: the number if every true risk were 50%; "
+        "expected: the number by the estimates. Agreement: adjusted Rand index of models and "
+        "groups, 1 for identical and 0 for chance; a dash if undefined. Fairness: absolute gaps "
+        "between groups."
     )
     head = ["", *(column.head for column in CLUSTERS)]
     lines = [_row(head), _row(["---"] * len(head))]

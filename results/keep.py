@@ -2,14 +2,14 @@
 
 python results/keep.py runs/cofedmid-mnist [NAME]
 python results/keep.py games/ami-digits
-python results/keep.py runs/ladder-letters --rung
+python results/keep.py runs/ladder-letters --ladder
 
 Takes every variant's record.json below the folder into the archive of the study's name (or NAME)
 beside this file. The study's own record stays whole if it is under 700 kB; of it else, and of
 the variants, only what `fedaudit compare` and the pages of results and claims use is kept: figures,
 controls, utility, usage and the loss by round, nothing else that is drawn. A record of games is
-kept as it is. Of a rung of the leak ladder (--rung) less still: AUCs and rates over the seeds,
-sources, utility and the loss by round.
+kept unchanged. Of a federation of the leak ladder (--ladder), only AUCs and rates over the seeds,
+sources, utility and the loss by round are kept.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ DRAWN = ("curves", "histograms", "exposed")
 MOST_BYTES = 700_000
 
 
-def keep(runs: Path, name: str, *, rung: bool = False) -> int:
+def keep(runs: Path, name: str, *, ladder: bool = False) -> int:
     """Adds all records below a folder to the archive of a study, in place of those of their names.
 
     Returns:
@@ -51,20 +51,22 @@ def keep(runs: Path, name: str, *, rung: bool = False) -> int:
         refuse_without_commit(record.environment, path)
         if record.kind != "games":
             whole = len(found) == 1 or record.name == name
-            record = _reduced(record, whole=whole and path.stat().st_size <= MOST_BYTES, rung=rung)
+            record = _reduced(
+                record, whole=whole and path.stat().st_size <= MOST_BYTES, ladder=ladder
+            )
         records[file] = record_json(record).encode()
     archive(records, name)
     return len(found)
 
 
-def _reduced(record: Record, *, whole: bool, rung: bool) -> Record:
-    if rung or not whole:
+def _reduced(record: Record, *, whole: bool, ladder: bool) -> Record:
+    if ladder or not whole:
         loss = [line for line in record.trajectories if line.signal == "loss"]
         estimates = [one for one in record.estimates if not one.by]
         record = record.model_copy(
             update={"trajectories": loss, "estimates": estimates, **{part: [] for part in DRAWN}}
         )
-    if rung:
+    if ladder:
         record = record.model_copy(
             update={"usage": [], "estimates": [*of_rung(record), *record.others]}
         )
@@ -102,6 +104,6 @@ def refuse_without_commit(made: Environment, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    words = [word for word in sys.argv[1:] if word != "--rung"]
+    words = [word for word in sys.argv[1:] if word != "--ladder"]
     folder = Path(words[0])
-    print(keep(folder, words[1] if len(words) > 1 else folder.name, rung="--rung" in sys.argv))
+    print(keep(folder, words[1] if len(words) > 1 else folder.name, ladder="--ladder" in sys.argv))

@@ -377,7 +377,7 @@ def test_the_family_wise_error_at_the_margin_is_controlled() -> None:
             -0.0797,
             0.1203,
             0.02,
-            "another margin: 0.0203 in `location30` is too close to a limit of it",
+            "another margin: 0.0203 in `location30` is too close to its limit",
         ),
     ],
 )
@@ -566,9 +566,9 @@ def test_a_regime_without_base_run_has_an_unknown_leak(
 ) -> None:
     held = judging.together([part(*HOLDS)], leaking=False)
     monkeypatch.setattr(page, "leak_of", lambda name: None)
-    assert page._here(held).startswith("`location30` (whether it leaks is not known)")
+    assert page._here(held).startswith("`location30` (unknown whether it leaks)")
     monkeypatch.undo()
-    assert page._here(held).startswith("`location30` (nothing leaks)")
+    assert page._here(held).startswith("`location30` (no leak)")
 
 
 def test_an_unknown_option_prints_the_known_ones(
@@ -665,16 +665,15 @@ def undefended_directions(study: str) -> dict[str, set[int]]:
 def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
     page_text = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
     said = re.search(
-        r"On Location-30 (\w+) of (\w+) are above chance\. On letters (\w+) of (\w+) are above "
-        r"chance, and (\w+) are below \(FTA-C and FTA-L on local models, AUC (\.\d+) and (\.\d+) "
-        r"on client 0\); these two enter as 1 - AUC\. On letters with one local epoch (\w+) of "
-        r"(\w+) are above chance\. FTA-L on local models does not count where eight do\.",
+        r"On Location-30, and on letters with one local epoch, (\w+) of (\w+) attacks are above "
+        r"chance; FTA-L on local models does not enter\. On letters with three epochs, (\w+) are "
+        r"above chance\. (\w+) are below \(FTA-C and FTA-L on local models, AUC (\.\d+) and "
+        r"(\.\d+) on client 0\) and enter as 1 - AUC\.",
         page_text,
     )
     assert said
-    words = said.groups()
-    figures = words[5:7]
-    counts = [NUMBERS[word] for word in (*words[:5], *words[7:])]
+    *words, first_auc, second_auc = said.groups()
+    above, attacks, above_on_letters, below = (NUMBERS[word.lower()] for word in words)
     found = {
         study: undefended_directions(study)
         for study in ("cofedmid-location30", "cofedmid-letters", "cofedmid-letters-epoch")
@@ -686,16 +685,15 @@ def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
     def count(each: dict[str, set[int]], direction: int) -> int:
         return sum(one == {direction} for one in each.values())
 
-    total = len(mean_attacks())
-    assert counts[:2] == [count(location30, 1), total]
-    assert counts[2:5] == [count(letters, 1), total, count(letters, -1)]
-    assert counts[5:] == [count(epoch, 1), total]
+    assert attacks == len(mean_attacks())
+    assert above == count(location30, 1) == count(epoch, 1)
+    assert (above_on_letters, below) == (count(letters, 1), count(letters, -1))
     assert {name for name, one in letters.items() if one == {-1}} == {"fta-c", "fta-l"}
     for each in (location30, epoch):
         assert {name for name, one in each.items() if one != {1}} == {"fta-l"}
         assert each["fta-l"] == {0}
     record_ = read_record(unpacked() / "cofedmid-letters" / "cofedmid-letters.json")
-    for attack, shown in zip(("fta-c", "fta-l"), figures, strict=True):
+    for attack, shown in (("fta-c", first_auc), ("fta-l", second_auc)):
         (one,) = record_.where(
             attack=attack, contrast="mixed", metric="auc", target=0, seed=None, against=""
         )

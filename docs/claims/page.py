@@ -31,7 +31,7 @@ _LONGEST = 160
 
 INTRODUCTION = """# Claims of the papers
 
-Look up which claims of five papers about membership and source inference hold in our records, and
+Look up which claims of papers about membership and source inference hold in our records, and
 where. `python docs/claims.py` generates this page and all verdicts from the claims
 (`claims/*.toml`) and the records (`results/`). A test compares them.
 
@@ -40,11 +40,11 @@ where. `python docs/claims.py` generates this page and all verdicts from the cla
 - **no difference**: the interval lies within the margin in as many regimes.
 - **contradicted**: the interval lies on the other side in as many regimes, and the claim holds in
   none.
-- **not found at this scale**: as contradicted, in regimes that are smaller than the paper's. The
-  scale is given.
+- **not found at this scale**: as contradicted, in regimes that are smaller than the paper's; with
+  the scale.
 - **depends on the regime**: the claim holds in one regime and fails in another.
-- **open**: none of these. The cheapest way to settle it is given.
-- **not run**: the reason is given.
+- **open**: none of these; with the cheapest way to settle the claim.
+- **not run**: with the reason.
 
 A *regime* is a data set, a network and a training. It counts with two seeds or more. Claims about
 attacks and defenses need a regime that *leaks*:
@@ -55,21 +55,21 @@ attacks and defenses need a regime that *leaks*:
 - clustered learning: the measured risk of a model is 60 % or more;
 - active membership inference: the server is right in 70 % of games without randomisation.
 
-The [leak ladder](ladder.md) shows where federations begin to leak. A mean of several attacks is
-over those that are above chance without a defense ([rule](figures.md#averages-over-attacks)).
+The [leak ladder](ladder.md) shows when federations begin to leak. A mean of several attacks covers
+the attacks that are above chance without a defense ([rule](figures.md#averages-over-attacks)).
 
 Each difference has two intervals. *These runs* refers to the trained models: AUCs are paired by
 sample within a run (DeLong, or exact limits if few pairs are misordered), other figures by seed
-or with separate limits. *Further runs* refers to other seeds: Student's t, from five seeds on,
-except for rates and counts close to 0. A decided claim is marked **these runs only** if the
-second interval does not decide it alike. Limits of games refer to the targets that were played,
-and to further targets if each game has a separate target.
+or with separate limits. *Further runs* refers to the mean over all possible seeds: Student's t,
+from five seeds on, except for rates and counts close to 0. A decided claim is marked **these runs
+only** if the second interval does not give the same verdict. Limits of games refer to the played
+targets, and to further targets if each game has a separate target.
 
 All tested claims of a paper share an error of 5 % (Holm) within each reading; a single comparison
 shows its own interval. [Two regimes and one error](decisions/0015-two-regimes-and-one-error.md)
 describes the rules and how often they err. The price of an open claim assumes that figures stay
-the same and limits shrink with the square root of the number of runs or samples. It includes the
-correction. Refuting a conjunction takes one of its parts and can be cheaper than confirming it.
+the same and limits shrink with the square root of the number of runs or samples, and includes the
+correction. One part refutes a conjunction, which can be cheaper than confirming all parts.
 
 `python docs/claims.py --again CLAIM --data-dir D` repeats the runs of a row and compares every
 figure with the records: `--again ami-weights` takes half a minute of one core and no data,
@@ -114,16 +114,16 @@ def _readings(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> s
     ]
     readings = Counter(reading_of(result) for result in claims)
     return (
-        f"Of the {len(claims)} decided claims {readings['']} are decided alike for further runs. "
-        f"{readings[OPEN_FURTHER]} are open there; for {readings[TOO_FEW_SEEDS]} too few regimes "
-        f"have five seeds, and for {readings[TARGETS_PLAYED]} the limits are for the targets that "
-        "were played."
+        f"Of the {len(claims)} decided claims, {readings['']} have the same verdict for further "
+        f"runs and {readings[OPEN_FURTHER]} are open. For {readings[TOO_FEW_SEEDS]}, too few "
+        f"regimes have five seeds; for {readings[TARGETS_PLAYED]}, the limits refer to the played "
+        "targets."
     )
 
 
-OPEN_FURTHER = "open for further ones"
-TOO_FEW_SEEDS = "too few seeds for further ones"
-TARGETS_PLAYED = "for the targets played"
+OPEN_FURTHER = "open for further runs"
+TOO_FEW_SEEDS = "too few seeds for further runs"
+TARGETS_PLAYED = "for the played targets"
 
 
 def reading_of(result: ClaimResult) -> str:
@@ -149,10 +149,10 @@ def _prices(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str
     times = [route.times for route in routes if route is not None]
     few, some, many = (sum(factor <= limit for factor in times) for limit in (3, 10, _OUT_OF_REACH))
     return (
-        f"Of the {len(claims)} open claims {few} would be settled by at most 3 times the runs, or "
-        f"samples, that there are, {some} by at most 10 times and {many} by at most "
-        f"{_OUT_OF_REACH} times. {len(times) - many} would take more: their figures lie almost on "
-        f"the margin. {len(claims) - len(times)} need another regime, or limits that no record has."
+        f"Of the {len(claims)} open claims, at most 3 times the existing runs or samples would "
+        f"settle {few}, at most 10 times {some}, and at most {_OUT_OF_REACH} times {many}. "
+        f"{len(times) - many} would need more: their figures lie almost on the margin. "
+        f"{len(claims) - len(times)} need another regime, or limits that no record has."
     )
 
 
@@ -229,9 +229,9 @@ def _leak_words(name: str, regime: Regime) -> str:
         return "not known"
     figure = {
         "membership": f"{regime.leak} AUC",
-        "sources": f"{regime.leak} over the label distribution",
+        "sources": f"{regime.leak} above label distributions",
         "clusters": "measured risk of the riskiest model",
-        "games": "right without randomisation",
+        "games": "success rate without randomisation",
     }[regime.kind]
     contrast = ", for contrast" if regime.contrast else ""
     return f"**{'yes' if leaks(name) else 'no'}**{contrast}: {figure} {_shown(found)}"
@@ -242,7 +242,7 @@ def _leak_words(name: str, regime: Regime) -> str:
 
 def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
     lines = [f"## {paper.name}", "", f"*{paper.title}*", ""]
-    head = ["verdict", "the paper says", "its figures", "here"]
+    head = ["verdict", "claim of the paper", "figures of the paper", "figures here"]
     lines += [_row(head), _row(["---"] * len(head))]
     share, tested = share_of_error(claims), sum(result.p_value is not None for result in claims)
     for result in claims:
@@ -257,7 +257,7 @@ def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
 
 
 _OLDER_LEVELS = (
-    "The records are of an earlier version. Their level of label distributions may be too high, "
+    "The records are of an earlier version: their level of label distributions may be too high, "
     "and the success beyond it too low."
 )
 
@@ -293,7 +293,7 @@ def _here(regime_result: RegimeResult) -> str:
     where = f"`{regime_result.regime}`"
     if not leaking:
         unknown = leak_of(regime_result.regime) is None
-        where += " (whether it leaks is not known)" if unknown else " (nothing leaks)"
+        where += " (unknown whether it leaks)" if unknown else " (no leak)"
     elif regime_result.wanting == "seeds":
         where += " (one seed, does not count)"
     lines = [_line(group, leaking) for group in groups.values()]

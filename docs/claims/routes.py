@@ -319,7 +319,7 @@ def _that_counts(claim: Claim) -> str:
 def _no_leak(name: str) -> str:
     if leak_of(name) is None:
         return f"whether `{name}` leaks is unknown, because its base was not run"
-    return f"nothing leaks in `{name}`"
+    return f"no leak in `{name}`"
 
 
 def _not_run(result: RegimeResult) -> str:
@@ -342,9 +342,9 @@ def more_of(part: PartResult, times: float) -> str:
     assert part.gap is not None
     name, seeds = f"`{part.regime}`", seeds_of(part)
     if part.gap.low is None:
-        return f"{FEWEST_RUNS} seeds of {name} ({seeds} so far), from which on there are limits"
+        return f"{FEWEST_RUNS} seeds of {name} ({seeds} so far), the fewest with limits"
     if is_level(part, times):
-        return f"another margin: {part.gap.value:.4f} in {name} is too close to a limit of it"
+        return f"another margin: {part.gap.value:.4f} in {name} is too close to its limit"
     rests = _rests_on(part)
     if rests == "seeds":
         count = max(math.ceil(times * seeds), seeds + 1)

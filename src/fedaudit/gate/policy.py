@@ -49,22 +49,27 @@ class MembershipPolicy(Table):
     Attributes:
         auc: Ceiling on the AUC of every attack on every client in every run.
         tpr: Ceilings on the true-positive rate, by false-positive rate: ``"0.01" = 0.05``.
-        balanced_accuracy: Ceiling at a threshold from the other half of the samples.
+        balanced_accuracy: Ceiling on the balanced accuracy, at a threshold chosen on the other half
+            of the samples.
         group_auc: Ceiling on the AUC of the worst group: within a class, or against one client's
             samples.
-        epsilon: Ceiling on lower bounds on epsilon. A bound above it fails; none makes a pass.
-        formal_epsilon: Ceiling on the proven epsilon of the whole training.
-        contrasts: Kinds of non-members, each judged separately.
-        attacks: Attacks that are required and judged; all of the record if empty.
+        epsilon: Ceiling on lower bounds on epsilon. A bound above it fails the gate; a bound below
+            it never proves a pass.
+        formal_epsilon: Ceiling on the epsilon that is proven for the whole training.
+        contrasts: Kinds of non-members; the figures of each are judged separately.
+        attacks: Attacks that are required and judged; all attacks of the record if empty.
         targets: Audited clients that are required and judged; all if empty.
         clients: "each" judges every client by its own limits. "pooled" judges small clients
-            together, if the record has a figure over all of them. A client with a shown leak, or
-            with a lower limit above a ceiling, is always judged by its own limits.
+            together, if the record has a figure over all clients. A client that is shown to leak,
+            or has a lower limit above a ceiling, is always judged by its own limits.
         small_audits: Outcome of a true-positive rate that could not be shown to be below its
             ceiling with this many samples: "inconclusive" or "not judged".
-        seeds: "each" judges every run by its own limits, "these runs" their mean, "further runs"
-            what another run would give, which takes five seeds ("mean" is its older name).
-        smallest_group: Groups with fewer samples than this on a side are counted, not judged.
+        seeds: "each" judges every run by its own limits. "these runs" judges the mean over the runs
+            by its confidence interval. "further runs" judges the mean by an interval that allows
+            for other seeds (Student's t), and needs five seeds. "mean" is an older name of "further
+            runs".
+        smallest_group: Least number of members and of non-members in a judged group. Smaller groups
+            are counted and not judged.
     """
 
     auc: Share | None = None
@@ -104,8 +109,8 @@ class SourcesPolicy(Table):
     Attributes:
         above_label_distributions: Ceiling on the success minus what the clients' label
             distributions alone explain.
-        attacks: Attacks that are required and judged; all of the record if empty.
-        seeds: See :class:`MembershipPolicy`.
+        attacks: Attacks that are required and judged; all attacks of the record if empty.
+        seeds: As ``membership.seeds``.
     """
 
     above_label_distributions: Annotated[float, Field(ge=-1, le=1, strict=True)]
@@ -128,9 +133,10 @@ class GamesPolicy(Table):
     """Ceilings on the success of a server that plants a neuron, for records of games.
 
     Attributes:
-        success: Ceiling on the share of games that is won (Adv).
-        epsilon: Ceiling on the lower bound on epsilon. A bound above it fails; none makes a pass.
-        actual_epsilon: Ceiling on the epsilon that the mechanism's probabilities give.
+        success: Ceiling on the share of games that the server wins (Adv).
+        epsilon: Ceiling on the lower bound on epsilon. A bound above it fails the gate; a bound
+            below it never proves a pass.
+        actual_epsilon: Ceiling on the epsilon that follows from the mechanism's probabilities.
         contradicted: Whether a point fails if its success refutes its claimed epsilon.
         mechanisms: Mechanisms that are required and judged; all points if empty.
     """
@@ -148,8 +154,8 @@ class ControlsPolicy(Table):
     Source attacks have the "untrained model" alone, and models of clusters no control.
 
     Attributes:
-        required: Kinds that must pass for every judged attack. A live recording needs no "planted
-            leak", which only a simulation can have.
+        required: Controls that must pass for every judged attack. A live recording needs no
+            "planted leak", which only a simulation can have.
         otherwise: Outcome of a missing or failed control.
     """
 
@@ -168,11 +174,12 @@ class EvidencePolicy(Table):
     Attributes:
         least_seeds: Number of runs that a record must have.
         views: Views that the adversary may have had; any if empty.
-        confidence: Confidence that limits must have, in (0, 1).
+        confidence: Confidence level that limits must have, in (0, 1).
         least_learned: Share of the range from chance to 1 that the training accuracy must reach in
-            every run, in [0, 1]; below it the gate is inconclusive, as for a task without accuracy
-            and no attack above chance. 0 disables the check.
-        sampled_rounds: Whether live recordings that measured some rounds only (``every``) count.
+            every run, in [0, 1]; below it, the gate is inconclusive. It is also inconclusive if the
+            task has no accuracy and no attack beats chance. 0 disables the check.
+        sampled_rounds: Whether to accept live recordings that measured only some rounds
+            (``every``).
     """
 
     least_seeds: Count = 1
@@ -187,7 +194,7 @@ class Policy(Table):
 
     Attributes:
         name: Name of the policy.
-        owner: Person or office that set it, as a summary prints it; empty if not stated.
+        owner: Person or office that set the policy, printed in summaries; empty if not stated.
         membership: Ceilings for studies; membership is not judged without this table.
         sources: Ceilings for studies.
         clusters: Ceilings for studies.

@@ -38,8 +38,8 @@ class GameSection(Section):
         targets: Number of target records. A neuron is trained for each, and games are divided
             equally among them.
         certified: Number of targets that also get a certificate.
-        certificate_copies: Number of new randomised copies of a target, and of other records, that
-            its certificate rests on.
+        certificate_copies: Number of fresh randomised copies of a target, and of other records,
+            from which its certificate is computed.
 
     Examples:
         >>> import fedaudit as fa
@@ -74,8 +74,8 @@ class NeuronSection(Section):
     """Training of neurons.
 
     Attributes:
-        check: Number of epochs after which training stops if the neuron separates all validation
-            records, checked repeatedly; 0 to train for all epochs.
+        check: Interval of checks in epochs. Training stops at a check if the neuron separates all
+            validation records; 0 to train for all epochs.
 
     Examples:
         >>> import fedaudit as fa
@@ -108,12 +108,12 @@ class DetectorSection(Section):
     """Detection of planted models by a client, measured once per study on separate federations.
 
     Attributes:
-        runs: Number of federations, each with its own partition, initial model and targets. 0 for
-            none, otherwise at least 10. Half of them set the detection threshold, and the other
-            half are tested at it.
+        runs: Number of federations, each with its own partition, initial model and targets: at
+            least 10, or 0 for no detector. Half of them set the detection threshold, and the other
+            half test it.
         rounds: Rounds of each federation.
         looks: Number of rounds in which the client inspects the model, evenly spaced from the
-            second round to the last.
+            second to the last round.
         clients: Clients of each federation, with equal numbers of records. The first one inspects
             models.
         units: Units of the first hidden layer; 0 for twice as many as the neuron reads.
@@ -151,21 +151,22 @@ class RoundsSection(Section):
     """Games that are played in rounds of training, and the defense of updates.
 
     Attributes:
-        play: "signs" reads the sign of each neuron. "rounds" sends the planted model to a client
-            and scores the client's gradient.
+        play: "signs" reads the sign of each neuron's value. "rounds" sends the planted model to a
+            client and scores the client's gradient.
         defense: Defense of every client, by catalogue name.
         options: Options of the defense.
         averaged: Number of rounds with the same batch whose scores are averaged (the paper's P).
         neurons: Number of planted copies of the target's neuron (the paper's K).
-        louder: Factor on the neuron's first layer that changes its gradient but not its value. A
-            clipped gradient of the target then consists almost only of the neuron's row, and other
-            neurons are silent. 1 plants the neuron as it was trained.
+        louder: Factor on the neuron's first-layer weights; its second layer is divided by it. This
+            raises the neuron's gradient and keeps its value. Other neurons of the layer then have
+            zero gradient, so a clipped gradient of the target consists almost only of the neuron's
+            row. 1 plants the neuron as trained.
         clients: Number of clients whose sum of updates the server sees; 1 for single updates.
-        others: Model that the other clients of a sum receive: the "honest" one, the "planted" one
-            (the target may then be in any client's batch), or one with "dead" neurons.
+        others: Model that the other clients of a sum receive: the "honest" model, the "planted"
+            model (the target may then be in any client's batch), or a model with "dead" neurons.
         own_games: Number of games on the server's own records that set each threshold.
-        every_round: Whether every averaged round is simulated even if the defense only adds normal
-            noise. Otherwise, such noise is drawn for the score alone.
+        every_round: True to simulate every averaged round. False to simulate one round if the
+            defense ends in Gaussian noise, and to sample the noise of the score directly.
 
     Examples:
         >>> import fedaudit as fa

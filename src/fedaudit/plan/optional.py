@@ -111,11 +111,12 @@ class ShadowSection(Section):
         defense: "same" gives each client of the shadow federation the defense that it has in the
             audited run, with other random choices: the adversary knows the defense. "none" trains
             an undefended shadow federation.
-        fair: Samples whose owner in the shadow federation a fair draw decides. 0 for as many as
-            ``audit.samples``, or for twice the target's training samples if ``audit.draw`` is a
-            published draw.
-        client: Client of the known split. If left out, it is the last client that is not audited
-            and has the defense of the first audited client, or else the last that is not audited.
+        fair: Number of samples whose owner in the shadow federation a fair draw decides. 0 for as
+            many as ``audit.samples``, or for twice the target's training samples if ``audit.draw``
+            is a published draw.
+        client: Client of the known split. By default, it is the last client that is not audited and
+            has the same defense as the first audited client, or else the last client that is not
+            audited.
         known: Number of samples in the known split; half of them are members.
 
     Examples:
@@ -148,7 +149,7 @@ class ReferencesSection(Section):
     Training one takes as long as training the audited run.
 
     Attributes:
-        count: Reference federations for each run, from 1 to 256.
+        count: Number of reference federations per run, from 1 to 256.
         defense: "same" gives each client the defense that it has in the audited run, with other
             random choices: the adversary knows the defense. "none" trains undefended references.
         online: Whether each reference federation trains on a random half of the audited samples, so
@@ -208,8 +209,8 @@ class UnlearningSection(Section):
             training without them. "ascent" first lets each owner maximise the loss on its samples,
             and then continues training. "nothing" leaves the model as it is: a control that must
             fail the test.
-        rounds: Further rounds of "continue" and "ascent", at the learning rates of a run with this
-            number of rounds.
+        rounds: Further rounds of "continue" and "ascent". The learning-rate schedule restarts over
+            this many rounds.
         margin: Largest difference in AUC from the retrained federation that passes the test.
         epochs: Passes of "ascent" over an owner's samples.
         lr: Learning rate of "ascent".
@@ -239,8 +240,8 @@ class SecureSumSection(Section):
     The sum of their updates is the noise that hides the audited client's update.
 
     Attributes:
-        draws: Number of simulated sums, at least 80. Half of them choose the test and the others
-            count its errors. Each takes one round of training by the other clients.
+        draws: Number of simulated sums, at least 80. Half of them fit the test and the other half
+            count its errors. Each draw takes one round of training by the other clients.
 
     Examples:
         >>> import fedaudit as fa
@@ -255,7 +256,7 @@ class SecureSumSection(Section):
 class AttackerSection(Section):
     """A malicious client, which sends poisoned updates in some rounds.
 
-    They raise the loss of the audited samples. The owner of a sample lowers its loss again in
+    They raise the loss of the audited samples. A client that holds a sample lowers this loss in
     honest rounds; the loss of an unseen sample stays high.
 
     Attributes:
@@ -263,7 +264,7 @@ class AttackerSection(Section):
             every poisoned round, instead of the client's own samples. "ascent" maximises the loss
             on the audited samples, up to twice the loss of guessing among all classes. "none" sends
             honest updates: a control that is measured in the same rounds.
-        client: Number of the malicious client; the last one that is not audited if left out.
+        client: Number of the malicious client; by default the last client that is not audited.
         first: First poisoned round.
         every: Number of rounds from one poisoned round to the next. The last honest round before
             each further poisoned round is measured.

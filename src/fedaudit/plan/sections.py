@@ -73,8 +73,8 @@ class DataSection(Section):
 
     Attributes:
         classes: Classes to keep, numbered in this order; all classes if empty.
-        first_class: Number of the first class. Lower numbers are classes without samples here,
-            such as the classes of a public data set.
+        first_class: Number of the first class. Lower numbers are reserved for classes of another
+            data set, such as a public one.
     """
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {"seed": "seeds", "data_dir": "--data-dir"}
@@ -196,18 +196,18 @@ class AuditSection(Section):
             split by name.
         targets: Audited clients.
         options: Options of a draw other than "fair", such as the number and kind of canaries.
-        unit: Unit of membership. With "sample", a fair draw decides about every sample alone. With
-            "person", it decides about all samples of a person together, and a person's score is
-            the mean over these. Data must then name the person of each sample
+        unit: Unit of membership. With "sample", a fair draw decides about every sample separately.
+            With "person", it decides about all samples of a person together, and a person's score
+            is the mean over their samples. Data must then name the person of each sample
             (``data.options.subject``).
-        samples: Audited samples of each target whose owner a fair draw decides. They are people if
-            ``unit`` is "person". A study file may also write ``fair`` or ``people``.
+        samples: Number of audited samples of each target, or of people if ``unit`` is "person". A
+            fair draw decides their owners. Aliases of this key: ``fair``, ``people``.
         clients_per_person: Number of clients among which the samples of a participating person are
             divided. With 2 or more, people are like patients who visit several hospitals.
         extra_other: Further audited samples that other clients train on.
         extra_unseen: Further audited samples that no client trains on.
-        background: Training samples of each target that are not audited. If left out, audited and
-            other samples together make up the size that the partition gives the target.
+        background: Number of training samples of each target that are not audited. If left out, the
+            target keeps the size that the partition gives it.
         sources: Random training samples of each client that source inference asks about, in
             addition to audited samples; at most as many as the smallest client has. If left out,
             it is ``samples // (3 * clients)`` if an attack on sources runs on a fair draw and
@@ -219,7 +219,7 @@ class AuditSection(Section):
             updates, for example a coalition that hides single updates. The members are then the
             training samples of all of them. If empty, clients are attacked one by one.
         keep: What is kept on disk. "signals" keeps measurements only, "snapshots" also the global
-            models of measured rounds, and "full" also all clients' updates of these rounds.
+            models of measured rounds, and "full" also all clients' updates of measured rounds.
 
     Examples:
         >>> import fedaudit as fa
@@ -300,9 +300,9 @@ class ShiftSection(Section):
             attribute, and other clients have people with the other values.
         minority: Share of the clients that are in the minority, in (0, 1). These are the clients
             with the lowest numbers.
-        value: Value of the attribute in the minority; the rarest one if empty.
-        minority_range: Range from which each client in the minority draws its amount.
-        majority_range: Range from which each other client draws its amount.
+        value: Value of the attribute in the minority; the rarest value if empty.
+        minority_range: Range from which each minority client draws its angle or factor.
+        majority_range: Range from which each majority client draws its angle or factor.
 
     Examples:
         >>> import fedaudit as fa
@@ -328,7 +328,7 @@ class RiskSection(Section):
         shadows: Number of shadow models for each model, from 1 to 100.
         training: "repeated" trains a shadow model for as many rounds as the model that it
             imitates, in a separate federation. "continued" trains it from that model for a few
-            epochs. This is cheap, but the risk is far too low if models memorise samples.
+            epochs. This is cheap, but underestimates the risk if models memorise samples.
         epochs: Passes of a continued shadow model over its samples, 5 by default. Giving a number
             sets ``training`` to "continued".
         sizes: Sizes of shadow models' training sets if the server has fewer samples than clusters

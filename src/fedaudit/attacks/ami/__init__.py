@@ -25,8 +25,8 @@ class NeuronTraining:
         momentum: Momentum of the optimizer "momentum".
         optimizer: "momentum", or "adam" as in the published code, which is about ten times slower.
         target_share: Total weight of the target's rows; all rows together weigh 1.
-        output: "one-logit" with binary cross-entropy, or "two-sigmoids" with cross-entropy on
-            their values as logits, of which the first is planted (published code).
+        output: "one-logit" with binary cross-entropy. "two-sigmoids", as in the published code: two
+            sigmoid outputs, which cross-entropy takes as logits; only the first is planted.
         check: Interval of epochs after which training ends if the neuron is larger for all watched
             rows of its target than for any other; 0 to train for all epochs.
         batch_size: Rows per step; 0 for all. Batches are fixed and come in a new order in each

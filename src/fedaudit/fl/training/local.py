@@ -194,8 +194,8 @@ class LocalTraining:
             step per epoch.
         lr: Learning rate of the first round, above 0; at most 1,000 in a study.
         momentum: Momentum of SGD, in [0, 1); 0 for none.
-        weight_decay: Factor of the parameters that is added to their gradient (L2 penalty), at
-            least 0, and at most 1,000 in a study; 0 for none.
+        weight_decay: L2 penalty coefficient, as in ``torch.optim.SGD``, at least 0, and at most
+            1,000 in a study; 0 for none.
         schedule: Learning rate over the rounds: "constant", "cosine" or "exponential".
         optimizer: Optimizer of local training, "sgd" or "adam".
     """
