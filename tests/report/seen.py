@@ -12,7 +12,7 @@ from fedaudit.report.grid import Cell, Grid, Tile
 from fedaudit.report.page import sections_of
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 
 Found = TypeVar("Found")
 
@@ -42,7 +42,7 @@ def printed(*records: Record, width: int = 80) -> str:
     if len(records) == 1:
         print_record(records[0], console)
     else:
-        print_comparison(compared(records), records, console)
+        print_comparison(compare_records(records), records, console)
     return out.getvalue()
 
 

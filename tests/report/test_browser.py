@@ -16,7 +16,7 @@ from fedaudit.live.recording import LOG_FILE
 from fedaudit.report.page import report_html, write_comparison, write_report
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.live.federation import data, network, rounds
 from tests.report.clustered import clustered, hostile_clusters, with_clusters
 from tests.report.games import hostile_games, played
@@ -196,7 +196,7 @@ def test_on_a_phone_nothing_sticks_out_of_a_page(tmp_path: Path) -> None:
 def test_a_comparison_draws_its_figure(tmp_path: Path) -> None:
     page = tmp_path / "comparison.html"
     records = [record(name="one"), record(name="two", strengths=(0.5,))]
-    write_comparison(compared(records), records, page)
+    write_comparison(compare_records(records), records, page)
     notes = notes_of(dom(page, tmp_path / "profile"))
     assert is_sound(notes), notes
     assert notes["figures"] == "1", "one contrast at a time, by choice"

@@ -30,7 +30,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from results.archives import unpacked
 from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, control, found, tpr
@@ -425,11 +425,11 @@ def test_the_verdict_compares_the_canary_bound_with_the_claim(measured: float, s
 def test_a_comparison_has_claimed_and_measured_epsilons_row_by_row() -> None:
     first = found(auc(0.4, 0.6), epsilon(CLIENT_EPSILON, 1.5), epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
     second = found(auc(0.4, 0.6))
-    grid = must(epsilon_comparison(compared([first, second]), [first, second]))
+    grid = must(epsilon_comparison(compare_records([first, second]), [first, second]))
     (row,) = grid.rows
     shown = dict(zip((c.text for c in grid.columns), (c.text for c in row), strict=True))
     assert (shown["ε claimed"], shown["ε at least, from coins"]) == ("2.000", "1.500")
-    assert epsilon_comparison(compared([second, second]), [second, second]) is None
+    assert epsilon_comparison(compare_records([second, second]), [second, second]) is None
 
 
 def test_the_claim_without_canaries_is_given_as_deployed() -> None:

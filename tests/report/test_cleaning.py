@@ -5,7 +5,7 @@ from pydantic import BaseModel
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.wording import cleaned
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
 from tests.report.records import record
 from tests.report.seen import printed
@@ -43,7 +43,7 @@ def test_a_report_holds_none_of_them() -> None:
 
 def test_comparisons_contain_no_identifiers_of_the_program() -> None:
     records = [BAD, BAD]
-    assert not left_in(comparison_html(compared(records), records))
+    assert not left_in(comparison_html(compare_records(records), records))
 
 
 def test_terminal_output_contains_no_identifiers_of_the_program() -> None:

@@ -14,7 +14,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import cleaned
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
-from fedaudit.study.comparing import compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
 from tests.report.records import HOSTILE_TAG
 from tests.report.seen import printed, words
@@ -69,7 +69,7 @@ def test_a_comparison_names_clients_that_have_the_same_name_in_every_record(
 ) -> None:
     figures = [*three(0.8, significant=True), auc(0.6, 0.5, 0.7, attack="b", target=2)]
     records = [of_clients(*figures), of_clients(*figures, names=names)]
-    assert f"on {client} alone" in words(comparison_html(compared(records), records))
+    assert f"on {client} alone" in words(comparison_html(compare_records(records), records))
 
 
 def test_the_bars_of_a_single_client_need_no_name() -> None:

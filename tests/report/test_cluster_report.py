@@ -9,7 +9,7 @@ from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ClusterResult, ClusterRound, ModelState
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
 from tests.report.clustered import clustered, over_runs, with_clusters
 from tests.report.records import source, with_sources
@@ -167,7 +167,7 @@ def test_every_report_is_complete(results: tuple[ClusterResult, ...]) -> None:
     record = with_clusters(*results)
     assert 'id="clusters"' in report_html(record)
     assert "controls" in printed(record, width=100).lower()
-    assert cluster_comparison(compared([record, record]))
+    assert cluster_comparison(compare_records([record, record]))
 
 
 def both(seeds: tuple[int, ...] = (1, 2, 3)) -> list[Record]:
@@ -179,7 +179,7 @@ def both(seeds: tuple[int, ...] = (1, 2, 3)) -> list[Record]:
 
 def test_a_comparison_has_the_metrics_of_the_paper_with_paired_changes() -> None:
     records = both()
-    grid = must(cluster_comparison(compared(records)))
+    grid = must(cluster_comparison(compare_records(records)))
     assert [one.text for one in grid.columns[1:]] == ["ifca", "ifca-mir"]
     names = {row[0].text for row in grid.rows}
     assert {"Accuracy", "Violations", "Agreement of models and groups"} < names
@@ -201,11 +201,11 @@ def test_records_without_clusters_have_no_cluster_tables() -> None:
     plain = with_clusters(membership=True)
     assert clustered_of(plain) == ()
     assert 'id="clusters"' not in report_html(plain)
-    assert cluster_comparison(compared([plain, plain])) is None
+    assert cluster_comparison(compare_records([plain, plain])) is None
 
 
 def test_one_seed_gives_changes_without_intervals() -> None:
-    grid = must(cluster_comparison(compared(both((1,)))))
+    grid = must(cluster_comparison(compare_records(both((1,)))))
     assert "one seed" in grid.remark
 
 

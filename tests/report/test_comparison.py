@@ -20,7 +20,7 @@ from fedaudit.report.pictures import membership_rows
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import cleaned
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
 from tests.gate.parts import control
 from tests.report.records import used
@@ -29,7 +29,7 @@ from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phone
 from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
 
 RECORDS = [PLAIN, WEAK, STRONG]
-THREE = compared(RECORDS)
+THREE = compare_records(RECORDS)
 
 
 def headings(grid: Grid) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ def test_a_mean_over_some_clients_names_them_and_stays_in_its_block() -> None:
         given("plain", {"a": runs, "b": runs}, accuracy),
         given("x", {"a": less, "b": {1: less[1]}}, accuracy, defense=noise(0.1)),
     ]
-    (table,) = attack_tables(compared(records))["unseen"]
+    (table,) = attack_tables(compare_records(records))["unseen"]
     assert [text for text, _ in headings(table)] == ["no defense", "gradient-noise (sigma 0.1)"]
     plain, defended = (row[1] for row in table.rows)
     assert "on client 0 alone" in plain.detail.split("\n")
@@ -91,7 +91,7 @@ def test_clients_outside_the_coalition_have_a_separate_table() -> None:
     (table,) = attack_tables(THREE, part="outside")["unseen"]
     assert headings(table)[0] == ("no defense", "on client 4")
     assert [row[3].text for row in table.rows] == ["▲ 0.710", "▲ 0.730", "▲ 0.800"]
-    assert attack_tables(compared([PLAIN, PLAIN]), part="outside") == {}
+    assert attack_tables(compare_records([PLAIN, PLAIN]), part="outside") == {}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_coalition_has_the_papers_name(
 
 
 def test_equal_rows_are_labelled_with_their_records() -> None:
-    labels = labels_of(compared([PLAIN, WEAK, changed(WEAK, name="again")]))
+    labels = labels_of(compare_records([PLAIN, WEAK, changed(WEAK, name="again")]))
     assert labels[0] == "no defense"
     assert labels[1].startswith("weak · gradient-noise")
     assert labels[2].startswith("again · gradient-noise")
@@ -169,7 +169,7 @@ def test_an_undefended_row_is_labelled_if_another_row_has_a_defense() -> None:
 
 def test_settings_that_vary_have_columns() -> None:
     long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
-    grid = rows_table(compared([PLAIN, long]), ["leak", "no leak shown"])
+    grid = rows_table(compare_records([PLAIN, long]), ["leak", "no leak shown"])
     assert [column.text for column in grid.columns][1] == "training.rounds"
     assert [row[1].text for row in grid.rows] == ["10", "30"]
 
@@ -177,7 +177,9 @@ def test_settings_that_vary_have_columns() -> None:
 def test_a_comparison_of_defenses_asks_for_tuned_dp_sgd() -> None:
     answer = "Tuned DP-SGD is not among the defenses"
     assert any(answer in caution for caution in cautions(THREE, RECORDS))
-    assert not any(answer in caution for caution in cautions(compared([PLAIN] * 2), [PLAIN] * 2))
+    assert not any(
+        answer in caution for caution in cautions(compare_records([PLAIN] * 2), [PLAIN] * 2)
+    )
 
 
 def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
@@ -187,7 +189,7 @@ def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
         {1: 0.5, 2: 0.5},
         defense=noise(0.2, 0, 1),
     )
-    figure = must(front_figure(compared([*RECORDS, worse])))
+    figure = must(front_figure(compare_records([*RECORDS, worse])))
     assert [choice.label for choice in figure.choices] == ["Advantage, strongest attack, v. unseen"]
     panel = figure.choices[0].panels[0]
     assert not panel.curves, "no line joins the marks"
@@ -208,7 +210,7 @@ def test_no_row_is_best_if_no_undefended_attack_is_above_guessing() -> None:
         given("x", {"a": {1: {0: 0.5}}}, {1: 0.8}, reach=0.06, defense=noise(0.1)),
         given("y", {"a": {1: {0: 0.52}}}, {1: 0.7}, reach=0.06, defense=noise(0.2)),
     ]
-    figure = must(front_figure(compared(quiet)))
+    figure = must(front_figure(compare_records(quiet)))
     assert "is good" not in figure.caption
     assert not any("best" in key.name for key in figure.keys)
     for choice in figure.choices:
@@ -220,7 +222,7 @@ def test_no_row_is_best_if_no_undefended_attack_is_above_guessing() -> None:
 def test_no_row_is_best_if_the_headline_shows_no_trade_off() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
-    figure = must(front_figure(compared([plain, less])))
+    figure = must(front_figure(compare_records([plain, less])))
     assert "is good" not in figure.caption
     assert [key.name for key in figure.keys] == [
         "gradient-noise · all 6 clients",
@@ -231,7 +233,7 @@ def test_no_row_is_best_if_the_headline_shows_no_trade_off() -> None:
 def test_a_failed_control_leaves_no_best_trade_off() -> None:
     failing = changed(PLAIN, controls=[control("untrained model", passed=False)])
     records = [failing, WEAK, STRONG]
-    result = compared(records)
+    result = compare_records(records)
     answer = first_of_comparison(result, records, [verdict(item) for item in records])
     assert (answer.look, answer.status, answer.numbers) == ("control failed", "control failed", ())
     assert answer.headline == "A control failed: no trade-off is concluded"
@@ -243,7 +245,7 @@ def test_a_failed_control_leaves_no_best_trade_off() -> None:
 def test_rows_of_a_record_with_a_failed_control_are_marked_everywhere() -> None:
     failing = cleaned(changed(PLAIN, controls=[control("untrained model", passed=False)]))
     long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
-    result = compared([failing, long])
+    result = compare_records([failing, long])
     (table,) = attack_tables(result, [failing, long])["unseen"]
     first, other = cells(table, "a")
     assert (first.text[0], first.detail.split("\n")[0]) == ("✗", "not relied on")
@@ -258,16 +260,16 @@ def test_rows_of_a_record_with_a_failed_control_are_marked_everywhere() -> None:
     assert "not relied on" in printed(failing, long)
 
     records = [failing, WEAK, STRONG]
-    figure = must(front_figure(compared(records), records, ranked=False))
+    figure = must(front_figure(compare_records(records), records, ranked=False))
     assert figure.keys[-1].name == "not relied on: a control failed"
     assert figure.choices[0].panels[0].points[0].look.symbol == "circle-open"
-    area = must(hypervolume_table(compared(records), records)).rows[0][1]
+    area = must(hypervolume_table(compare_records(records), records)).rows[0][1]
     assert area.text[0] == "✗"
 
 
 def test_the_legend_of_fronts_lists_only_drawn_items() -> None:
     records = [WEAK, STRONG]
-    figure = must(front_figure(compared(records)))
+    figure = must(front_figure(compare_records(records)))
     assert [key.name for key in figure.keys] == ["gradient-noise · pair: clients 0, 1 of 6"]
 
 
@@ -275,7 +277,7 @@ def test_table_terminal_picture_and_headline_show_the_same_strongest_attack() ->
     # Attack a has the larger mean, b the larger figure in the second run.
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     accuracy = {1: 0.9, 2: 0.9}
-    result = compared([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
+    result = compare_records([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
     (table,) = attack_tables(result)["unseen"]
     strongest = [row[2].text for row in table.rows if row[0].text.startswith("gradient")]
     (forest,) = membership_rows(result, [])
@@ -299,7 +301,7 @@ def test_terminal_and_chart_compare_on_defended_clients() -> None:
 
 def test_attacks_that_no_defended_row_has_draw_nothing() -> None:
     extended = given("more", {"c": {1: {0: 0.7}, 2: {0: 0.7}}}, {1: 0.9, 2: 0.9}, rounds=20)
-    comparison = compared([*RECORDS, extended])
+    comparison = compare_records([*RECORDS, extended])
     figure = must(front_figure(comparison))
     assert {front.attack for front in comparison.fronts} >= {"a", "c"}
     assert not [choice.label for choice in figure.choices if ", c," in choice.label]
@@ -337,7 +339,7 @@ def test_hypervolumes_have_the_gain_of_the_defense() -> None:
 
 def test_rows_without_a_defense_have_leakage_and_accuracy_with_intervals() -> None:
     long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
-    result = compared([PLAIN, long])
+    result = compare_records([PLAIN, long])
     assert front_figure(result) is None
     answer = first_of_comparison(result, [PLAIN, long], [verdict(PLAIN), verdict(long)])
     (forest,) = answer.picture
@@ -357,7 +359,7 @@ def test_use_of_data_is_measured_on_the_clients_that_defend() -> None:
     plain = changed(PLAIN, usage=[WHOLE])
     beside = changed(WHOLE, client=9, defense=NOISE)
     weak = changed(WEAK, usage=[LESS, beside])
-    both = compared([plain, weak])
+    both = compare_records([plain, weak])
     table = must(usage_table(both, [plain, weak]))
     texts = [[cell.text for cell in row[1:]] for row in table.rows]
     assert texts[0] == ["100%", "2.000", "0", "2 s"]
@@ -385,7 +387,7 @@ def test_the_page_has_its_sections_and_every_change() -> None:
 def test_fronts_are_drawn_and_fit_a_phone(tmp_path: Path) -> None:
     records = [changed(PLAIN, usage=[WHOLE]), WEAK, STRONG]
     page = tmp_path / "comparison.html"
-    write_comparison(compared(records), records, page)
+    write_comparison(compare_records(records), records, page)
     notes = notes_of(dom(page, tmp_path / "profile"))
     assert is_sound(notes), notes
     assert notes["figures"] == "1"

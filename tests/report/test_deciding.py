@@ -28,7 +28,7 @@ from fedaudit.results.runs import (
     MissingRounds,
     MissingUpload,
 )
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed, estimate
 from tests.report.records import (
     HOSTILE_LINK,
@@ -309,7 +309,7 @@ def test_a_recording_does_not_claim_to_have_no_defense(defense: str) -> None:
 @pytest.mark.parametrize("watched", [True, False])
 def test_the_defense_of_a_recording_is_unknown(watched: bool) -> None:
     audit = changed(record(details=False, defenses=(("none", 1.0),)), watched=watched)
-    side_by_side = comparison_html(compared([audit, audit]), [audit, audit])
+    side_by_side = comparison_html(compare_records([audit, audit]), [audit, audit])
     for page in (report_html(audit), side_by_side, clauses_json(audit)):
         assert ("defense unknown" in page) is watched
         assert ("no defense" in page) is not watched

@@ -15,7 +15,7 @@ from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import attack_name, percent
 from fedaudit.results.record import ClientRow, Record
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import played
@@ -128,7 +128,7 @@ def test_uninformative_estimates_have_no_chart_and_no_tile() -> None:
 
 def test_a_comparison_starts_with_its_best_trade_off() -> None:
     records: list[Record] = [PLAIN, WEAK, STRONG]
-    comparison = compared(records)
+    comparison = compare_records(records)
     best = must(best_tradeoff(comparison))
     assert best.leakage < 0
     front = [
@@ -149,7 +149,7 @@ def test_without_an_undefended_leak_defenses_are_not_judged() -> None:
         record(strengths=(0.0,), details=False, defenses=((name, 0.0),))
         for name in ("none", "cofedmid")
     ]
-    said = first_of_comparison(compared(quiet), quiet, [verdict(one) for one in quiet])
+    said = first_of_comparison(compare_records(quiet), quiet, [verdict(one) for one in quiet])
     assert (said.look, said.status) == ("inconclusive", "nothing to lower")
     assert not said.numbers
     assert "Then compare again." in said.next
@@ -157,7 +157,7 @@ def test_without_an_undefended_leak_defenses_are_not_judged() -> None:
 
 def _of(comparison_of: list[Record]) -> First:
     verdicts = [verdict(one) for one in comparison_of]
-    return first_of_comparison(compared(comparison_of), comparison_of, verdicts)
+    return first_of_comparison(compare_records(comparison_of), comparison_of, verdicts)
 
 
 def test_a_source_leak_alone_gives_no_membership_trade_off() -> None:
@@ -198,7 +198,7 @@ def test_a_defense_that_costs_more_accuracy_than_leakage_is_no_trade_off() -> No
     said = _of([plain, less])
     assert said.status == "no trade-off"
     assert said.headline.startswith("No defense is shown to lower leakage by more than it costs")
-    assert best_tradeoff(compared([plain, less])) is None
+    assert best_tradeoff(compare_records([plain, less])) is None
 
 
 def of_classes(name: str, accuracy: float, defense: Mapping[str, object] | None = None) -> Record:
@@ -219,18 +219,18 @@ def test_losing_three_quarters_of_the_learned_accuracy_is_no_trade_off() -> None
 
 def test_accuracy_costs_are_relative_to_chance_level() -> None:
     records = [of_classes("plain", 0.039), of_classes("less", 0.032, defense=noise(0.1))]
-    (one,) = tradeoffs(compared(records))
+    (one,) = tradeoffs(compare_records(records))
     assert one.lost == pytest.approx(0.007 / 0.029)
     assert one.error == pytest.approx(0.007)
     assert one.pays
-    assert best_tradeoff(compared(records)) == one
+    assert best_tradeoff(compare_records(records)) == one
 
 
 def test_an_undefended_model_at_chance_level_gives_no_trade_off() -> None:
     records = [of_classes("plain", 0.01), of_classes("less", 0.01, defense=noise(0.1))]
-    (one,) = tradeoffs(compared(records))
+    (one,) = tradeoffs(compare_records(records))
     assert (one.lost, one.pays) == (None, False)
-    assert best_tradeoff(compared(records)) is None
+    assert best_tradeoff(compare_records(records)) is None
 
 
 def test_unchanged_accuracy_is_reported_as_no_cost_shown() -> None:
@@ -242,7 +242,7 @@ def test_unchanged_accuracy_is_reported_as_no_cost_shown() -> None:
 def test_a_stronger_second_attack_makes_the_reduction_insignificant() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}, "b": {1: {0: 0.6}}}, {1: 0.9})
     other = given("other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1))
-    (one,) = tradeoffs(compared([plain, other]))
+    (one,) = tradeoffs(compare_records([plain, other]))
     assert one.leakage < 0
     assert must(one.high) > 0
     assert not one.lowers
@@ -312,14 +312,14 @@ def test_different_sample_sizes_are_noted_below_the_headline() -> None:
     more = record(details=False, defenses=(("none", 1.0),))
     said = _of([more, fewer])
     assert said.caveats == (SIZES_DIFFER,)
-    page = comparison_html(compared([more, fewer]), [more, fewer])
+    page = comparison_html(compare_records([more, fewer]), [more, fewer])
     assert page.count(SIZES_DIFFER) == 1
     assert page.index(SIZES_DIFFER) < page.index('class="glance')
     assert _of([more, more]).caveats == ()
 
 
 def test_comparison_tiles_and_axes_are_in_per_cent() -> None:
-    comparison = compared([PLAIN, WEAK, STRONG])
+    comparison = compare_records([PLAIN, WEAK, STRONG])
     figure = must(front_figure(comparison))
     (panel,) = figure.choices[0].panels
     assert all(text.endswith("%") for axis in (panel.x, panel.y) for _, text in axis.ticks)

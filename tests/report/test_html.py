@@ -17,7 +17,7 @@ from fedaudit.report.page import (
 )
 from fedaudit.report.wording import interval_of, shown
 from fedaudit.results.record import Record, ViewRow
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
 from tests.report.clustered import hostile_clusters
 from tests.report.games import hostile_games, played
@@ -168,7 +168,7 @@ def test_a_very_long_name_is_never_printed_whole() -> None:
     assert not re.search("n{130}", page.text)
     texts = [value or "" for _, attributes in page.elements for value in attributes.values()]
     assert not any(re.search("n{401}", text) for text in texts)
-    both = Page(comparison_html(compared([long, plain]), [long, plain]))
+    both = Page(comparison_html(compare_records([long, plain]), [long, plain]))
     assert not re.search("n{130}", both.text)
 
 
@@ -248,7 +248,7 @@ def test_the_same_record_makes_the_same_bytes(name: str, tmp_path: Path) -> None
 
 
 def _side_by_side(record: Record) -> str:
-    return comparison_html(compared([record, record]), [record, record])
+    return comparison_html(compare_records([record, record]), [record, record])
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> 
     defended = record(name="defended", strengths=(0.5,), defenses=(("dp-sgd", 1.0),))
     plain = record(name="plain", strengths=(2.6,), defenses=(("none", 1.0),))
     path = tmp_path / "comparison.html"
-    write_comparison(compared([plain, defended]), [plain, defended], path)
+    write_comparison(compare_records([plain, defended]), [plain, defended], path)
     page = Page(path.read_text(encoding="utf-8"))
     base, other = plain.findings[0].number, defended.findings[0].number
     assert f"{base:.3f}" in page.text
@@ -280,8 +280,8 @@ def test_a_comparison_shows_both_values_and_their_difference(tmp_path: Path) -> 
 
 def test_a_comparison_needs_two_records_and_warns_of_redraw() -> None:
     with pytest.raises(BadInput, match="at least 2 records, got 1"):
-        compared([made("plain")])
+        compare_records([made("plain")])
     flawed = [small(), changed(small(), evaluation="redraw")]
-    assert "flawed redraw" in comparison_html(compared(flawed), flawed)
+    assert "flawed redraw" in comparison_html(compare_records(flawed), flawed)
     both = [small(), made("hostile")]
-    assert HOSTILE not in comparison_html(compared(both), both)
+    assert HOSTILE not in comparison_html(compare_records(both), both)

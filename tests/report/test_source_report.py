@@ -16,7 +16,7 @@ from fedaudit.report.wording import cleaned
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
 from fedaudit.results.runs import LABELS, LABELS_METHOD, OLDER_LEVEL
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed, estimate
 from tests.gate.parts import control
 from tests.report.records import source as found
@@ -221,7 +221,9 @@ def test_every_report_is_complete(results: tuple[SourceFound, ...]) -> None:
     for of in (record, with_sources(*results, membership=True)):
         assert 'id="sources"' in report_html(of)
         assert "Source inference" in printed(of, width=100)
-    assert "Source inference" in comparison_html(compared([record, record]), [record, record])
+    assert "Source inference" in comparison_html(
+        compare_records([record, record]), [record, record]
+    )
 
 
 def test_the_guarantee_is_printed_below_the_source_table() -> None:
@@ -259,10 +261,10 @@ def defended(right: int, seeds: tuple[int, ...] = (1,)) -> Record:
 
 def test_compared_records_show_success_and_formal_epsilon() -> None:
     records = [with_sources(found(right=60)), defended(21)]
-    table = must(source_comparison(compared(records)))
+    table = must(source_comparison(compare_records(records)))
     assert column(table, "sia") == ["▲ 50.0%", "▷ 20.0%"]
     assert details(table, "sia")[1].split("\n")[-2] == "Δ −30.0 points *"
-    epsilons = must(epsilon_comparison(compared(records), records))
+    epsilons = must(epsilon_comparison(compare_records(records), records))
     assert column(epsilons, "Formal ε, training") == ["1.900"]
     assert column(epsilons, "Formal ε, one round") == ["0.700"]
     assert "sees that round's upload and no other" in epsilons.remark
@@ -273,7 +275,7 @@ def test_changes_are_paired_by_seed() -> None:
     seeds = (1, 2, 3)
     plain = with_sources(*(found(right=60 + 3 * seed, seed=seed) for seed in seeds))
     records = [plain, defended(30, (2, 3, 9))]
-    table = must(source_comparison(compared(records)))
+    table = must(source_comparison(compare_records(records)))
     assert details(table, "sia")[1].split("\n")[-2:] == [
         "Δ −25.0 points *",
         "(−33.7 to −15.7)",
@@ -282,7 +284,7 @@ def test_changes_are_paired_by_seed() -> None:
 
 def test_records_without_sources_have_no_source_comparison() -> None:
     records = [with_sources(membership=True), with_sources(membership=True)]
-    assert source_comparison(compared(records)) is None
+    assert source_comparison(compare_records(records)) is None
     mixed = [with_sources(membership=True), with_sources(found())]
-    table = must(source_comparison(compared(mixed)))
+    table = must(source_comparison(compare_records(mixed)))
     assert len(table.rows) == 1

@@ -21,7 +21,7 @@ from fedaudit.report.figures.charts import (
 from fedaudit.report.fixed import package_file
 from fedaudit.report.page import comparison_html, report_html, templates
 from fedaudit.results.estimate import Interval
-from fedaudit.study.comparing import compare_records as compared
+from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
 from tests.report.clustered import clustered, with_clusters
 from tests.report.games import hostile_games, played
@@ -49,7 +49,7 @@ def page(name: str) -> str:
 
 
 def _compared(records: list[object]) -> str:
-    return comparison_html(compared(records), records)  # type: ignore[arg-type]
+    return comparison_html(compare_records(records), records)  # type: ignore[arg-type]
 
 
 TEN = Axis("ten", 0, 10, ticks(0, 10, 5))
