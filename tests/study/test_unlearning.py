@@ -27,7 +27,7 @@ from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.page import report_html
-from fedaudit.report.unlearning import deletion, unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import deletion, in_words, unlearning_section, unlearning_tile
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
@@ -339,7 +339,7 @@ def test_the_report_shows_residual_leak_and_accuracy(continued: Carried) -> None
     assert "Test accuracy" in [row[0].text for row in section.tables[0].rows]
     (tile,) = unlearning_tile(continued.record)
     assert tile.label == "Unlearning by continue"
-    assert tile.value == unlearning_verdict_of(unlearning_rows(continued.record))
+    assert tile.value == in_words(unlearning_verdict_of(unlearning_rows(continued.record)))
     assert "test accuracy before" in tile.detail
     page = report_html(continued.record)
     assert "AUC of deleted against unseen samples" in page
