@@ -90,6 +90,7 @@ EXCEPTIONS = {
     ): "by repeating attacks, and measurements on kept updates",
     ("pack.remaking", "plan.sections"): "recordings use the default settings of figures",
     ("study.front.audit", "gate.outputs"): "a run's summary has the outcome of a policy",
+    ("study.front.asking", "live.files"): "a recording keeps the audited samples",
     ("pack.verifying", "attacks"): "names of attacks are those of the catalogue",
 }
 """Imports that the table does not allow, with the reason for each."""

@@ -83,11 +83,12 @@ def test_paired_intervals_are_narrower_for_similar_attacks() -> None:
         {"1/0/scores/loss": torch.zeros(2)},
         {"1/0/ids": torch.zeros(2, 2), "1/0/origin": torch.zeros(2, 2)},
         {"1/0/ids": torch.zeros(2), "1/0/origin": torch.zeros(3)},
+        {"1/0/ids": torch.arange(2), "1/0/origin": torch.tensor([0, 7])},
     ],
 )
 def test_a_file_of_something_else_is_refused(
     tensors: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     write_tensors(tensors, tmp_path / SCORES_FILE)
-    with pytest.raises(Damaged, match=r"scores|where the samples"):
+    with pytest.raises(Damaged, match=r"scores|where the samples|unknown origins"):
         read_scores(tmp_path / SCORES_FILE)

@@ -80,6 +80,7 @@ run = fa.audit(
 )
 run.attack("fedmia-1", fa.attacks.AvgCosine()).scores("fedmia-1", target=0, seed=1)
 run.scores().scores.mean()
+print(run.ask(row=3, prior=0.1).runs[0].attacks[0].p_value)
 run.save_report("mine.html").exists()
 fa.Run("runs/mine", fa.Federation("mnist"), attacks=[fa.attacks.FedMIA2()]).record.rows()
 study = fa.read_study("mine.toml", {"training.rounds": 3})

@@ -48,5 +48,6 @@ fa.Attacker(firstt=2)  # E: Unexpected keyword argument "firstt" for "AttackerSe
 fa.Run(3)  # E: Argument 1 to "Run" has incompatible type "int"
 fa.Run("a").report()  # E: "Run" has no attribute "report"
 fa.Run("a").scores(1)  # E: Argument 1 to "scores" of "Run" has incompatible type "int"
+fa.Run("a").ask(row="1")  # E: Argument "row" to "ask" of "Run" has incompatible type "str"
 fa.Run("a").save_report(3)  # E: Argument 1 to "save_report" of "Run"
 fa.read_study(3)  # E: Argument 1 to "read_study" has incompatible type "int"

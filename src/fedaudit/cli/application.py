@@ -17,7 +17,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from fedaudit import __version__
 from fedaudit.core.errors import FAULT, BadInput, FedauditError, called_by
-from fedaudit.core.files import RECORDING_FILE, open_regular
+from fedaudit.core.files import MANIFEST_FILE, RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
 from fedaudit.results.text import LogLines, indented, one_line
 
@@ -332,7 +332,7 @@ VERDICT = Kind("a verdict", "`fedaudit gate` writes it for a record and a policy
 PACK = Kind("a pack", "`fedaudit verify` checks its folder")
 RUN = Kind(
     "the folder of a run",
-    "`fedaudit report`, `summary`, `compare`, `gate`, `pack`, `attack` take it",
+    "`fedaudit report`, `ask`, `summary`, `compare`, `gate`, `pack`, `attack` take it",
 )
 RECORDING = Kind("a live recording", "`fedaudit attack` attacks it")
 
@@ -361,7 +361,6 @@ def _kind_at(path: Path) -> Kind | None:
 
 
 def _kind_of_folder(folder: Path) -> Kind | None:
-    from fedaudit.pack.manifest import MANIFEST_FILE
     from fedaudit.study.running.folder import STUDY_FILE
 
     kinds = {MANIFEST_FILE: PACK, RECORDING_FILE: RECORDING, STUDY_FILE: RUN}

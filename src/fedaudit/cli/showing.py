@@ -1,4 +1,4 @@
-"""Commands that show results: report, compare, list, explain, summary."""
+"""Commands that show results: report, ask, compare, list, explain, summary."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fedaudit.cli.application import COMPARISON, HAVE_RECORDS, POLICY, app, expecting, log
+from fedaudit.cli.application import (
+    COMPARISON,
+    HAVE_RECORDS,
+    POLICY,
+    DataDir,
+    Trust,
+    app,
+    expecting,
+    log,
+)
 from fedaudit.core.errors import LISTED, BadInput
 from fedaudit.core.files import (
+    MANIFEST_FILE,
     RECORD_FILE,
     REPORT_FILE,
     record_at,
@@ -50,6 +60,72 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     refuse_foreign_page(target, [path])
     write_report(full_record, target)
     log(f"report: {target}")
+
+
+@app.command
+def ask(
+    result: Path,
+    /,
+    *,
+    row: int | None = None,
+    sample: Path | None = None,
+    person: int | None = None,
+    target: str | None = None,
+    seed: int | None = None,
+    prior: float | None = None,
+    false_alarm_rate: float = 0.05,
+    json: Annotated[bool, Parameter(negative=())] = False,
+    data_dir: DataDir = None,
+    trust: Trust = False,
+) -> None:
+    """Ask what the attacks of a result show of one audited sample or person.
+
+    A flag is evidence that the models would betray membership to this adversary, not proof of
+    membership. No flag is not proof of absence. The answer is personal data: it is printed, and
+    neither a record nor a pack contains it.
+
+    Parameters
+    ----------
+    result
+        Folder of an audit that has finished, or of a live recording that was attacked.
+    row
+        Row of the sample or person in the scores of the first seed, from 0.
+    sample
+        File with the features of an audited sample, as models take them or as the data set has
+        them: .npz (x, and y for its label), .csv (one row), .json (a list) or a picture.
+    person
+        Number of an audited person.
+    target
+        Client under audit, by number or name; needed if there are several.
+    seed
+        Seed of the only run to ask about; all runs by default.
+    prior
+        Probability of membership before the attacks, such as 0.1; 0.5 is assumed by default.
+    false_alarm_rate
+        Largest probability with which a non-member is flagged.
+    json
+        Print the answer as JSON.
+    """
+    from fedaudit.core.importing import code_named_in
+    from fedaudit.report.text.answer import answer_lines
+    from fedaudit.study.front.asking import Question, answer_to
+
+    path = record_at(result)
+    question = Question(
+        row=row,
+        sample=sample,
+        person=person,
+        target=target,
+        seed=seed,
+        prior=prior,
+        false_alarm_rate=false_alarm_rate,
+    )
+    with code_named_in(path.parent, trusted=trust, folder=Path.cwd()):
+        answer = answer_to(question, path.parent, record_in(path), data_dir)
+    if json:
+        print(answer.model_dump_json(indent=1))
+        return
+    log(*answer_lines(answer))
 
 
 _CATALOGUES = ", ".join(LISTED.values())
@@ -225,7 +301,6 @@ def _format_of(chosen: Format | None, out: Path | None) -> Format:
 
 
 def _policy_of_pack(record: Path) -> Path | None:
-    from fedaudit.pack.manifest import MANIFEST_FILE
     from fedaudit.pack.packing import POLICY_FILE
 
     is_packed = record.with_name(MANIFEST_FILE).is_file()

@@ -28,6 +28,9 @@ REPORT_FILE = "report.html"
 SCORES_FILE = "scores.safetensors"
 """Scores of all audited samples, next to their record."""
 
+MANIFEST_FILE = "manifest.json"
+"""Manifest of an evidence pack, in its folder."""
+
 PICTURES_FILE = "pictures.png"
 """Images of members and images that a model generates, for the local report only."""
 

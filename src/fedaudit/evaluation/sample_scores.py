@@ -5,6 +5,7 @@ target. Records contain no scores, so that they can be shared.
 """
 
 from collections.abc import Mapping, Sequence
+from math import isclose
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,15 +15,18 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.metric_names import Origin
+from fedaudit.core.files import SCORES_FILE
+from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.truth import Findings, target_truth
-from fedaudit.metrics import CONTRASTS, compare_auc
+from fedaudit.metrics import CONTRASTS, auc, compare_auc
 from fedaudit.metrics.delong import AucDifference
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.plan.parts import Setup
+from fedaudit.results.record import Record
 
 _MAX_DIGITS = 20
+_ROUNDING = 1e-9
 LEAST_COMMON = 0.9
 """Share of samples that must have the same origin in two runs for a paired comparison."""
 
@@ -90,6 +94,8 @@ def read_scores(path: Path) -> Scores:
             are_integers = origin is not None and {origin.dtype, values.dtype} == {torch.int64}
             if origin is None or origin.shape != values.shape or not are_integers:
                 raise Damaged(f"{path} has no origins of the samples of {seed}/{target}")
+            if not set(origin.tolist()) <= {*Origin}:
+                raise Damaged(f"{path} has unknown origins of the samples of {seed}/{target}")
             scores[key] = SampleScores(values.numpy(), origin.numpy(), {})
         elif what.startswith("scores/"):
             samples = scores.get(key)
@@ -105,6 +111,33 @@ def read_scores(path: Path) -> Scores:
 
 def _are_scores(values: torch.Tensor) -> bool:
     return values.is_floating_point() and not bool(values.isnan().any())
+
+
+def refuse_scores_of_another(record: Record, stored: Scores) -> None:
+    """Raise if an AUC of a record does not follow from the scores in its folder.
+
+    Raises:
+        Damaged: The scores of an attack give another AUC.
+    """
+    for figure in record.findings:
+        if figure.metric != AUC or figure.value is None or figure.within:
+            continue
+        if figure.seed is None or figure.target is None:
+            continue
+        samples = stored.get((figure.seed, figure.target))
+        scores = None if samples is None else samples.by_attack.get(figure.attack)
+        if samples is None or scores is None:
+            continue
+        chosen = np.isin(samples.origin, [Origin.MEMBER, *CONTRASTS[figure.contrast]])
+        is_member = samples.origin[chosen] == Origin.MEMBER
+        if is_member.all() or not is_member.any():
+            continue
+        if not isclose(auc(scores[chosen], is_member), figure.value, abs_tol=_ROUNDING):
+            raise Damaged(
+                f"the scores of {figure.attack} in {SCORES_FILE} do not give the AUC of the "
+                "record, so that one of the files was altered or is of another result; restore "
+                "them from a copy, or write both again with `fedaudit attack`"
+            )
 
 
 def paired_auc(

@@ -46,6 +46,11 @@ if TYPE_CHECKING:
     from fedaudit.metrics.family import combined as combined
     from fedaudit.metrics.family import holm as holm
     from fedaudit.metrics.family import rate_above_chance as rate_above_chance
+    from fedaudit.metrics.individual import IndividualTest as IndividualTest
+    from fedaudit.metrics.individual import combined_p_values as combined_p_values
+    from fedaudit.metrics.individual import conformal_p_value as conformal_p_value
+    from fedaudit.metrics.individual import individual_test as individual_test
+    from fedaudit.metrics.individual import membership_chance as membership_chance
     from fedaudit.metrics.intervals import ConfidenceLimits as ConfidenceLimits
     from fedaudit.metrics.intervals import Limited as Limited
     from fedaudit.metrics.intervals import SeedMean as SeedMean

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-MANIFEST_FILE = "manifest.json"
-
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 SIGNATURE_FILE = "manifest.sig"

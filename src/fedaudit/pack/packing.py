@@ -14,6 +14,7 @@ from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import (
     LOCK_FILE,
     LONGEST_RESULT,
+    MANIFEST_FILE,
     RECORD_FILE,
     REPORT_FILE,
     SHORT,
@@ -27,7 +28,6 @@ from fedaudit.gate.outputs import junit_xml, policy_section, verdict_json
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
-    MANIFEST_FILE,
     SIGNATURE_FILE,
     Manifest,
     PackedFile,

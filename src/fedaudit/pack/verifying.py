@@ -20,6 +20,7 @@ from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import (
     LONGEST_RESULT,
     LONGEST_SETTINGS,
+    MANIFEST_FILE,
     RECORD_FILE,
     open_regular,
     parsed_json,
@@ -33,7 +34,6 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.manifest import (
-    MANIFEST_FILE,
     SIGNATURE_BYTES,
     SIGNATURE_FILE,
     Manifest,

@@ -117,7 +117,18 @@ def _of_eight_bits(name: str, picture: "Image.Image") -> "Image.Image":
 
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "La", "RGBa")
 """Modes of 8 bits per channel, whose conversion to grey or colour keeps the range."""
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
+PICTURE_SUFFIXES = {
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".bmp",
+    ".gif",
+    ".pgm",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+}
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """Formats of all pictures, whatever their names: Pillow opens some other formats with other
 programs."""
@@ -268,7 +279,7 @@ def _files(root: Path, folder: Path, classes: Sequence[str], *, partial: bool = 
     for name in classes:
         # The test part may lack a class.
         every = _walk(folder / name) if not partial or (folder / name).is_dir() else ()
-        pictures = sorted(file for file in every if file.suffix.lower() in _SUFFIXES)
+        pictures = sorted(file for file in every if file.suffix.lower() in PICTURE_SUFFIXES)
         if not pictures and not partial:
             raise BadInput(f"class folder {folder / name} has no pictures; fill or remove it")
         paths += pictures

@@ -25,6 +25,7 @@ class diabetes(DataSource):
     Attributes:
         progression_classes: Number of classes, from 2 to 10.
         test_share: Share of each class in the test part, in (0, 1).
+        standardise: Whether measurements are scaled to mean 0 and standard deviation 1.
 
     Examples:
         >>> import fedaudit as fa
@@ -38,6 +39,7 @@ class diabetes(DataSource):
     _: KW_ONLY
     progression_classes: Annotated[int, Range(ge=2, le=10)] = 4
     test_share: ProperShare = 0.2
+    standardise: bool = True
 
     def read(self, seed: int) -> Dataset:
         """Return the data set; the seed selects the patients of the test part."""
@@ -45,7 +47,7 @@ class diabetes(DataSource):
         inner = np.arange(1, self.progression_classes) / self.progression_classes
         labels = np.searchsorted(np.quantile(progression, inner), progression).astype(np.int64)
         parts = split(labels, self.test_share, rng=seeded_numpy(seed, "diabetes split"))
-        scaled = scaled_columns(*(features[part] for part in parts))
+        scaled = scaled_columns(*(features[part] for part in parts), standardise=self.standardise)
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
         return assembled("diabetes", scaled, y_train, y_test, classes=self.progression_classes)
 

@@ -20,6 +20,7 @@ class digits(DataSource):
 
     Attributes:
         test_share: Share of each class in the test part, in (0, 1).
+        standardise: Whether pixels are scaled to mean 0 and standard deviation 1.
 
     Examples:
         >>> import fedaudit as fa
@@ -29,6 +30,7 @@ class digits(DataSource):
 
     _: KW_ONLY
     test_share: ProperShare = 0.2
+    standardise: bool = True
 
     def read(self, seed: int) -> Dataset:
         """Return the data set; the seed selects the digits of the test part."""
@@ -37,13 +39,16 @@ class digits(DataSource):
         # Pixels count the dark points of a 4 x 4 block, so they are at most 16.
         images = torch.from_numpy(pixels / 16)[:, None].to(torch.float32)
         train, test = images[parts.train], images[parts.test]
+        y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
+        if not self.standardise:
+            scaled = Scaled(train, test, "pixels / 16")
+            return assembled("digits", scaled, y_train, y_test, classes=10)
         mean, spread = float(train.double().mean()), float(train.double().std(correction=0))
         words = (
             f"pixels / 16, then minus {mean:.4f} over {spread:.4f} "
             "(training mean and spread per channel)"
         )
         scaled = Scaled((train - mean) / spread, (test - mean) / spread, words)
-        y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
         return assembled("digits", scaled, y_train, y_test, classes=10)
 
 

@@ -55,6 +55,7 @@ from fedaudit.study.running.run import run_study
 
 if TYPE_CHECKING:
     from fedaudit.report.summary import Section as SummarySection
+    from fedaudit.study.front.asking import Answer
 
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
 Choice = TypeVar("Choice", int, str)
@@ -268,6 +269,71 @@ class Run:
         from fedaudit.gate.outputs import judged
 
         return None if policy is None else judged(self.record, Path(policy))
+
+    @checked
+    @called_by("objects")
+    def ask(
+        self,
+        *,
+        row: int | None = None,
+        sample: Path | str | ndarray | None = None,
+        person: int | None = None,
+        target: ClientId | str | None = None,
+        seed: int | None = None,
+        prior: float | None = None,
+        false_alarm_rate: float = 0.05,
+    ) -> Answer:
+        """Return what the attacks show of one audited sample or person.
+
+        A non-member is flagged with a probability of at most ``false_alarm_rate``, whatever the
+        dependence between attacks. A flag is evidence that the models would betray membership to
+        this adversary, not proof of membership. No flag is not proof of absence.
+
+        Give one of ``row``, ``sample`` and ``person``.
+
+        Args:
+            row: Row in the result of :meth:`scores` for the first seed.
+            sample: Features of an audited sample, as models take them or as the data set has them,
+                or the path of a ``.npz``, ``.csv``, ``.json`` or picture file with them.
+            person: Number of an audited person.
+            target: Client under audit, by number or name; may be left out if there is only one.
+            seed: Seed of the only run to ask about; all runs by default. Runs of several seeds are
+                matched by the samples, for which the data set is read.
+            prior: Probability of membership before the attacks, in (0, 1); 0.5 is assumed by
+                default.
+            false_alarm_rate: Largest probability with which a non-member is flagged, in (0, 1).
+
+        Raises:
+            BadInput: The result is a pack or has no scores, the unit was not audited, or no attack
+                can be relied on because controls failed.
+            Damaged: The scores are not those of the record.
+
+        Examples:
+            >>> import fedaudit as fa
+            >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+            >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/asked")
+            >>> answer = run.ask(row=0, prior=0.1)
+            >>> answer.flagged, answer.runs[0].origin
+            (False, 'unseen')
+        """
+        from fedaudit.datasets.formats.single import SingleSample
+        from fedaudit.study.front.asking import Question, answer_to
+
+        refuse_unfit("row of Run.ask", row, int | None, None)
+        refuse_unfit("person of Run.ask", person, int | None, None)
+        refuse_unfit("sample of Run.ask", sample, Path | str | ndarray | None, None)
+        asked = Path(sample) if isinstance(sample, Path | str) else None
+        question = Question(
+            row=row,
+            sample=SingleSample(sample) if isinstance(sample, ndarray) else asked,
+            person=person,
+            target=target,
+            seed=seed,
+            prior=prior,
+            false_alarm_rate=false_alarm_rate,
+        )
+        with objects_given(self._objects):
+            return answer_to(question, self.folder, self.record, self._data_dir)
 
     @checked
     @called_by("objects")

@@ -1,0 +1,184 @@
+"""Answers about one sample or person, from its scores among those of other audited ones."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy import ndarray
+
+from fedaudit.attacks.base import Attack
+from fedaudit.core.metric_names import Origin
+from fedaudit.core.values import ClientId
+from fedaudit.evaluation.sample_scores import SampleScores
+from fedaudit.metrics.individual import combined_p_values, individual_test, membership_chance
+from fedaudit.observe.measurements import MeasuredRound, stacked
+from fedaudit.results.answer import AttackAnswer, Contrast, OriginName, RunAnswer
+
+_ORIGINS: Mapping[Origin, OriginName] = {
+    Origin.MEMBER: "member",
+    Origin.OTHER_CLIENT: "other_client",
+    Origin.UNSEEN: "unseen",
+}
+_AGAINST = {"unseen": Origin.UNSEEN, "other_client": Origin.OTHER_CLIENT}
+
+
+def compared_with(samples: SampleScores) -> Contrast:
+    """Return the non-members that units are compared with: held-out ones, if there are any."""
+    return "unseen" if (samples.origin == Origin.UNSEEN).any() else "other_client"
+
+
+def no_comparison(samples: SampleScores, row: int, contrast: Contrast) -> str:
+    """Return why a unit cannot be compared with others; empty if it can."""
+    others = np.delete(samples.origin, row)
+    missing = [
+        what
+        for what, origin in (("members", Origin.MEMBER), ("non-members", _AGAINST[contrast]))
+        if not (others == origin).any()
+    ]
+    return f"there are no other audited {missing[0]}" if missing else ""
+
+
+def answer_in_run(
+    seed: int,
+    samples: SampleScores,
+    row: int,
+    attacks: Sequence[str],
+    contrast: Contrast,
+    *,
+    prior: float,
+    false_alarm_rate: float,
+    withdrawn: Mapping[str, str] | None = None,
+) -> RunAnswer:
+    """Return what the attacks in one run show of a unit.
+
+    The unit itself is not among the members or non-members that it is compared with.
+
+    Args:
+        seed: Seed of the run.
+        samples: The scores of one target.
+        row: Row of the unit.
+        attacks: The attacks that are relied on.
+        contrast: Non-members that the unit is compared with.
+        prior: Probability of membership before the attacks, in (0, 1).
+        false_alarm_rate: Largest probability with which a non-member is flagged, in (0, 1).
+        withdrawn: Reason for each attack that is not relied on.
+    """
+    scores = np.stack([samples.by_attack[name] for name in attacks], axis=1)
+    is_other = np.arange(len(scores)) != row
+    members, nonmembers, others = (
+        scores[is_other & (samples.origin == origin)]
+        for origin in (Origin.MEMBER, _AGAINST[contrast], Origin.OTHER_CLIENT)
+    )
+    test = individual_test(scores[row], nonmembers)
+    answers = [
+        AttackAnswer(
+            attack=name,
+            above_nonmembers=float((nonmembers[:, column] < score).mean()),
+            p_value=p_value,
+            flagged=flag(p_value, 1 / (1 + len(nonmembers)), false_alarm_rate),
+            **_chance(score, members[:, column], nonmembers[:, column], prior),
+            others_as_high=int((others[:, column] >= score).sum()),
+        )
+        for column, (name, score, p_value) in enumerate(
+            zip(attacks, scores[row], test.p_values, strict=True)
+        )
+    ]
+    flagged = combined_p_values(members, nonmembers) <= false_alarm_rate
+    return RunAnswer(
+        seed=seed,
+        origin=_ORIGINS[Origin(int(samples.origin[row]))],
+        members=len(members),
+        nonmembers=len(nonmembers),
+        others=len(others),
+        attacks=answers,
+        withdrawn=dict(withdrawn or {}),
+        p_value=test.combined,
+        flagged=flag(test.combined, 1 / (1 + len(nonmembers)), false_alarm_rate),
+        members_flagged=int(flagged.sum()),
+    )
+
+
+def flag(p_value: float, smallest: float, false_alarm_rate: float) -> bool | None:
+    """Return whether a p-value flags a unit; None if the smallest possible one would not."""
+    return None if smallest > false_alarm_rate else p_value <= false_alarm_rate
+
+
+def p_value_over_runs(runs: Sequence[RunAnswer]) -> float:
+    """Return the p-value of "the unit is a member in none of these runs" (Bonferroni)."""
+    return min(1.0, len(runs) * min(run.p_value for run in runs))
+
+
+def smallest_over_runs(runs: Sequence[RunAnswer]) -> float:
+    """Return the smallest p-value over runs that any scores could have."""
+    return len(runs) / (1 + max(run.nonmembers for run in runs))
+
+
+def _chance(
+    score: float,
+    members: Float[ndarray, " members"],
+    nonmembers: Float[ndarray, " nonmembers"],
+    prior: float,
+) -> dict[str, float]:
+    scores = np.concatenate([members, nonmembers])
+    is_member: Bool[ndarray, " units"] = np.arange(len(scores)) < len(members)
+    limits = membership_chance(score, scores, is_member, prior=prior)
+    return {"chance_low": limits.low, "chance_high": limits.high}
+
+
+def source_posterior(
+    attack: Attack,
+    rounds: Sequence[MeasuredRound],
+    position: int,
+    sizes: Mapping[ClientId, int],
+) -> dict[ClientId, float]:
+    """Return the posterior of a source attack over the measured clients, for one sample.
+
+    Args:
+        attack: The attack.
+        rounds: All measured rounds of a run.
+        position: Position of the sample among the measured ones.
+        sizes: Number of training samples of each client.
+
+    Raises:
+        BadInput: A signal that the attack needs was not measured.
+        NotVisible: No client was measured.
+    """
+    cubes = {
+        name: cube.on_samples(torch.tensor([position])) for name, cube in stacked(rounds).items()
+    }
+    posterior = attack.posterior(cubes, sizes)[:, 0].tolist()
+    return dict(zip(cubes[attack.signals[0].name].clients, posterior, strict=True))
+
+
+def label_posterior(
+    counts: Mapping[ClientId, Sequence[int]], label: int, owner: ClientId
+) -> dict[ClientId, float]:
+    """Return the posterior over clients by label distributions alone, for equal priors.
+
+    The sample itself is not counted at its owner, as it would otherwise betray itself.
+
+    Args:
+        counts: Training samples of each class, for each client.
+        label: Class of the sample.
+        owner: Client that trains on the sample; -1 for none.
+
+    Returns:
+        Shares that add up to 1. They are equal if no client has another sample of the class.
+    """
+    shares = {}
+    for client, classes in counts.items():
+        n_asked = int(client == owner)
+        total = sum(classes) - n_asked
+        count = (classes[label] if 0 <= label < len(classes) else 0) - n_asked
+        shares[client] = max(count, 0) / total if total > 0 else 0.0
+    return normalised(shares)
+
+
+def normalised(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
+    """Return weights that add up to 1; equal ones if all are 0."""
+    total = sum(weights.values())
+    return {
+        client: weight / total if total > 0 else 1 / len(weights)
+        for client, weight in weights.items()
+    }

@@ -1,0 +1,212 @@
+"""Tests of whether one unit, a sample or a person, is a member, by its rank among non-members."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float, Int
+
+from fedaudit.core.errors import BadInput
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    lower_limit,
+    require_confidence,
+    upper_limit,
+)
+from fedaudit.metrics.roc import as_scores, sides
+
+
+class IndividualTest(NamedTuple):
+    """P-values of "this unit is not a member", by one or more attacks.
+
+    Attributes:
+        p_values: P-value of each attack alone, in [1 / (n + 1), 1] for n non-members.
+        combined: P-value of all attacks together, in the same range.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.metrics.individual_test([3.5, 0.5], [[1, 4], [2, 2], [3, 3]]).combined
+        0.5
+    """
+
+    p_values: tuple[float, ...]
+    combined: float
+
+
+def conformal_p_value(score: float, nonmembers: npt.ArrayLike) -> float:
+    """Compute the p-value of "this unit is not a member" by its rank among non-members.
+
+    If the unit and the non-members are exchangeable, such as draws from one population, a
+    non-member has a p-value of at most alpha with probability at most alpha. Equal scores count
+    against the unit being a member.
+
+    Args:
+        score: Score of the unit, larger for likelier members; may be infinite.
+        nonmembers: Scores of non-members, without that of the unit itself.
+
+    Returns:
+        The p-value, in [1 / (n + 1), 1] for n non-members.
+
+    Raises:
+        BadInput: A score is NaN.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.metrics.conformal_p_value(2.5, [1, 2, 3])
+        0.5
+
+    Source: Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; Bates et al.,
+        Testing for outliers with conformal p-values, 2023.
+    """
+    others = as_scores(nonmembers)
+    (unit_score,) = as_scores([score])
+    return (1 + int((others >= unit_score).sum())) / (1 + len(others))
+
+
+def individual_test(scores: npt.ArrayLike, nonmembers: npt.ArrayLike) -> IndividualTest:
+    """Compute p-values of "this unit is not a member" by several attacks on the same samples.
+
+    The combined p-value is valid for any dependence between attacks. Each unit is ranked among all
+    units by every attack, and units are ordered by their smallest rank, those with equal ones by
+    their second smallest, and so on. The p-value is the share of units that are not after this one.
+    It needs no more non-members than one attack does.
+
+    Args:
+        scores: Score of the unit by each attack, larger for likelier members.
+        nonmembers: Scores of non-members, one row for each and one column for each attack, without
+            those of the unit itself.
+
+    Raises:
+        BadInput: A score is NaN, or the numbers of attacks differ.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.metrics.individual_test([3.5, 0.5], [[1, 4], [2, 2], [3, 3]]).p_values
+        (0.25, 1.0)
+
+    Source: Westfall and Young, Resampling-Based Multiple Testing, 1993 (minP).
+    Differs: Ranks among exchangeable units replace resamples, and further ranks break ties, without
+        which the p-value would be as coarse as Bonferroni's.
+    """
+    unit_scores, others = as_scores(scores), _matrix(nonmembers)
+    (combined,) = combined_p_values(unit_scores[None], others)
+    p_values = (1 + (others >= unit_scores).sum(0)) / (1 + len(others))
+    return IndividualTest(tuple(p_values.tolist()), float(combined))
+
+
+def combined_p_values(
+    units: npt.ArrayLike, nonmembers: npt.ArrayLike
+) -> Float[np.ndarray, " units"]:
+    """Compute the combined p-value of :func:`individual_test` for each of several units.
+
+    Each unit is tested alone, against the same non-members.
+
+    Args:
+        units: Scores of the units, one row for each and one column for each attack.
+        nonmembers: Scores of non-members, in the same columns.
+
+    Raises:
+        BadInput: A score is NaN, or the numbers of attacks differ.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.metrics.combined_p_values([[3.5, 0.5], [0, 0]], [[1, 4], [2, 2], [3, 3]]).tolist()
+        [0.5, 1.0]
+    """
+    tested, others = _matrix(units), _matrix(nonmembers)
+    if not tested.shape[1] == others.shape[1] > 0:
+        raise BadInput(
+            f"units have scores of {tested.shape[1]} attacks and non-members of "
+            f"{others.shape[1]}; give those of the same attacks"
+        )
+    among_nonmembers = _ranks(others)
+    p_values = np.empty(len(tested))
+    for place, unit_scores in enumerate(tested):
+        ranks = np.sort(1 + (others >= unit_scores).sum(0))
+        # The unit itself is one more rank for each non-member that it does not score below.
+        ranks_of_others = np.sort(among_nonmembers + (unit_scores >= others), axis=1)
+        p_values[place] = (1 + _count_not_after(ranks_of_others, ranks)) / (1 + len(others))
+    return p_values
+
+
+def _ranks(scores: Float[np.ndarray, "units attacks"]) -> Int[np.ndarray, "units attacks"]:
+    """Return how many units score at least as high as each of them, by attack."""
+    ranks = np.empty(scores.shape, dtype=np.int64)
+    for column, of_attack in enumerate(scores.T):
+        below = np.searchsorted(np.sort(of_attack), of_attack, side="left")
+        ranks[:, column] = len(of_attack) - below
+    return ranks
+
+
+def _count_not_after(
+    rows: Int[np.ndarray, "units attacks"], row: Int[np.ndarray, " attacks"]
+) -> int:
+    """Return the number of rows that are equal to a row or precede it in dictionary order."""
+    differences = rows - row
+    first = (differences != 0).argmax(1)
+    return int((differences[np.arange(len(rows)), first] <= 0).sum())
+
+
+def membership_chance(
+    score: float,
+    scores: npt.ArrayLike,
+    is_member: npt.ArrayLike,
+    *,
+    prior: float,
+    confidence: float = 0.95,
+) -> ConfidenceLimits:
+    """Compute limits of the probability that a unit with such a score is a member.
+
+    Such units are those that score at least as high. Their true-positive and false-positive rates
+    have exact limits, which share the error. The probability follows by Bayes' rule.
+
+    Args:
+        score: Score of the unit, larger for likelier members; may be infinite.
+        scores: Scores of other units, without that of the unit itself.
+        is_member: Whether each of these is a member.
+        prior: Probability of membership without any score, in (0, 1).
+        confidence: Two-sided confidence of the limits, in (0, 1).
+
+    Raises:
+        BadInput: Lengths differ, a score is NaN, a side is empty, or a share is out of range.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> import numpy as np
+        >>> is_member = np.arange(200) < 100
+        >>> limits = fa.metrics.membership_chance(1, is_member * 1.0, is_member, prior=0.5)
+        >>> round(limits.low, 3), limits.high
+        (0.957, 1.0)
+
+    Source: Clopper and Pearson 1934 for both rates; Bonferroni's inequality for their ratio.
+    """
+    require_confidence(confidence)
+    if not 0 < prior < 1:
+        raise BadInput(f"the prior is a probability between 0 and 1, such as 0.5, got {prior}")
+    members, nonmembers = sides(scores, is_member)
+    (unit_score,) = as_scores([score])
+    hits, alarms = (int((side >= unit_score).sum()) for side in (members, nonmembers))
+    # Each limit of the ratio rests on one limit of either rate, which have half of its error.
+    each = 1 - (1 - confidence) / 4
+    low = lower_limit(hits, len(members), confidence=each)
+    low_odds = low / upper_limit(alarms, len(nonmembers), confidence=each)
+    high = upper_limit(hits, len(members), confidence=each)
+    least_rate = lower_limit(alarms, len(nonmembers), confidence=each)
+    high_odds = high / least_rate if least_rate else np.inf
+    return ConfidenceLimits(_posterior(prior, low_odds), _posterior(prior, high_odds))
+
+
+def _posterior(prior: float, likelihood_ratio: float) -> float:
+    if likelihood_ratio == np.inf:
+        return 1.0
+    return prior * likelihood_ratio / (prior * likelihood_ratio + 1 - prior)
+
+
+def _matrix(scores: npt.ArrayLike) -> Float[np.ndarray, "units attacks"]:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 2 or np.isnan(values).any():
+        raise BadInput(
+            f"scores of several attacks have a row for each unit and a column for each attack, all "
+            f"of them numbers; got the shape {values.shape}"
+        )
+    return values

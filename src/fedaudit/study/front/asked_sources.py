@@ -1,0 +1,129 @@
+"""Measurements behind a result: the audited labels, and posteriors over clients of one sample."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from jaxtyping import Int
+from numpy import ndarray
+from torch import Tensor
+
+from fedaudit.attacks import attack_named, attack_set
+from fedaudit.attacks.base import Attack
+from fedaudit.core.errors import BadInput, Damaged, FedauditError
+from fedaudit.core.files import ATTACKED, RECORDING_FILE
+from fedaudit.evaluation.asking import label_posterior, normalised, source_posterior
+from fedaudit.observe.measurements import stored_in
+from fedaudit.observe.tensors import read_tensors
+from fedaudit.report.wording import client_name, client_names
+from fedaudit.results.answer import SourceAnswer
+from fedaudit.results.guessing import mark_doubts
+from fedaudit.results.record import AttackRow, Record
+from fedaudit.study.running.folder import STUDY_FILE
+from fedaudit.study.running.pool import run_folder
+
+_AUDIT_FILE = "audit.safetensors"
+
+
+def measurements_of(folder: Path) -> Path | None:
+    """Return the folder with the measurements behind a result; None if it is not known."""
+    places = [folder, folder.parent] if folder.name == ATTACKED else [folder]
+    names = (STUDY_FILE, RECORDING_FILE)
+    return next((p for p in places if any((p / name).is_file() for name in names)), None)
+
+
+def refuse_other_labels(
+    folder: Path, seed: int, ids: Int[ndarray, " samples"], labels: Int[Tensor, " samples"]
+) -> None:
+    """Raise if the labels of audited samples are not those of the run, if its folder is known.
+
+    Raises:
+        Damaged: The data set was changed after the audit.
+    """
+    place = measurements_of(folder)
+    if place is None:
+        return
+    tensors, _ = read_tensors(run_folder(place, seed) / _AUDIT_FILE)
+    by_id = dict(zip(tensors["ids"].tolist(), tensors["labels"].tolist(), strict=True))
+    if [by_id.get(number) for number in ids.tolist()] != labels.tolist():
+        raise Damaged(
+            "the data set has other labels than the audited samples, so that it was changed after "
+            "the audit; use the data set of the audit"
+        )
+
+
+def posteriors(
+    folder: Path, record: Record, units: Mapping[int, int]
+) -> tuple[list[SourceAnswer], list[str]]:
+    """Return posteriors over clients of one sample, and why some are missing.
+
+    Args:
+        folder: Folder of the result.
+        record: Its record.
+        units: Id of the sample in each run, by seed.
+    """
+    attacks = [row for row in record.attacks if row.infers_source and row.status == "run"]
+    if not attacks or record.unit == "person":
+        return [], []
+    place = measurements_of(folder)
+    if place is None:
+        return [], ["No posterior over clients: the measurements are not in the result's folder"]
+    answers, caveats = [], list[str]()
+    doubted = {
+        (figure.attack, figure.seed): figure.doubt
+        for figure in mark_doubts(record).where(topic="source")
+        if figure.doubt
+    }
+    for seed, unit in units.items():
+        for row in attacks:
+            try:
+                if doubt := doubted.get((row.name, seed)):
+                    raise BadInput(f"the control {doubt} failed")
+                run = place if record.watched else run_folder(place, seed)
+                answers.append(_source(record, row, run, seed, unit))
+            except FedauditError as refusal:
+                caveats.append(f"No posterior over clients by {row.name}, seed {seed}: {refusal}")
+    return answers, caveats
+
+
+def _source(record: Record, row: AttackRow, run: Path, seed: int, unit: int) -> SourceAnswer:
+    tensors, _ = read_tensors(run / _AUDIT_FILE)
+    columns = [tensors[name].tolist() for name in ("ids", "labels", "owner") if name in tensors]
+    if len(columns) != 3 or unit not in columns[0]:
+        raise Damaged(f"{run} does not have the audited sample; use the run of the result")
+    ids, labels, owners = columns
+    position = ids.index(unit)
+    rounds = [stored.measured for stored in stored_in(run)]
+    if rounds and position >= min(v.shape[1] for v in rounds[0].signals.values()):
+        raise Damaged(f"{run} measured fewer samples than it audited; use the run of the result")
+    sizes = {client.client: client.samples for client in record.clients}
+    try:
+        posterior = source_posterior(_attack(record, row.name), rounds, position, sizes)
+    except KeyError as missing:
+        raise BadInput(
+            f"its prior needs the number of samples of client {missing}, which the record of a "
+            'large federation does not list; use prior = "equal"'
+        ) from missing
+    counts = {client.client: client.class_counts for client in record.clients}
+    names = client_names(record)
+    answer = SourceAnswer(
+        attack=row.name,
+        seed=seed,
+        clients=[client_name(names.get(client, client)) for client in posterior],
+        posterior=list(posterior.values()),
+    )
+    if not posterior.keys() <= counts.keys() or max(map(len, counts.values())) < 2:
+        return answer
+    known = {client: counts[client] for client in posterior}
+    by_labels = label_posterior(known, int(labels[position]), int(owners[position]))
+    both = normalised({client: posterior[client] * by_labels[client] for client in posterior})
+    update = {"by_labels": list(by_labels.values()), "with_labels": list(both.values())}
+    return SourceAnswer(**{**answer.model_dump(), **update})
+
+
+def _attack(record: Record, name: str) -> Attack:
+    """Return an attack with the settings of the result."""
+    attacks, name_of_set = (record.config.get(key) for key in ("attacks", "attack_set"))
+    if not attacks and isinstance(name_of_set, str) and name_of_set:
+        return attack_set(name_of_set)[name]
+    settings = attacks.get(name) if isinstance(attacks, dict) else None
+    return attack_named(name).with_settings(settings if isinstance(settings, dict) else {})

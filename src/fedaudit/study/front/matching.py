@@ -1,0 +1,181 @@
+"""Audited samples of a result, matched by content with one sample and between runs."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Shaped
+from numpy import ndarray
+from torch import Tensor
+
+from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.files import RECORD_FILE
+from fedaudit.core.values import Samples
+from fedaudit.datasets.arrays import scaled_columns, scaled_images
+from fedaudit.datasets.dataset import Dataset, number_rows
+from fedaudit.datasets.formats.single import SingleSample
+from fedaudit.plan.games import plan_from
+from fedaudit.plan.named import task_of
+from fedaudit.plan.sections import Study
+from fedaudit.results.older import resolve_older_settings
+from fedaudit.results.record import Record
+from fedaudit.study.build import dataset_of
+
+_AS_STORED = "standardise"
+"""Option of data sets whose features can be read without scaling them."""
+
+
+class AuditedSamples(NamedTuple):
+    """All samples of the audited units of one run.
+
+    Attributes:
+        forms: Features in each known form: as models take them, and as the data set has them before
+            they are scaled, if it can be read so.
+        labels: Class of each sample.
+        units: Unit of each sample: its id, or the number of its person.
+        scaling: How the data set was scaled, in words.
+    """
+
+    forms: Sequence[Shaped[Tensor, "samples ..."]]
+    labels: Int[Tensor, " samples"]
+    units: Int[ndarray, " samples"]
+    scaling: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the features that models take."""
+        return tuple(self.forms[0].shape[1:])
+
+
+def audited_samples(
+    record: Record, seed: int, units: Int[ndarray, " units"], data_dir: Path | None
+) -> AuditedSamples:
+    """Read the data set of a study, and return the samples of some units in one of its runs.
+
+    Args:
+        record: Record of the study.
+        seed: Seed of the run.
+        units: Ids of samples, or numbers of people.
+        data_dir: Folder of data sets.
+
+    Raises:
+        FedauditError: The data set cannot be read, or has other samples.
+    """
+    study = plan_from(resolve_older_settings(record.config), source=RECORD_FILE)
+    if not isinstance(study, Study):
+        raise BadInput("security games audit no samples; give the result of an audit")
+    data = [_dataset(study, seed, data_dir)]
+    section = study.data.model_copy(update={"options": {**study.data.options, _AS_STORED: False}})
+    # Custom sources and some data sets have no such option.
+    with suppress(BadInput):
+        data.append(_dataset(study.model_copy(update={"data": section}), seed, data_dir))
+    first = data[0]
+    if record.unit == "person":
+        if first.subject is None:
+            raise BadInput(f"the data set {first.name!r} names no people; give that of the audit")
+        ids = np.flatnonzero(np.isin(first.subject.numpy(), units))
+        of_sample = first.subject.numpy()[ids]
+    else:
+        ids = of_sample = units
+    if len(ids) and int(ids.max()) >= len(first):
+        raise Damaged(
+            f"the data set {first.name!r} has {len(first)} samples, and the result audited sample "
+            f"{int(ids.max())}; use the data set of the audit"
+        )
+    samples = [dataset.samples(torch.from_numpy(ids)) for dataset in data]
+    return AuditedSamples(
+        [part.features for part in samples], samples[0].labels, of_sample, first.normalisation
+    )
+
+
+def _dataset(study: Study, seed: int, data_dir: Path | None) -> Dataset:
+    return dataset_of(study, task_of(study.task), seed, data_dir)
+
+
+def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
+    """Return the unit of the audited sample with the same content.
+
+    Raises:
+        BadInput: There is none, several units have it, or it has another label.
+    """
+    is_same = np.zeros(len(audited.units), dtype=bool)
+    for features in audited.forms:
+        for candidate in _forms_of(sample.features, tuple(features.shape[1:])):
+            is_same |= _equal_rows(candidate, features)
+    units = np.unique(audited.units[is_same]).tolist()
+    if not units:
+        raise BadInput(
+            f"no audited sample has these features (shape {tuple(sample.features.shape)}; audited "
+            f"samples have the shape {audited.shape}, {audited.scaling or 'as given'}); audit it: "
+            "pass it among the audited samples, train and attack again"
+        )
+    if len(units) > 1:
+        raise BadInput(
+            f"{len(units)} audited samples have these features, such as {units[0]} and {units[1]}; "
+            "ask about one of them by its row"
+        )
+    labels = sorted(set(audited.labels[torch.from_numpy(is_same)].tolist()))
+    if sample.label is not None and sample.label not in labels:
+        raise BadInput(
+            f"the audited sample with these features has the label {labels[0]}, and the file "
+            f"{sample.label}; leave the label out, or audit the sample with that label"
+        )
+    return int(units[0])
+
+
+def _forms_of(
+    features: Shaped[ndarray, "..."], shape: tuple[int, ...]
+) -> list[Shaped[Tensor, "..."]]:
+    """Return features as a data set would have them, in each form with the given shape."""
+    forms = [features, features[0]] if features.ndim and len(features) == 1 else [features]
+    candidates = [scaled_columns(form[None], form[None], standardise=False).train for form in forms]
+    for form in forms:
+        if form.dtype == np.uint8 and form.ndim in (2, 3):
+            pixels = form[None] if form.ndim == 3 else form[None, ..., None]
+            candidates.append(scaled_images(pixels, pixels, standardise=False).train)
+    return [candidate[0] for candidate in candidates if tuple(candidate.shape[1:]) == shape]
+
+
+def _equal_rows(
+    candidate: Shaped[Tensor, "..."], features: Shaped[Tensor, "samples ..."]
+) -> Bool[ndarray, " samples"]:
+    row = candidate[None].to(features.dtype)
+    if not torch.equal(row.double(), candidate[None].double()):
+        return np.zeros(len(features), dtype=bool)
+    numbers, (number,) = number_rows(_without_targets(features), _without_targets(row))
+    equal: Bool[ndarray, " samples"] = numbers == number
+    return equal
+
+
+def _without_targets(features: Shaped[Tensor, "samples ..."]) -> Samples:
+    return Samples(features, torch.zeros(len(features), dtype=torch.int64))
+
+
+def same_units(unit: int, runs: Mapping[int, AuditedSamples]) -> dict[int, int]:
+    """Return the unit with the same samples in each run that audited it, by seed.
+
+    Ids may denote other samples in another run, because its seed decides which samples are held
+    out. A person is the same if all samples are.
+
+    Args:
+        unit: The unit in the first run.
+        runs: Audited samples of each run, the first one first.
+    """
+    # Scaling depends on the training part, so that the last form differs least between runs.
+    parts = [_without_targets(audited.forms[-1]) for audited in runs.values()]
+    if len({part.features.shape[1:] for part in parts}) > 1:
+        return {next(iter(runs)): unit}
+    numbers = dict(zip(runs, number_rows(*parts), strict=True))
+    first = next(iter(runs))
+    content = set(numbers[first][runs[first].units == unit].tolist())
+    same = {first: unit}
+    for seed, audited in list(runs.items())[1:]:
+        has_part = np.isin(numbers[seed], list(content))
+        for other in np.unique(audited.units[has_part]).tolist():
+            if set(numbers[seed][audited.units == other].tolist()) == content:
+                same[seed] = int(other)
+                break
+    return same

@@ -1,0 +1,85 @@
+"""One sample in a file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedaudit.core.errors import BadInput, FedauditError
+from fedaudit.datasets.formats.single import read_sample
+
+
+def test_tables_may_name_their_columns_and_have_a_label(tmp_path: Path) -> None:
+    path = tmp_path / "row.csv"
+    path.write_text("age,label,weight\n40.5,2,80\n")
+    sample = read_sample(path)
+    assert (sample.features.tolist(), sample.label) == ([40.5, 80.0], 2)
+    path.write_text("40.5,80\n\n")
+    sample = read_sample(path)
+    assert (sample.features.tolist(), sample.label) == ([40.5, 80.0], None)
+
+
+def test_json_is_a_list_or_an_object_with_a_label(tmp_path: Path) -> None:
+    path = tmp_path / "row.json"
+    path.write_text("[[1, 2], [3, 4]]")
+    assert read_sample(path).features.tolist() == [[1, 2], [3, 4]]
+    path.write_text(json.dumps({"features": [1.5], "label": 3}))
+    assert read_sample(path).label == 3
+
+
+def test_arrays_keep_their_type(tmp_path: Path) -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    np.savez(tmp_path / "a.npz", x=pixels, y=4)
+    sample = read_sample(tmp_path / "a.npz")
+    assert sample.features.dtype == np.uint8
+    assert sample.features.tolist() == pixels.tolist()
+    assert sample.label == 4
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
+def test_pictures_have_the_channels_and_size_that_models_take(
+    channels: int, mode: str, tmp_path: Path
+) -> None:
+    pixels = np.arange(16 * channels, dtype=np.uint8).reshape(4, 4, channels)
+    Image.fromarray(pixels.squeeze(), mode).save(tmp_path / "a.png")
+    same = read_sample(tmp_path / "a.png", (channels, 4, 4)).features
+    assert same.tolist() == pixels.tolist()
+    assert read_sample(tmp_path / "a.png", (channels, 2, 2)).features.shape == (2, 2, channels)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "1", r"ends in '.txt'; give a .npz file"),
+        ("a.csv", "1,2\n3,4\n", "has 2 rows of values"),
+        ("a.csv", "", "has 0 rows of values"),
+        ("a.csv", "a,b\nc,d\n", "is not one sample"),
+        ("a.csv", "label,b\n1.5,2\n", "is not one sample"),
+        ("a.json", "{}", "has no list of numbers"),
+        ("a.json", '{"x": [1], "y": "1"}', "has no list of numbers"),
+        ("a.json", "[[1], [1, 2]]", "is not one sample"),
+        ("a.json", "[" * 100_000, "is not one sample"),
+        ("a.json", "[1" + " " * 1_000_001 + "]", "the limit for one sample"),
+        ("a.npz", "no archive", "cannot be read as .npz"),
+        ("a.png", "no picture", "is a picture, and the models take features of shape"),
+    ],
+)
+def test_files_that_hold_no_sample_are_refused(
+    name: str, content: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(FedauditError, match=message):
+        read_sample(tmp_path / name)
+
+
+def test_arrays_without_numbers_and_missing_files_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=["text"])
+    with pytest.raises(BadInput, match="no numbers in x"):
+        read_sample(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x=[1.0], y=[1, 2])
+    with pytest.raises(BadInput, match=r"a label of shape \(2,\)"):
+        read_sample(tmp_path / "b.npz")
+    with pytest.raises(BadInput, match="does not exist"):
+        read_sample(tmp_path / "c.npz")
