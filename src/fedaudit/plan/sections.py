@@ -35,6 +35,7 @@ from fedaudit.plan.base import (
     AlgorithmName,
     AttackName,
     Count,
+    DataSettings,
     Digest,
     DrawName,
     MeasureName,
@@ -80,7 +81,7 @@ class DataSection(Section):
     set_elsewhere: ClassVar[Mapping[str, str]] = {"seed": "seeds", "data_dir": "--data-dir"}
 
     name: str = "digits"
-    options: Settings = Field(default_factory=dict)
+    options: DataSettings = Field(default_factory=dict)
     classes: tuple[Count, ...] = ()
     first_class: Annotated[int, Field(ge=0, le=10**6, strict=True)] = 0
 
