@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from fedaudit.datasets.tables.columns import Column, NumberColumn, Table, TextColumn
+from fedaudit.datasets.tables.columns import (
+    Column,
+    NumberColumn,
+    Table,
+    TextColumn,
+    as_texts,
+)
 from fedaudit.datasets.tables.settings import TableSettings
 
 _ROLES = ("label", "client", "person", "group")
@@ -40,12 +46,14 @@ def statement_of(
         f"{settings.label!r} has {what}{listed}; {width} features"
     )
     for name, column in islice(table.columns.items(), _LISTED):
-        used, kind = features.get(name), ""
-        if used is None:
-            kind = ", ".join(role for role in _ROLES if getattr(settings, role) == name)
-            kind = kind or "ignored"
-        else:
+        used = features.get(name)
+        if used is not None:
             column, kind = used, "number" if isinstance(used, NumberColumn) else "category"
+        elif role := ", ".join(role for role in _ROLES if getattr(settings, role) == name):
+            # The range of numbers of people or clients would show some of them.
+            column, kind = as_texts(column), role
+        else:
+            kind = "ignored"
         parts = [kind, _values(column), f"{column.missing.mean():.1%} missing"]
         parts += [words[name]] if name in words else []
         yield f"column {name}: {', '.join(parts)}"
