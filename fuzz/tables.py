@@ -3,9 +3,10 @@
 from fedaudit.datasets.formats import csv, parquet
 from fuzz.target import FOLDER, file
 
+_ROWS = [(20.5 + 7 * row % 30, "ab "[row % 3].strip(), "NS"[row % 2]) for row in range(24)]
 _TEXT = "age,ward,hospital,label\n" + "".join(
-    f"{20 + row * 7 % 30}.5,{'ab '[row % 3].strip()},{'NS'[row % 2]},{('yes', 'no')[row // 2 % 2]}\n"
-    for row in range(24)
+    f"{age},{ward},{hospital},{('yes', 'no')[row // 2 % 2]}\n"
+    for row, (age, ward, hospital) in enumerate(_ROWS)
 )
 
 

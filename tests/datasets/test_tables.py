@@ -203,7 +203,11 @@ class TestStatement:
     def test_it_has_no_text_of_a_cell(self, tmp_path: Path) -> None:
         columns = patients()
         columns["note"] = [f"secret {row // 2}" for row in range(60)]
-        lines = "\n".join(read(tmp_path, columns, **ROLES, person="note").statement)
+        columns["number"] = [str(4711 + row // 2) for row in range(60)]
+        options: dict[str, Any] = {**ROLES, "person": "number", "ignore": ["note"]}
+        lines = "\n".join(read(tmp_path, columns, **options).statement)
+        assert "column number: person, 30 values" in lines
+        assert "4711" not in lines
         assert "secret" not in lines
         assert not any(ward in lines for ward in WARDS)
 

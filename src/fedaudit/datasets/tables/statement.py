@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
+import numpy as np
+
 from fedaudit.datasets.tables.columns import (
     Column,
     NumberColumn,
@@ -47,14 +49,14 @@ def statement_of(
     )
     for name, column in islice(table.columns.items(), _LISTED):
         used = features.get(name)
-        if used is not None:
-            column, kind = used, "number" if isinstance(used, NumberColumn) else "category"
-        elif role := ", ".join(role for role in _ROLES if getattr(settings, role) == name):
-            # The range of numbers of people or clients would show some of them.
-            column, kind = as_texts(column), role
+        if used is None:
+            kind = ", ".join(role for role in _ROLES if getattr(settings, role) == name)
+            kind = kind or "ignored"
+            # The range of numbers of people would show two of them.
+            used = as_texts(column)
         else:
-            kind = "ignored"
-        parts = [kind, _values(column), f"{column.missing.mean():.1%} missing"]
+            kind = "number" if isinstance(used, NumberColumn) else "category"
+        parts = [kind, _values(used), f"{column.missing.mean():.1%} missing"]
         parts += [words[name]] if name in words else []
         yield f"column {name}: {', '.join(parts)}"
     if len(table.columns) > _LISTED:
@@ -75,5 +77,4 @@ def _values(column: Column) -> str:
     """Return the range of numbers, or the number of distinct texts."""
     if isinstance(column, TextColumn):
         return f"{len(column.words):,} values"
-    present = column.values[~column.missing]
-    return f"{present.min():.4g} to {present.max():.4g}" if len(present) else "no values"
+    return f"{np.nanmin(column.values):.4g} to {np.nanmax(column.values):.4g}"
