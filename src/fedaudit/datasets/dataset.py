@@ -260,7 +260,7 @@ def with_parts(
     dataset: Dataset,
     train: Samples,
     test: Samples,
-    chosen: Shaped[Tensor, " samples"],
+    chosen: Shaped[Tensor, " chosen"],
     *,
     classes: int,
 ) -> Dataset:

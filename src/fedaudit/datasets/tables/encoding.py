@@ -91,7 +91,8 @@ def encoded(
         if isinstance(column, TextColumn)
     }
     names = [*numbers, *codes]
-    values = np.column_stack([*numbers.values(), *(code.values for code in codes.values())])
+    parts = [*numbers.values(), *(code.values for code in codes.values())]
+    values = np.column_stack(parts).astype(np.float64)
     with_indicator = [n for n, v in numbers.items() if client is not None or np.isnan(v).any()]
     transformer = partial(
         _transformer,
