@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
@@ -204,12 +205,28 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
             f"{dataset.name!r} names {len(names)} clients, and {setting('partition.clients')} is "
             f"{study.partition.clients}; set it to {len(names)}"
         )
+    _refuse_small_targets(study, dataset, dataset.client)
     if study.shift is not None:
         raise Unsupported(
             f"{dataset.name!r} names the clients, which may differ already, and a shift divides "
             "them again; leave out one of them"
         )
     return dataset.client
+
+
+def _refuse_small_targets(study: Study, dataset: Dataset, client: Int[Tensor, " samples"]) -> None:
+    """Raise if an audited client has fewer training samples than its audit needs."""
+    audit, counts = study.audit, torch.bincount(client[: len(dataset.train)]).tolist()
+    if audit.draw != "fair" or audit.unit != "sample":
+        return
+    needed = audit.samples + audit.extra_other + audit.extra_unseen
+    small = [target for target in audit.targets if target < len(counts) and counts[target] < needed]
+    if small:
+        raise BadInput(
+            f"the audit of client {small[0]} ({dataset.client_names[small[0]]!r}) needs {needed} "
+            f"of its training samples, and it has {counts[small[0]]}; lower "
+            f"{setting('audit.samples')}, the number of audited samples, or audit another client"
+        )
 
 
 def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:

@@ -60,9 +60,10 @@ def with_canaries(
         raise BadInput(f"the kind of canaries is {kind!r}; give 'mislabelled' or 'noise'")
     audit, rng = deal.audit, seeded(seed, "canary records")
     samples = audit.samples
+    has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
     # Not the classes of the data set, which a deal by client counts once for each client.
-    classes = 1 + int(dataset.train.targets.max())
-    if samples.targets.ndim != 1 or samples.targets.is_floating_point() or classes < 2:
+    classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
+    if classes < 2:
         raise Unsupported(
             "a canary is a sample with a wrong label, and this task has no classes; use audit.draw "
             '= "fair"'
