@@ -151,3 +151,16 @@ def test_a_report_names_the_clients(tmp_path: Path) -> None:
     assert [row.name for row in run.record.clients] == ["East", "North", "South"]
     page = run.save_report(tmp_path / "report.html")
     assert "East" in Path(page or tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_quotas_are_the_counts_of_each_client_alone() -> None:
+    counts = np.array([3, 1, 0, 5, 2, 2])
+    quotas = fa.partitions.Natural(3).quotas(counts, 3, rng=np.random.default_rng(0))
+    assert quotas.tolist() == [[3, 1, 0, 0, 0, 0], [0, 0, 0, 5, 0, 0], [0, 0, 0, 0, 2, 2]]
+    drawn = fa.partitions.Natural(3, samples_per_client=4)
+    sizes = drawn.quotas(counts, 3, rng=np.random.default_rng(0)).sum(axis=1)
+    assert sizes.tolist() == [4, 4, 4]
+    with pytest.raises(BadInput, match="too many to deal"):
+        fa.partitions.Natural(5000).quotas(
+            np.ones(10_000, dtype=np.int64), 5000, rng=np.random.default_rng(0)
+        )

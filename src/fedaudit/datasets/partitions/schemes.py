@@ -21,6 +21,8 @@ Counts: TypeAlias = Int[ndarray, " classes"]
 Quotas: TypeAlias = Int[ndarray, "clients classes"]
 
 _REDRAWS = 200
+_MOST_QUOTAS = 20_000_000
+"""Limit of the table of quotas, which has a row of all classes of all clients for each client."""
 
 
 @runtime_checkable
@@ -260,6 +262,11 @@ class Natural(PartitionScheme):
             clients: Number of clients.
             rng: Random generator of the choice of samples.
         """
+        if clients * len(counts) > _MOST_QUOTAS:
+            raise BadInput(
+                f"{clients} clients with {len(counts) // clients} classes each are too many to "
+                f"deal (at most {_MOST_QUOTAS:,} for clients squared times classes); merge clients"
+            )
         by_client = counts.reshape(clients, -1)
         sizes = by_client.sum(axis=1)
         if sizes.min() < max(1, self.samples_per_client):
