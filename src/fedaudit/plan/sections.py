@@ -200,7 +200,7 @@ class AuditSection(Section):
         unit: Unit of membership. With "sample", a fair draw decides about every sample alone. With
             "person", it decides about all samples of a person together, and a person's score is
             the mean over these. Data must then name the person of each sample
-            (``data.options.subject``).
+            (``data.options.subject``, or ``person`` of a table).
         samples: Audited samples of each target whose owner a fair draw decides. They are people if
             ``unit`` is "person". A study file may also write ``fair`` or ``people``.
         clients_per_person: Number of clients among which the samples of a participating person are
