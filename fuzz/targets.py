@@ -31,7 +31,7 @@ from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.text import without_digest
 from fedaudit.study.comparing import compare_records
-from fuzz import kept, nodes
+from fuzz import kept, nodes, tables
 from fuzz.target import FOLDER, Target, alone, file, header
 from results.archives import unpacked
 
@@ -326,12 +326,16 @@ TARGETS: dict[str, Target] = {
     "state for a recorder": Target(nodes.named, nodes.named_seeds, header),
     "npz": Target(_npz, _npz_seeds),
     "table of codes": Target(_npz, _table_seeds),
+    "text table": Target(tables.text, tables.text_seeds),
     "idx": Target(_idx, _idx_seeds),
     "packed idx": Target(_packed_idx, _packed_idx_seeds),
     "picture": Target(_picture, _picture_seeds),
     "CIFAR pickle": Target(_cifar, _cifar_seeds),
 }
 """By name. Reports are made of whatever a reader lets through."""
+
+if find_spec("pyarrow"):
+    TARGETS |= {"Parquet table": Target(tables.columns, tables.columns_seeds)}
 
 if find_spec("flwr"):
     from fuzz import flower

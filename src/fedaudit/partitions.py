@@ -10,6 +10,7 @@ from fedaudit.core.arguments import Positive, checked
 from fedaudit.core.naming import Clients
 from fedaudit.datasets.partitions.schemes import IID as IID
 from fedaudit.datasets.partitions.schemes import Dirichlet as Dirichlet
+from fedaudit.datasets.partitions.schemes import Natural as Natural
 from fedaudit.datasets.partitions.schemes import Partition as Partition
 from fedaudit.datasets.partitions.schemes import PartitionScheme as PartitionScheme
 from fedaudit.datasets.partitions.schemes import Shards as Shards
@@ -19,6 +20,7 @@ from fedaudit.datasets.partitions.schemes import WholeClasses as WholeClasses
 __all__ = [
     "IID",
     "Dirichlet",
+    "Natural",
     "Partition",
     "PartitionScheme",
     "SIAClass0Size",

@@ -280,5 +280,6 @@ def test_torch_losses_without_reduction_are_accepted() -> None:
     part = part_reference(functional.cross_entropy, {"reduction": "none"}, kind="task")  # type: ignore[arg-type]
     assert perf_counter() - start < 10
     assert part.name == "torch.nn.functional:cross_entropy"
-    task = task_named(part.name, part.options)
+    assert part.options == {"reduction": "none"}
+    task = task_named(part.name, {"reduction": "none"})
     assert task.losses(torch.zeros(2, 3), torch.tensor([0, 1])).shape == (2,)

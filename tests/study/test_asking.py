@@ -211,7 +211,7 @@ def test_a_rate_that_no_score_can_reach_is_not_answered_by_no_flag(
 
 def features_of(seed: int, ids: np.ndarray, **options: object) -> torch.Tensor:
     study = study_from({"name": "a", "data": {"name": "diabetes", "options": options}})
-    dataset = dataset_of(study, resolve(study).task, seed, None)
+    dataset = dataset_of(study.data, resolve(study).task, seed, None)
     return dataset.samples(torch.from_numpy(ids)).features
 
 
@@ -282,7 +282,7 @@ def test_pictures_are_matched_by_their_pixels(tmp_path: Path) -> None:
     result = Carried(run_study(study, tmp_path / "out", data_dir=tmp_path), tmp_path / "out")
     section = study.data.model_copy(update={"options": {"standardise": False}})
     stored = study.model_copy(update={"data": section})
-    dataset = dataset_of(stored, resolve(study).task, SEED, tmp_path)
+    dataset = dataset_of(stored.data, resolve(study).task, SEED, tmp_path)
     wanted = dataset.samples(torch.from_numpy(scores_of(result).ids[[7]])).features[0]
     paths = {
         path: torch.from_numpy(np.asarray(Image.open(path)).copy()).permute(2, 0, 1) / 255

@@ -21,6 +21,10 @@ fa.Federation((torch.zeros(10, 3), torch.zeros(10)), model=build)
 fa.Federation(fa.Samples(*ARRAYS), clients=fa.partitions.IID(4, samples_per_client=30))
 fa.Federation(fa.datasets.digits(test_share=0.3), clients=fa.partitions.Dirichlet(4, beta=0.5))
 fa.Federation(fa.datasets.npz("a.npz", labels="book"), algorithm=fa.algorithms.FedAvg(rounds=3))
+fa.Federation(
+    fa.datasets.csv("a.csv", client="b", categories={"c": ["d", 1]}, scaling={"e": (40, 12.5)}),
+    clients=fa.partitions.Natural(4),
+)
 fa.Federation(fa.datasets.hf("ylecun/mnist"), algorithm="fedprox", model="cnn")
 fa.Federation(fa.datasets.images("a", size=32), model=fa.models.CNN(channels="16,32"))
 fa.Federation(

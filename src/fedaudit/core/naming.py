@@ -5,7 +5,7 @@ study file states the same settings next to the name. This module imports neithe
 pydantic.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Setting: TypeAlias = bool | int | float | str
 """Value of one setting of a part."""
+
+DataSetting: TypeAlias = Setting | Sequence[Setting] | Mapping[str, Setting | Sequence[Setting]]
+"""Value of one setting of a data set: also a list, such as columns of a table, or a dictionary of
+values or lists."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch._tensor_str import printoptions
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import KNOWN_PACKAGES, RegisteredObject
+from fedaudit.core.naming import DataSetting
 from fedaudit.core.tasks import refuse_mean_loss
 from fedaudit.core.values import Setting
 
@@ -44,7 +45,7 @@ class PartReference(NamedTuple):
     """
 
     name: str
-    options: dict[str, Setting]
+    options: Mapping[str, DataSetting]
     registered: RegisteredObject | None = None
 
 
@@ -64,15 +65,20 @@ def part_reference(
     return PartReference(name, plain_options(kind, name, options), registered)
 
 
-def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[str, Setting]:
+def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[str, DataSetting]:
     """Return the settings of a part as numbers, texts, and true or false.
+
+    Settings of data sets may also be lists and dictionaries of these.
 
     Raises:
         BadInput: A setting is something else.
     """
-    plain: dict[str, Setting] = {}
+    plain: dict[str, DataSetting] = {}
     for option, value in options.items():
         value = value.item() if isinstance(value, np.generic) else value
+        if kind == "data set" and isinstance(value, Mapping | list | tuple):
+            plain[option] = _plain_tree(value)
+            continue
         if not isinstance(value, bool | int | float | str):
             raise BadInput(
                 f"{option} of the {kind} {name!r} is {type_of(value)}, and a setting is a number, "
@@ -80,6 +86,15 @@ def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[s
             )
         plain[option] = value
     return plain
+
+
+def _plain_tree(value: object) -> Any:
+    """Return a value with dictionaries and lists in place of other mappings and tuples."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain_tree(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_plain_tree, value)]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def snapshot_reference(

@@ -271,6 +271,9 @@ def assembled(
     classes: int,
     group: Int[Tensor, " samples"] | None = None,
     group_names: tuple[str, ...] = (),
+    client: Int[Tensor, " samples"] | None = None,
+    client_names: tuple[str, ...] = (),
+    statement: tuple[str, ...] = (),
 ) -> Dataset:
     """Return a data set from scaled features and checked targets.
 
@@ -286,6 +289,9 @@ def assembled(
         scaled.words,
         group,
         group_names,
+        client=client,
+        client_names=client_names,
+        statement=statement,
     )
 
 

@@ -10,8 +10,8 @@ from fedaudit.core.arguments import parameters, refuse_unfit
 from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
 from fedaudit.core.importing import called, installed, is_custom, named
 from fedaudit.core.lazy import Catalogue
+from fedaudit.core.naming import DataSetting
 from fedaudit.core.tasks import CLASSIFICATION, Task
-from fedaudit.core.values import Setting
 from fedaudit.datasets.dataset import DataFile, Dataset, DataSource, of_task, select_classes
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
@@ -51,7 +51,7 @@ def load(
     *,
     data_dir: Path | None = None,
     seed: int = 0,
-    **options: Setting,
+    **options: DataSetting,
 ) -> Dataset:
     """Return a data set by name, ready for training.
 
@@ -77,7 +77,7 @@ def load(
 
 
 def _load_all(
-    name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]
+    name: str, data_dir: Path | None, seed: int, options: Mapping[str, DataSetting]
 ) -> Dataset:
     kind, colon, local_name = name.partition(":")
     if name in GENERATED:
@@ -97,7 +97,7 @@ def _load_all(
 
 
 def _load_custom(
-    name: str, data_dir: Path | None, seed: int, options: Mapping[str, Setting]
+    name: str, data_dir: Path | None, seed: int, options: Mapping[str, DataSetting]
 ) -> Dataset:
     """Return the data set of a custom function with parameters ``seed`` or ``data_dir``."""
     source = custom_source(name)
@@ -153,7 +153,7 @@ def _locate(name: str, kinds: Sequence[str], data_dir: Path | None) -> _Location
 
 
 def _check_options(
-    what: str, source: Callable[..., DataSource], options: Mapping[str, Setting]
+    what: str, source: Callable[..., DataSource], options: Mapping[str, DataSetting]
 ) -> None:
     """Raise if the source lacks an option, or the option has another type."""
     settings = {n: p for n, p in parameters(source).items() if p.kind is p.KEYWORD_ONLY}

@@ -36,10 +36,14 @@ class Dataset:
         group_names: Names of the group codes; empty without groups.
         subject: Number of the person (patient, author, device) of every sample, indexed by sample
             id; None if unknown.
+        client: Client that every sample is from, indexed by sample id, for the partition
+            ``natural``; None if the data name no clients.
+        client_names: Names of the clients; empty if the data name none.
+        statement: Sentences on what was read, for the user; no sample can be seen in them.
 
     Raises:
         BadInput: Ids are out of order, a label is outside the classes, there is no class, the
-            training part is empty, or groups or people do not fit the samples.
+            training part is empty, or groups, people or clients do not fit the samples.
     """
 
     name: str
@@ -50,11 +54,15 @@ class Dataset:
     group: Int[Tensor, " samples"] | None = None
     group_names: tuple[str, ...] = ()
     subject: Int[Tensor, " samples"] | None = None
+    client: Int[Tensor, " samples"] | None = None
+    client_names: tuple[str, ...] = ()
+    statement: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_ids()
         self._check_labels()
-        self._check_group()
+        self._check_codes("group", self.group, self.group_names)
+        self._check_codes("client", self.client, self.client_names)
         self._check_subject()
 
     def __len__(self) -> int:
@@ -112,17 +120,17 @@ class Dataset:
                 f"{int(labels.min())} to {int(labels.max())}; number the classes from 0"
             )
 
-    def _check_group(self) -> None:
-        if self.group is None:
+    def _check_codes(
+        self, what: str, codes: Int[Tensor, " samples"] | None, names: Sequence[str]
+    ) -> None:
+        if codes is None:
             return
-        fits = len(self.group) == len(self)
-        if not fits or not 0 <= int(self.group.min()) <= int(self.group.max()) < len(
-            self.group_names
-        ):
+        fits = len(codes) == len(self)
+        if not fits or not 0 <= int(codes.min()) <= int(codes.max()) < len(names):
             raise BadInput(
-                f"{self.name!r} has {len(self)} samples, {len(self.group)} group codes and "
-                f"{len(self.group_names)} group names; give one code for each sample, below the "
-                "number of names"
+                f"{self.name!r} has {len(self)} samples, {len(codes)} {what} codes and "
+                f"{len(names)} {what} names; give one code for each sample, below the number of "
+                "names"
             )
 
     def _check_subject(self) -> None:
@@ -245,11 +253,38 @@ def select_classes(dataset: Dataset, selected: Sequence[int], *, first: int = 0)
     train = _renumber(dataset.train, number)
     test = _renumber(dataset.test, number, first=len(train))
     is_kept = number[torch.cat([dataset.train.labels, dataset.test.labels])] >= 0
-    group, subject = (
-        None if codes is None else codes[is_kept] for codes in (dataset.group, dataset.subject)
+    return with_parts(dataset, train, test, is_kept, classes=first + len(selected))
+
+
+def with_parts(
+    dataset: Dataset,
+    train: Samples,
+    test: Samples,
+    chosen: Shaped[Tensor, " chosen"],
+    *,
+    classes: int,
+) -> Dataset:
+    """Return a data set of some samples of another, with their groups, people and clients.
+
+    Args:
+        dataset: The other data set.
+        train: The training part, with consecutive ids.
+        test: The test part, with consecutive ids.
+        chosen: Ids of the samples in the other data set, or a mask.
+        classes: Number of classes.
+    """
+    group, subject, client = (
+        None if codes is None else codes[chosen]
+        for codes in (dataset.group, dataset.subject, dataset.client)
     )
     return replace(
-        dataset, train=train, test=test, classes=first + len(selected), group=group, subject=subject
+        dataset,
+        train=train,
+        test=test,
+        classes=classes,
+        group=group,
+        subject=subject,
+        client=client,
     )
 
 

@@ -3,7 +3,7 @@
 Names of parts are stored as their catalogue spells them.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from inspect import Parameter, Signature
@@ -25,6 +25,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import without_ranges
 from fedaudit.core.errors import BadInput, called_by, folded_name, option, setting
 from fedaudit.core.importing import GROUPS, as_catalogued, known_name
+from fedaudit.core.naming import DataSetting
 from fedaudit.core.values import Setting
 
 
@@ -148,12 +149,24 @@ def _setting(value: object) -> Setting:
     raise ValueError("it should be a number up to 1e15 in size, a text, or true or false")
 
 
+def _data_setting(value: object) -> DataSetting:
+    """Return an option of a data set: a setting, or a list or a table of settings or lists."""
+    if isinstance(value, Mapping):
+        return {str(name): _setting_or_list(entry) for name, entry in value.items()}
+    return _setting_or_list(value)
+
+
+def _setting_or_list(value: object) -> Setting | Sequence[Setting]:
+    return [*map(_setting, value)] if isinstance(value, list | tuple) else _setting(value)
+
+
 # Strict: a number in quotation marks is a text.
 Count = Annotated[arguments.Count, Strict()]
 Positive = Annotated[arguments.Positive, Strict()]
 Rounds = Annotated[arguments.Rounds, Strict()]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
+DataSettings = dict[str, Annotated[DataSetting, PlainValidator(_data_setting)]]
 
 
 def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:

@@ -10,8 +10,10 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+import torch
+from jaxtyping import Bool, Int
 from numpy import ndarray
+from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Unsupported, setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
@@ -19,7 +21,7 @@ from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal, other_positions
 from fedaudit.datasets.draws.fair import DRAWS
-from fedaudit.datasets.partitions.schemes import Partition
+from fedaudit.datasets.partitions.schemes import Natural, Partition
 from fedaudit.datasets.partitions.shifts import (
     ATTRIBUTE,
     KINDS,
@@ -27,6 +29,7 @@ from fedaudit.datasets.partitions.shifts import (
     Shift,
     apply_shift,
     assign_by_side,
+    deal_by_code,
     deal_by_side,
     minority_groups,
     shift_clients,
@@ -151,12 +154,70 @@ def dealt(study: Study, partition: Partition, dataset: Dataset, seed: int) -> De
     Raises:
         BadInput: The draw or an option does not exist, or there are too few data.
     """
+    if dataset.client is not None or isinstance(partition, Natural):
+        client = _named_clients(study, partition, dataset)
+        return deal_by_code(
+            dataset,
+            client,
+            study.partition.clients,
+            lambda part: _dealt(study, part, partition, seed),
+        )
     if study.shift is None or study.shift.kind != ATTRIBUTE:
         return _dealt(study, dataset, partition, seed)
     group = minority_groups(study.partition.clients, study.shift.minority)
     by_side = BySide(partition, tuple(group.tolist()))
     sides = split_by_attribute(dataset, study.shift.value)
     return deal_by_side(dataset, sides, lambda part: _dealt(study, part, by_side, seed))
+
+
+def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[Tensor, " samples"]:
+    """Return the client of each sample.
+
+    Raises:
+        BadInput: The data name no clients or another number of them, or the study divides the
+            samples in another way.
+        Unsupported: A shift divides the clients too.
+    """
+    names = dataset.client_names
+    if dataset.client is None:
+        raise BadInput(
+            f"{setting('partition.scheme')} is 'natural', and {dataset.name!r} names no client of "
+            f"its samples; set {setting('data.options.client')} to the column of a table, or use "
+            "another partition"
+        )
+    if not isinstance(partition, Natural):
+        raise BadInput(
+            f"{dataset.name!r} names the client of each sample, and {setting('partition.scheme')} "
+            f"is {study.partition.scheme!r}, which would mix them; use 'natural' "
+            f"(fedaudit.partitions.Natural({len(names)})), or leave client out of the data"
+        )
+    if len(names) != study.partition.clients:
+        raise BadInput(
+            f"{dataset.name!r} names {len(names)} clients, and {setting('partition.clients')} is "
+            f"{study.partition.clients}; set it to {len(names)}"
+        )
+    _refuse_small_targets(study, dataset, dataset.client)
+    if study.shift is not None:
+        raise Unsupported(
+            f"{dataset.name!r} names the clients, which may differ already, and a shift divides "
+            "them again; leave out one of them"
+        )
+    return dataset.client
+
+
+def _refuse_small_targets(study: Study, dataset: Dataset, client: Int[Tensor, " samples"]) -> None:
+    """Raise if an audited client has fewer training samples than its audit needs."""
+    audit, counts = study.audit, torch.bincount(client[: len(dataset.train)]).tolist()
+    if audit.draw != "fair" or audit.unit != "sample":
+        return
+    needed = audit.samples + audit.extra_other + audit.extra_unseen
+    small = [target for target in audit.targets if target < len(counts) and counts[target] < needed]
+    if small:
+        raise BadInput(
+            f"the audit of client {small[0]} ({dataset.client_names[small[0]]!r}) needs {needed} "
+            f"of its training samples, and it has {counts[small[0]]}; lower "
+            f"{setting('audit.samples')}, the number of audited samples, or audit another client"
+        )
 
 
 def _dealt(study: Study, dataset: Dataset, partition: Partition, seed: int) -> Deal:
@@ -224,6 +285,8 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
     _refuse_different_targets(study)
     clients, section = sorted(deal.clients), study.shift
     place = shift_clients(dataset, deal, study.audit.targets, seed=seed)
+    if dataset.client is not None:
+        place = np.where(_is_dealt(dataset, deal), place, dataset.client.numpy())
     if section is None:
         return GroupedData(dataset, deal, Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), place))
     group = minority_groups(len(clients), section.minority)
@@ -238,6 +301,12 @@ def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedDat
     shift = Shift(section.kind, section.minority, section.minority_range, section.majority_range)
     data = apply_shift(dataset, deal, shift, place, seed=seed)
     return GroupedData(data.dataset, data.deal, groups)
+
+
+def _is_dealt(dataset: Dataset, deal: Deal) -> Bool[ndarray, " samples"]:
+    """Return a mask of the samples that a client trains on, by id."""
+    ids = np.concatenate([samples.ids.numpy() for samples in deal.clients.values()])
+    return np.isin(np.arange(len(dataset)), ids)
 
 
 def _refuse_different_targets(study: Study) -> None:

@@ -160,8 +160,8 @@ class Setup:
 
     @property
     def names(self) -> Mapping[ClientId, str]:
-        """Names of clients that have one, as in recordings."""
-        return self.recorded.names if self.recorded else {}
+        """Names of clients that have one, as in recordings and in data that name clients."""
+        return self.recorded.names if self.recorded else dict(enumerate(self.dataset.client_names))
 
     @property
     def federation_seed(self) -> int:

@@ -34,6 +34,7 @@ from fedaudit.plan.base import (
     AlgorithmName,
     AttackName,
     Count,
+    DataSettings,
     Digest,
     DrawName,
     MeasureName,
@@ -80,7 +81,7 @@ class DataSection(Section):
     set_elsewhere: ClassVar[Mapping[str, str]] = {"seed": "seeds", "data_dir": "--data-dir"}
 
     name: str = "digits"
-    options: Settings = Field(default_factory=dict)
+    options: DataSettings = Field(default_factory=dict)
     classes: tuple[Count, ...] = ()
     first_class: Annotated[int, Field(ge=0, le=10**6, strict=True)] = 0
 
@@ -199,7 +200,7 @@ class AuditSection(Section):
         unit: Unit of membership. With "sample", a fair draw decides about every sample separately.
             With "person", it decides about all samples of a person together, and a person's score
             is the mean over their samples. Data must then name the person of each sample
-            (``data.options.subject``).
+            (``data.options.subject``, or ``person`` of a table).
         samples: Number of audited samples of each target, or of people if ``unit`` is "person". A
             fair draw decides their owners. Aliases of this key: ``fair``, ``people``.
         clients_per_person: Number of clients among which the samples of a participating person are

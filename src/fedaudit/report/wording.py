@@ -364,10 +364,10 @@ def client_name(client: int, text: str = "client") -> str:
 
 
 def client_names(record: BaseModel) -> dict[int, NamedClient]:
-    """Return the clients of a recording that have names, by number; texts are safe to show."""
+    """Return the clients of a recording or of a study that have names; texts are safe to show."""
     names = setting(record, "recording", "names")
     if not isinstance(names, dict):
-        return {}
+        names = {row.client: row.name for row in getattr(record, "clients", ()) if row.name}
     numbers = ((_as_number(str(key)), str(name)) for key, name in names.items())
     full_names = {number: name for number, name in numbers if number is not None}
     printed = {number: cut_within(name, LONGEST_NAME) for number, name in full_names.items()}

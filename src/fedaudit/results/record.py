@@ -256,12 +256,14 @@ class ClientRow(Part):
 
     Attributes:
         audited: Audited samples of the client; None if there are too few to publish.
+        name: Name of the client in the data; empty if it has none.
     """
 
     client: Count
     samples: Count
     audited: Count | None
     class_counts: list[Count]
+    name: str = ""
 
 
 MOST_CLIENTS = 200

@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples, short_repr
-from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.dataset import Dataset, with_parts
 
 
 @short_repr
@@ -304,15 +304,12 @@ def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]
             'for attacks that learn, set shadow.mode = "known-split")'
         )
     ids = torch.cat([free_ids, dataset.test.ids])
-    remaining = Dataset(
-        dataset.name,
+    remaining = with_parts(
+        dataset,
         dataset.train.take(free_ids).replace(ids=torch.arange(available)),
         dataset.test.replace(ids=torch.arange(available, available + len(dataset.test))),
-        dataset.classes,
-        dataset.normalisation,
-        None if dataset.group is None else dataset.group[ids],
-        dataset.group_names,
-        None if dataset.subject is None else dataset.subject[ids],
+        ids,
+        classes=dataset.classes,
     )
     try:
         deal = draw(remaining)

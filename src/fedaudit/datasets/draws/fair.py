@@ -60,7 +60,10 @@ def with_canaries(
         raise BadInput(f"the kind of canaries is {kind!r}; give 'mislabelled' or 'noise'")
     audit, rng = deal.audit, seeded(seed, "canary records")
     samples = audit.samples
-    if samples.targets.ndim != 1 or samples.targets.is_floating_point() or dataset.classes < 2:
+    has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
+    # Not the classes of the data set, which a deal by client counts once for each client.
+    classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
+    if classes < 2:
         raise Unsupported(
             "a canary is a sample with a wrong label, and this task has no classes; use audit.draw "
             '= "fair"'
@@ -71,8 +74,8 @@ def with_canaries(
                 "noise has no tokens and no named inputs; use canaries of the kind 'mislabelled'"
             )
         samples = samples.replace(features=_noise_like(samples, dataset, rng))
-    step = torch.randint(1, dataset.classes, (len(samples),), generator=rng)
-    samples = samples.replace(targets=(samples.targets + step) % dataset.classes)
+    step = torch.randint(1, classes, (len(samples),), generator=rng)
+    samples = samples.replace(targets=(samples.targets + step) % classes)
     order = seeded_numpy(seed, "canary coins")
     panel = np.asarray(targets)[order.permutation(len(samples)) % len(targets)]
     owner = np.where(order.random(len(samples)) < 0.5, panel, NOBODY)
@@ -307,9 +310,14 @@ def _panels(
 
 
 def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: int) -> list[_Panel]:
-    """Draw people for each target with all of their samples, disjoint from other targets."""
+    """Draw people for each target with all of their samples, disjoint from other targets.
+
+    If the data name clients, they are people whose samples are all of the target.
+    """
     assert dataset.subject is not None
     subject = dataset.subject[: len(dataset.train)].numpy()
+    if dataset.client is not None:
+        return _people_of_clients(dataset, subject, targets=targets, size=size, seed=seed)
     people = np.unique(subject)
     if size * len(targets) > len(people):
         raise BadInput(
@@ -318,12 +326,45 @@ def _people(dataset: Dataset, *, targets: Sequence[ClientId], size: int, seed: i
             "audited people"
         )
     drawn = seeded_numpy(seed, "audit records").permutation(people)
+    return [
+        _panel_of_people(dataset, subject, target, drawn[index * size : (index + 1) * size])
+        for index, target in enumerate(targets)
+    ]
+
+
+def _people_of_clients(
+    dataset: Dataset,
+    subject: Int[ndarray, " train"],
+    *,
+    targets: Sequence[ClientId],
+    size: int,
+    seed: int,
+) -> list[_Panel]:
+    assert dataset.client is not None
+    client = dataset.client[: len(dataset.train)].numpy()
     panels = []
-    for index, target in enumerate(targets):
-        positions = np.flatnonzero(np.isin(subject, drawn[index * size : (index + 1) * size]))
-        counts = np.bincount(dataset.train.labels.numpy()[positions], minlength=dataset.classes)
-        panels.append(_Panel(target, positions, counts, subject[positions]))
+    for target in targets:
+        people = np.setdiff1d(subject[client == target], subject[client != target])
+        if size > len(people):
+            raise BadInput(
+                f"{size} people of client {target} are audited, and {len(people)} have training "
+                f"samples of this client alone; lower {setting('audit.samples')}, the number of "
+                "audited people"
+            )
+        drawn = seeded_numpy(seed, "audit records", target).permutation(people)[:size]
+        panels.append(_panel_of_people(dataset, subject, target, drawn))
     return panels
+
+
+def _panel_of_people(
+    dataset: Dataset,
+    subject: Int[ndarray, " train"],
+    target: ClientId,
+    people: Int[ndarray, " people"],
+) -> _Panel:
+    positions = np.flatnonzero(np.isin(subject, people))
+    counts = np.bincount(dataset.train.labels.numpy()[positions], minlength=dataset.classes)
+    return _Panel(target, positions, counts, subject[positions])
 
 
 def _assign_people(panels: Sequence[_Panel], clients: int, each: int, *, seed: int) -> Audited:
@@ -430,7 +471,7 @@ def _check_people(dataset: Dataset, clients: int, each: int, count: int, extra: 
     if dataset.subject is None:
         raise BadInput(
             f"people are audited, and {dataset.name!r} does not state the person of each sample; "
-            f"set {setting('data.options.subject')}, or leave audit.unit at "
+            f"set {setting('data.options.subject')} (person of a table), or leave audit.unit at "
             '"sample"'
         )
     if not 1 <= each < clients:

@@ -19,6 +19,7 @@ from fedaudit.core.files import open_regular, refuse_oversized, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
 from fedaudit.datasets.dataset import DataFile, Dataset
+from fedaudit.datasets.formats.annotations import annotated_pictures, has_annotations
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -167,7 +168,9 @@ class images(DataFile):
 
     Classes are numbered by the sorted names of their folders, samples by sorted file names. Folders
     within a class's folder are searched too. ``val`` is used if there is no ``test``. If there is
-    only ``train``, ``test_share`` of each class is held out for testing.
+    only ``train``, ``test_share`` of each class is held out for testing. In the folders of
+    Tiny-ImageNet, ``val/val_annotations.txt`` has the class of each picture in ``val/images``, and
+    ``test``, which has no classes, is not read.
 
     Attributes:
         path: Folder with ``train/CLASS/*`` and ``test/CLASS/*``, or with ``CLASS/*``.
@@ -251,6 +254,12 @@ def _parts(path: Path, seed: int, test_share: float) -> _Parts:
         names = {folder.name for folder in folders}
         if not names:
             raise BadInput(f"{path} has no folder of a class; give one for each class")
+    if "train" in names and has_annotations(path):
+        classes = [folder.name for folder in _subfolders(path / "train")]
+        _refuse_links([path / "val" / "images"])
+        annotated = annotated_pictures(path / "val", classes)
+        test = _Files(path, annotated.paths, np.array(annotated.labels, dtype=np.int64))
+        return _Parts(_files(path, path / "train", classes), test)
     test_names = [name for name in _TEST_FOLDERS if name in names]
     if "train" in names and test_names:
         classes = [folder.name for folder in _subfolders(path / "train")]

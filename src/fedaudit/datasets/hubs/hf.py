@@ -20,15 +20,12 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
 from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
 from fedaudit.datasets.formats.images import Encoded, decoded, stacked
+from fedaudit.datasets.tables.arrow import decoded_values, unpacked_sizes
 
 if TYPE_CHECKING:
     import pyarrow
 
 _PICTURE_COLUMNS = ("image", "img")
-_BATCH_BYTES = 2**26
-_BATCH_ROWS = 100_000
-"""Limits of the bytes and rows of a Parquet file that are read at once to measure its unpacked
-size."""
 
 
 @runtime_checkable
@@ -191,7 +188,7 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
     needed = 0
     for path in paths:
         try:
-            for size in _unpacked(path):
+            for size in unpacked_sizes(path):
                 needed += size
                 refuse_oversized(f"{name} ({path.name})", needed, on_disk=on_disk)
         except FedauditError:
@@ -202,26 +199,6 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
                 f"{path.name} of {name!r} cannot be read as Parquet ({str(error)[:300]}); fetch it "
                 "again"
             ) from error
-
-
-def _unpacked(path: Path) -> Iterator[int]:
-    """Yield the bytes that a Parquet file unpacks to, a part at a time."""
-    from pyarrow import parquet
-
-    with open_regular(path) as opened, parquet.ParquetFile(opened) as file:
-        for index in range(file.metadata.num_row_groups):
-            group = file.metadata.row_group(index)
-            # A single value can be as large as its whole stored column.
-            columns = [group.column(place) for place in range(group.num_columns)]
-            largest = max((column.total_uncompressed_size for column in columns), default=1)
-            rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(largest, 1)))
-            for batch in file.iter_batches(batch_size=rows, row_groups=[index]):
-                yield sum(_plain(values).nbytes for values in batch.columns)
-
-
-def _plain(values: "pyarrow.Array") -> "pyarrow.Array":
-    """Return values without dictionary encoding."""
-    return values.dictionary_decode() if hasattr(values, "dictionary_decode") else values
 
 
 @dataclass(frozen=True)
@@ -250,7 +227,7 @@ class ArrowColumn:
         import pyarrow
         from pyarrow import compute
 
-        values = _plain(self.values.combine_chunks())
+        values = decoded_values(self.values.combine_chunks())
         shape = [len(values)]
         try:
             while True:

@@ -13,7 +13,7 @@ from jaxtyping import Int, Num
 from numpy import ndarray
 
 from fedaudit.core.arguments import AboveZero, Count, Positive, dataclass
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.naming import Clients, changed_fields
 from fedaudit.core.values import positions_of
 
@@ -21,6 +21,8 @@ Counts: TypeAlias = Int[ndarray, " classes"]
 Quotas: TypeAlias = Int[ndarray, "clients classes"]
 
 _REDRAWS = 200
+_MOST_QUOTAS = 20_000_000
+"""Limit of the table of quotas, which has a row of all classes of all clients for each client."""
 
 
 @runtime_checkable
@@ -234,6 +236,55 @@ class WholeClasses(PartitionScheme):
 
 
 @dataclass(frozen=True)
+class Natural(PartitionScheme):
+    """The clients that the data name, each with its samples, such as hospitals with their patients.
+
+    The fair draw gives some audited samples of a client to other clients, and holds others out.
+
+    Attributes:
+        samples_per_client: Samples of each client, drawn from its own; 0 deals all samples.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.partitions.Natural(5).clients
+        5
+    """
+
+    catalogue_name: ClassVar[str] = "natural"
+    _: KW_ONLY
+    samples_per_client: Count = 0
+
+    def quotas(self, counts: Counts, clients: int, *, rng: np.random.Generator) -> Quotas:
+        """Return the number of samples of each class for each client.
+
+        Args:
+            counts: Samples of each class, client by client: first all classes of client 0.
+            clients: Number of clients.
+            rng: Random generator of the choice of samples.
+        """
+        if clients * len(counts) > _MOST_QUOTAS:
+            raise BadInput(
+                f"{clients} clients with {len(counts) // clients} classes each are too many to "
+                f"deal (at most {_MOST_QUOTAS:,} for clients squared times classes); merge clients"
+            )
+        by_client = counts.reshape(clients, -1)
+        sizes = by_client.sum(axis=1)
+        if sizes.min() < max(1, self.samples_per_client):
+            raise BadInput(
+                f"client {sizes.argmin()} has {sizes.min()} of the needed "
+                f"{max(1, self.samples_per_client)} training samples; lower "
+                f"{setting('partition.samples_per_client')}, or leave the client out of the data"
+            )
+        if self.samples_per_client:
+            by_client = np.stack(
+                [rng.multivariate_hypergeometric(row, self.samples_per_client) for row in by_client]
+            )
+        quotas: Quotas = np.zeros((clients, clients, by_client.shape[1]), dtype=np.int64)
+        quotas[np.arange(clients), np.arange(clients)] = by_client
+        return quotas.reshape(clients, -1)
+
+
+@dataclass(frozen=True)
 class SIAClass0Size(PartitionScheme):
     """Split of SIA's published code, for comparison only: it drops most samples.
 
@@ -271,7 +322,8 @@ class SIAClass0Size(PartitionScheme):
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
-    kind.catalogue_name: kind for kind in (IID, Dirichlet, Shards, WholeClasses, SIAClass0Size)
+    kind.catalogue_name: kind
+    for kind in (IID, Dirichlet, Shards, WholeClasses, Natural, SIAClass0Size)
 }
 
 

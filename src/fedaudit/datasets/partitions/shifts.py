@@ -280,14 +280,28 @@ def deal_by_side(dataset: Dataset, sides: AttributeSplit, deal: Callable[[Datase
         sides: Sides of their attribute.
         deal: Function that deals a data set.
     """
+    return deal_by_code(dataset, sides.minority.long(), 2, deal)
+
+
+def deal_by_code(
+    dataset: Dataset, code: Int[Tensor, " all"], codes: int, deal: Callable[[Dataset], Deal]
+) -> Deal:
+    """Deal a data set with a class for each pair of code and class, and restore the classes.
+
+    Args:
+        dataset: The samples.
+        code: Code of each sample, by id, such as its client.
+        codes: Number of codes.
+        deal: Function that deals a data set, whose classes are ordered by code.
+    """
     classes = dataset.classes
-    by_side = replace(
+    by_code = replace(
         dataset,
-        train=_split_classes(dataset.train, sides.minority, classes),
-        test=_split_classes(dataset.test, sides.minority, classes),
-        classes=2 * classes,
+        train=_split_classes(dataset.train, code, classes),
+        test=_split_classes(dataset.test, code, classes),
+        classes=codes * classes,
     )
-    split = deal(by_side)
+    split = deal(by_code)
     clients = {client: _merge_classes(part, classes) for client, part in split.clients.items()}
     audit = replace(split.audit, samples=_merge_classes(split.audit.samples, classes))
     return Deal(clients, audit)
@@ -316,8 +330,8 @@ def assign_by_side(
     return place
 
 
-def _split_classes(samples: Samples, minority: Bool[Tensor, " all"], classes: int) -> Samples:
-    return replace(samples, labels=samples.labels + classes * minority[samples.ids].long())
+def _split_classes(samples: Samples, code: Int[Tensor, " all"], classes: int) -> Samples:
+    return replace(samples, labels=samples.labels + classes * code[samples.ids])
 
 
 def _merge_classes(samples: Samples, classes: int) -> Samples:

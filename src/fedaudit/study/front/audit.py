@@ -332,7 +332,7 @@ class Run:
             prior=prior,
             false_alarm_rate=false_alarm_rate,
         )
-        with objects_given(self._objects):
+        with with_registered(self._objects):
             return answer_to(question, self.folder, self.record, self._data_dir)
 
     @checked

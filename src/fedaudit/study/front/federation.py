@@ -23,6 +23,7 @@ from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
 from fedaudit.datasets.arrays import InMemory
 from fedaudit.datasets.dataset import Dataset, DataSource
+from fedaudit.datasets.tables.dataframe import dataframe
 from fedaudit.engines.base import Counted
 from fedaudit.engines.local import refuse_unknown_engine
 from fedaudit.fl.algorithms.base import Algorithm, Server
@@ -71,6 +72,7 @@ DataLike: TypeAlias = (
     | Samples
     | Dataset
     | InMemory
+    | dataframe
     | DataSource
     | tuple[npt.ArrayLike, npt.ArrayLike]
     | Callable[..., Dataset]

@@ -92,7 +92,7 @@ def audited_samples(
 
 
 def _dataset(study: Study, seed: int, data_dir: Path | None) -> Dataset:
-    return dataset_of(study, task_of(study.task), seed, data_dir)
+    return dataset_of(study.data, task_of(study.task), seed, data_dir)
 
 
 def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:

@@ -31,6 +31,7 @@ from fedaudit.datasets.arrays import InMemory, of_samples, samples
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
+from fedaudit.datasets.tables.dataframe import dataframe
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.hooks import Defense
@@ -157,7 +158,8 @@ def check_part(kind: str, value: object) -> None:
 def check_data(value: object) -> None:
     """Raise if a value can be no data set; names are looked up when the data are read."""
     is_pair = isinstance(value, tuple) and len(value) == 2
-    if not (is_pair or isinstance(value, Samples | InMemory | Dataset | DataSource)):
+    in_memory = Samples | InMemory | dataframe | Dataset
+    if not (is_pair or isinstance(value, in_memory | DataSource)):
         _unwrap("data set", value)
 
 
@@ -215,7 +217,7 @@ def data_reference(value: object) -> tuple[PartReference, Path | None]:
         value = samples(*value)
     if isinstance(value, Samples):
         value = of_samples(value)
-    if isinstance(value, InMemory):
+    if isinstance(value, InMemory | dataframe):
         return snapshot_reference(value, label=value.name), None
     if isinstance(value, Dataset):
         return snapshot_reference(value, make=_constant, label=value.name), None

@@ -302,7 +302,13 @@ def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
     ranked = sorted(sizes, key=lambda client: (client not in targets, -audited[client], client))
     listed, others = set(ranked[:MOST_CLIENTS]), ranked[MOST_CLIENTS:]
     rows = [
-        ClientRow(client=client, samples=size, audited=audited[client], class_counts=counts[client])
+        ClientRow(
+            client=client,
+            samples=size,
+            audited=audited[client],
+            class_counts=counts[client],
+            name="" if run.recorded else plain(run.names.get(client, "")),
+        )
         for client, size in sizes.items()
         if client in listed
     ]

@@ -16,7 +16,6 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import delete_partial_files, own_folder
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet, size_of
-from fedaudit.core.values import ClientId
 from fedaudit.engines.base import Counted
 from fedaudit.engines.local import local_engine, refuse_import_by_worker
 from fedaudit.observe.measurements import Stored
@@ -24,6 +23,7 @@ from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.algorithm import shadow_cost
 from fedaudit.plan.parts import Extension, Means, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import Study
+from fedaudit.results.text import plain
 from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
@@ -201,13 +201,16 @@ def _fit_extension(
 
 def _announce(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
     first = runs[0]
-    sizes = _sizes(first.deal.sizes)
+    sizes = _sizes(first)
     place = first.folder.parent
     missing = [run for run in runs if not is_measured(run)]
     need = sum(disk_needed(run) for run in missing)
     results = results_needed([run for run in runs if not run.is_shadow])
     folder = place if place.is_dir() else out
     free = shutil.disk_usage(folder).free
+    for line in first.dataset.statement:
+        # Names in a table may contain control characters.
+        log(plain(line))
     log(f"clients' sizes (seed {first.seed}): {sizes}")
     log(f"adversary: {first.view.description}")
     for line in detectable_leaks(first):
@@ -243,8 +246,11 @@ def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
             )
 
 
-def _sizes(sizes: Mapping[ClientId, int]) -> str:
+def _sizes(run: Setup) -> str:
     """Return the numbers of samples of all clients, or their range for many clients."""
+    sizes, names = run.deal.sizes, run.names
     if len(sizes) > _LISTED:
         return f"{min(sizes.values())} to {max(sizes.values())} samples, {len(sizes)} clients"
-    return ", ".join(f"{client}: {size}" for client, size in sizes.items())
+    return ", ".join(
+        f"{plain(names.get(client, str(client)))}: {size}" for client, size in sizes.items()
+    )

@@ -1,0 +1,137 @@
+"""Tables in Parquet files, with the optional package ``pyarrow``."""
+
+import os
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from fedaudit.core.arguments import dataclass
+from fedaudit.core.errors import BadInput, Damaged, FedauditError
+from fedaudit.core.files import open_regular, refuse_oversized
+from fedaudit.datasets.dataset import DataFile, Dataset
+from fedaudit.datasets.tables.arrow import unpacked_sizes
+from fedaudit.datasets.tables.columns import (
+    Column,
+    NumberColumn,
+    Table,
+    refuse_names,
+    text_column,
+    truth_column,
+)
+from fedaudit.datasets.tables.settings import TableSettings
+from fedaudit.datasets.tables.table import dataset_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass(frozen=True)
+class parquet(TableSettings, DataFile):
+    """Data set in a table in a Parquet file.
+
+    Columns of texts, and of true and false, are categories. Other types, such as dates and lists,
+    are refused, unless ``ignore`` names the column.
+
+    Attributes:
+        path: Path of the file, or its name in the data directory.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.datasets.parquet("hospitals.parquet", client="hospital").part().options
+        {'client': 'hospital'}
+    """
+
+    looks_for: ClassVar[str] = "NAME.parquet"
+    suffix: ClassVar[str] = ".parquet"
+
+    _: KW_ONLY
+
+    @classmethod
+    def find(cls, folder: Path, name: str) -> Path | None:
+        """Return ``NAME.parquet`` in the folder if it exists."""
+        path = folder / f"{name}.parquet"
+        return path if path.is_file() else None
+
+    def read(self, seed: int) -> Dataset:
+        """Return the data set; the seed selects the test rows.
+
+        Raises:
+            BadInput: The package is not installed, the file is too large, or a column cannot be
+                used.
+            Damaged: The file is truncated or no Parquet file.
+        """
+        return dataset_of(self._table(), self, seed)
+
+    def _table(self) -> Table:
+        path = self.file
+        try:
+            from pyarrow import parquet as reader
+        except ImportError as error:
+            raise BadInput(
+                f"{path.name} needs the package pyarrow, which is not installed; run pip install "
+                "'fedaudit[tables]'"
+            ) from error
+        try:
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                needed = 0
+                for part in unpacked_sizes(path):
+                    needed += part
+                    refuse_oversized(path.name, needed, on_disk=size)
+                with reader.ParquetFile(file) as opened:
+                    names = opened.schema_arrow.names
+                    refuse_names(path.name, names)
+                    rows = opened.metadata.num_rows
+                    # Numbers become 64-bit numbers.
+                    used = [name for name in names if self.reads(name)]
+                    refuse_oversized(path.name, 8 * rows * len(used), on_disk=size)
+                    columns = {
+                        name: _column(path, name, opened.read([name]).column(0)) for name in used
+                    }
+        except FedauditError:
+            raise
+        except OSError as error:
+            if error.strerror is None:
+                raise _damaged(path, error) from error
+            raise BadInput(
+                f"{path} cannot be read ({error.strerror}); give the path of a regular file"
+            ) from error
+        # pyarrow raises a dozen kinds of errors on damaged files.
+        except Exception as error:
+            raise _damaged(path, error) from error
+        if not rows or not columns:
+            raise BadInput(f"{path.name} has no rows; give a table with rows")
+        unread = tuple(name for name in names if name not in columns)
+        return Table(path.name, columns, "Parquet", size, unread=unread, is_typed=True)
+
+
+def _damaged(path: Path, error: Exception) -> Damaged:
+    return Damaged(f"{path.name} cannot be read as Parquet ({str(error)[:200]}); fetch it again")
+
+
+def _column(path: Path, name: str, values: "pyarrow.ChunkedArray") -> Column:
+    import pyarrow
+    from pyarrow import types
+
+    kind = values.type
+    if types.is_dictionary(kind):
+        values = pyarrow.chunked_array(
+            [chunk.dictionary_decode() for chunk in values.chunks], kind.value_type
+        )
+        kind = kind.value_type
+    if types.is_boolean(kind):
+        numbers = values.cast(pyarrow.int8()).to_numpy()
+        return truth_column(np.asarray(numbers, dtype=np.float64))
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        numbers = values.cast(pyarrow.float64(), safe=False).to_numpy()
+        return NumberColumn(np.array(numbers, dtype=np.float64))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        coded = values.cast(pyarrow.large_string()).combine_chunks().dictionary_encode()
+        codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy()
+        return text_column(codes, [word.strip() for word in coded.dictionary.to_pylist()])
+    raise BadInput(
+        f"column {name!r} of {path.name!r} has the type {kind}, and numbers, texts, and true and "
+        f"false are read; convert it, or set ignore = ['{name}']"
+    )

@@ -1,0 +1,1 @@
+"""Tables with columns of numbers and categories, and their encoding as features."""

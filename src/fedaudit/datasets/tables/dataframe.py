@@ -1,0 +1,107 @@
+"""Data sets in data frames of pandas."""
+
+from dataclasses import InitVar, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedaudit.core.arguments import dataclass
+from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.values import short_repr
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.datasets.tables.columns import (
+    Column,
+    NumberColumn,
+    Table,
+    refuse_names,
+    text_column,
+    truth_column,
+)
+from fedaudit.datasets.tables.settings import TableSettings
+from fedaudit.datasets.tables.table import dataset_of
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@short_repr
+@dataclass(frozen=True, eq=False)
+class dataframe(TableSettings):
+    """Data set in a data frame of pandas.
+
+    Columns of texts, of true and false and of categories are categories. The index is not read.
+
+    Attributes:
+        frame: The data frame.
+        name: Name of the data set, for the report.
+
+    Raises:
+        BadInput: It is no data frame, or a column has another type, such as dates.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> import pandas
+        >>> frame = pandas.DataFrame({"age": [31, 54, 47, 29] * 3, "readmitted": ["no", "yes"] * 6})
+        >>> fa.datasets.dataframe(frame, label="readmitted")(seed=0).classes
+        2
+    """
+
+    frame: InitVar[object]
+    name: str = field(default="table", kw_only=True)
+    table: Table = field(init=False)
+
+    def __post_init__(self, frame: object) -> None:
+        object.__setattr__(self, "table", _table(self, frame))
+
+    def __call__(self, *, seed: int) -> Dataset:
+        """Return the data set; the seed selects the test rows."""
+        return dataset_of(self.table, self, seed)
+
+
+def _table(source: dataframe, frame: object) -> Table:
+    try:
+        import pandas
+    except ImportError as error:
+        raise BadInput(
+            "a data frame needs the package pandas, which is not installed; run pip install "
+            "'fedaudit[tables]'"
+        ) from error
+    if not isinstance(frame, pandas.DataFrame):
+        raise BadInput(
+            f"frame of dataframe is a pandas.DataFrame, got {type_of(frame)}; convert it, or use "
+            "fedaudit.datasets.samples for arrays"
+        )
+    names = [str(name) for name in frame.columns]
+    refuse_names(source.name, names)
+    if not len(frame) or not names:
+        raise BadInput(f"{source.name!r} has no rows or no columns; give a table with both")
+    columns = {
+        name: _column(source.name, name, frame.iloc[:, place])
+        for place, name in enumerate(names)
+        if source.reads(name)
+    }
+    return Table(
+        source.name,
+        columns,
+        "a data frame",
+        frame.size * 8,
+        unread=tuple(name for name in names if name not in columns),
+        is_typed=True,
+    )
+
+
+def _column(table: str, name: str, values: "pandas.Series[object]") -> Column:
+    from pandas import factorize
+    from pandas.api import types
+
+    if types.is_bool_dtype(values.dtype):
+        return truth_column(values.to_numpy(dtype=np.float64, na_value=np.nan))
+    if types.is_numeric_dtype(values.dtype) and not types.is_complex_dtype(values.dtype):
+        return NumberColumn(values.to_numpy(dtype=np.float64, na_value=np.nan))
+    codes, words = factorize(values)
+    if all(isinstance(word, str | bool | int) for word in words):
+        return text_column(np.asarray(codes, dtype=np.int64), [str(w).strip() for w in words])
+    raise BadInput(
+        f"column {name!r} of {table!r} has values of the type {values.dtype}, and numbers, texts, "
+        f"and true and false are read; convert it, or set ignore = ['{name}']"
+    )

@@ -1,0 +1,202 @@
+"""Columns of a table by their role: label, client, person, group and features."""
+
+from itertools import islice
+
+import numpy as np
+from jaxtyping import Int, Shaped
+from numpy import ndarray
+
+from fedaudit.core.errors import BadInput
+from fedaudit.datasets.tables.columns import (
+    Column,
+    NumberColumn,
+    Table,
+    TextColumn,
+    as_numbers,
+    as_texts,
+    number_of,
+    refuse_infinite,
+)
+from fedaudit.datasets.tables.settings import TableSettings
+
+_FEWEST_ROWS = 10
+"""Fewest rows of a client, whose mean and standard deviation are computed from them."""
+_LARGEST = float(np.finfo(np.float32).max)
+_MOST_GROUPS = 100
+_MOST_CLASSES = 1000
+_LISTED = 40
+"""Most columns that a message lists."""
+
+
+def targets_of(
+    table: Table, settings: TableSettings
+) -> tuple[Shaped[ndarray, " rows"], tuple[str, ...]]:
+    """Return the target of each row, and the names of the classes; none for a regression."""
+    name = settings.label
+    column = table.column(name, "label")
+    absent = column.missing
+    if absent.any():
+        raise BadInput(
+            f"label {name!r} of {table.name!r} is missing in {int(absent.sum())} of {table.rows} "
+            f"rows (the first is {table.first(absent)}); fill in the label, or remove these rows"
+        )
+    if settings.regression:
+        numbers = as_numbers(table, name)
+        if numbers is None:
+            raise BadInput(
+                f"label {name!r} of {table.name!r} has texts, and a regression predicts numbers; "
+                "leave regression out, or name another label"
+            )
+        refuse_infinite(table, name, numbers)
+        if np.ptp(numbers.values) == 0:
+            raise _constant(table, f"label {name!r}", "name another label")
+        return numbers.values.astype(np.float32), ()
+    texts = as_texts(column)
+    parsed = [number_of(word, table.decimal) for word in texts.words]
+    values = [value for value in parsed if value is not None]
+    are_numbers = len(values) == len(parsed)
+    if are_numbers and any(value % 1 != 0 for value in values):
+        raise BadInput(
+            f"label {name!r} of {table.name!r} has numbers that are not whole; set regression = "
+            "true if they are to be predicted, or name a column of classes"
+        )
+    count = len(texts.words)
+    if count < 2:
+        raise _constant(table, f"label {name!r}", "a classifier needs two classes")
+    if count > min(_MOST_CLASSES, table.rows // 2):
+        raise BadInput(
+            f"label {name!r} of {table.name!r} has {count} distinct values in {table.rows} rows, "
+            "too many for classes; name another label, or set regression = true to predict numbers"
+        )
+    order = np.argsort(values, kind="stable") if are_numbers else np.arange(count)
+    number = np.empty(count, dtype=np.int64)
+    number[order] = np.arange(count)
+    return number[texts.codes], tuple(texts.words[index] for index in order)
+
+
+def _constant(table: Table, what: str, remedy: str) -> BadInput:
+    return BadInput(
+        f"{what} of {table.name!r} has the same value in all {table.rows} rows; {remedy}"
+    )
+
+
+def clients_of(table: Table, name: str) -> TextColumn:
+    """Return the client of each row."""
+    column = as_texts(table.column(name, "client"))
+    absent = column.missing
+    if absent.any():
+        raise BadInput(
+            f"client {name!r} of {table.name!r} is missing in {int(absent.sum())} of {table.rows} "
+            f"rows (the first is {table.first(absent)}); fill it in, or remove these rows"
+        )
+    if len(column.words) < 2:
+        raise _constant(table, f"client {name!r}", "leave client out, or give two clients")
+    counts = column.counts
+    if counts.min() < _FEWEST_ROWS:
+        smallest = column.words[int(counts.argmin())]
+        raise BadInput(
+            f"client {smallest!r} of {table.name!r} has {counts.min()} rows, and each needs at "
+            f"least {_FEWEST_ROWS} ({int((counts < _FEWEST_ROWS).sum())} of {len(counts)} clients "
+            "have fewer); remove or merge small clients"
+        )
+    return column
+
+
+def groups_of(table: Table, name: str) -> TextColumn:
+    """Return the group of each row; rows without a group form one."""
+    column = as_texts(table.column(name, "group"))
+    if len(column.words) > _MOST_GROUPS:
+        raise BadInput(
+            f"group {name!r} of {table.name!r} has {len(column.words)} distinct values, and at "
+            f"most {_MOST_GROUPS} groups are compared; name a column with fewer values"
+        )
+    if not column.missing.any():
+        return column
+    codes = np.where(column.missing, len(column.words), column.codes)
+    return TextColumn(codes, (*column.words, "(missing)"))
+
+
+def people_of(table: Table, settings: TableSettings) -> Int[ndarray, " rows"]:
+    """Return the number of each row's person."""
+    name = settings.person
+    column = as_texts(table.column(name, "person"))
+    if column.missing.any():
+        raise BadInput(
+            f"person {name!r} of {table.name!r} is missing in {int(column.missing.sum())} of "
+            f"{table.rows} rows (the first is {table.first(column.missing)}); fill it in, or "
+            "remove these rows"
+        )
+    return column.codes
+
+
+def features_of(table: Table, settings: TableSettings) -> dict[str, Column]:
+    """Return the columns of features, as numbers or as texts."""
+    excluded = {settings.label, settings.client, settings.person, *settings.ignore}
+    columns = {
+        name: _feature(table, name, settings) for name in table.columns if name not in excluded
+    }
+    if not columns:
+        raise BadInput(
+            f"{table.name!r} has no column of features: label, client, person and ignore name all "
+            f"of {', '.join(islice(table.columns, _LISTED))}; ignore fewer columns"
+        )
+    return columns
+
+
+def _feature(table: Table, name: str, settings: TableSettings) -> Column:
+    column = table.columns[name]
+    is_declared = name in settings.numeric or name in (settings.scaling or {})
+    has_categories = (
+        name in settings.categorical
+        or name in (settings.categories or {})
+        or (table.is_typed and isinstance(column, TextColumn) and not is_declared)
+    )
+    numbers = None if has_categories else as_numbers(table, name)
+    if numbers is not None:
+        _refuse_useless_numbers(table, name, numbers)
+        return numbers
+    if is_declared:
+        raise BadInput(
+            f"column {name!r} of {table.name!r} is declared as numbers and has texts; leave it out "
+            "of numeric and scaling, or set missing to the texts that mark missing values"
+        )
+    texts = as_texts(column)
+    _refuse_useless_texts(table, name, texts)
+    listed = {str(value) for value in (settings.categories or {}).get(name, ())}
+    if listed and not listed & {*texts.words}:
+        raise BadInput(
+            f"categories of {table.name!r} lists values of {name!r} that no row has; give the "
+            f"values as the table has them, or leave {name!r} out of categories"
+        )
+    return texts
+
+
+def _refuse_useless_numbers(table: Table, name: str, column: NumberColumn) -> None:
+    refuse_infinite(table, name, column)
+    present = column.values[~column.missing]
+    largest = np.abs(present).max(initial=0)
+    # The square of such a number has no overflow in the computation of a standard deviation.
+    if largest > _LARGEST:
+        raise BadInput(
+            f"column {name!r} of {table.name!r} reaches {largest:.3g}, and models compute in "
+            f"32-bit numbers up to {_LARGEST:.3g}; scale it, or set ignore = ['{name}']"
+        )
+    # A column with gaps has two values: the indicator of a gap is a feature.
+    if not len(present) or (np.ptp(present) == 0 and len(present) == table.rows):
+        raise _constant(table, f"column {name!r}", f"set ignore = ['{name}']")
+    if table.rows > 2 and bool((np.diff(column.values) == 1).all()):
+        raise BadInput(
+            f"column {name!r} of {table.name!r} numbers the rows, and would identify each of them; "
+            f"set ignore = ['{name}']"
+        )
+
+
+def _refuse_useless_texts(table: Table, name: str, column: TextColumn) -> None:
+    n_present, n_words = int(column.counts.sum()), len(column.words)
+    if n_words + bool(column.missing.any()) < 2:
+        raise _constant(table, f"column {name!r}", f"set ignore = ['{name}']")
+    if n_words == n_present > 2:
+        raise BadInput(
+            f"column {name!r} of {table.name!r} has a different text in each of its {n_words} "
+            f"cells, like an identifier; set ignore = ['{name}'], or name it as person if it is one"
+        )

@@ -1,0 +1,122 @@
+"""Data set of a table."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Shaped
+from numpy import ndarray
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import refuse_oversized
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import positions_of
+from fedaudit.datasets.arrays import MAX_VALUES, Scaled, assembled, split, strata
+from fedaudit.datasets.dataset import Dataset, with_subjects
+from fedaudit.datasets.tables.columns import Table, TextColumn, without_words
+from fedaudit.datasets.tables.encoding import Encoding, Scaling, encoded, width_of
+from fedaudit.datasets.tables.roles import (
+    clients_of,
+    features_of,
+    groups_of,
+    people_of,
+    targets_of,
+)
+from fedaudit.datasets.tables.settings import TableSettings, refuse_unknown_columns
+from fedaudit.datasets.tables.statement import statement_of
+
+
+def dataset_of(table: Table, settings: TableSettings, seed: int) -> Dataset:
+    """Return the data set of a table.
+
+    Args:
+        table: The table.
+        settings: Meaning of its columns.
+        seed: Seed of the choice of the test rows.
+
+    Raises:
+        BadInput: A named column does not exist, or a column cannot be used.
+    """
+    table = _with_missing(table, settings.missing)
+    refuse_unknown_columns(table, settings)
+    targets, classes = targets_of(table, settings)
+    clients = clients_of(table, settings.client) if settings.client else None
+    columns = features_of(table, settings)
+    client = None if clients is None else clients.codes
+    is_test = _test_rows(table, settings, targets, client, seed)
+    encoding = Encoding(
+        settings.standardise,
+        {name: Scaling(*pair) for name, pair in (settings.scaling or {}).items()},
+        {name: [*map(str, listed)] for name, listed in (settings.categories or {}).items()},
+        settings.hash_width,
+    )
+    width = width_of(columns, encoding, has_clients=clients is not None)
+    refuse_oversized(f"{table.name} as features", 8 * width * table.rows, on_disk=table.on_disk)
+    if width * table.rows > MAX_VALUES:
+        raise BadInput(
+            f"{table.name} has {width * table.rows:,} feature values and at most {MAX_VALUES:,} "
+            "are read; ignore columns, or give fewer rows"
+        )
+    result = encoded(columns, encoding, client=client, is_train=~is_test)
+    order = np.concatenate([np.flatnonzero(~is_test), np.flatnonzero(is_test)])
+    n_train = int((~is_test).sum())
+    features, in_order = torch.from_numpy(result.features[order]), torch.from_numpy(targets[order])
+    _refuse_beyond_range(table, result.features)
+    group = groups_of(table, settings.group) if settings.group else None
+    dataset = assembled(
+        table.name,
+        Scaled(features[:n_train], features[n_train:], "columns as the statement lists them"),
+        in_order[:n_train],
+        in_order[n_train:],
+        classes=max(1, len(classes)),
+        group=None if group is None else torch.from_numpy(group.codes[order]),
+        group_names=() if group is None else group.words,
+        client=None if client is None else torch.from_numpy(client[order]),
+        client_names=() if clients is None else clients.words,
+        statement=tuple(
+            statement_of(
+                table,
+                settings,
+                classes=classes,
+                clients=clients,
+                features=columns,
+                words=result.words,
+                width=result.features.shape[1],
+            )
+        ),
+    )
+    return with_subjects(dataset, people_of(table, settings)[order]) if settings.person else dataset
+
+
+def _with_missing(table: Table, missing: Sequence[str]) -> Table:
+    columns = {
+        name: without_words(column, missing) if isinstance(column, TextColumn) else column
+        for name, column in table.columns.items()
+    }
+    return replace(table, columns=columns) if missing else table
+
+
+def _test_rows(
+    table: Table,
+    settings: TableSettings,
+    targets: Shaped[ndarray, " rows"],
+    client: Int[ndarray, " rows"] | None,
+    seed: int,
+) -> Bool[ndarray, " rows"]:
+    """Return a mask of the test rows, which do not depend on the rows of other clients."""
+    is_test = np.zeros(table.rows, dtype=bool)
+    groups = {0: np.arange(table.rows)} if client is None else positions_of(client)
+    for number, rows in groups.items():
+        rng = seeded_numpy(seed, "split", table.name, number)
+        parts = split(strata(targets[rows]), settings.test_share, rng=rng)
+        is_test[rows[parts.test]] = True
+    return is_test
+
+
+def _refuse_beyond_range(table: Table, features: Shaped[ndarray, "rows features"]) -> None:
+    if not np.isfinite(features).all():
+        raise BadInput(
+            f"features of {table.name!r} exceed the range of 32-bit numbers; declare a larger "
+            "spread in scaling"
+        )

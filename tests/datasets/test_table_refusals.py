@@ -1,0 +1,213 @@
+"""Malformed tables are refused in one sentence that says what to do."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedaudit as fa
+from fedaudit.core.errors import BadInput
+from tests.datasets.tables import patients, text_of, written
+
+Columns = dict[str, list[str]]
+
+ROLES: dict[str, Any] = {"label": "readmitted", "client": "hospital"}
+
+
+def refused(path: Path, **options: Any) -> str:
+    with pytest.raises(BadInput) as raised:
+        fa.datasets.csv(path, **{**ROLES, **options}).read(seed=1)
+    message = str(raised.value)
+    assert "\n" not in message
+    assert path.stem in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("", {}, "patients.csv is empty"),
+        ("\n\n", {}, "patients.csv is empty"),
+        ("a,b\n", {}, "has a header and no rows"),
+        ("a,b\n1,2\n3\n", {}, "line 3 of patients.csv has 1 cells, and the header has 2"),
+        ("a,b\n1,2,3\n3,4\n", {}, "line 2 of patients.csv has 3 cells"),
+        ("a,b,a\n1,2,3\n", {}, "two columns named 'a'"),
+        (",b\n0,2\n1,3\n", {}, "column 1 of 'patients.csv' has no name"),
+        ("a\n1\n", {}, "a single column with the separator"),
+        ("3,4\n1,2\n", {}, "numbers only, and should name the columns"),
+        ('a,b\n"1,2\n3,4\n', {}, "check the quotation marks"),
+        ('a,b\n"1"x,2\n', {}, "check the quotation marks"),
+        ("a;b\n1,5;2,5\n", {"separator": ","}, "set separator = ';'"),
+        ("a,b;c\n1,2;3\n", {}, "separators ',' and ';'; set separator"),
+    ],
+)
+def test_files_that_are_no_tables(
+    tmp_path: Path, text: str, options: dict[str, Any], expected: str
+) -> None:
+    path = tmp_path / "patients.csv"
+    path.write_text(text, encoding="utf-8")
+    assert expected in refused(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (text_of(patients()).replace("surgery", "Chirurgie für alle").encode("latin-1"), "latin-1"),
+        (text_of(patients()).encode("utf-16"), "encoding = 'utf-16'"),
+        (gzip.compress(b"a,b\n1,2\n"), "a compressed file"),
+        (b"PK\x03\x04" + bytes(99), "an Excel or zip file"),
+        (b"a,b\n1,\0\n", "a binary file"),
+    ],
+)
+def test_files_of_other_kinds_and_encodings(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "patients.csv"
+    path.write_bytes(content)
+    message = refused(path)
+    assert expected in message
+    assert "encoding" in message
+
+
+def test_every_encoding_and_a_byte_order_mark_give_the_same_rows(tmp_path: Path) -> None:
+    text = text_of(patients()).replace("surgery", "Chirurgie für alle")
+    path, features = tmp_path / "patients.csv", []
+    for encoding in ("utf-8", "utf-8-sig", "latin-1", "utf-16", "cp1252"):
+        path.write_text(text, encoding=encoding)
+        stated: Any = "utf-8" if encoding == "utf-8-sig" else encoding
+        dataset = fa.datasets.csv(path, **ROLES, encoding=stated).read(seed=1)
+        features.append(dataset.train.features)
+    assert all(bool((part == features[0]).all()) for part in features)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_the_same_table_is_read_with_every_separator(tmp_path: Path, separator: str) -> None:
+    path = tmp_path / "patients.csv"
+    path.write_text(text_of(patients(), separator), encoding="utf-8")
+    expected = fa.datasets.csv(written(tmp_path, patients(), "other.csv"), **ROLES)
+    dataset = fa.datasets.csv(path, **ROLES).read(seed=1)
+    assert len(dataset) == len(expected.read(seed=1))
+    # The choice of test rows depends on the name.
+    total = dataset.train.features.sum() + dataset.test.features.sum()
+    other = expected.read(seed=1)
+    assert float(total) != 0
+    assert dataset.train.features.shape == other.train.features.shape
+
+
+def test_decimal_commas_are_refused_until_they_are_declared(tmp_path: Path) -> None:
+    columns = patients()
+    columns["pressure"] = [cell.replace(".", ",") for cell in columns["pressure"]]
+    path = tmp_path / "patients.csv"
+    path.write_text(text_of(columns, ";"), encoding="utf-8")
+    assert "set decimal = ','" in refused(path)
+    assert "set separator = ';'" in refused(path, separator=",")
+    dataset = fa.datasets.csv(path, **ROLES, decimal=",").read(seed=1)
+    plain = fa.datasets.csv(written(tmp_path, patients()), **ROLES)
+    assert dataset.train.features.equal(plain.read(seed=1).train.features)
+    assert "set decimal = '.'" in refused(written(tmp_path, patients()), decimal=",")
+
+
+def set_cell(name: str, row: int, text: str) -> Callable[[Columns], None]:
+    def change(columns: Columns) -> None:
+        columns[name][row] = text
+
+    return change
+
+
+def set_column(name: str, cells: list[str]) -> Callable[[Columns], None]:
+    def change(columns: Columns) -> None:
+        columns[name] = cells
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "expected"),
+    [
+        (set_cell("readmitted", 0, "no"), {"label": "readmited"}, "did you mean 'readmitted'?"),
+        (set_cell("age", 0, "20"), {"client": "hospitl"}, "did you mean 'hospital'?"),
+        (set_cell("age", 0, "20"), {"ignore": ["agee"]}, "ignore of 'patients.csv': there is no"),
+        (set_cell("readmitted", 4, ""), {}, "missing in 1 of 60 rows (the first is line 6)"),
+        (set_cell("hospital", 4, ""), {}, "client 'hospital' of 'patients.csv' is missing in 1"),
+        (set_cell("hospital", 4, "new"), {}, "client 'new' of 'patients.csv' has 1 rows"),
+        (set_column("hospital", ["h"] * 60), {}, "the same value in all 60 rows; leave client out"),
+        (
+            set_cell("age", 7, "?"),
+            {},
+            '1 of 60 cells are no numbers (the first in line 9); set missing = ["?"]',
+        ),
+        (set_cell("age", 7, "old"), {}, 'set missing = ["?", "NA"] if they mark missing'),
+        (set_column("age", ["NA"] * 50 + ["7", "8"] * 5), {}, 'set missing = ["NA"]'),
+        (set_cell("age", 7, "inf"), {}, "1 infinite numbers (the first in line 9)"),
+        (set_cell("age", 7, "1e999"), {}, "1 infinite numbers (the first in line 9)"),
+        (set_column("age", ["7"] * 60), {}, "column 'age' of 'patients.csv' has the same value"),
+        (set_column("ward", ["a"] * 60), {}, "column 'ward' of 'patients.csv' has the same value"),
+        (set_column("ward", [""] * 60), {}, "column 'ward' of 'patients.csv' has the same value"),
+        (set_column("name", [f"n{row}" for row in range(60)]), {}, "set ignore = ['name']"),
+        (set_column("row", [str(row) for row in range(60)]), {}, "numbers the rows"),
+        (
+            set_column("readmitted", [f"r{row}" for row in range(60)]),
+            {},
+            "60 distinct values in 60 rows, too many for classes",
+        ),
+        (set_column("readmitted", ["no"] * 60), {}, "a classifier needs two classes"),
+        (
+            set_column("readmitted", ["0.5", "1"] * 30),
+            {},
+            "numbers that are not whole; set regression = true",
+        ),
+        (set_cell("age", 0, "20"), {"regression": True}, "a regression predicts numbers"),
+        (set_cell("age", 0, "20"), {"numeric": ["ward"]}, "is declared as numbers and has texts"),
+        (
+            set_cell("age", 0, "20"),
+            {"numeric": ["age"], "categorical": ["age"]},
+            "declared as numbers and as categories",
+        ),
+        (set_cell("age", 0, "20"), {"categories": {"ward": ["x"]}}, "values of 'ward' that no row"),
+        (set_cell("age", 0, "20"), {"categorical": ["readmitted"]}, "is no feature"),
+        (set_cell("age", 0, "20"), {"person": "hospital"}, "client and person of"),
+        (
+            set_cell("age", 0, "20"),
+            {"ignore": ["age", "ward", "pressure"]},
+            "has no column of features",
+        ),
+        (set_cell("age", 3, "1e300"), {}, "column 'age' of 'patients.csv' reaches 1e+300"),
+        (
+            set_cell("age", 3, "1e30"),
+            {"scaling": {"age": [0, 1e-30]}},
+            "exceed the range of 32-bit numbers",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_used(
+    tmp_path: Path, change: Callable[[Columns], None], options: dict[str, Any], expected: str
+) -> None:
+    columns = patients()
+    change(columns)
+    assert expected in refused(written(tmp_path, columns), **options)
+
+
+def test_declared_markers_of_missing_values_are_gaps(tmp_path: Path) -> None:
+    columns = patients()
+    marked = {**columns, "pressure": [cell or "?" for cell in columns["pressure"]]}
+    expected = fa.datasets.csv(written(tmp_path, columns), **ROLES).read(seed=1)
+    path = written(tmp_path, marked)
+    dataset = fa.datasets.csv(path, **ROLES, missing=["?", "NA"]).read(seed=1)
+    assert dataset.train.features.equal(expected.train.features)
+
+
+def test_codes_with_leading_zeros_are_categories(tmp_path: Path) -> None:
+    columns = patients()
+    columns["code"] = [f"{row % 4:03d}" for row in range(60)]
+    dataset = fa.datasets.csv(written(tmp_path, columns), **ROLES).read(seed=1)
+    assert any("column code: category, 4 values" in line for line in dataset.statement)
+
+
+def test_a_table_with_far_more_features_than_bytes_is_refused(tmp_path: Path) -> None:
+    columns = patients(3000)
+    with pytest.raises(BadInput, match="FEDAUDIT_MAX_GIB"):
+        fa.datasets.csv(written(tmp_path, columns), **ROLES, hash_width=2**16).read(seed=1)
+
+
+def test_a_pipe_and_an_absent_file_are_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in refused(tmp_path / "patients.csv")
