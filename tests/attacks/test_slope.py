@@ -69,5 +69,5 @@ def test_slope_attacks_can_use_the_global_model() -> None:
 
 
 def test_another_snapshot_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"give 'local' .* or 'global'"):
+    with pytest.raises(BadInput, match=r"takes 'local' or 'global', got 'both'"):
         attack_named("fta-c").with_settings({"snapshot": "both"})
