@@ -74,7 +74,7 @@ OPENED_ELSEWHERE = {
     "datasets.hubs.hf._loaded": "files of the datasets package, Parquet after a check",
     "datasets.formats.idx._array": "a stream of open_regular",
     "datasets.formats.images._sized": "a stream of open_regular",
-    "datasets.formats.npz._stored": "a stream of open_regular",
+    "datasets.formats.npz.read_npz": "a stream of open_regular",
     "datasets.formats.npz._declared": "an entry of a stream of open_regular",
     "games.records._net": "an installed package",
     "report.fixed.package_file": "a file of this package",

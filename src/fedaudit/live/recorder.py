@@ -698,7 +698,7 @@ def record(
     if not isinstance(samples, AuditSet):
         hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
         raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
-    chosen = _task(task, loss)
+    chosen = task_of(task, loss)
     possible, refused = attacks_in(view_named(view), attacks, chosen)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     for called in (targets, sizes or {}):
@@ -742,7 +742,8 @@ def _refuse_unlisted(what: str, value: str, allowed: tuple[str, ...]) -> None:
         raise unknown_name(what, value, allowed)
 
 
-def _task(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
+def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
+    """Return the task of :func:`record`'s arguments."""
     if not isinstance(task_like, str | Task) and not callable(task_like):
         raise BadInput(
             f"task is {type_of(task_like)}; give a name such as 'next-token', a task from "
