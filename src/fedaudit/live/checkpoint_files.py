@@ -193,7 +193,10 @@ def _foreign_names(path: Path, file: BufferedReader) -> Collection[str]:
     file.seek(0)
     unsafe = {*torch.serialization.get_unsafe_globals_in_checkpoint(file)}
     if odd := sorted(name for name in used - unsafe if not _PLAIN_NAME.fullmatch(name)):
-        raise BadInput(f"{path} uses {odd[0][:200]}, which no plain checkpoint does; save it again")
+        raise BadInput(
+            f"{path} uses {odd[0][:200]}, which no checkpoint of plain tensors does; save the "
+            "model's state_dict instead"
+        )
     if len(unsafe) > _MOST_FOREIGN:
         raise BadInput(f"{path} names {len(unsafe):,} classes; save the model's state_dict instead")
     return unsafe
