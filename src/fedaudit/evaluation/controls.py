@@ -128,6 +128,9 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
     with those of the target. The samples are not changed.
     """
     audit, clients = setup.deal.audit, setup.deal.clients
+    if not audit.samples.features.flatten(1).shape[1]:
+        # Recordings may keep no features, which would make samples of one class equal.
+        return
     audited, *by_client = number_rows(audit.samples, *clients.values())
     # Samples that a client holds out of training do not count as training samples.
     unused = audit.samples.ids.numpy()[audit.owner == NOBODY]
@@ -282,6 +285,8 @@ def _as_columns(features: Tensor) -> Tensor:
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
     """Yield the control that attacks untrained models, which cannot leak."""
+    if setup.recorded is not None and not setup.recorded.untrained:
+        return
     measured = measured_untrained(setup, truth.positions, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     units = truth.units

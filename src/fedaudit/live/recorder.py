@@ -706,7 +706,7 @@ def record(
     samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
     net = network_of(model, samples, chosen, not_uploaded)
     recording = recording_of(
-        name=name or _named_after(folder),
+        name=name or named_after(folder),
         key=secrets.token_hex(16),
         view=view,
         every=every,
@@ -767,6 +767,7 @@ def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
     return classification_by(loss)
 
 
-def _named_after(folder: Path) -> str:
+def named_after(folder: Path) -> str:
+    """Return the name of a federation whose recording is in a folder."""
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"
