@@ -1,5 +1,8 @@
 """Recordings from saved checkpoints."""
 
+import re
+import runpy
+import warnings
 from collections import OrderedDict
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from tests.live.checkpoints import (
     save_all,
 )
 from tests.live.federation import FEW, data, measured, network, rounds
+from tests.programs import exit_code
 
 
 def attacked(recording: Path, *names: str) -> Record:
@@ -288,3 +292,54 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no file of a recognised layout \(readme.txt\)"):
         recorded(tmp_path, tmp_path / "after")
     assert len(data().split.audit) == 180
+
+
+def test_the_command_records_checkpoints_and_attacks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_all(tmp_path / "saved", as_torch)
+    data().split.save("part")
+    Path("my_network.py").write_text("from tests.live.federation import network\n")
+    named = ("--checkpoints", "saved", "--network", "my_network:network", "--samples", "part")
+    assert exit_code("attack", "runs", "blackbox-loss", *named, "--figures.permutations=20") == 0
+    assert "record: runs/attacked/record.json" in capsys.readouterr().out
+    record_live(tmp_path / "live", attacks=("blackbox-loss",))
+    live, after = measured(tmp_path / "live"), measured(tmp_path / "runs")
+    assert all(torch.equal(live[key], after[key]) for key in live)
+    for options, message in (
+        (named[:2], "--checkpoints needs --network"),
+        (named[2:4], "--network applies to --checkpoints FOLDER"),
+        (("--rounds", "3"), "--rounds applies to --checkpoints FOLDER"),
+        ((*named[:3], "json:loads", *named[4:]), "builds no network|returns no network|model is"),
+    ):
+        assert exit_code("attack", "other", *options) == 2
+        assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "after-the-fact"
+
+
+@pytest.mark.parametrize(
+    ("name", "out"),
+    [
+        ("checkpoints", "saved/recording"),
+        ("scikit_learn", "scikit-learn"),
+        ("boosted_trees", "boosted-trees"),
+    ],
+)
+def test_the_examples_write_recordings_that_can_be_attacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, out: str
+) -> None:
+    if name == "boosted_trees":
+        pytest.importorskip("xgboost")
+    monkeypatch.chdir(tmp_path)
+    example = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    example["main"].__globals__["ROUNDS"] = 2
+    with warnings.catch_warnings():
+        # Copies among the digits, which the example drops.
+        warnings.simplefilter("ignore", UserWarning)
+        example["main"]()
+    record = attacked(tmp_path / "runs" / out, "fedmia-1", "sia")
+    assert {e.attack for e in record.estimates if e.metric == "auc"} == {"fedmia-1"}
+    assert record.sources

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, assignment
 from fedaudit.live.checkpoint_files import SUFFIXES
 from fedaudit.observe.tensors import MAX_ROUND
 
@@ -95,8 +95,8 @@ def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFi
     what = "no file of a recognised layout" if not matches else "files of several layouts"
     raise BadInput(
         f"{folder} has {what} ({few or 'it is empty'}); give patterns such as "
-        "global_files='round-{round}/global.pt' and "
-        "client_files='round-{round}/client-{client}.pt'"
+        f"{assignment('global-files', repr('round-{round}/global.pt'))} and "
+        f"{assignment('client-files', repr('round-{round}/client-{client}.pt'))}"
     )
 
 

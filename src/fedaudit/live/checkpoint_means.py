@@ -100,10 +100,10 @@ def _vector(weights: Weights) -> Tensor:
         weights = weights.state_dict()
     elif isinstance(weights, Model):
         weights = weights.tensors()
-    named = weights if isinstance(weights, Mapping) else dict(enumerate(weights))
+    pairs = list(weights.items()) if isinstance(weights, Mapping) else list(enumerate(weights))
     values = [
-        torch.as_tensor(named[name])
-        for name in sorted(named, key=str)
+        torch.as_tensor(value)
+        for name, value in sorted(pairs, key=lambda pair: str(pair[0]))
         if not str(name).endswith(_STATISTICS)
     ]
     floating = [

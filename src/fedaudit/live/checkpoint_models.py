@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, option
 from fedaudit.live.checkpoint_files import StoredWeights, read_checkpoint
 from fedaudit.live.checkpoint_layouts import FINAL, CheckpointFiles
 from fedaudit.live.recording import UPLOAD_VIEWS
@@ -63,7 +63,8 @@ def models_of(
     if has_final and not rounds:
         name = files.final.name if files.final is not None else "the final clients' models"
         raise BadInput(
-            f"{name} has no round in its name; pass rounds=, the number of rounds trained"
+            f"{name} has no round in its name; pass {option('rounds')}, the number of rounds that "
+            "were trained"
         )
     if rounds and last > rounds:
         raise BadInput(f"rounds is {rounds}, but there are models of round {last}; pass the larger")
@@ -104,12 +105,12 @@ class Step(NamedTuple):
     """One round to record.
 
     Attributes:
-        index: Number of the round.
+        number: Number of the round.
         sent: Model before it; None if it is not saved.
         missing: Reason why the round cannot be measured; empty if it can.
     """
 
-    index: int
+    number: int
     sent: Path | Weights | None
     missing: str = ""
 
@@ -119,8 +120,8 @@ def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[Step]:
     view_named(view)
     if view in UPLOAD_VIEWS and not models.clients:
         raise BadInput(
-            f"the view {view!r} needs clients' models, and the folder has none; pass client_files= "
-            "or the view 'globals' or 'final'"
+            f"the view {view!r} needs clients' models, and the folder has none; pass "
+            f"{option('client-files')} or the view 'globals' or 'final'"
         )
     if gaps == "join" and view in UPLOAD_VIEWS:
         raise BadInput(
@@ -153,7 +154,7 @@ def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[Step]:
             steps.append(Step(index, sent))
     if all(step.missing for step in steps):
         raise BadInput(
-            f"no round can be measured: {steps[-1].missing}; pass initial= for the model before "
-            "the first round, gaps='join' for distant global models, or view='final'"
+            f"no round can be measured: {steps[-1].missing}; pass {option('initial')} for the "
+            "model before the first round, gaps='join' for distant global models, or view='final'"
         )
     return steps

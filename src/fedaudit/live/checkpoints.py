@@ -8,7 +8,7 @@ from typing import get_args
 from torch import nn
 
 from fedaudit.attacks import attack_named
-from fedaudit.core.errors import BadInput, NotVisible, unknown_name
+from fedaudit.core.errors import BadInput, NotVisible, option, unknown_name
 from fedaudit.core.progress import on_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entropy
 from fedaudit.core.values import Sees
@@ -227,7 +227,7 @@ def _attacks(attacks: Sequence[str], view: str, task: Task, steps: Sequence[Step
     if named := [name for name in attacks if name not in of_outputs]:
         raise NotVisible(
             f"the attack {named[0]!r} needs the models that clients were sent, which are not "
-            "saved; pass initial=, or leave the attack out"
+            f"saved; pass {option('initial')}, or leave the attack out"
         )
     return of_outputs
 
@@ -249,24 +249,24 @@ def _record(
     audited: Collection[int],
 ) -> None:
     """Record a round, or log why it is missing."""
-    after = models.after.get(step.index)
+    after = models.after.get(step.number)
     end = None if after is None else models.weights(after)
     sent = end if step.sent is None else models.weights(step.sent)
     missing, note = step.missing, ""
-    uploads = models.uploads(step.index) if recorder.sees_uploads and not missing else {}
+    uploads = models.uploads(step.number) if recorder.sees_uploads and not missing else {}
     if uploads:
-        note = means.note(step.index, uploads)
+        note = means.note(step.number, uploads)
         if end is None and not means.are_known:
             missing = "the global model after it is not saved, and its average is unknown"
         elif note and recorder.recording.view == "sum":
             missing = note
     if missing or sent is None:
-        recorder.missed(step.index, missing)
+        recorder.missed(step.number, missing)
         return
     numbered = {number_of(means.by_name[client]): weights for client, weights in uploads.items()}
     called = {means.by_name[client]: weights for client, weights in uploads.items()}
     recorder.round(
-        step.index,
+        step.number,
         sent=sent,
         uploads=called,
         weights={n: means.sizes[n] for n in numbered} if means.sizes else None,

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -110,7 +111,7 @@ def from_signals(
     if is_recording(folder):
         raise BadInput(f"{folder} has a recording already; give another folder")
     view_named(view)
-    tables = list(table) if isinstance(table, list | tuple) else [table]
+    tables = list(table) if isinstance(table, list | tuple) else [cast("SignalTable", table)]
     parts = [columns_of(part, _whose(number, tables)) for number, part in enumerate(tables, 1)]
     if not parts:
         raise BadInput("there is no table; give at least one")

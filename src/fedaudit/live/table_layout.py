@@ -128,8 +128,8 @@ def audit_of(
         if len(np.unique(ids)) < len(ids):
             raise BadInput("two samples have one number in two spellings; write numbers alike")
     order = layout.order
-    parts = (torch.from_numpy(part[order]) for part in (labels, ids, labels))
-    samples = Samples(torch.zeros(len(order), 0), *parts)
+    classes, numbers_of_samples = torch.from_numpy(labels[order]), torch.from_numpy(ids[order])
+    samples = Samples(torch.zeros(len(order), 0), classes, numbers_of_samples, classes)
     panel = drawn_for if fair and drawn_for is not None else np.full(len(owner), NOBODY)
     audit = AuditSet(samples, owner[order], panel[order])
     if layout.is_separate and drawn_for is not None:

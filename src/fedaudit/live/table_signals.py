@@ -38,7 +38,8 @@ def _unchanged(values: ndarray) -> ndarray:
 
 
 def _negative_square(values: ndarray) -> ndarray:
-    return -np.square(values)
+    squares: ndarray = -np.square(values)
+    return squares
 
 
 COLUMNS: Mapping[str, tuple[str, Callable[[ndarray], ndarray], float, float]] = {
