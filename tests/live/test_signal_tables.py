@@ -16,7 +16,8 @@ from fedaudit.live.recording import read_recording
 from fedaudit.live.signal_tables import from_signals
 from fedaudit.observe.measurements import read_measured
 from fedaudit.results.record import Record
-from tests.live.federation import data, measured, recorder, rounds
+from tests.live.federation import POLICY, data, measured, recorder, rounds
+from tests.programs import exit_code
 
 Table = dict[str, np.ndarray]
 
@@ -224,8 +225,11 @@ def separate() -> list[Table]:
     ]
 
 
-def test_separate_sites_are_compared_with_their_own_samples_only(tmp_path: Path) -> None:
-    path = recorded(separate(), tmp_path / "table", fair=True)
+@pytest.mark.parametrize("fair", [True, False])
+def test_separate_sites_are_compared_with_their_own_samples_only(
+    tmp_path: Path, fair: bool
+) -> None:
+    path = recorded(separate(), tmp_path / "table", fair=fair)
     assert set(read_recording(path).attacks) == {"blackbox-loss", "loss-series", "fta-l"}
     record = attacked(path)
     others = [e for e in record.estimates if e.contrast == "other_client"]
@@ -364,3 +368,20 @@ def test_a_folder_with_a_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has a recording already; give another folder"):
         recorded(leaking(), tmp_path / "table")
     assert len(data().split.audit) == 180
+
+
+@pytest.mark.parametrize("form", ["joint", "separate"])
+def test_gate_pack_and_verify_accept_the_recording_of_a_table(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded(leaking() if form == "joint" else separate(), tmp_path / "table", attacks=["fta-l"])
+    Path("policy.toml").write_text(
+        POLICY.replace("required = []", 'required = ["permuted members"]')
+    )
+    policy = ("--policy", "policy.toml")
+    assert exit_code("attack", "table", "--figures.permutations=20") == 0
+    assert exit_code("gate", "table", *policy) in (0, 3)
+    assert exit_code("pack", "table", *policy, "--out", "pack") == 0
+    assert exit_code("verify", "pack", "--recording", "table") == 0
+    assert "the pack is sound" in capsys.readouterr().out
