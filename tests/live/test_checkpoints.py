@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording, read_round_log
 from fedaudit.results.record import Record
@@ -343,3 +343,45 @@ def test_the_examples_write_recordings_that_can_be_attacked(
     record = attacked(tmp_path / "runs" / out, "fedmia-1", "sia")
     assert {e.attack for e in record.estimates if e.metric == "auc"} == {"fedmia-1"}
     assert record.sources
+
+
+def test_rounds_counted_from_zero_and_custom_patterns(tmp_path: Path) -> None:
+    record_live(tmp_path / "live")
+    folder = tmp_path / "saved"
+    for one in rounds():
+        place = folder / "server" / f"epoch_{one.number - 1}_of_run"
+        place.mkdir(parents=True)
+        if one.number == 1:
+            as_torch(one.sent, folder / "start")
+        as_torch(one.after, place / "weights-acc0.5")
+        for client, weights in one.uploads.items():
+            (folder / f"site{client}").mkdir(exist_ok=True)
+            as_safetensors(weights, folder / f"site{client}" / f"local-{one.number - 1}")
+    patterns = {
+        "global_files": "server/epoch_{round}_of_run/weights-*.pt",
+        "client_files": "site{client}/local-{round}",
+    }
+    with pytest.raises(BadInput, match="pass first=0 if rounds are counted from 0"):
+        recorded(folder, tmp_path / "after", **patterns)
+    path = recorded(
+        folder, tmp_path / "after", attacks=FEW, first=0, initial="start.pt", **patterns
+    )
+    live, after = measured(tmp_path / "live"), measured(path)
+    assert live.keys() == after.keys()
+    assert all(torch.equal(live[key], after[key]) for key in live)
+
+
+def test_two_files_of_one_model_are_refused(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    as_npz(next(rounds()).after, tmp_path / "saved" / "round-1" / "global")
+    with pytest.raises(BadInput, match=r"global\.npz and global\.pt are both of round 1"):
+        recorded(tmp_path / "saved", tmp_path / "after")
+
+
+def test_a_hostile_or_damaged_file_stops_the_import_in_one_sentence(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    path = tmp_path / "saved" / "round-2" / "client-1.pt"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(Damaged, match=r"client-1\.pt is not a checkpoint.*; save") as refusal:
+        recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
+    assert "\n" not in str(refusal.value)

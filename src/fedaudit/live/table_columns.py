@@ -23,6 +23,9 @@ OTHERS = ("label", "owner", "member", "drawn_for")
 _MISSING = ("", "-1", "nan", "None", "<NA>")
 """Texts of missing values: of a sample that no client trains on."""
 
+_LARGEST_NUMBER = 10**7
+"""Largest round, and largest number of a class."""
+
 _MOST_ROWS = 20_000_000
 _MOST_COLUMNS = 10_000
 
@@ -134,8 +137,12 @@ def _checked(name: str, values: object, whose: str) -> ndarray:
             f"{name} of {whose} is not a finite number in row {row}; leave out the whole round of "
             "that client, or measure it again"
         )
-    if name in ("round", "label", "member") and bool((numbers != np.floor(numbers)).any()):
-        raise BadInput(f"{name} of {whose} has fractions; give whole numbers")
+    is_whole = (numbers == np.floor(numbers)) & (np.abs(numbers) <= _LARGEST_NUMBER)
+    if name in ("round", "label", "member") and not bool(is_whole.all()):
+        raise BadInput(
+            f"{name} of {whose} has fractions or numbers above {_LARGEST_NUMBER:,}; give whole "
+            "numbers"
+        )
     return numbers
 
 
