@@ -165,7 +165,8 @@ def from_checkpoints(
         log=log,
     )
     with recorder:
-        for step in chosen:
+        # Missing rounds last, since a recorder takes a first round that fails for a fault of all.
+        for step in sorted(chosen, key=lambda step: bool(step.missing)):
             _record(recorder, step, models, means, audited)
     entries = read_round_log(Path(out))
     if not any(entry.measured for entry in entries):
