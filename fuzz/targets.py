@@ -31,7 +31,7 @@ from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.text import without_digest
 from fedaudit.study.comparing import compare_records
-from fuzz import kept, nodes, tables
+from fuzz import afterwards, kept, nodes, tables
 from fuzz.target import FOLDER, Target, alone, file, header
 from results.archives import unpacked
 
@@ -310,6 +310,9 @@ TARGETS: dict[str, Target] = {
     "measured round": Target(_measured, _measured_seeds, header),
     "usage of a run": Target(kept.usage, kept.usage_seeds, header),
     "checkpoint": Target(kept.standing, kept.standing_seeds, header),
+    "checkpoint of PyTorch": Target(afterwards.checkpoint, afterwards.checkpoint_seeds),
+    "pickle of a checkpoint": Target(afterwards.pickle_of_checkpoint, afterwards.pickle_seeds),
+    "table of signals": Target(afterwards.table, afterwards.table_seeds),
     "scores": Target(kept.scores, kept.scores_seeds, header),
     "models of a kept round": Target(kept.kept_models, kept.kept_models_seeds, header),
     "update of a kept round": Target(kept.kept_update, kept.kept_update_seeds, header),

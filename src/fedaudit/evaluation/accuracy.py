@@ -135,6 +135,8 @@ def accuracy_notes(
 
 def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> bool:
     """Return True if a round's notes have possible counts, or means if ``means`` asks for them."""
+    if _has_no_models(run):
+        return True
     names = _models(notes)
     utility = run.algorithm.architecture.task.utility
     if not utility.is_share:
@@ -155,6 +157,8 @@ def counts_fit(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> b
 
 def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     """Return accuracies of the run's models (the mean over several), or another task's utility."""
+    if _has_no_models(run):
+        return []
     tested, notes = len(run.dataset.test), stored[-1].notes
     measure = run.algorithm.architecture.task.utility
     figure = partial(Estimate, topic="utility", **run_coordinates(run))
@@ -202,13 +206,17 @@ def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
     It is empty for tasks without accuracy.
     """
     tested = len(run.dataset.test)
-    if not run.algorithm.architecture.task.utility.is_share:
+    if _has_no_models(run) or not run.algorithm.architecture.task.utility.is_share:
         stored = []
     return AccuracyByRound(
         **run_coordinates(run),
         rounds=[measurement.measured.index for measurement in stored],
         accuracy=[_mean_correct(measurement.notes) / tested for measurement in stored],
     )
+
+
+def _has_no_models(run: Setup) -> bool:
+    return run.recorded is not None and not run.recorded.has_models
 
 
 def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:

@@ -285,6 +285,8 @@ def _as_columns(features: Tensor) -> Tensor:
 
 def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterator[ControlResult]:
     """Yield the control that attacks untrained models, which cannot leak."""
+    if setup.recorded is not None and not setup.recorded.untrained:
+        return
     measured = measured_untrained(setup, truth.positions, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.on_membership) * _repetitions(setup))
     units = truth.units

@@ -423,6 +423,8 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
     samples = source_queries(run)
     if not run.on_source or samples is None:
         return
+    if run.recorded is not None and not run.recorded.untrained:
+        return
     measured = measured_untrained(run, samples.positions, device)
 
     def outcome(attack: Attack) -> Outcome:

@@ -231,6 +231,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     - If label distributions differ between clients, samples of other targets' draws. Each draw
       follows the label distribution of its target, and an attack could mistake this difference for
       membership.
+    - If clients measured their own samples only, all samples of other clients.
     - If a shift makes clients differ, other clients' samples: features alone would distinguish
       them from the target's.
     - A malicious client's samples, which it knows and does not train on in every round.
@@ -249,6 +250,8 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     has_draw = {Origin.MEMBER, Origin.UNSEEN} <= decided
     if has_draw and not equal_clients:
         is_used &= drawn_for_target | ~np.isin(origin, [code for code in Origin if code in decided])
+    if setup.recorded is not None and setup.recorded.is_separate:
+        is_used &= drawn_for_target
     if study.shift is not None:
         is_used &= origin != Origin.OTHER_CLIENT
     if study.attacker is not None:

@@ -202,13 +202,15 @@ def _run(
         figures=figures,
         attacks=names,
         recorded=Recorded(
-            untrained=read_untrained(folder, recording.key, len(audit)),
+            untrained=() if recording.table else read_untrained(folder, recording.key, len(audit)),
             config=config,
             missing=tuple(
                 _missing(contents, [c for c in attacked if c not in present], blind=blind)
             ),
             names=recording.names,
             coverage=_coverage(contents, attacked),
+            has_models=not recording.table,
+            is_separate=recording.table == "separate",
         ),
     )
     run = _without_source(run, contents, names)
@@ -286,7 +288,9 @@ def _config(
 
     Their keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
-    settings = recording.model_dump(mode="json", exclude=_NOT_SETTINGS)
+    # Records of recorded models do not depend on a later kind of recording.
+    excluded = _NOT_SETTINGS | (set() if recording.table else {"table"})
+    settings = recording.model_dump(mode="json", exclude=excluded)
     config = {"name": recording.name, "recording": settings, "figures": dict(figures)}
     if names:
         config["attacks"] = {name: {} for name in names}
@@ -301,6 +305,11 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
     """Yield notes for readers on what is not known of the federation, or was not recorded."""
     recording = contents.recording
     yield "How the federation trained: the settings of a recorded federation are unknown."
+    if recording.table:
+        yield (
+            "The models: signals were measured elsewhere and given as a table, so that neither "
+            "accuracy nor untrained models are measured here."
+        )
     for name, why in recording.unaudited.items():
         yield f"What training reveals about {plain(name)}: {plain(why)}"
     if recording.not_uploaded:

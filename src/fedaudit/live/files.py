@@ -26,6 +26,9 @@ from fedaudit.study.running.folder import STUDY_FILE
 
 AUDIT_FILE = "audit.safetensors"
 SAMPLES_FILE = "samples.safetensors"
+DRAWN_FOR = "drawn_for"
+"""Name of the client on whose samples each was measured, in recordings of separate tables."""
+
 _UNTRAINED = ("untrained-1", "untrained-2")
 _OF_EACH_START = {
     *("key", "started", "name", "refused", "sizes"),
@@ -119,7 +122,13 @@ def read_audit(folder: Path) -> AuditSet:
             raise ValueError("it has invalid labels or owners")
         if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0:
             raise ValueError("it has a sample twice")
-        return AuditSet(Samples(features, targets, ids, labels), owner.numpy(), panel.numpy())
+        audit = AuditSet(Samples(features, targets, ids, labels), owner.numpy(), panel.numpy())
+        if DRAWN_FOR not in tensors:
+            return audit
+        drawn_for = tensors[DRAWN_FOR]
+        if drawn_for.dtype != torch.int64 or drawn_for.shape != (len(ids),):
+            raise ValueError("its columns are not of one length")
+        return replace(audit, drawn_for=drawn_for.numpy())
     except (KeyError, ValueError) as error:
         raise Damaged(f"{path} is not a recording ({error}); restore it from a copy") from error
 

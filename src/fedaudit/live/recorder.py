@@ -698,7 +698,7 @@ def record(
     if not isinstance(samples, AuditSet):
         hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
         raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
-    chosen = _task(task, loss)
+    chosen = task_of(task, loss)
     possible, refused = attacks_in(view_named(view), attacks, chosen)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     for called in (targets, sizes or {}):
@@ -706,7 +706,7 @@ def record(
     samples = replace(samples, samples=samples_of_task(samples.samples, chosen))
     net = network_of(model, samples, chosen, not_uploaded)
     recording = recording_of(
-        name=name or _named_after(folder),
+        name=name or named_after(folder),
         key=secrets.token_hex(16),
         view=view,
         every=every,
@@ -742,7 +742,8 @@ def _refuse_unlisted(what: str, value: str, allowed: tuple[str, ...]) -> None:
         raise unknown_name(what, value, allowed)
 
 
-def _task(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
+def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
+    """Return the task of :func:`record`'s arguments."""
     if not isinstance(task_like, str | Task) and not callable(task_like):
         raise BadInput(
             f"task is {type_of(task_like)}; give a name such as 'next-token', a task from "
@@ -766,6 +767,7 @@ def _task(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
     return classification_by(loss)
 
 
-def _named_after(folder: Path) -> str:
+def named_after(folder: Path) -> str:
+    """Return the name of a federation whose recording is in a folder."""
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", folder.absolute().name)
     return name.lstrip("._=,+-")[:_LONGEST_NAME] or "recording"

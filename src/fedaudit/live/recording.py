@@ -66,6 +66,8 @@ class Recording(Part):
         not_uploaded: Parameters and buffers declared as not uploaded.
         names: Names of clients, by their numbers.
         unaudited: Clients that declined the audit or gave no usable part, with the reason.
+        table: Empty for recorded models. "joint" for a table of signals, in which every client is
+            measured on every sample; "separate" if each is measured on its own samples only.
         conflicts: Rounds that were passed again with different models or uploads, with the reason.
             The later data are not recorded.
         is_closed: True once the recorder was closed after its last round; None in recordings of
@@ -96,6 +98,7 @@ class Recording(Part):
     unaudited: Annotated[
         dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=MOST_CLIENTS)
     ] = Field(default_factory=dict)
+    table: Literal["", "joint", "separate"] = ""
     conflicts: Annotated[dict[RoundNumber, Text], Field(max_length=MOST_CLIENTS)] = Field(
         default_factory=dict
     )

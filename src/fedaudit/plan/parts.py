@@ -60,6 +60,8 @@ class Recorded(NamedTuple):
         missing: Sentences for the reader about what is unknown of the federation.
         names: Names of clients that have one.
         coverage: Measured rounds and updates.
+        has_models: False if signals were measured elsewhere, so that no model was evaluated.
+        is_separate: Whether each client was measured on the samples of its own draw only.
     """
 
     untrained: tuple[MeasuredRound, ...]
@@ -67,6 +69,8 @@ class Recorded(NamedTuple):
     missing: tuple[str, ...]
     names: Mapping[ClientId, str] = MappingProxyType({})
     coverage: Coverage | None = None
+    has_models: bool = True
+    is_separate: bool = False
 
 
 @short_repr

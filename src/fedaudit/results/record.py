@@ -53,6 +53,7 @@ RECORDING_KEYS = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "task",
     "unaudited",
     "not_uploaded",
+    "table",
 }
 """Keys of its table ``recording``."""
 _NEVER_REFUSED = frozenset({"source", "clusters", "utility"})

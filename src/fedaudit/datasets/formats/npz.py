@@ -110,7 +110,7 @@ class npz(DataFile):
             Damaged: The file is truncated or no ``.npz``.
             BadInput: Arrays are missing or unusable.
         """
-        stored = stored_arrays(self.file)
+        stored = read_npz(self.file)
         if self.tokenizer:
             longest = self.longest or 64
             stored = {
@@ -233,12 +233,12 @@ def tokens_of(
     return np.array([encoding.ids for encoding in encoder.encode_batch(lines)], dtype=np.int32)
 
 
-def stored_arrays(path: Path) -> dict[str, AnyArray]:
-    """Return all arrays of a NumPy file, which is untrusted.
+def read_npz(path: Path) -> dict[str, AnyArray]:
+    """Return the arrays of an untrusted file by name.
 
     Raises:
-        BadInput: The file has something other than plain arrays, or too much for its size.
-        Damaged: The file is truncated or no ``.npz``.
+        BadInput: It contains objects, too many arrays, or arrays that would take too much memory.
+        Damaged: It is truncated or no ``.npz``.
     """
     try:
         with open_regular(path) as file:

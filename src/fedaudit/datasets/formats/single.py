@@ -20,7 +20,7 @@ from fedaudit.core.files import (
     regular_size,
 )
 from fedaudit.datasets.formats.images import PICTURE_SUFFIXES, Encoded, decoded, stacked
-from fedaudit.datasets.formats.npz import stored_arrays
+from fedaudit.datasets.formats.npz import read_npz
 
 _FEATURES, _LABELS = ("x", "features"), ("y", "label", "labels")
 KINDS = "a .npz file with x, a .csv file with one row, a .json list of numbers or a picture"
@@ -73,7 +73,7 @@ def read_sample(path: Path, shape: tuple[int, ...] = ()) -> SingleSample:
 
 
 def _of_arrays(path: Path) -> SingleSample:
-    arrays = stored_arrays(path)
+    arrays = read_npz(path)
     features = next((arrays[name] for name in _FEATURES if name in arrays), None)
     label = next((arrays[name] for name in _LABELS if name in arrays), None)
     if features is None or features.dtype.kind not in "biuf":

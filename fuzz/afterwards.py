@@ -1,0 +1,68 @@
+"""Readers of what other programs saved: checkpoints of PyTorch and tables of signals."""
+
+import io
+import zipfile
+
+import torch
+from torch import nn
+
+from fedaudit.live.checkpoint_files import read_checkpoint
+from fedaudit.live.table_columns import columns_of
+from fedaudit.live.table_layout import audit_of, layout_of
+from fedaudit.live.table_signals import signals_of
+from fuzz.target import file
+
+TABLE = b"""round,client,sample,owner,label,loss,confidence,cosine
+1,a,0,a,0,0.5,0.6,0.1
+1,a,1,,1,1.5,0.2,-0.1
+1,b,0,a,0,0.75,0.5,0
+1,b,1,,1,1.25,0.3,1e-3
+"""
+
+
+def saved(stored: object) -> bytes:
+    """The archive that torch writes."""
+    buffer = io.BytesIO()
+    torch.save(stored, buffer)
+    return buffer.getvalue()
+
+
+def checkpoint(content: bytes) -> None:
+    """A whole archive."""
+    read_checkpoint(file("model.pt", content))
+
+
+def checkpoint_seeds() -> list[bytes]:
+    return [saved(nn.Linear(2, 2).state_dict()), saved(nn.Linear(2, 2))]
+
+
+def pickle_of_checkpoint(content: bytes) -> None:
+    """A pickle in an archive whose other entries are sound."""
+    whole = saved(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    changed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, content if name.endswith("/data.pkl") else old.read(name))
+    read_checkpoint(file("model.pt", changed.getvalue()))
+
+
+def pickle_seeds() -> list[bytes]:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    stored = [net, net.state_dict(), {"model": net.state_dict(), "epoch": 3}]
+    pickles = []
+    for one in stored:
+        with zipfile.ZipFile(io.BytesIO(saved(one))) as archive:
+            (name,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            pickles.append(archive.read(name))
+    return pickles
+
+
+def table(content: bytes) -> None:
+    """A CSV file of signals."""
+    columns = columns_of(file("table.csv", content), "the table")
+    signals_of(columns)
+    audit_of(columns, layout_of(columns), None, fair=False)
+
+
+def table_seeds() -> list[bytes]:
+    return [TABLE]

@@ -1,0 +1,174 @@
+"""Recordings of federations that were measured elsewhere, from tables of signals."""
+
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.progress import on_stderr
+from fedaudit.core.tasks import CLASSIFICATION, of_loss
+from fedaudit.core.values import NOBODY
+from fedaudit.live.clients import ByClient, Called, number_of, plain_name
+from fedaudit.live.files import AUDIT_FILE, DRAWN_FOR, claim
+from fedaudit.live.recorder import named_after
+from fedaudit.live.recording import (
+    append_round,
+    is_recording,
+    recording_of,
+    round_entry,
+    write_recording,
+)
+from fedaudit.live.table_columns import SignalTable, columns_of, joined
+from fedaudit.live.table_layout import audit_of, layout_of, measured_rounds_of
+from fedaudit.live.table_signals import attacks_on, signals_of
+from fedaudit.observe.measurements import write_measured
+from fedaudit.observe.tensors import write_tensors
+from fedaudit.observe.views import view_named
+
+
+def from_signals(
+    table: SignalTable | Sequence[SignalTable],
+    *,
+    out: Path | str,
+    members: ByClient[Collection[object]] | None = None,
+    fair: bool = False,
+    attacks: Sequence[str] = (),
+    targets: Sequence[Called] = (),
+    sizes: ByClient[int] | None = None,
+    view: str = "uploads",
+    name: str = "",
+    log: Callable[[str], None] = on_stderr,
+) -> Path:
+    """Record a federation of any library from a table of signals that were measured elsewhere.
+
+    A row is one audited sample under one client's model after one round, with the columns
+    ``round``, ``client`` and ``sample`` and at least one signal:
+
+    - ``loss``: the loss; from ``confidence`` if it is missing (cross-entropy);
+    - ``confidence``: the probability of the true class;
+    - ``logit_0``, ``logit_1``, ... or ``probability_0``, ...: outputs by class (an array may have
+      ``logits`` or ``probabilities`` with one column per class); they need ``label``;
+    - ``cosine``: between the gradient of the sample's loss at the model that was sent, and that
+      model minus the client's; it is larger for members;
+    - ``gradient_norm``: the norm of this gradient;
+    - ``global_loss``, ``global_confidence``: under the global model after the round.
+
+    Membership comes from ``members``, from a column ``owner`` (the client that trains on the
+    sample, empty for held-out samples), or from a column ``member`` (1 if the row's client trains
+    on it). ``label`` is the sample's class.
+
+    Each client has every sample in every round in which it took part. If each client was measured
+    on its own samples only, as by sites that do not share samples, only attacks on a client's own
+    signals are possible.
+
+    Args:
+        table: A pandas data frame, a mapping from column names to arrays, a CSV file, or a list of
+            these, one for each site.
+        out: Folder for the recording.
+        members: For each client, by number or name, the samples that it trains on.
+        fair: Whether a fair coin decided for each sample if its client trains on it, as bounds on
+            epsilon need. The client is that of the column ``drawn_for``, or the only one that was
+            measured on the sample.
+        attacks: Attacks to record for; by default those of the default set that the signals allow.
+        targets: Audited clients; by default all with members and signals.
+        sizes: Training samples of each client, for attacks with a prior.
+        view: The adversary's view.
+        name: Name of the federation; by default that of ``out``.
+        log: Takes lines of text for the user.
+
+    Returns:
+        The folder of the recording, for :func:`attack_recording`.
+
+    Raises:
+        BadInput: A column is unknown, a value is not finite, a row is repeated or missing, a sample
+            has two owners, or the folder has another recording.
+        NotVisible: An attack needs a signal that the table lacks, or compares clients that were
+            measured on different samples.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(1)
+        >>> rounds, clients, samples = np.indices((3, 2, 80)).reshape(3, -1)
+        >>> owner = np.where(samples < 40, samples % 2, -1)
+        >>> loss = rng.exponential(np.where(owner == clients, 0.5, 1.0))
+        >>> table = {
+        ...     "round": rounds + 1,
+        ...     "client": clients,
+        ...     "sample": samples,
+        ...     "owner": owner,
+        ...     "loss": loss,
+        ... }
+        >>> path = fa.from_signals(table, out="runs/table", log=lambda line: None)
+        >>> fa.attack_recording(path, ["loss-series"], "runs/table-record").name
+        'table'
+    """
+    folder = Path(out)
+    if is_recording(folder):
+        raise BadInput(f"{folder} has a recording already; give another folder")
+    view_named(view)
+    tables = list(table) if isinstance(table, list | tuple) else [cast("SignalTable", table)]
+    parts = [columns_of(part, _whose(number, tables)) for number, part in enumerate(tables, 1)]
+    if not parts:
+        raise BadInput("there is no table; give at least one")
+    columns = joined(parts)
+    signals = signals_of(columns)
+    layout = layout_of(columns)
+    audit, numbers = audit_of(columns, layout, members, fair=fair)
+    has_labels = "label" in columns
+    task = CLASSIFICATION if has_labels else of_loss("loss", _no_loss)
+    possible, refused = attacks_on(
+        signals, attacks, task, view=view, is_separate=layout.is_separate
+    )
+    measured = {numbers[client] for client in layout.clients}
+    owners = sorted({*audit.owner[audit.owner != NOBODY].tolist()} & measured)
+    recording = recording_of(
+        name=name or named_after(folder),
+        key=secrets.token_hex(16),
+        view=view,
+        every=1,
+        keep="signals",
+        attacks=tuple(possible),
+        refused=refused,
+        targets=tuple(number_of(client) for client in targets) or tuple(owners),
+        classes=int(audit.samples.labels.max()) + 1,
+        task={"name": task.name},
+        sizes={number_of(client): size for client, size in (sizes or {}).items()},
+        names={
+            number: plain_name(client)[:200]
+            for client, number in numbers.items()
+            if not client.isdecimal()
+        },
+        table="separate" if layout.is_separate else "joint",
+        is_closed=True,
+        model="models of a table",
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    claim(folder, recording, audit)
+    for round in measured_rounds_of(layout, signals, numbers):
+        entry = round_entry(round.index, round.clients, round.clients, 0)
+        write_measured(folder, round, {"complete": "True", "run": recording.key})
+        append_round(entry.logged(measured=True), folder)
+    tensors = audit.tensors()
+    if audit.drawn_for is not None:
+        tensors[DRAWN_FOR] = torch.from_numpy(audit.drawn_for)
+    write_tensors(tensors, folder / AUDIT_FILE, private=True)
+    # Written last, so that a folder without it is an import that was stopped.
+    write_recording(recording, folder)
+    log(
+        f"{recording.name}: {len(layout.rounds)} rounds, {len(layout.clients)} clients and "
+        f"{len(audit)} samples; attacks: {', '.join(possible)}"
+    )
+    return folder
+
+
+def _whose(number: int, tables: Sequence[object]) -> str:
+    return "the table" if len(tables) == 1 else f"table {number}"
+
+
+def _no_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    raise BadInput("the losses of a table were computed when it was made")

@@ -1,0 +1,387 @@
+"""Recordings from saved checkpoints."""
+
+import re
+import runpy
+import warnings
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.core.errors import BadInput, Damaged, NotVisible
+from fedaudit.live.attack import attack_recording
+from fedaudit.live.recording import read_recording, read_round_log
+from fedaudit.results.record import Record
+from fedaudit.results.runs import Coverage
+from tests.live.checkpoints import (
+    LAST,
+    Save,
+    as_module,
+    as_npz,
+    as_safetensors,
+    as_torch,
+    record_live,
+    recorded,
+    save_all,
+)
+from tests.live.federation import FEW, data, measured, network, rounds
+from tests.programs import exit_code
+
+
+def attacked(recording: Path, *names: str) -> Record:
+    return attack_recording(recording, list(names), recording / "attacked")
+
+
+def coverage_of(recording: Path) -> Coverage:
+    coverage = attacked(recording).coverage
+    assert coverage is not None
+    return coverage
+
+
+@pytest.mark.parametrize("save", [as_torch, as_module, as_safetensors, as_npz])
+def test_signals_and_figures_equal_those_of_a_live_recording_to_the_bit(
+    tmp_path: Path, save: Save
+) -> None:
+    record_live(tmp_path / "live", attacks=(*FEW, "fta-l-global", "sia"))
+    save_all(tmp_path / "saved", save)
+    path = recorded(
+        tmp_path / "saved", tmp_path / "after", attacks=(*FEW, "fta-l-global", "sia"), name="live"
+    )
+    live, after = measured(tmp_path / "live"), measured(path)
+    assert live.keys() == after.keys()
+    assert all(torch.equal(live[key], after[key]) for key in live)
+    first, second = attacked(tmp_path / "live"), attacked(path)
+    assert first.estimates == second.estimates
+    assert first.controls == second.controls
+
+
+def test_global_models_alone_give_the_figures_of_a_live_client(tmp_path: Path) -> None:
+    record_live(tmp_path / "live", view="globals", attacks=("avg-cosine", "fta-l"))
+    save_all(tmp_path / "saved", as_torch, clients=False)
+    path = recorded(tmp_path / "saved", tmp_path / "after", attacks=("avg-cosine", "fta-l"))
+    assert read_recording(path).view == "globals"
+    live, after = measured(tmp_path / "live"), measured(path)
+    assert live.keys() == after.keys()
+    assert all(torch.equal(live[key], after[key]) for key in live)
+
+
+def test_models_that_were_sent_are_read_as_such(tmp_path: Path) -> None:
+    record_live(tmp_path / "live", view="globals", attacks=("avg-cosine",))
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    for one in rounds():
+        as_torch(one.sent, folder / f"net-{one.number:02d}")
+        last = one.after
+    as_torch(last, folder / f"net-{LAST + 1:02d}")
+    path = recorded(
+        folder,
+        tmp_path / "after",
+        global_files="net-{round}.pt",
+        saved="sent",
+        rounds=LAST + 1,
+        attacks=("avg-cosine",),
+    )
+    live, after = measured(tmp_path / "live"), measured(path)
+    assert all(torch.equal(live[key], after[key]) for key in live)
+
+
+def flower_numbered(folder: Path) -> None:
+    """A strategy's aggregate_fit of Flower's documentation, with NumPy arrays."""
+    for one in rounds():
+        ndarrays = [value.numpy() for value in one.after.values()]
+        np.savez(folder / f"round-{one.number}-weights.npz", *ndarrays)
+
+
+def flower_torch(folder: Path) -> None:
+    """The evaluate_fn of Flower's guide on checkpoints."""
+    for one in rounds():
+        torch.save(OrderedDict(one.after), folder / f"model_{one.number}.pt")
+    torch.save(OrderedDict(one.after), folder / "final_model.pt")
+
+
+def flower_best(folder: Path) -> None:
+    """Flower's advanced example, which saves better models only."""
+    for one in list(rounds())[-2:]:
+        torch.save(one.after, folder / f"model_state_acc_0.{one.number}_round_{one.number}.pth")
+
+
+def nvflare(folder: Path) -> None:
+    """NVFlare's PTFileModelPersistor, which keeps the last and the best model."""
+    weights = OrderedDict(list(rounds())[-1].after)
+    meta = {"best_metric": np.float64(0.5), "current_round": LAST - 1}
+    stored = OrderedDict(model=weights, meta_props=meta, train_conf={"train": {"model": "Net"}})
+    torch.save(stored, folder / "FL_global_model.pt")
+    torch.save(stored, folder / "best_FL_global_model.pt")
+
+
+def pfllib(folder: Path) -> None:
+    """PFLlib's save_global_model, a pickled module."""
+    net = network()
+    net.load_state_dict(dict(list(rounds())[-1].after))
+    torch.save(net, folder / "FedAvg_server.pt")
+
+
+@pytest.mark.parametrize(
+    ("write", "rounds_given", "view", "n_measured"),
+    [
+        (flower_numbered, 0, "globals", LAST - 1),
+        (flower_torch, 0, "globals", LAST - 1),
+        (flower_best, 0, "globals", 1),
+        (nvflare, LAST, "final", 1),
+        (pfllib, LAST, "final", 1),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:fedaudit. round . is not recorded")
+@pytest.mark.filterwarnings("ignore:fedaudit. . of . rounds are not recorded")
+def test_layouts_of_frameworks_are_recognised(
+    tmp_path: Path, write: object, rounds_given: int, view: str, n_measured: int
+) -> None:
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    write(folder)  # type: ignore[operator]
+    path = recorded(folder, tmp_path / "after", rounds=rounds_given)
+    assert read_recording(path).view == view
+    entries = read_round_log(path)
+    assert sum(entry.measured for entry in entries) == n_measured
+    coverage = coverage_of(path)
+    assert (coverage.rounds, coverage.measured) == (LAST, n_measured)
+    expected = 0 if view == "final" else LAST - n_measured
+    assert coverage.n_missing_rounds == expected
+
+
+def test_a_final_model_needs_the_number_of_rounds(tmp_path: Path) -> None:
+    pfllib(tmp_path)
+    with pytest.raises(BadInput, match=r"FedAvg_server\.pt has no round in its name; pass rounds="):
+        recorded(tmp_path, tmp_path / "after")
+
+
+def test_rounds_without_a_model_are_missing_with_the_reason(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch, clients=False)
+    (tmp_path / "saved" / "round-2" / "global.pt").unlink()
+    with pytest.warns(RuntimeWarning, match="not recorded"):
+        path = recorded(tmp_path / "saved", tmp_path / "after")
+    coverage = coverage_of(path)
+    reasons = {span.first: span.reason for span in coverage.missing_rounds}
+    assert reasons == {
+        2: "the global model after it is not saved",
+        3: "the global model before it is not saved",
+    }
+
+
+def test_distant_models_are_joined_if_asked(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch, clients=False)
+    (tmp_path / "saved" / "round-2" / "global.pt").unlink()
+    with pytest.warns(RuntimeWarning, match="not recorded"):
+        path = recorded(
+            tmp_path / "saved", tmp_path / "after", gaps="join", attacks=("avg-cosine",)
+        )
+    assert {index for index, _ in measured(path)} == {1, 3, 4}
+
+
+def test_a_folder_without_sent_models_supports_attacks_on_outputs(tmp_path: Path) -> None:
+    record_live(tmp_path / "live", attacks=("fedmia-1",))
+    save_all(tmp_path / "saved", as_torch, initial=False)
+    for number in range(1, LAST):
+        for path in (tmp_path / "saved" / f"round-{number}").iterdir():
+            path.unlink()
+    with pytest.raises(NotVisible, match="'fedmia-2' needs the models that clients were sent"):
+        recorded(tmp_path / "saved", tmp_path / "after", attacks=("fedmia-2",))
+    with pytest.warns(RuntimeWarning, match="not recorded"):
+        path = recorded(tmp_path / "saved", tmp_path / "after")
+    live, after = measured(tmp_path / "live"), measured(path)
+    assert torch.equal(live[LAST, "loss"], after[LAST, "loss"])
+    assert "gradient-cosine" not in {name for _, name in after}
+    assert "fedmia-1" in read_recording(path).attacks
+
+
+def test_names_in_files_are_matched_with_audited_clients(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    for path in (tmp_path / "saved").glob("*/client-*"):
+        path.rename(path.with_name(path.name.replace("client-", "client-site")))
+    with pytest.raises(BadInput, match="clients site0, site1, site2, and none of them is audited"):
+        recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
+    names = {f"site{number}": number for number in range(3)}
+    path = recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW, clients=names)
+    record_live(tmp_path / "live")
+    live, after = measured(tmp_path / "live"), measured(path)
+    assert all(torch.equal(live[key], after[key]) for key in live)
+
+
+def test_the_mean_of_clients_reveals_models_saved_at_another_time(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    with pytest.raises(BadInput, match="saved='sent' takes for it, but that of saved='after'"):
+        recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW, saved="sent")
+
+
+def test_a_missing_client_is_reported_if_the_mean_shows_it(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    (tmp_path / "saved" / "round-2" / "client-1.pt").unlink()
+    with pytest.warns(RuntimeWarning, match="not the plain mean of the saved clients' models"):
+        path = recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
+    coverage = coverage_of(path)
+    assert coverage.n_missing_uploads == 1
+
+
+def test_sizes_are_the_weights_of_the_mean(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    save_all(folder, as_torch)
+    for one in rounds():
+        weighted = {
+            name: sum(size * one.uploads[client][name] for client, size in enumerate((1, 2, 5))) / 8
+            for name in one.after
+        }
+        torch.save(weighted, folder / f"round-{one.number}" / "global.pt")
+        (folder / f"round-{one.number}" / "client-2.pt").touch()
+    sizes = {0: 10, 1: 20, 2: 50}
+    path = recorded(folder, tmp_path / "after", attacks=("avg-cosine",), sizes=sizes, view="sum")
+    assert all(entry.measured for entry in read_round_log(path))
+    with pytest.raises(BadInput, match="sizes has no number of samples of client '2'"):
+        recorded(folder, tmp_path / "other", attacks=FEW, sizes={0: 10, 1: 20})
+
+
+def test_an_interrupted_import_is_continued(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    path = recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
+    before = measured(path)
+    (path / "measured" / "round-000003.safetensors").unlink()
+    lines = (path / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (path / "rounds.jsonl").write_text("".join(lines[:2] + lines[3:]))
+    recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
+    after = measured(path)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"global_files": "x-{round}.pt"}, "no file in .* matches 'x-{round}.pt'"),
+        ({"global_files": "round-{number}/global.pt"}, "has the field {number}; known are {round}"),
+        ({"global_files": "../{round}.pt"}, "leaves the folder"),
+        ({"client_files": "round-{round}/client-0.pt"}, "mark the name of the client by {client}"),
+        ({"saved": "before"}, "no choice of saved named 'before'"),
+        ({"rounds": 2}, "rounds is 2, but there are models of round 4"),
+        ({"clients": {"site": 0}}, "clients names 'site', and there is no file"),
+        ({"clients": {"0": 1}}, "two names in files the same client"),
+        ({"gaps": "join"}, "gaps='join' is for the view 'globals'"),
+        ({"first": 2}, "first is 2; give 0 or 1"),
+    ],
+)
+def test_unusable_settings_are_refused_in_one_sentence(
+    tmp_path: Path, settings: dict[str, object], message: str
+) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    with pytest.raises(BadInput, match=message):
+        recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW, **settings)
+    assert not (tmp_path / "after").exists()
+
+
+def test_a_model_of_another_network_is_refused_before_the_folder_is_used(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    torch.save(torch.nn.Linear(64, 10).state_dict(), folder / "model_1.pt")
+    with pytest.raises(BadInput, match=r"the model in model_1\.pt has"):
+        recorded(folder, tmp_path / "after")
+    assert not (tmp_path / "after").exists()
+
+
+def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").touch()
+    with pytest.raises(BadInput, match=r"no file of a recognised layout \(readme.txt\)"):
+        recorded(tmp_path, tmp_path / "after")
+    assert len(data().split.audit) == 180
+
+
+def test_the_command_records_checkpoints_and_attacks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_all(tmp_path / "saved", as_torch)
+    data().split.save("part")
+    Path("my_network.py").write_text("from tests.live.federation import network\n")
+    named = ("--checkpoints", "saved", "--network", "my_network:network", "--samples", "part")
+    assert exit_code("attack", "runs", "blackbox-loss", *named, "--figures.permutations=20") == 0
+    assert "record: runs/attacked/record.json" in capsys.readouterr().out
+    record_live(tmp_path / "live", attacks=("blackbox-loss",))
+    live, after = measured(tmp_path / "live"), measured(tmp_path / "runs")
+    assert all(torch.equal(live[key], after[key]) for key in live)
+    for options, message in (
+        (named[:2], "--checkpoints needs --network"),
+        (named[2:4], "--network applies to --checkpoints FOLDER"),
+        (("--rounds", "3"), "--rounds applies to --checkpoints FOLDER"),
+        ((*named[:3], "json:loads", *named[4:]), "builds no network|returns no network|model is"),
+    ):
+        assert exit_code("attack", "other", *options) == 2
+        assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "after-the-fact"
+
+
+@pytest.mark.parametrize(
+    ("name", "out"),
+    [
+        ("checkpoints", "saved/recording"),
+        ("scikit_learn", "scikit-learn"),
+        ("boosted_trees", "boosted-trees"),
+    ],
+)
+def test_the_examples_write_recordings_that_can_be_attacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, out: str
+) -> None:
+    if name == "boosted_trees":
+        pytest.importorskip("xgboost")
+    monkeypatch.chdir(tmp_path)
+    example = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    example["main"].__globals__["ROUNDS"] = 2
+    with warnings.catch_warnings():
+        # Copies among the digits, which the example drops.
+        warnings.simplefilter("ignore", UserWarning)
+        example["main"]()
+    record = attacked(tmp_path / "runs" / out, "fedmia-1", "sia")
+    assert {e.attack for e in record.estimates if e.metric == "auc"} == {"fedmia-1"}
+    assert record.sources
+
+
+def test_rounds_counted_from_zero_and_custom_patterns(tmp_path: Path) -> None:
+    record_live(tmp_path / "live")
+    folder = tmp_path / "saved"
+    for one in rounds():
+        place = folder / "server" / f"epoch_{one.number - 1}_of_run"
+        place.mkdir(parents=True)
+        if one.number == 1:
+            as_torch(one.sent, folder / "start")
+        as_torch(one.after, place / "weights-acc0.5")
+        for client, weights in one.uploads.items():
+            (folder / f"site{client}").mkdir(exist_ok=True)
+            as_safetensors(weights, folder / f"site{client}" / f"local-{one.number - 1}")
+    patterns = {
+        "global_files": "server/epoch_{round}_of_run/weights-*.pt",
+        "client_files": "site{client}/local-{round}",
+    }
+    with pytest.raises(BadInput, match="pass first=0 if rounds are counted from 0"):
+        recorded(folder, tmp_path / "after", **patterns)
+    path = recorded(
+        folder, tmp_path / "after", attacks=FEW, first=0, initial="start.pt", **patterns
+    )
+    live, after = measured(tmp_path / "live"), measured(path)
+    assert live.keys() == after.keys()
+    assert all(torch.equal(live[key], after[key]) for key in live)
+
+
+def test_two_files_of_one_model_are_refused(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    as_npz(next(rounds()).after, tmp_path / "saved" / "round-1" / "global")
+    with pytest.raises(BadInput, match=r"global\.npz and global\.pt are both of round 1"):
+        recorded(tmp_path / "saved", tmp_path / "after")
+
+
+def test_a_hostile_or_damaged_file_stops_the_import_in_one_sentence(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    path = tmp_path / "saved" / "round-2" / "client-1.pt"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(Damaged, match=r"client-1\.pt is not a checkpoint.*; save") as refusal:
+        recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
+    assert "\n" not in str(refusal.value)
