@@ -46,8 +46,8 @@ LAYERS: tuple[tuple[Box, ...], ...] = (
             2,
         ),
         Box(
-            "live, gate, pack, filters",
-            ("recorder for other training loops;", "release gate; evidence packs; check-dp"),
+            "live, guard, gate, pack, filters",
+            ("recorder and guard of training loops;", "release gate; evidence packs; check-dp"),
             2,
         ),
     ),

@@ -26,9 +26,10 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import junit_xml, print_verdict
 from fedaudit.pack.packing import made_from
-from fedaudit.pack.suppressing import SMALLEST_GROUP, suppressed
+from fedaudit.pack.suppressing import suppressed
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.terminal import print_comparison, print_record
+from fedaudit.results.fields import SMALLEST_GROUP
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, record_json
 from fedaudit.study.comparing import compare_records

@@ -61,6 +61,7 @@ DEPENDENCIES: dict[str, str] = {
     "study.front": EVERYTHING_BELOW,
     "study": "core.errors core.metric_names results plan",
     "live": EVERYTHING_BELOW,
+    "guard": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names metrics results report "
     "plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names results report gate",

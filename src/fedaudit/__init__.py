@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedaudit.core.values import Samples as Samples
     from fedaudit.filters.check import check_dp as check_dp
     from fedaudit.fl.simulate import simulate as simulate
+    from fedaudit.guard.guard import Guard as Guard
     from fedaudit.live.attack import attack_recording as attack_recording
     from fedaudit.live.audited import audit_samples as audit_samples
     from fedaudit.live.audited import fair_split as fair_split

@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_no_partial_log_line(
             return getattr(self.file, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedaudit.live.recording.open_to_append", lambda path: Full(opened(path)))
+        patch.setattr("fedaudit.core.files.open_to_append", lambda path: Full(opened(path)))
         with pytest.raises(OSError, match="No space left"):
             append_round(told, tmp_path)
     append_round(told.model_copy(update={"round": 2}), tmp_path)

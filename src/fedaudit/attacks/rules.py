@@ -65,12 +65,12 @@ class Slope:
         (m,) = measurements
         values = m.of(target)
         was_measured = measured_rounds(values, target)
-        if int(was_measured.sum()) < 2:
+        rounds = torch.tensor(m.rounds, dtype=torch.float64)[was_measured]
+        if len({*rounds.tolist()}) < 2:
             raise TooFewRounds(
                 f"a slope needs at least 2 measured rounds with client {target}, got 1; lower "
                 "every, the interval between measured rounds"
             )
-        rounds = torch.tensor(m.rounds, dtype=torch.float64)[was_measured]
         rounds = rounds - rounds.mean()
         measured = values[was_measured].double()
         # Relative to the first round, a constant signal has a slope of exactly 0.

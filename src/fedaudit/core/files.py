@@ -144,6 +144,39 @@ def open_to_append(path: Path) -> FileIO:
     return FileIO(number, "ab")
 
 
+def append_line(path: Path, line: str, *, durable: bool = False) -> None:
+    """Append a line to a log whole or not at all; the caller knows that the log is not full.
+
+    Args:
+        path: Regular file; it is created if it does not exist.
+        line: Text of the line, without its end.
+        durable: Whether the line is flushed to the disk, to survive a power failure.
+
+    Raises:
+        OSError: The file cannot be written, or the disk is full.
+    """
+    data = f"{line}\n".encode()
+    with open_to_append(path) as file:
+        before = file.tell()
+        if file.write(data) != len(data):
+            # Otherwise the next line would continue this one, and neither could be read.
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if durable:
+            os.fsync(file.fileno())
+            sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names of new files in a folder to the disk, on systems where that is possible."""
+    if hasattr(os, "O_DIRECTORY"):
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
 def refuse_absent(path: Path, expected: str) -> None:
     """Raise if a path does not exist.
 

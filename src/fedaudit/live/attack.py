@@ -312,6 +312,12 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
         )
     for name, why in recording.unaudited.items():
         yield f"What training reveals about {plain(name)}: {plain(why)}"
+    if recording.view == "uploads" and len({c for m in contents.measured for c in m.clients}) == 1:
+        yield (
+            "Attacks that compare clients, such as FedMIA: the uploads of one client are recorded. "
+            "A server that sees the uploads of all clients can find more, so that the figures are "
+            "a lower bound on what it can find."
+        )
     if recording.not_uploaded:
         listed = plain(", ".join(recording.not_uploaded[:_MOST_NAMED]))
         yield (

@@ -1,10 +1,10 @@
 """Measurement of a recorder's rounds: in the loop, in the background or after it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -54,6 +54,24 @@ def locked(folder: Path, log: Callable[[str], None]) -> Lock:
             raise
         log(f"the previous run still measures {_rounds(len(waiting(folder)))}; waiting for it")
         return lock_folder(folder, wait=True)
+
+
+class Measurement(NamedTuple):
+    """Measured round, with what is stored of it.
+
+    Attributes:
+        measured: The signals.
+        round: The round as the adversary sees it, without clients that were left out.
+        entry: Its line of the log.
+        notes: Notes that are stored with the signals.
+        faulty: Clients that were left out, with the reason.
+    """
+
+    measured: MeasuredRound
+    round: Round
+    entry: RoundEntry
+    notes: Mapping[str, str]
+    faulty: dict[ClientId, str]
 
 
 class Measuring:
@@ -182,8 +200,8 @@ class Measuring:
             f"{size_of(disk)} of disk and {size_of(memory)} of memory each time{advice}"
         )
 
-    def _measured(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
-        """Measure a round; return the clients that were left out, with the reason."""
+    def measured(self, seen: Round, entry: RoundEntry) -> Measurement:
+        """Measure a round, and write nothing."""
         audit, unsent = self._setup.deal.audit, self._shape.unsent
         # One thread, so that the digits are the same in every process.
         with one_thread():
@@ -192,16 +210,26 @@ class Measuring:
             )
             layers = estimated_layers(seen, unsent)
             seen = with_estimates(seen, unsent, audit, self._device)
-            write_round(self._folder, seen, self._recording.keep)
             notes = {"complete": str(entry.complete), "run": self._recording.key}
             notes |= {SENT: entry.sent} if entry.sent else {}
             notes |= {ESTIMATED: named_few(layers)} if layers else {}
             notes |= accuracy_notes(self._setup, self._evaluation, seen, self._device)
             notes |= reported_notes(entry.reported, self._evaluation.by_client, seen, self._device)
             notes |= update_notes(seen)
-        write_measured(self._folder, measured, notes)
-        self._note(entry.logged(measured=True, excluded={**entry.excluded, **faulty}))
-        return faulty
+        entry = entry.logged(measured=True, excluded={**entry.excluded, **faulty})
+        return Measurement(measured, seen, entry, notes, faulty)
+
+    def write(self, measurement: Measurement) -> None:
+        """Write a measured round and its line of the log."""
+        write_round(self._folder, measurement.round, self._recording.keep)
+        write_measured(self._folder, measurement.measured, measurement.notes)
+        self._note(measurement.entry)
+
+    def _measured(self, seen: Round, entry: RoundEntry) -> dict[ClientId, str]:
+        """Measure and write a round; return the clients that were left out, with the reason."""
+        measurement = self.measured(seen, entry)
+        self.write(measurement)
+        return measurement.faulty
 
     def _of_round(self, seen: Round, samples: Samples) -> MeasuredRound:
         audit, unsent = self._setup.deal.audit, self._shape.unsent

@@ -45,7 +45,7 @@ from fedaudit.live.clients import (
     usable_number,
 )
 from fedaudit.live.files import claim, waiting_entries, write_audit, write_untrained
-from fedaudit.live.measuring import Measuring, When, locked
+from fedaudit.live.measuring import Measurement, Measuring, When, locked
 from fedaudit.live.network import Network, network_of
 from fedaudit.live.recording import (
     MOST_CLIENTS,
@@ -76,6 +76,7 @@ from fedaudit.live.weights import NOT_FINITE, Weights, estimated_layers, named_f
 from fedaudit.observe.round import ALL_CLIENTS, Round
 from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.observe.views import seen_from, view_named
+from fedaudit.plan.parts import Setup
 from fedaudit.results.text import log_line, plain
 
 _LONGEST_NAME = 200
@@ -277,6 +278,37 @@ class Recorder:
             failure = BadInput(str(error))
         self._failed(index, entry, failure)
 
+    def measured(self, index: int, *, sent: Sent, uploads: ByClient[Weights]) -> Measurement:
+        """Measure a round of uploads without recording it; see :meth:`keep`.
+
+        Raises:
+            BadInput: The round's number is invalid, or an upload cannot be measured.
+        """
+        came = participants_of(uploads, (), {}, self.recording.targets)
+        entry = round_entry(index, came.asked, came.uploads, came.unnamed, came.faulty, came.note)
+        answers = RoundData(sent, came.uploads, {}, None)
+        checked = round_of_uploads(entry, answers, self._shape, self._uploads, self.recording.sizes)
+        entry = _with_findings(entry, answers, checked)
+        if checked.round is None or entry.excluded or entry.note:
+            self._refuse_all(entry.excluded or {self.recording.targets[0]: entry.note})
+        (seen,) = seen_from([checked.round], self._setup.view)
+        return self._measuring.measured(seen, entry)
+
+    def keep(self, measurement: Measurement) -> None:
+        """Record a round that :meth:`measured` returned; it was not recorded before."""
+        self._measuring.write(measurement)
+        self._past[measurement.entry.round] = measurement.entry
+        self._count(measurement.entry.round)
+
+    def repeated(self, index: int) -> None:
+        """List a round as incomplete, since a further upload of it is measured elsewhere."""
+        self._keep_conflict(index, "a further upload of it, which this recording lacks")
+
+    def withheld(self, index: int, client: ClientId, reason: str) -> None:
+        """Log that a client was sent the model of a round, and sent no upload, with the reason."""
+        if not self.has(index):
+            self._note(round_entry(index, [client], (), 0, note=reason))
+
     def begin_at(self, index: int, what: str) -> None:
         """Warn if a run begins with a round that is already recorded.
 
@@ -299,6 +331,11 @@ class Recorder:
     def has(self, index: int) -> bool:
         """True if a round is recorded, in this run or in one that it continues."""
         return index in self._past
+
+    @property
+    def run(self) -> Setup:
+        """The recording as a run, for figures."""
+        return self._setup
 
     @property
     def uploads(self) -> Kind:

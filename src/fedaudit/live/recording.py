@@ -1,6 +1,5 @@
 """Settings of a live recording, and its log with one JSON line for each round."""
 
-import errno
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +14,7 @@ from fedaudit.core.files import (
     MOST_ROUNDS,
     RECORDING_FILE,
     TooLarge,
-    open_to_append,
+    append_line,
     parsed_json,
     read_object,
     read_text,
@@ -278,14 +277,10 @@ def mended_round_log(folder: Path) -> list[RoundEntry]:
 
 def append_round(entry: RoundEntry, folder: Path) -> None:
     """Append a line for one round atomically; raise if the log is full."""
-    line = (entry.model_dump_json(exclude_defaults=True) + "\n").encode()
-    with open_to_append(folder / LOG_FILE) as file:
-        before = file.tell()
-        _refuse_full(folder, before, before + len(line))
-        if file.write(line) != len(line):
-            # Otherwise the next line would continue this one, and neither could be read.
-            file.truncate(before)
-            raise OSError(errno.ENOSPC, "No space left on device")
+    path, line = folder / LOG_FILE, entry.model_dump_json(exclude_defaults=True)
+    before = path.lstat().st_size if path.exists() else 0
+    _refuse_full(folder, before, before + len(line.encode()) + 1)
+    append_line(path, line)
 
 
 def _refuse_full(folder: Path, before: int, after: int) -> None:

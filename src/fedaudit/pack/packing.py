@@ -35,11 +35,12 @@ from fedaudit.pack.manifest import (
     manifest_text,
     private_key,
 )
-from fedaudit.pack.suppressing import SMALLEST_GROUP, counted, suppressed
+from fedaudit.pack.suppressing import counted, suppressed
 from fedaudit.report.clauses import clauses_json
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.report.summary import SUMMARY_FILE, summary_html
+from fedaudit.results.fields import SMALLEST_GROUP
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, games_hash, record_json

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.results.estimate import Coordinates, Estimate
+from fedaudit.results.fields import SMALLEST_GROUP
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 from fedaudit.results.runs import FAIR, SourceResult
 from fedaudit.results.unlearning import UNLEARNING
@@ -259,9 +260,6 @@ _FOLLOWS = (
     "labels_alone",
 )
 """Fields of a figure that reveal its value, or that are computed from the same samples."""
-
-SMALLEST_GROUP = 10
-"""Default size below which a group of samples is small, so that its counts are hidden."""
 
 
 class Suppressed(NamedTuple):

@@ -17,6 +17,9 @@ Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
 Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
 """Signal or score in a plot. Losses of a diverged run are large."""
 
+SMALLEST_GROUP = 10
+"""Default size below which a group of samples is small, so that its figures stay with its owner."""
+
 _ROUNDING = 1e-6
 
 

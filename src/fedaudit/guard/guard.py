@@ -1,0 +1,386 @@
+"""Guard of one client: measures its own uploads, and decides which of them may leave."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock as ThreadLock
+from types import TracebackType
+from typing import Literal, NamedTuple, TypeAlias, overload
+
+import numpy as np
+from torch import nn
+
+from fedaudit.core.errors import BadInput, Damaged, type_of
+from fedaudit.core.files import lock_folder, own_folder, own_place, sync_folder
+from fedaudit.core.progress import on_stderr
+from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
+from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.guard.arrays import (
+    Arrays,
+    Filter,
+    Sendable,
+    copied,
+    digest,
+    filtered,
+    filtered_model,
+)
+from fedaudit.guard.decisions import Decision, append_decision, mended_decisions
+from fedaudit.guard.judging import Judge, Judgement
+from fedaudit.guard.policy import ATTACKS, DecideBy, GuardPolicy
+from fedaudit.live.measuring import Measurement
+from fedaudit.live.recorder import record
+from fedaudit.live.recording import append_round, is_recording, round_entry
+from fedaudit.live.weights import Array
+from fedaudit.observe.measurements import MeasuredRound, stored_in, write_measured
+from fedaudit.observe.tensors import MAX_ROUND, numbered
+from fedaudit.plan.values import settings_from
+from fedaudit.results.text import log_line, plain
+from fedaudit.signals.measure import NotFinite
+
+Uploads: TypeAlias = Literal["models", "updates"]
+
+LIMITS = (
+    "the guard measures this client's uploads alone; attacks that compare clients (FedMIA) need "
+    "the others', so that its figures are a lower bound on what a server can find"
+)
+_REPEATED = "repeated"
+"""Folder with measured uploads of rounds in which another upload left before."""
+
+
+class _Candidate(NamedTuple):
+    """Upload that was measured and may leave."""
+
+    arrays: Arrays
+    measurement: Measurement
+    judgement: Judgement
+
+
+class Guard:
+    """Guard of one client, which measures each of its uploads before it leaves.
+
+    The figures are the AUC of attacks on the client by the uploads that left so far and the one
+    that may leave. If one is above the limit, the site's filter is applied, and the result is
+    measured. If that is above the limit too, nothing leaves. Any error withholds the upload.
+
+    The folder is a recording, so that ``fedaudit attack``, reports and gates work on it. Each
+    decision is a line of ``decisions.jsonl``, which is written to the disk before :meth:`check`
+    returns. One process at a time can use the folder.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> import torch
+        >>> data = {0: (torch.randn(800, 2), torch.arange(800) % 2)}
+        >>> split = fa.fair_split(data, audited=600)
+        >>> net = torch.nn.Linear(2, 2)
+        >>> quiet = lambda line: None
+        >>> with fa.Guard("runs/guard", net, split.audit, limit=0.6, log=quiet) as guard:
+        ...     upload = guard.check(1, sent=net, upload=net)
+        >>> upload is not None, guard.decisions[-1].outcome
+        (True, 'sent')
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        model: nn.Module | Callable[[], nn.Module],
+        samples: AuditSet,
+        *,
+        limit: float,
+        filter: Filter | None = None,
+        decide_by: DecideBy = "upper",
+        attacks: Collection[str] = ATTACKS,
+        confidence: float = 0.95,
+        smallest_audit: int = 50,
+        uploads: Uploads = "models",
+        task: str | Task | PerSampleLoss = CLASSIFICATION,
+        not_uploaded: Collection[str] = (),
+        device: str = "cpu",
+        log: Callable[[str], None] = on_stderr,
+    ) -> None:
+        """Open a guard, and continue the one in the folder.
+
+        Args:
+            path: Folder of the guard.
+            model: The module that the client trains, or a function that builds one.
+            samples: The client's audit set, from :func:`fair_split` on its data alone.
+            limit, decide_by, attacks, confidence, smallest_audit: See
+                :class:`fedaudit.guard.policy.GuardPolicy`.
+            filter: Function of the difference from the received model, such as clipping and noise,
+                applied to an upload that is above the limit. None to withhold it at once.
+            uploads: What :meth:`check` is given: "models" after training, or "updates".
+            task, not_uploaded, device: See :func:`fedaudit.record`.
+            log: Takes one line for each decision; standard error by default.
+
+        Raises:
+            BadInput: A setting or the audit set does not fit, the audit is too small for the
+                policy, or another process uses the folder.
+            Damaged: The folder lacks an upload that left, or cannot be read.
+        """
+        values: dict[str, object] = {
+            "limit": limit,
+            "decide_by": decide_by,
+            "attacks": tuple(attacks),
+            "confidence": confidence,
+            "smallest_audit": smallest_audit,
+        }
+        self.policy = settings_from(values, GuardPolicy, source="the guard")
+        self._folder, self._filter, self._uploads, self._log = Path(path), filter, uploads, log
+        if uploads not in ("models", "updates"):
+            raise BadInput(f"uploads is {uploads!r}; give 'models' or 'updates'")
+        self._client = _client_of(samples)
+        members = int((samples.owner >= 0).sum())
+        # Before the folder is used, so that a larger audit can use it.
+        self.policy.refuse_small(members, len(samples) - members)
+        catalogue = self.policy.catalogue()
+        self._busy = ThreadLock()
+        self._fault, self._is_closed = "", False
+        lock = lock_folder(_created(self._folder))
+        self._decisions = mended_decisions(self._folder)
+        if is_recording(self._folder):
+            self._discard_undecided()
+        elif self._decisions:
+            raise Damaged(f"{self._folder} has decisions of a guard and no recording; restore it")
+        self._recorder = record(
+            path,
+            model,
+            samples,
+            attacks=self.policy.attacks,
+            uploads=uploads,
+            task=task,
+            not_uploaded=not_uploaded,
+            strict=True,
+            device=device,
+            log=log,
+        )
+        # The recorder holds the same lock until it is closed.
+        del lock
+        try:
+            self._judge = Judge(self._recorder.run, catalogue, self.policy)
+            self._left = self._measured_uploads()
+        except Exception:
+            self._recorder.close()
+            raise
+        log(LIMITS)
+
+    def __enter__(self) -> "Guard":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_closed = True
+        self._recorder.__exit__(kind, error, trace)
+
+    def close(self) -> None:
+        """Release the folder; later uploads are withheld."""
+        self._is_closed = True
+        self._recorder.close()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every decision of this guard, oldest first, with those of earlier processes."""
+        return tuple(self._decisions)
+
+    @overload
+    def check(
+        self, number: int, *, sent: Sendable, upload: nn.Module | Mapping[str, Array]
+    ) -> dict[str, Array] | None: ...
+    @overload
+    def check(
+        self, number: int, *, sent: Sendable, upload: Sequence[Array]
+    ) -> list[Array] | None: ...
+    def check(self, number: int, *, sent: Sendable, upload: Sendable) -> Arrays | None:
+        """Measure an upload, and return what may leave; never raise an error.
+
+        An upload that left, or was withheld by its figures, is answered from the log if it comes
+        again with the same bytes and the same received model. Another upload for the same round is
+        measured, together with the one that left.
+
+        Args:
+            number: Number of the round, from 1.
+            sent: The global model that the client was sent.
+            upload: What the client wants to send: a module, a state dict or a list of arrays.
+
+        Returns:
+            A copy of the upload (of a module's state dict), or the filtered one; None if it is
+            withheld. Send only this, since the loop may change the original.
+        """
+        with self._busy:
+            try:
+                decision, leaving = self._decided(number, sent, upload)
+            # Any error: an upload that cannot be measured must not leave.
+            except Exception as error:
+                decision, leaving = self._withheld(number, error), None
+        # A log that cannot be written to must not lose a decision.
+        with suppress(Exception):
+            self._log(log_line(str(decision)))
+        return leaving
+
+    def _decided(
+        self, number: int, sent: Sendable, upload: Sendable
+    ) -> tuple[Decision, Arrays | None]:
+        if self._is_closed or self._fault:
+            raise BadInput(self._fault or "the guard is closed; open it again")
+        index = _round_number(number)
+        arrays, received = copied(upload, "the upload"), copied(sent, "the model sent")
+        draft = Decision(
+            round=index,
+            outcome="withheld",
+            limit=self.policy.limit,
+            decide_by=self.policy.decide_by,
+            received=digest(received),
+            upload=digest(arrays),
+            version=sum(decision.left for decision in self._decisions if decision.round == index),
+        )
+        before = self._earlier(draft)
+        if before is not None:
+            return before, arrays if before.left else None
+        candidate = self._measured(index, received, arrays)
+        changes: dict[str, object] = {"outcome": "sent"}
+        if candidate.judgement.exceeds and self._filter is not None:
+            changes = {"outcome": "filtered", "unfiltered": candidate.judgement.figures}
+            candidate = self._measured(index, received, self._filtered(arrays, received))
+        changes["figures"] = candidate.judgement.figures
+        if candidate.judgement.exceeds:
+            changes["outcome"] = "withheld"
+            return self._stored(draft.model_copy(update=changes), None), None
+        changes["released"] = digest(candidate.arrays)
+        return self._stored(draft.model_copy(update=changes), candidate), candidate.arrays
+
+    def _earlier(self, draft: Decision) -> Decision | None:
+        """Return an earlier decision on the same bytes; None if they must be measured.
+
+        A filter draws new noise each time, so that a filtered upload is measured again.
+        """
+        for decision in reversed(self._decisions):
+            same = (decision.round, decision.received, decision.upload)
+            if same == (draft.round, draft.received, draft.upload) and not decision.is_error:
+                return None if decision.outcome == "filtered" else decision
+        return None
+
+    def _measured(self, index: int, received: Arrays, arrays: Arrays) -> _Candidate:
+        measurement = self._recorder.measured(index, sent=received, uploads={self._client: arrays})
+        judgement = self._judge.judge([*self._left, measurement.measured])
+        return _Candidate(arrays, measurement, judgement)
+
+    def _filtered(self, arrays: Arrays, received: Arrays) -> Arrays:
+        assert self._filter is not None
+        if self._uploads == "updates":
+            return filtered(self._filter, arrays)
+        return filtered_model(self._filter, arrays, received)
+
+    def _stored(self, decision: Decision, candidate: _Candidate | None) -> Decision:
+        """Write the measurements of an upload that may leave, then the decision."""
+        try:
+            if candidate is not None:
+                self._keep(candidate.measurement, decision.version)
+            append_decision(decision, self._folder)
+        except Exception:
+            # Files of an upload without a decision are deleted when the guard is opened.
+            self._fault = "a decision could not be stored; free some space, and open it again"
+            raise
+        self._decisions.append(decision)
+        if candidate is not None:
+            self._left.append(candidate.measurement.measured)
+        else:
+            with suppress(BadInput, OSError):
+                self._recorder.withheld(decision.round, self._client, f"withheld: {decision}")
+        return decision
+
+    def _keep(self, measurement: Measurement, version: int) -> None:
+        if not version:
+            self._recorder.keep(measurement)
+            sync_folder(self._folder / "measured")
+            return
+        # A recording has one upload for each round; it lists the later ones as not measured.
+        place = own_folder(self._folder, _REPEATED, str(version))
+        write_measured(place, measurement.measured, measurement.notes)
+        self._recorder.repeated(measurement.entry.round)
+        sync_folder(place / "measured")
+
+    def _withheld(self, number: object, error: Exception) -> Decision:
+        """Log that an upload is withheld because of an error."""
+        is_valid = isinstance(number, int) and 0 < number <= MAX_ROUND
+        decision = Decision(
+            round=number if isinstance(number, int) and is_valid else 0,
+            outcome="withheld",
+            limit=self.policy.limit,
+            decide_by=self.policy.decide_by,
+            reason=_reason(error),
+        )
+        self._decisions.append(decision)
+        # Another process may use the folder of a closed guard. The disk may be full.
+        with suppress(Exception):
+            if not self._is_closed:
+                append_decision(decision, self._folder)
+                note = f"withheld: {decision.reason}"
+                self._recorder.withheld(decision.round, self._client, note)
+        return decision
+
+    def _discard_undecided(self) -> None:
+        """Delete measurements of uploads that did not leave, as the process was killed before."""
+        left = {(d.round, d.version) for d in self._decisions if d.left}
+        stored = dict[tuple[int, int], Path]()
+        for version, folder in self._versions():
+            files = numbered(folder / "measured", ".safetensors")
+            stored |= {(index, version): path for index, path in files}
+        for index, version in stored.keys() - left:
+            stored[index, version].unlink()
+            if not version:
+                note = "the process ended before a decision, so that nothing left"
+                append_round(round_entry(index, [self._client], (), 0, note=note), self._folder)
+        if missing := sorted(left - stored.keys()):
+            raise Damaged(
+                f"{self._folder} lacks the measurements of round {missing[0][0]}, whose upload "
+                "left; restore them from a copy"
+            )
+
+    def _measured_uploads(self) -> list[MeasuredRound]:
+        """Return the measurements of all uploads that left."""
+        return [s.measured for _, folder in self._versions() for s in stored_in(folder)]
+
+    def _versions(self) -> list[tuple[int, Path]]:
+        """Return the folders of first and repeated uploads."""
+        most = max((decision.version for decision in self._decisions), default=0)
+        repeated = [(n, own_place(self._folder, _REPEATED, str(n))) for n in range(1, most + 2)]
+        return [(0, self._folder), *repeated]
+
+
+def _created(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be used ({error}); choose another folder") from error
+    return folder
+
+
+def _client_of(samples: AuditSet) -> int:
+    """Return the only client whose members are audited."""
+    if not isinstance(samples, AuditSet):
+        hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
+        raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
+    clients = np.unique(samples.owner[samples.owner >= 0]).tolist()
+    if len(clients) != 1:
+        raise BadInput(
+            f"a guard audits one client with its own samples, and these have members of "
+            f"{len(clients)}; split the data of the client alone"
+        )
+    return int(clients[0])
+
+
+def _round_number(number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= MAX_ROUND:
+        raise BadInput(f"the number of the round is invalid; give one from 1 to {MAX_ROUND}")
+    return number
+
+
+def _reason(error: Exception) -> str:
+    """Describe an error without numbers of samples, which measurements could be inferred from."""
+    if isinstance(error, NotFinite):
+        return "its measurements are not finite numbers"
+    if isinstance(error, BadInput):
+        return plain(str(error))[:2000]
+    return f"it could not be checked ({type(error).__name__})"

@@ -1,0 +1,83 @@
+"""Figures of a client's uploads: each attack of a policy on its rounds so far."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from fedaudit.attacks.base import Attack
+from fedaudit.core.errors import BadInput, FedauditError, TooFewRounds
+from fedaudit.evaluation.truth import target_truth
+from fedaudit.guard.decisions import Figure
+from fedaudit.guard.policy import GuardPolicy
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.measurements import MeasuredRound, stacked
+from fedaudit.plan.parts import Recorded, Setup
+
+_CONTRAST = "unseen"
+
+
+class Judgement(NamedTuple):
+    """Figures of an upload.
+
+    Attributes:
+        figures: One figure for each attack that enough rounds were measured for.
+        exceeds: True if one of them is above the limit.
+    """
+
+    figures: tuple[Figure, ...]
+    exceeds: bool
+
+
+class Judge:
+    """Attacks of a policy on one client of a recording."""
+
+    def __init__(self, run: Setup, attacks: Mapping[str, Attack], policy: GuardPolicy) -> None:
+        """Compare members with held-out samples as the record of this recording will.
+
+        Raises:
+            BadInput: There are too few samples for the policy.
+        """
+        (self._client,) = run.study.audit.targets
+        # As its record: of a recording, it is not known whether clients are alike.
+        run = replace(run, recorded=Recorded(untrained=(), config={}, missing=()))
+        self._attacks, self._policy = attacks, policy
+        self._truth = target_truth(run, self._client)
+        self._compared = self._truth.comparisons[_CONTRAST].chosen
+        self._is_member = self._truth.is_member[self._compared]
+        members = int(self._is_member.sum())
+        policy.refuse_small(members, len(self._is_member) - members)
+
+    def judge(self, rounds: Sequence[MeasuredRound]) -> Judgement:
+        """Attack the client by all rounds that left and the one that may leave.
+
+        An attack on changes over rounds is left out until two rounds were measured.
+
+        Raises:
+            BadInput: No attack could be measured, or one failed.
+        """
+        positions = torch.from_numpy(self._truth.positions)
+        cubes = {
+            name: measured.on_samples(positions)
+            for name, measured in stacked(rounds, {self._client}).items()
+        }
+        figures = list[Figure]()
+        for name, attack in self._attacks.items():
+            try:
+                scores = attack.on_samples(positions).scores(cubes, self._client).numpy()
+                interval = auc_interval(
+                    scores[self._compared], self._is_member, confidence=self._policy.level
+                )
+            except TooFewRounds:
+                continue
+            except FedauditError as error:
+                # Its text may have numbers of samples, which do not belong in the log.
+                raise BadInput(f"the attack {name!r} could not be measured") from error
+            figures.append(
+                Figure(attack=name, value=interval.value, low=interval.low, high=interval.high)
+            )
+        if not figures:
+            raise BadInput("no attack of the policy can be measured on one round; name others too")
+        exceeds = [self._policy.exceeds(f.value, f.low, f.high) for f in figures]
+        return Judgement(tuple(figures), any(exceeds))

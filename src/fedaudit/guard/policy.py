@@ -1,0 +1,150 @@
+"""Policy of a guard: its limit, what is compared with it, and the attacks that are measured."""
+
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from fedaudit.attacks import attack_named, catalogued
+from fedaudit.attacks.base import Attack
+from fedaudit.core.errors import BadInput
+from fedaudit.core.values import Sees
+from fedaudit.metrics import auc_interval
+from fedaudit.results.fields import SMALLEST_GROUP
+
+DecideBy: TypeAlias = Literal["upper", "estimate", "lower"]
+"""What a guard compares with its limit; see :class:`GuardPolicy`."""
+
+ATTACKS = ("blackbox-loss", "loss-series", "avg-cosine", "avg-projres", "fta-l")
+"""Attacks of a guard by default. Each reads losses or gradients of the client's own uploads."""
+
+
+def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len({*names}) < len(names):
+        raise ValueError("an attack is named twice; name it once")
+    return names
+
+
+class GuardPolicy(BaseModel):
+    """Policy of a guard.
+
+    Attributes:
+        limit: Largest AUC of any attack, above 0.5 (guessing) and below 1.
+        decide_by: What is compared with the limit. "upper" sends only if the upper confidence
+            limit of every attack is at most the limit, so that a small audit sends nothing.
+            "estimate" compares the AUC alone, which errs half of the time if the true AUC equals
+            the limit. "lower" withholds only if a lower confidence limit is above the limit, so
+            that a small audit sends nearly everything.
+        attacks: Names of the attacks. They score each sample by signals of the client itself.
+        confidence: Two-sided confidence of the limits, in (0, 1). With "lower", the error is
+            shared between the attacks (Bonferroni). With "upper" it is not, since every attack
+            must pass.
+        smallest_audit: Fewest members, and fewest held-out samples, at least 10.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    limit: Annotated[float, Field(gt=0.5, lt=1, strict=True)]
+    decide_by: DecideBy = "upper"
+    attacks: Annotated[
+        tuple[Annotated[str, Field(max_length=100)], ...],
+        Field(min_length=1, max_length=100),
+        AfterValidator(_refuse_repeated),
+    ] = ATTACKS
+    confidence: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.95
+    smallest_audit: Annotated[int, Field(ge=SMALLEST_GROUP, le=10**9, strict=True)] = 50
+
+    @property
+    def level(self) -> float:
+        """Two-sided confidence of each attack's limits."""
+        shared = len(self.attacks) if self.decide_by == "lower" else 1
+        return 1 - (1 - self.confidence) / shared
+
+    def catalogue(self) -> dict[str, Attack]:
+        """Return the attacks by name.
+
+        Raises:
+            BadInput: One is unknown, or needs more than the client's own uploads.
+        """
+        attacks = {name: attack_named(name) for name in catalogued(self.attacks)}
+        for name, attack in attacks.items():
+            learns = attack.learns or attack.needs_references or attack.needs_side_information
+            if attack.infers_source or attack.compares_clients or learns:
+                raise BadInput(
+                    f"the attack {name!r} needs more than the uploads of one client, and a guard "
+                    f"sees no others; name attacks on a client's own signals, such as "
+                    f"{', '.join(ATTACKS)}"
+                )
+            if attack.settings().get("snapshot") == "global":
+                raise BadInput(
+                    f"the attack {name!r} reads global models, and a guard measures what its "
+                    "client sends; omit it"
+                )
+            if attack.needs & (Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD | Sees.CHOOSES_MODEL):
+                raise BadInput(
+                    f"the attack {name!r} needs another adversary than a server that follows the "
+                    "protocol; omit it"
+                )
+        return attacks
+
+    def exceeds(self, value: float, low: float | None, high: float | None) -> bool:
+        """Return True if a figure is above the limit; a missing confidence limit counts as above.
+
+        Args:
+            value: AUC.
+            low: Lower limit of its interval at :attr:`level`; None without an interval.
+            high: Upper limit.
+        """
+        decisive = {"upper": high, "estimate": value, "lower": low}[self.decide_by]
+        return decisive is None or not decisive <= self.limit
+
+    def refuse_small(self, members: int, held_out: int) -> None:
+        """Raise if an audit is too small for this policy to decide anything.
+
+        Args:
+            members: Number of members.
+            held_out: Number of held-out samples.
+
+        Raises:
+            BadInput: A side is smaller than :attr:`smallest_audit`; or an upload without a leak
+                would be withheld ("upper"), or one that leaks all members would be sent ("lower").
+        """
+        if min(members, held_out) < self.smallest_audit:
+            raise BadInput(
+                f"the audit has {members} members and {held_out} held-out samples, and the policy "
+                f"requires {self.smallest_audit} of each; audit more samples (fair_split's "
+                "audited), or lower smallest_audit"
+            )
+        if self.decide_by == "upper" and self._exceeds(*_guessing(members, held_out)):
+            needed = next(
+                n for n in range(SMALLEST_GROUP, 10**6) if not self._exceeds(*_guessing(n, n))
+            )
+            raise BadInput(
+                f"with {members} members and {held_out} held-out samples, the upper limit of an "
+                f"attack that guesses is above {self.limit:g}, so that every upload would be "
+                f"withheld; audit at least {2 * needed} samples, raise the limit, or decide by "
+                "'estimate'"
+            )
+        if self.decide_by == "lower" and not self._exceeds(*_perfect(members, held_out)):
+            raise BadInput(
+                f"with {members} members and {held_out} held-out samples, the lower limit of an "
+                f"attack that finds every member is at most {self.limit:g}, so that nothing would "
+                "be withheld; audit more samples, lower the limit, or decide by 'estimate'"
+            )
+
+    def _exceeds(self, members: np.ndarray, held_out: np.ndarray) -> bool:
+        """Return whether an attack with these scores exceeds the limit."""
+        is_member = np.arange(len(members) + len(held_out)) < len(members)
+        scores = np.concatenate([members, held_out])
+        interval = auc_interval(scores, is_member, confidence=self.level)
+        return self.exceeds(interval.value, interval.low, interval.high)
+
+
+def _guessing(members: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores of both sides with an AUC of 0.5, spread evenly over one range."""
+    return (np.arange(members) + 0.5) / members, (np.arange(held_out) + 0.5) / held_out
+
+
+def _perfect(members: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores with an AUC of 1."""
+    return 1.0 + np.arange(members), -1.0 - np.arange(held_out)

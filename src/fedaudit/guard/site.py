@@ -1,0 +1,119 @@
+"""Guard from a file of the data holder, which no job and no server can change."""
+
+import re
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Annotated, cast
+
+from pydantic import Field
+from torch import nn
+
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import regular_size
+from fedaudit.core.progress import on_stderr
+from fedaudit.guard.arrays import Filter
+from fedaudit.guard.guard import Guard
+from fedaudit.guard.policy import GuardPolicy
+from fedaudit.live.audited import join_audits
+from fedaudit.plan.values import read_toml, settings_from
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}")
+Code = Annotated[str, Field(max_length=1000, pattern=r"^[^:]+\.py:[A-Za-z_][A-Za-z0-9_]*$")]
+Place = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class SitePolicy(GuardPolicy):
+    """Policy of a data holder, with its audit set, network and filter.
+
+    Paths are relative to the folder of the policy file. Code is named by a file, so that no
+    package of a job can take its place.
+
+    Attributes:
+        folder: Folder of all guards; each run gets a subfolder.
+        audit: File of the client's audited samples; see ``Split.save``.
+        model: Function that builds the network, as ``file.py:function``.
+        filter: Function of an update, as ``file.py:function``; empty for none.
+        task: Name of the client's task.
+        not_uploaded: See :func:`fedaudit.record`.
+        device: Where models are run, such as "cuda".
+    """
+
+    folder: Place
+    audit: Place
+    model: Code
+    filter: Code | None = None
+    task: Annotated[str, Field(max_length=100)] = "classification"
+    not_uploaded: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field()] = ()
+    device: Annotated[str, Field(max_length=20)] = "cpu"
+
+
+def read_site_policy(path: Path | str) -> SitePolicy:
+    """Read the policy of a data holder.
+
+    Args:
+        path: TOML file.
+
+    Raises:
+        BadInput: No such file, not TOML, or a wrong setting: which, and what is allowed.
+    """
+    values = read_toml(Path(path), "the guard's policy")
+    return settings_from(values, SitePolicy, source=str(path))
+
+
+def site_guard(path: Path | str, run: str, *, log: Callable[[str], None] = on_stderr) -> Guard:
+    """Open the guard of a data holder for one run.
+
+    Args:
+        path: File of the policy; see :class:`SitePolicy`.
+        run: Name of the run, such as a job's identifier; it names a subfolder.
+        log: Takes one line for each decision.
+
+    Raises:
+        BadInput: The policy or the run's name is invalid, or a file of the policy cannot be used.
+        Damaged: A file cannot be read.
+    """
+    policy, root = read_site_policy(path), Path(path).absolute().parent
+    if not _RUN.fullmatch(run):
+        raise BadInput(
+            f"the run is named {run[:80]!r}, which is no name of a folder; use letters, digits "
+            "and . _ = , + -"
+        )
+    return Guard(
+        root / policy.folder / run,
+        cast("Callable[[], nn.Module]", _function(root, policy.model)),
+        join_audits([root / policy.audit]),
+        limit=policy.limit,
+        filter=cast("Filter", _function(root, policy.filter)) if policy.filter else None,
+        decide_by=policy.decide_by,
+        attacks=policy.attacks,
+        confidence=policy.confidence,
+        smallest_audit=policy.smallest_audit,
+        task=policy.task,
+        not_uploaded=policy.not_uploaded,
+        device=policy.device,
+        log=log,
+    )
+
+
+def _function(root: Path, code: str) -> Callable[..., object]:
+    """Return a function of a Python file of the data holder."""
+    file, _, name = code.rpartition(":")
+    path = root / file
+    try:
+        regular_size(path)
+        spec = spec_from_file_location(f"fedaudit_site_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function: object = getattr(module, name)
+    # The file is custom code, which may raise anything.
+    except Exception as error:
+        raise BadInput(
+            f"the guard's policy names {code!r}, which cannot be loaded "
+            f"({type(error).__name__}: {error}); correct the file"
+        ) from error
+    if not callable(function):
+        raise BadInput(f"the guard's policy names {code!r}, which is not a function")
+    return function

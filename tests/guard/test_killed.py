@@ -1,0 +1,107 @@
+"""Nothing leaves unmeasured if a process is killed at any moment."""
+
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+
+from fedaudit.core import files
+from fedaudit.guard import decisions, judging
+from fedaudit.guard import guard as module
+from fedaudit.guard.decisions import read_decisions
+from fedaudit.live import measuring, recorder
+from fedaudit.observe.measurements import stored_in
+from tests.guard.client import guard, honest, initial, memorising, noisy
+
+Place = tuple[Any, str]
+
+
+def kill(*_: object, **__: object) -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("not reached")
+
+
+def before(function: Callable[..., Any]) -> Callable[..., Any]:
+    return kill
+
+
+def after(function: Callable[..., Any]) -> Callable[..., Any]:
+    def killed(*args: Any, **settings: Any) -> None:
+        function(*args, **settings)
+        kill()
+
+    return killed
+
+
+def halfway(function: Callable[..., Any]) -> Callable[..., Any]:
+    def killed(path: Path, line: str, **_: Any) -> None:
+        with files.open_to_append(path) as log:
+            log.write(line.encode()[:40])
+        kill()
+
+    return killed
+
+
+MOMENTS: dict[str, tuple[Place, Callable[..., Any]]] = {
+    "before it is measured": ((measuring, "measure_round"), before),
+    "before it is judged": ((judging.Judge, "judge"), before),
+    "before it is written": ((measuring, "write_measured"), before),
+    "after its signals are written": ((measuring, "write_measured"), after),
+    "after its line of the recording": ((recorder, "append_round"), after),
+    "before its decision": ((module, "append_decision"), before),
+    "within its decision": ((decisions, "append_line"), halfway),
+    "after its decision": ((module, "append_decision"), after),
+}
+
+
+def checked_in_a_fork(folder: Path, moment: str, **settings: Any) -> int:
+    """Check an upload in another process that is killed; return the signal."""
+    (owner, name), how = MOMENTS[moment]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
+    if process == 0:
+        try:
+            opened = guard(folder, **settings)
+            setattr(owner, name, how(getattr(owner, name)))
+            upload = memorising() if settings else honest()
+            leaving = opened.check(1, sent=initial(), upload=upload)
+            (folder / "left").write_text(str(leaving is not None))
+        finally:
+            os._exit(0)
+    return os.WTERMSIG(os.waitpid(process, 0)[1])
+
+
+@pytest.mark.parametrize("filter", [None, noisy], ids=["sent", "filtered"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_process_has_returned_nothing_and_the_next_one_measures(
+    moment: str, filter: Any, tmp_path: Path
+) -> None:
+    settings = {} if filter is None else {"filter": filter}
+    honest(), memorising()
+    assert checked_in_a_fork(tmp_path, moment, **settings) == signal.SIGKILL
+    assert not (tmp_path / "left").exists(), "nothing was returned"
+    was_decided = moment == "after its decision"
+    assert len([d for d in read_decisions(tmp_path) if d.left]) == was_decided
+    with guard(tmp_path, **settings) as again:
+        leaving = again.check(1, sent=initial(), upload=memorising() if settings else honest())
+    assert isinstance(leaving, dict)
+    left = [decision for decision in again.decisions if decision.left]
+    # A filtered upload is filtered again, and counts although the first one was not returned.
+    assert len(left) == 1 + (was_decided and filter is not None)
+    measured = stored_in(tmp_path) + stored_in(tmp_path / "repeated" / "1")
+    assert len(measured) == len(left)
+    if filter is None:
+        assert all(torch.equal(torch.as_tensor(leaving[name]), honest()[name]) for name in honest())
+
+
+def test_a_lock_is_released_by_a_killed_process(tmp_path: Path) -> None:
+    honest()
+    checked_in_a_fork(tmp_path, "before it is judged")
+    with guard(tmp_path) as again:
+        assert again.check(2, sent=initial(), upload=honest()) is not None

@@ -1,0 +1,122 @@
+"""Policies of a guard: limits, confidence, attacks and sizes of audits."""
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaudit.attacks import ATTACKS as CATALOGUE
+from fedaudit.core.errors import BadInput
+from fedaudit.guard.policy import ATTACKS, GuardPolicy
+from fedaudit.metrics import auc_interval
+from fedaudit.plan.values import settings_from
+
+
+def policy(**settings: Any) -> GuardPolicy:
+    return settings_from({"limit": 0.6, **settings}, GuardPolicy, source="guard.toml")
+
+
+@pytest.mark.parametrize(
+    ("decide_by", "high", "value", "low", "exceeds"),
+    [
+        ("upper", 0.60, 0.55, 0.5, False),
+        ("upper", 0.61, 0.55, 0.5, True),
+        ("estimate", 0.99, 0.60, 0.5, False),
+        ("estimate", 0.99, 0.61, 0.5, True),
+        ("lower", 0.99, 0.90, 0.6, False),
+        ("lower", 0.99, 0.90, 0.61, True),
+        ("upper", None, 0.5, None, True),
+        ("lower", None, 0.5, None, True),
+        ("estimate", None, float("nan"), None, True),
+    ],
+)
+def test_what_decides_is_compared_with_the_limit(
+    decide_by: str, high: float | None, value: float, low: float | None, exceeds: bool
+) -> None:
+    assert policy(decide_by=decide_by).exceeds(value, low, high) is exceeds
+
+
+def test_the_error_is_shared_between_attacks_only_if_a_lower_limit_decides() -> None:
+    assert policy(attacks=["loss-series", "avg-cosine"]).level == 0.95
+    shared = policy(attacks=["loss-series", "avg-cosine"], decide_by="lower").level
+    assert shared == pytest.approx(0.975)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"limit": 0.5}, "limit in .*: it should be greater than 0.5"),
+        ({"limit": 1.0}, "limit in .*: it should be less than 1"),
+        ({"limit": True}, "limit"),
+        ({"decide_by": "mean"}, "decide_by"),
+        ({"attacks": []}, "attacks"),
+        ({"attacks": ["loss-series", "loss-series"]}, "named twice"),
+        ({"smallest_audit": 9}, "smallest_audit in .*: it should be greater than or equal to 10"),
+        ({"limits": 0.6}, "did you mean 'limit'"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        policy(**settings)
+
+
+def test_attacks_that_need_more_than_the_clients_uploads_are_refused() -> None:
+    possible = set[str]()
+    for name in CATALOGUE:
+        with suppress(BadInput):
+            possible |= policy(attacks=[name]).catalogue().keys()
+    assert {*ATTACKS} < possible
+    assert not {"fedmia-1", "fedmia-2", "fedmia-projres", "rmia", "lira", "seqmia"} & possible
+    assert not {"fta-l-global", "sia", "stacked", "loss-series-aware"} & possible
+    with pytest.raises(BadInput, match="there is no attack named"):
+        policy(attacks=["loss-serie"]).catalogue()
+
+
+def test_a_side_below_the_smallest_audit_is_refused() -> None:
+    policy(smallest_audit=60, decide_by="estimate").refuse_small(60, 60)
+    with pytest.raises(BadInput, match="60 members and 59 held-out samples"):
+        policy(smallest_audit=60, decide_by="estimate").refuse_small(60, 59)
+
+
+def test_an_audit_that_would_withhold_every_upload_is_refused_with_the_size_it_needs() -> None:
+    with pytest.raises(BadInput, match="audit at least 128 samples"):
+        policy().refuse_small(60, 60)
+    policy().refuse_small(64, 64)
+    with pytest.raises(BadInput, match="every upload would be withheld"):
+        policy().refuse_small(63, 63)
+
+
+def test_an_audit_that_would_withhold_nothing_is_refused() -> None:
+    strict = policy(limit=0.95, decide_by="lower", smallest_audit=10)
+    with pytest.raises(BadInput, match="nothing would be withheld"):
+        strict.refuse_small(20, 20)
+    strict.refuse_small(200, 200)
+
+
+@given(st.integers(10, 300), st.integers(10, 300), st.floats(0.51, 0.99))
+def test_a_policy_refuses_exactly_the_audits_whose_ideal_scores_it_would_withhold(
+    members: int, held_out: int, limit: float
+) -> None:
+    strict = policy(limit=limit, smallest_audit=10)
+    # Members and held-out samples of one shared distribution, by an independent formula.
+    places = [(n + 0.5) / size for size in (members, held_out) for n in range(size)]
+    interval = auc_interval(places, np.arange(members + held_out) < members)
+    if interval.high <= limit:
+        strict.refuse_small(members, held_out)
+    else:
+        with pytest.raises(BadInput):
+            strict.refuse_small(members, held_out)
+
+
+def test_an_upper_limit_rarely_sends_a_leak_at_the_limit() -> None:
+    rng, n, sent = np.random.default_rng(0), 150, 0
+    shift = 0.36  # of two normal distributions with an AUC of 0.6
+    for _ in range(400):
+        scores = np.concatenate([rng.normal(shift, 1, n), rng.normal(0, 1, n)])
+        interval = auc_interval(scores, np.arange(2 * n) < n, confidence=policy().level)
+        sent += not policy().exceeds(interval.value, interval.low, interval.high)
+    # A nominal 2.5 %, with a binomial error of 0.8 points.
+    assert sent / 400 < 0.05
