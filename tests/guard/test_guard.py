@@ -117,9 +117,8 @@ def test_every_form_of_an_upload_is_measured_and_returned(form: str, tmp_path: P
         upload, sent = ({n: v.numpy() for n, v in each.items()} for each in (upload, sent))
     else:
         upload, sent = ([v.numpy() for v in each.values()] for each in (upload, sent))
-    how = {"uploads": "updates"} if form == "updates" else {}
-    with guard(tmp_path, **how) as opened:
-        leaving = opened.check(1, sent=sent, upload=upload)
+    with guard(tmp_path) as opened:
+        leaving = opened.check(1, sent=sent, upload=upload, is_update=form == "updates")
     assert leaving is not None
     expected = upload.state_dict() if form == "module" else upload
     pairs = zip(expected, leaving, strict=True)
@@ -144,8 +143,8 @@ def auc_of_losses(state: State) -> float:
 
 def test_updates_pass_through_the_filter_as_they_are(tmp_path: Path) -> None:
     change = {name: memorising()[name] - value for name, value in initial().items()}
-    with guard(tmp_path, filter=noisy, uploads="updates") as opened:
-        leaving = opened.check(1, sent=initial(), upload=change)
+    with guard(tmp_path, filter=noisy) as opened:
+        leaving = opened.check(1, sent=initial(), upload=change, is_update=True)
     assert same(leaving, noisy(change))
 
 

@@ -1,7 +1,7 @@
 """Arrays of uploads: private copies, digests, and the site's filter."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor, nn
@@ -16,8 +16,9 @@ Sendable: TypeAlias = nn.Module | Mapping[str, Array] | Sequence[Array]
 Arrays: TypeAlias = dict[str, Array] | list[Array]
 """Arrays by name, or in the order of the network."""
 
-Filter: TypeAlias = Callable[[Arrays], object]
-"""Filter of a site: takes the difference from the received model, and returns one of its form."""
+Filter: TypeAlias = Callable[[Any], object]
+"""Filter of a site: takes tensors by name, or in a list if the upload is one, which are the
+difference from the received model, and returns as many tensors or arrays."""
 
 
 def copied(weights: object, what: str) -> Arrays:
@@ -50,56 +51,90 @@ def _copy(value: object, what: str) -> Array:
     return value.detach().clone() if isinstance(value, Tensor) else np.array(value)
 
 
-def digest(arrays: Arrays) -> str:
-    """Return the SHA-256 of names, types, shapes and bytes of arrays."""
-    return digest_of({name: tensor_of(v, name) for name, v in _items(arrays)}, {})
+def digest(arrays: Arrays, **notes: str) -> str:
+    """Return the SHA-256 of names, types, shapes and bytes of arrays, and of notes."""
+    return digest_of({name: tensor_of(v, name) for name, v in _items(arrays)}, notes)
 
 
-def filtered_model(filter: Filter, upload: Arrays, received: Arrays) -> Arrays:
-    """Return the received model plus the filtered difference between an upload and it.
+class Upload(NamedTuple):
+    """Upload of a client, with the model that it was sent.
 
-    Whole numbers pass unchanged.
-
-    Raises:
-        BadInput: The upload does not fit the received model, or the filter returns another form.
+    Attributes:
+        arrays: The upload; a private copy.
+        received: The model that the client was sent; a private copy.
+        is_update: Whether the arrays are differences from ``received``.
     """
-    before, after = dict(_items(received)), dict(_items(upload))
-    change = dict[str, Array]()
-    for name, value in after.items():
-        if not tensor_of(value, name).is_floating_point():
-            continue
-        if name not in before or before[name].shape != value.shape:
+
+    arrays: Arrays
+    received: Arrays
+    is_update: bool
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the arrays and their kind."""
+        return digest(self.arrays, kind="update" if self.is_update else "model")
+
+    def model(self) -> Arrays:
+        """Return the model after training."""
+        if not self.is_update:
+            return self.arrays
+        base, change = dict(_items(self.received)), self._by_fitting_name()
+        moved = {
+            n: _like(v, tensor_of(v, n) + tensor_of(change[n], n))
+            for n, v in base.items()
+            if n in change
+        }
+        return _in_form(self.received, base | moved)
+
+    def filtered(self, filter: Filter) -> "Upload":
+        """Apply a filter to the difference from the received model.
+
+        Whole numbers pass unchanged. The result is an upload of the same kind.
+
+        Raises:
+            BadInput: The upload does not fit the received model, or the filter returns other names
+                or shapes.
+        """
+        upload, base = self._by_fitting_name(), dict(_items(self.received))
+        change = {
+            name: value
+            if self.is_update
+            else _like(value, tensor_of(value, name) - tensor_of(base[name], name))
+            for name, value in upload.items()
+            if tensor_of(value, name).is_floating_point()
+        }
+        tensors = {name: tensor_of(value, name).clone() for name, value in change.items()}
+        given = tensors if isinstance(self.arrays, dict) else [*tensors.values()]
+        result = dict(_items(copied(filter(given), "the filter's result")))
+        if isinstance(self.arrays, list):
+            # Places in the list without whole numbers.
+            result = dict(zip(change, result.values(), strict=True))
+        if change.keys() != result.keys() or any(
+            change[name].shape != result[name].shape for name in change
+        ):
             raise BadInput(
-                f"the upload has {name!r}, which the model sent lacks or has in another shape, so "
-                "that the filter cannot be applied; pass both in one form"
+                "the filter returns arrays of other names or shapes than it was given; return one "
+                "array for each array of the update"
             )
-        change[name] = _like(value, tensor_of(value, name) - tensor_of(before[name], name))
-    result = filtered(filter, change if isinstance(upload, dict) else [*change.values()])
-    changed = dict(zip(change, dict(_items(result)).values(), strict=True))
-    after |= {
-        name: _like(after[name], tensor_of(before[name], name) + tensor_of(value, name))
-        for name, value in changed.items()
-    }
-    return after if isinstance(upload, dict) else [*after.values()]
+        for name, value in result.items():
+            tensor = tensor_of(value, name)
+            tensor = tensor if self.is_update else tensor_of(base[name], name) + tensor
+            upload[name] = _like(upload[name], tensor)
+        return self._replace(arrays=_in_form(self.arrays, upload))
+
+    def _by_fitting_name(self) -> dict[str, Array]:
+        """Return the arrays by name; raise if one does not fit the received model."""
+        base, arrays = dict(_items(self.received)), dict(_items(self.arrays))
+        for name, value in arrays.items():
+            if name not in base or base[name].shape != value.shape:
+                raise BadInput(
+                    f"the upload has {name!r}, which the model sent lacks or has in another "
+                    "shape; pass both in one form"
+                )
+        return arrays
 
 
-def filtered(filter: Filter, change: Arrays) -> Arrays:
-    """Return a private copy of what a filter returns for a change.
-
-    Raises:
-        BadInput: It returns other names, shapes or numbers of arrays.
-    """
-    given = dict(_items(change))
-    result = dict(_items(copied(filter(copied(change, "the update")), "the filter's result")))
-    if given.keys() != result.keys() or any(
-        given[name].shape != result[name].shape for name in given
-    ):
-        raise BadInput(
-            "the filter returns arrays of other names or shapes than it was given; return one "
-            "array for each array of the update"
-        )
-    values = {n: _like(v, tensor_of(result[n], n)) for n, v in given.items()}
-    return values if isinstance(change, dict) else [*values.values()]
+def _in_form(example: Arrays, values: dict[str, Array]) -> Arrays:
+    return values if isinstance(example, dict) else [*values.values()]
 
 
 def _like(example: Array, value: Tensor) -> Array:

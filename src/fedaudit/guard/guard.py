@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock as ThreadLock
 from types import TracebackType
-from typing import Literal, NamedTuple, TypeAlias, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 from torch import nn
@@ -19,10 +19,9 @@ from fedaudit.guard.arrays import (
     Arrays,
     Filter,
     Sendable,
+    Upload,
     copied,
     digest,
-    filtered,
-    filtered_model,
 )
 from fedaudit.guard.decisions import Decision, append_decision, mended_decisions
 from fedaudit.guard.judging import Judge, Judgement
@@ -37,8 +36,6 @@ from fedaudit.plan.values import settings_from
 from fedaudit.results.text import log_line, plain
 from fedaudit.signals.measure import NotFinite
 
-Uploads: TypeAlias = Literal["models", "updates"]
-
 LIMITS = (
     "the guard measures this client's uploads alone; attacks that compare clients (FedMIA) need "
     "the others', so that its figures are a lower bound on what a server can find"
@@ -50,7 +47,7 @@ _REPEATED = "repeated"
 class _Candidate(NamedTuple):
     """Upload that was measured and may leave."""
 
-    arrays: Arrays
+    upload: Upload
     measurement: Measurement
     judgement: Judgement
 
@@ -91,7 +88,6 @@ class Guard:
         attacks: Collection[str] = ATTACKS,
         confidence: float = 0.95,
         smallest_audit: int = 50,
-        uploads: Uploads = "models",
         task: str | Task | PerSampleLoss = CLASSIFICATION,
         not_uploaded: Collection[str] = (),
         device: str = "cpu",
@@ -107,7 +103,6 @@ class Guard:
                 :class:`fedaudit.guard.policy.GuardPolicy`.
             filter: Function of the difference from the received model, such as clipping and noise,
                 applied to an upload that is above the limit. None to withhold it at once.
-            uploads: What :meth:`check` is given: "models" after training, or "updates".
             task, not_uploaded, device: See :func:`fedaudit.record`.
             log: Takes one line for each decision; standard error by default.
 
@@ -124,9 +119,7 @@ class Guard:
             "smallest_audit": smallest_audit,
         }
         self.policy = settings_from(values, GuardPolicy, source="the guard")
-        self._folder, self._filter, self._uploads, self._log = Path(path), filter, uploads, log
-        if uploads not in ("models", "updates"):
-            raise BadInput(f"uploads is {uploads!r}; give 'models' or 'updates'")
+        self._folder, self._filter, self._log = Path(path), filter, log
         self._client = _client_of(samples)
         members = int((samples.owner >= 0).sum())
         # Before the folder is used, so that a larger audit can use it.
@@ -145,7 +138,6 @@ class Guard:
             model,
             samples,
             attacks=self.policy.attacks,
-            uploads=uploads,
             task=task,
             not_uploaded=not_uploaded,
             strict=True,
@@ -186,13 +178,20 @@ class Guard:
 
     @overload
     def check(
-        self, number: int, *, sent: Sendable, upload: nn.Module | Mapping[str, Array]
+        self,
+        number: int,
+        *,
+        sent: Sendable,
+        upload: nn.Module | Mapping[str, Array],
+        is_update: bool = False,
     ) -> dict[str, Array] | None: ...
     @overload
     def check(
-        self, number: int, *, sent: Sendable, upload: Sequence[Array]
+        self, number: int, *, sent: Sendable, upload: Sequence[Array], is_update: bool = False
     ) -> list[Array] | None: ...
-    def check(self, number: int, *, sent: Sendable, upload: Sendable) -> Arrays | None:
+    def check(
+        self, number: int, *, sent: Sendable, upload: Sendable, is_update: bool = False
+    ) -> Arrays | None:
         """Measure an upload, and return what may leave; never raise an error.
 
         An upload that left, or was withheld by its figures, is answered from the log if it comes
@@ -203,6 +202,8 @@ class Guard:
             number: Number of the round, from 1.
             sent: The global model that the client was sent.
             upload: What the client wants to send: a module, a state dict or a list of arrays.
+            is_update: True if the upload is a difference from ``sent``, and not the model after
+                training. Arrays that it lacks have not changed.
 
         Returns:
             A copy of the upload (of a module's state dict), or the filtered one; None if it is
@@ -210,7 +211,7 @@ class Guard:
         """
         with self._busy:
             try:
-                decision, leaving = self._decided(number, sent, upload)
+                decision, leaving = self._decided(number, sent, upload, is_update=is_update)
             # Any error: an upload that cannot be measured must not leave.
             except Exception as error:
                 decision, leaving = self._withheld(number, error), None
@@ -220,35 +221,36 @@ class Guard:
         return leaving
 
     def _decided(
-        self, number: int, sent: Sendable, upload: Sendable
+        self, number: int, sent: Sendable, upload: Sendable, *, is_update: bool
     ) -> tuple[Decision, Arrays | None]:
         if self._is_closed or self._fault:
             raise BadInput(self._fault or "the guard is closed; open it again")
         index = _round_number(number)
-        arrays, received = copied(upload, "the upload"), copied(sent, "the model sent")
+        given = Upload(copied(upload, "the upload"), copied(sent, "the model sent"), is_update)
         draft = Decision(
             round=index,
             outcome="withheld",
             limit=self.policy.limit,
             decide_by=self.policy.decide_by,
-            received=digest(received),
-            upload=digest(arrays),
+            received=digest(given.received),
+            upload=given.digest(),
             version=sum(decision.left for decision in self._decisions if decision.round == index),
         )
         before = self._earlier(draft)
         if before is not None:
-            return before, arrays if before.left else None
-        candidate = self._measured(index, received, arrays)
+            return before, given.arrays if before.left else None
+        candidate = self._measured(index, given)
         changes: dict[str, object] = {"outcome": "sent"}
         if candidate.judgement.exceeds and self._filter is not None:
             changes = {"outcome": "filtered", "unfiltered": candidate.judgement.figures}
-            candidate = self._measured(index, received, self._filtered(arrays, received))
+            candidate = self._measured(index, given.filtered(self._filter))
         changes["figures"] = candidate.judgement.figures
         if candidate.judgement.exceeds:
             changes["outcome"] = "withheld"
             return self._stored(draft.model_copy(update=changes), None), None
-        changes["released"] = digest(candidate.arrays)
-        return self._stored(draft.model_copy(update=changes), candidate), candidate.arrays
+        changes["released"] = candidate.upload.digest()
+        decision = self._stored(draft.model_copy(update=changes), candidate)
+        return decision, candidate.upload.arrays
 
     def _earlier(self, draft: Decision) -> Decision | None:
         """Return an earlier decision on the same bytes; None if they must be measured.
@@ -261,16 +263,12 @@ class Guard:
                 return None if decision.outcome == "filtered" else decision
         return None
 
-    def _measured(self, index: int, received: Arrays, arrays: Arrays) -> _Candidate:
-        measurement = self._recorder.measured(index, sent=received, uploads={self._client: arrays})
+    def _measured(self, index: int, upload: Upload) -> _Candidate:
+        measurement = self._recorder.measured(
+            index, sent=upload.received, uploads={self._client: upload.model()}
+        )
         judgement = self._judge.judge([*self._left, measurement.measured])
-        return _Candidate(arrays, measurement, judgement)
-
-    def _filtered(self, arrays: Arrays, received: Arrays) -> Arrays:
-        assert self._filter is not None
-        if self._uploads == "updates":
-            return filtered(self._filter, arrays)
-        return filtered_model(self._filter, arrays, received)
+        return _Candidate(upload, measurement, judgement)
 
     def _stored(self, decision: Decision, candidate: _Candidate | None) -> Decision:
         """Write the measurements of an upload that may leave, then the decision."""

@@ -1,0 +1,164 @@
+"""Guard of an NVFlare site: a filter of its tasks and results."""
+
+import atexit
+from collections.abc import Mapping
+from contextlib import suppress
+from numbers import Real
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.app_constant import AppConstants
+
+from fedaudit.core.errors import BadInput
+from fedaudit.guard.arrays import copied
+from fedaudit.guard.guard import Guard
+from fedaudit.guard.site import site_guard
+from fedaudit.integrations.nvflare.filter import error_in, model_in, round_of, upload_in
+from fedaudit.live.weights import Array
+from fedaudit.results.text import log_line
+
+Withheld: TypeAlias = Literal["error", "empty"]
+"""Reply in the place of a withheld result; see :class:`GuardFilter`."""
+
+_RECEIVED = "fedaudit.guard.received"
+_HEADERS = (AppConstants.START_ROUND, AppConstants.CURRENT_ROUND, AppConstants.NUM_ROUNDS)
+_CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
+_MOST_METRICS = 100
+_LONGEST_NAME = 100
+
+
+class GuardFilter(Filter):
+    """Filter of a site that lets only those results leave that its guard sends.
+
+    A site's administrator lists it twice in the site's ``local/privacy.json``: among
+    ``task_data_filters``, where it notes the model that the site is sent, and among
+    ``task_result_filters``. The guard follows the site's policy file, and reads nothing from a job
+    but models and the number of the round.
+
+    Results of every task are checked. What is no model, or cannot be measured, is withheld. A
+    result that leaves has its arrays, the number of training steps and, if allowed, metrics; all
+    other fields are dropped. Filters of the job act afterwards.
+    """
+
+    def __init__(self, policy: str, withheld: Withheld = "error", metrics: bool = False) -> None:
+        """Describe the guard; it is opened with the first result of a job.
+
+        Args:
+            policy: Path of the site's policy; see :class:`fedaudit.guard.site.SitePolicy`.
+            withheld: Reply in the place of a withheld result: an "error" (EMPTY_RESULT), which a
+                workflow tolerates as long as enough sites answer, or an "empty" model.
+            metrics: Whether numbers that a job calls metrics may leave unmeasured, with a model
+                or alone.
+
+        Raises:
+            BadInput: ``withheld`` is something else.
+        """
+        super().__init__()
+        if withheld not in get_args(Withheld):
+            raise BadInput(f"withheld is {withheld!r}; give 'error' or 'empty'")
+        self.policy, self.withheld, self.metrics = policy, withheld, metrics
+        self._guards: dict[str, Guard] = {}
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Note the model of a task, or return what may leave of a result."""
+        chain = self.get_prop(FilterContextKey.CHAIN_TYPE)
+        if chain == FilterChainType.TASK_DATA_CHAIN:
+            self._note(shareable, fl_ctx)
+            return shareable
+        try:
+            leaving = self._checked(shareable, fl_ctx)
+        # Any error: a result that cannot be checked must not leave.
+        except Exception as error:
+            reason = str(error) if isinstance(error, BadInput) else type(error).__name__
+            self.log_error(fl_ctx, log_line(f"fedaudit: a result is withheld: {reason}"))
+            leaving = None
+        return self._reply(shareable) if leaving is None else leaving
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Close the guard at the end of a run, if a job lists the filter."""
+        if event_type == EventType.END_RUN:
+            self._close()
+
+    def _note(self, task: Shareable, fl_ctx: FLContext) -> None:
+        """Keep a copy of the model that the site is sent, until the result of the task."""
+        fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
+        # A task without a model has a result without one, or its result is withheld.
+        with suppress(Exception):
+            received = round_of(task), copied(model_in(task), "the model sent")
+            fl_ctx.set_prop(_RECEIVED, received, private=True, sticky=False)
+
+    def _checked(self, result: Shareable, fl_ctx: FLContext) -> Shareable | None:
+        """Return what may leave of a result, without fields that were not checked."""
+        if error := error_in(result):
+            return make_reply(error if error in _CODES else ReturnCode.EXECUTION_EXCEPTION)
+        dxo = from_shareable(result)
+        if self.metrics and dxo.data_kind == DataKind.METRICS:
+            return _shareable(DXO(DataKind.METRICS, data=_numbers(dxo.data)), result)
+        received = fl_ctx.get_prop(_RECEIVED)
+        if received is None:
+            raise BadInput(
+                "the model of its task is unknown; list the filter among task_data_filters too"
+            )
+        number, model = received
+        upload = upload_in(result)
+        arrays: Mapping[str, Array] = upload.arrays
+        leaving = self._guard(fl_ctx).check(
+            number, sent=model, upload=arrays, is_update=upload.difference
+        )
+        if leaving is None:
+            return None
+        meta: dict[str, object] = {MetaKey.NUM_STEPS_CURRENT_ROUND: upload.weight}
+        reported = dxo.get_meta_prop(MetaKey.INITIAL_METRICS)
+        if self.metrics and reported is not None:
+            meta[MetaKey.INITIAL_METRICS] = _numbers(reported)
+        return _shareable(DXO(dxo.data_kind, data=leaving, meta=meta), result)
+
+    def _guard(self, fl_ctx: FLContext) -> Guard:
+        job = str(fl_ctx.get_job_id())
+        if job not in self._guards:
+            # Filters of a site are not notified of the end of a job, whose process then exits.
+            atexit.register(self._close)
+            self._guards[job] = site_guard(
+                self.policy, job, log=lambda line: self.log_info(fl_ctx, f"fedaudit: {line}")
+            )
+        return self._guards[job]
+
+    def _close(self) -> None:
+        atexit.unregister(self._close)
+        guards, self._guards = self._guards, {}
+        for guard in guards.values():
+            with suppress(Exception):
+                guard.close()
+
+    def _reply(self, result: Shareable) -> Shareable:
+        """Return the reply in the place of a withheld result."""
+        if self.withheld == "error":
+            return make_reply(ReturnCode.EMPTY_RESULT)
+        return _shareable(DXO(DataKind.WEIGHTS, data={}), result)
+
+
+def _shareable(dxo: DXO, result: Shareable) -> Shareable:
+    """Return a result with this content and the round of another."""
+    leaving: Shareable = dxo.to_shareable()
+    for name in _HEADERS:
+        value = result.get_header(name)
+        if isinstance(value, int):
+            leaving.set_header(name, value)
+    return leaving
+
+
+def _numbers(metrics: object) -> dict[str, float]:
+    """Return metrics that are numbers; raise if there are too many to be metrics."""
+    if not isinstance(metrics, Mapping) or len(metrics) > _MOST_METRICS:
+        raise BadInput(f"its metrics are not at most {_MOST_METRICS} numbers by name")
+    return {
+        str(name)[:_LONGEST_NAME]: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, Real | np.number)
+    }

@@ -1,0 +1,203 @@
+"""The guard of an NVFlare site."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason="NVFlare is not installed: pip install 'fedaudit[nvflare]'")
+
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.filter import FilterChainType, FilterContextKey
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.app_constant import AppConstants
+
+from fedaudit.core.errors import BadInput
+from fedaudit.guard.decisions import read_decisions
+from fedaudit.integrations.nvflare import GuardFilter
+from tests.guard.client import State, honest, initial, memorising
+from tests.guard.test_site import POLICY, site
+
+
+class Site:
+    """A site's process: both filters of its policy, and the context of each task."""
+
+    def __init__(self, folder: Path, policy: str = POLICY, **settings: Any) -> None:
+        path = str(site(folder, policy))
+        self.filters = [GuardFilter(path, **settings) for _ in range(2)]
+        chains = (FilterChainType.TASK_DATA_CHAIN, FilterChainType.TASK_RESULT_CHAIN)
+        self.log: list[str] = []
+        for each, chain in zip(self.filters, chains, strict=True):
+            each.set_prop(FilterContextKey.CHAIN_TYPE, chain)
+            for name in ("log_info", "log_error"):
+                setattr(each, name, lambda context, text: self.log.append(text))
+
+    def task(self, round: object, model: State | None, result: Shareable) -> Shareable:
+        context = FLContext()
+        context.set_prop(FLContextKey.CURRENT_JOB_ID, "job-1", private=False, sticky=True)
+        context.set_prop(ReservedKey.RUN_NUM, "job-1", private=False, sticky=True)
+        sent = message(DataKind.WEIGHTS, model or {})
+        sent.set_header(AppConstants.CURRENT_ROUND, round)
+        data, results = self.filters
+        assert data.process(sent, context) is sent
+        for value in sent["DXO"]["data"].values() if model else ():
+            value += 1.0  # as a client that trains in place
+        found: Shareable = results.process(result, context)
+        return found
+
+    def close(self) -> None:
+        self.filters[1]._close()
+
+
+def message(kind: str, params: Any, **meta: object) -> Shareable:
+    arrays = {n: v.numpy().copy() if isinstance(v, torch.Tensor) else v for n, v in params.items()}
+    found: Shareable = DXO(kind, arrays, meta).to_shareable()
+    return found
+
+
+def difference(state: State) -> State:
+    return {name: state[name] - value for name, value in initial().items()}
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_an_honest_result_leaves_and_a_memorised_one_does_not(kind: str, tmp_path: Path) -> None:
+    there = Site(tmp_path)
+    of = (lambda state: state) if kind == DataKind.WEIGHTS else difference
+    meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: 7, "secret": "x"}
+    left = there.task(0, initial(), message(kind, of(honest()), **meta))
+    dxo = from_shareable(left)
+    assert dxo.data_kind == kind
+    assert {**dxo.meta} == {MetaKey.NUM_STEPS_CURRENT_ROUND: 7.0}
+    for name, value in of(honest()).items():
+        np.testing.assert_array_equal(dxo.data[name], value.numpy())
+    withheld = there.task(1, initial(), message(kind, of(memorising())))
+    assert withheld.get_return_code() == ReturnCode.EMPTY_RESULT
+    assert "DXO" not in withheld
+    there.close()
+    stored = read_decisions(tmp_path / "guards" / "job-1")
+    assert [(one.round, one.outcome) for one in stored] == [(1, "sent"), (2, "withheld")]
+    assert "fedaudit: round 2: withheld: AUC 0.9" in there.log[-1]
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_a_filtered_result_leaves_in_the_kind_of_the_original(kind: str, tmp_path: Path) -> None:
+    there = Site(tmp_path, f'{POLICY}filter = "site.py:noisy"\n')
+    upload = memorising() if kind == DataKind.WEIGHTS else difference(memorising())
+    left = from_shareable(there.task(0, initial(), message(kind, upload)))
+    there.close()
+    assert left.data_kind == kind
+    moved = np.abs(left.data["0.weight"] - upload["0.weight"].numpy()).mean()
+    assert 3.0 < moved < 5.0, "the mean absolute noise is 5 times 0.8"
+
+
+def test_an_empty_reply_holds_no_arrays(tmp_path: Path) -> None:
+    there = Site(tmp_path, withheld="empty")
+    left = there.task(0, initial(), message(DataKind.WEIGHTS, memorising()))
+    there.close()
+    assert not left.get_return_code() or left.get_return_code() == ReturnCode.OK
+    assert from_shareable(left).data == {}
+
+
+SECRET = np.arange(20.0)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        message(DataKind.METRICS, {"accuracy": 0.5}),
+        message(DataKind.ANALYTIC, {"a": SECRET}),
+        message(DataKind.COLLECTION, {"a": DXO(DataKind.WEIGHTS, {"a": SECRET})}),
+        message(DataKind.WEIGHTS, {"a": SECRET}),
+        message(DataKind.WEIGHTS, {**honest(), "a": SECRET}),
+        message(DataKind.WEIGHTS, honest(), **{MetaKey.PROCESSED_ALGORITHM: "CKKS"}),
+        message(DataKind.WEIGHTS, {}),
+        Shareable({"secret": SECRET}),
+    ],
+)
+def test_a_result_that_cannot_be_measured_does_not_leave(result: Shareable, tmp_path: Path) -> None:
+    there = Site(tmp_path)
+    left = there.task(0, initial(), result)
+    there.close()
+    assert left.get_return_code() == ReturnCode.EMPTY_RESULT
+    assert {*left} <= {"__headers__"}
+
+
+def test_an_error_of_the_site_leaves_without_its_content(tmp_path: Path) -> None:
+    there = Site(tmp_path)
+    for code, expected in (
+        (ReturnCode.EXECUTION_EXCEPTION, ReturnCode.EXECUTION_EXCEPTION),
+        ("secret", ReturnCode.EXECUTION_EXCEPTION),
+    ):
+        result = make_reply(code)
+        result["secret"] = SECRET
+        left = there.task(0, initial(), result)
+        assert left.get_return_code() == expected
+        assert "secret" not in left
+    assert there.log == []
+
+
+def test_other_keys_and_headers_of_a_result_are_dropped(tmp_path: Path) -> None:
+    there = Site(tmp_path)
+    result = message(DataKind.WEIGHTS, honest())
+    result["secret"] = SECRET
+    result.set_header("secret", SECRET)
+    result.set_header(AppConstants.CURRENT_ROUND, 0)
+    left = there.task(0, initial(), result)
+    there.close()
+    assert "secret" not in left
+    assert left.get_header("secret") is None
+    assert left.get_header(AppConstants.CURRENT_ROUND) == 0
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_metrics_leave_only_if_the_site_allows_numbers(allowed: bool, tmp_path: Path) -> None:
+    there = Site(tmp_path, metrics=allowed)
+    metrics = {"loss": 0.5, "samples": SECRET, "text": "x"}
+    alone = there.task(0, initial(), message(DataKind.METRICS, metrics))
+    result = message(DataKind.WEIGHTS, honest(), **{MetaKey.INITIAL_METRICS: metrics})
+    together = from_shareable(there.task(0, initial(), result))
+    many = message(DataKind.METRICS, {str(n): float(n) for n in range(101)})
+    refused = there.task(0, initial(), many)
+    there.close()
+    assert refused.get_return_code() == ReturnCode.EMPTY_RESULT
+    if allowed:
+        assert from_shareable(alone).data == {"loss": 0.5}
+        assert together.meta[MetaKey.INITIAL_METRICS] == {"loss": 0.5}
+    else:
+        assert alone.get_return_code() == ReturnCode.EMPTY_RESULT
+        assert MetaKey.INITIAL_METRICS not in together.meta
+
+
+def test_a_result_without_a_known_model_does_not_leave(tmp_path: Path) -> None:
+    there = Site(tmp_path)
+    for round, model in (("second", initial()), (0, None)):
+        left = there.task(round, model, message(DataKind.WEIGHTS, honest()))
+        assert left.get_return_code() == ReturnCode.EMPTY_RESULT
+        assert "the model of its task is unknown" in there.log[-1]
+
+
+@pytest.mark.parametrize("policy", ["limit = 5", "", POLICY.replace("site.py", "absent.py")])
+def test_an_invalid_policy_withholds_every_result(policy: str, tmp_path: Path) -> None:
+    there = Site(tmp_path, policy)
+    left = there.task(0, initial(), message(DataKind.WEIGHTS, honest()))
+    assert left.get_return_code() == ReturnCode.EMPTY_RESULT
+    assert "a result is withheld" in there.log[-1]
+
+
+def test_settings_of_a_job_are_not_read(tmp_path: Path) -> None:
+    there = Site(tmp_path)
+    result = message(DataKind.WEIGHTS, memorising(), limit=1.0, decide_by="lower")
+    result.set_header("limit", 1.0)
+    result["policy"] = str(tmp_path / "other.toml")
+    left = there.task(0, initial(), result)
+    there.close()
+    assert left.get_return_code() == ReturnCode.EMPTY_RESULT
+
+
+def test_another_reply_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="give 'error' or 'empty'"):
+        GuardFilter("guard.toml", withheld="nothing")  # type: ignore[arg-type]
