@@ -1,5 +1,9 @@
 """The guard of an NVFlare site."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ pytest.importorskip("nvflare", reason="NVFlare is not installed: pip install 'fe
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.filter import FilterChainType, FilterContextKey
-from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
+from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
@@ -19,6 +23,7 @@ from nvflare.app_common.app_constant import AppConstants
 from fedaudit.core.errors import BadInput
 from fedaudit.guard.decisions import read_decisions
 from fedaudit.integrations.nvflare import GuardFilter
+from fedaudit.integrations.nvflare.guarding import Withheld
 from tests.guard.client import State, honest, initial, memorising
 from tests.guard.test_site import POLICY, site
 
@@ -26,9 +31,11 @@ from tests.guard.test_site import POLICY, site
 class Site:
     """A site's process: both filters of its policy, and the context of each task."""
 
-    def __init__(self, folder: Path, policy: str = POLICY, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, policy: str = POLICY, withheld: Withheld = "error", **settings: Any
+    ) -> None:
         path = str(site(folder, policy))
-        self.filters = [GuardFilter(path, **settings) for _ in range(2)]
+        self.filters = [GuardFilter(path, withheld=withheld, **settings) for _ in range(2)]
         chains = (FilterChainType.TASK_DATA_CHAIN, FilterChainType.TASK_RESULT_CHAIN)
         self.log: list[str] = []
         for each, chain in zip(self.filters, chains, strict=True):
@@ -38,7 +45,6 @@ class Site:
 
     def task(self, round: object, model: State | None, result: Shareable) -> Shareable:
         context = FLContext()
-        context.set_prop(FLContextKey.CURRENT_JOB_ID, "job-1", private=False, sticky=True)
         context.set_prop(ReservedKey.RUN_NUM, "job-1", private=False, sticky=True)
         sent = message(DataKind.WEIGHTS, model or {})
         sent.set_header(AppConstants.CURRENT_ROUND, round)
@@ -155,7 +161,7 @@ def test_other_keys_and_headers_of_a_result_are_dropped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_metrics_leave_only_if_the_site_allows_numbers(allowed: bool, tmp_path: Path) -> None:
-    there = Site(tmp_path, metrics=allowed)
+    there = Site(tmp_path, f"{POLICY}metrics = {str(allowed).lower()}\n")
     metrics = {"loss": 0.5, "samples": SECRET, "text": "x"}
     alone = there.task(0, initial(), message(DataKind.METRICS, metrics))
     result = message(DataKind.WEIGHTS, honest(), **{MetaKey.INITIAL_METRICS: metrics})
@@ -199,5 +205,125 @@ def test_settings_of_a_job_are_not_read(tmp_path: Path) -> None:
 
 
 def test_another_reply_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="give 'error' or 'empty'"):
+    with pytest.raises(BadInput, match="give 'empty' or 'error'"):
         GuardFilter("guard.toml", withheld="nothing")  # type: ignore[arg-type]
+
+
+CLIENT = """
+import nvflare.client as flare
+import torch
+from nvflare.app_common.abstract.fl_model import FLModel
+
+from tests.guard.client import honest, memorising
+
+torch.set_num_threads(1)
+flare.init()
+upload = honest() if flare.get_site_name() == "site-1" else memorising()
+while flare.is_running():
+    if flare.receive() is None:
+        break
+    flare.send(FLModel(params=upload, metrics={"train_loss": 0.5}))
+"""
+JOB = """
+import json
+import sys
+from pathlib import Path
+
+from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+from nvflare.recipe import PocEnv, SimEnv, poc_env
+from torch import nn
+
+from fedaudit.integrations.nvflare import GuardFilter
+from fedaudit.integrations.nvflare.guarding import Withheld
+
+HERE = Path(__file__).parent
+POLICY = f"{HERE}/{{site}}/guard.toml"
+prepare = poc_env.prepare_poc_provision
+
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def provision(**settings):
+    # As an administrator of each site does.
+    prepared = prepare(**settings)
+    for site in ("site-1", "site-2"):
+        (local,) = Path(settings["workspace"]).rglob(f"{site}/local")
+        text = (HERE / "privacy.json").read_text().replace("SITE", str(HERE / site))
+        (local / "privacy.json").write_text(text)
+    return prepared
+
+
+if __name__ == "__main__":
+    recipe = FedAvgRecipe(
+        name="guarded",
+        model=Net(),
+        min_clients=2,
+        num_rounds=2,
+        train_script=str(HERE / "train.py"),
+    )
+    if sys.argv[1] == "poc":
+        poc_env.prepare_poc_provision = provision
+        run = recipe.execute(PocEnv(num_clients=2))
+    else:
+        recipe.add_client_input_filter(GuardFilter(POLICY), tasks=["train"])
+        recipe.add_client_output_filter(GuardFilter(POLICY), tasks=["train"])
+        run = recipe.execute(SimEnv(num_clients=2, workspace_root="workspace"))
+    print("Result:", run.get_result())
+"""
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+
+
+def block(start: str) -> str:
+    """The text of a code block of the page, by how it begins."""
+    (found,) = (
+        b
+        for b in re.findall(r"```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        if b.startswith(start)
+    )
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["simulator", "poc"])
+def test_a_job_goes_on_without_the_site_that_memorises(where: str, tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"site-{number}").mkdir()
+        site(tmp_path / f"site-{number}", POLICY)
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "train.py").write_text(CLIENT)
+    (tmp_path / "privacy.json").write_text(block("{").replace("/etc/fedaudit", "SITE"))
+    done = subprocess.run(
+        [sys.executable, "job.py", where],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NVFLARE_POC_WORKSPACE": str(tmp_path / "poc"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-5000:]
+    outcomes = {
+        number: [
+            (one.round, one.outcome)
+            for folder in (tmp_path / f"site-{number}" / "guards").iterdir()
+            for one in read_decisions(folder)
+        ]
+        for number in (1, 2)
+    }
+    assert outcomes == {1: [(1, "sent"), (2, "sent")], 2: [(1, "withheld"), (2, "withheld")]}
+    if where == "poc":
+        # The server of a deployment keeps its model until it is downloaded.
+        return
+    saved = max(tmp_path.rglob("FL_global_model.pt"), key=lambda path: path.stat().st_mtime)
+    model = torch.load(saved, weights_only=True)["model"]
+    for name, value in honest().items():
+        torch.testing.assert_close(model[name], value)

@@ -37,6 +37,7 @@ class SitePolicy(GuardPolicy):
         task: Name of the client's task.
         not_uploaded: See :func:`fedaudit.record`.
         device: Where models are run, such as "cuda".
+        metrics: Whether numbers that a job calls metrics may leave, which no guard measures.
     """
 
     folder: Place
@@ -46,6 +47,7 @@ class SitePolicy(GuardPolicy):
     task: Annotated[str, Field(max_length=100)] = "classification"
     not_uploaded: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field()] = ()
     device: Annotated[str, Field(max_length=20)] = "cpu"
+    metrics: Annotated[bool, Field(strict=True)] = False
 
 
 def read_site_policy(path: Path | str) -> SitePolicy:

@@ -215,6 +215,25 @@ def training_metrics(values: Mapping[str, object], *, bare: bool = True) -> dict
     return metrics
 
 
+_MOST_METRICS = 100
+_LONGEST_NAME = 100
+
+
+def numbers_in(metrics: object) -> dict[str, float]:
+    """Return the metrics that are numbers; raise if there are too many to be metrics.
+
+    Raises:
+        BadInput: They are not at most 100 values by name.
+    """
+    if not isinstance(metrics, Mapping) or len(metrics) > _MOST_METRICS:
+        raise BadInput(f"its metrics are not at most {_MOST_METRICS} numbers by name")
+    return {
+        str(name)[:_LONGEST_NAME]: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, np.number) or _is_number(value)
+    }
+
+
 def _normalised(name: object) -> str:
     return re.sub(r"[^a-z]+", "_", str(name)[:200].lower()).strip("_")
 

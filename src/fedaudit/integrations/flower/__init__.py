@@ -20,6 +20,7 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
+    from fedaudit.integrations.flower.guarding import guard_mod
     from fedaudit.integrations.flower.messages import (
         audit_decline,
         audit_mod,
@@ -41,6 +42,7 @@ _MODULES = {
     "audit_reply": "messages",
     "defense_mod": "mods",
     "gathered_audit": "recording",
+    "guard_mod": "guarding",
     "identity_mod": "messages",
 }
 
@@ -52,6 +54,7 @@ __all__ = [
     "audit_reply",
     "defense_mod",
     "gathered_audit",
+    "guard_mod",
     "identity_mod",
 ]
 

@@ -3,10 +3,8 @@
 import atexit
 from collections.abc import Mapping
 from contextlib import suppress
-from numbers import Real
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey
@@ -18,7 +16,8 @@ from nvflare.app_common.app_constant import AppConstants
 from fedaudit.core.errors import BadInput
 from fedaudit.guard.arrays import copied
 from fedaudit.guard.guard import Guard
-from fedaudit.guard.site import site_guard
+from fedaudit.guard.site import read_site_policy, site_guard
+from fedaudit.integrations.common import numbers_in
 from fedaudit.integrations.nvflare.filter import error_in, model_in, round_of, upload_in
 from fedaudit.live.weights import Array
 from fedaudit.results.text import log_line
@@ -29,8 +28,6 @@ Withheld: TypeAlias = Literal["error", "empty"]
 _RECEIVED = "fedaudit.guard.received"
 _HEADERS = (AppConstants.START_ROUND, AppConstants.CURRENT_ROUND, AppConstants.NUM_ROUNDS)
 _CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
-_MOST_METRICS = 100
-_LONGEST_NAME = 100
 
 
 class GuardFilter(Filter):
@@ -42,27 +39,27 @@ class GuardFilter(Filter):
     but models and the number of the round.
 
     Results of every task are checked. What is no model, or cannot be measured, is withheld. A
-    result that leaves has its arrays, the number of training steps and, if allowed, metrics; all
-    other fields are dropped. Filters of the job act afterwards.
+    result that leaves has its arrays, the number of training steps and, if the policy allows them,
+    metrics; all other fields are dropped. Filters of the job act afterwards.
     """
 
-    def __init__(self, policy: str, withheld: Withheld = "error", metrics: bool = False) -> None:
+    def __init__(self, policy: str, withheld: Withheld = "empty") -> None:
         """Describe the guard; it is opened with the first result of a job.
 
         Args:
-            policy: Path of the site's policy; see :class:`fedaudit.guard.site.SitePolicy`.
-            withheld: Reply in the place of a withheld result: an "error" (EMPTY_RESULT), which a
-                workflow tolerates as long as enough sites answer, or an "empty" model.
-            metrics: Whether numbers that a job calls metrics may leave unmeasured, with a model
-                or alone.
+            policy: Path of the site's policy; see :class:`fedaudit.guard.site.SitePolicy`. "{site}"
+                in it is replaced by the site's name, for a simulation of several sites.
+            withheld: Reply in the place of a withheld result: an "empty" model, which FedAvg and
+                ScatterAndGather leave out of the average, or an "error" (EMPTY_RESULT), which ends
+                their job if fewer sites than required remain.
 
         Raises:
             BadInput: ``withheld`` is something else.
         """
         super().__init__()
         if withheld not in get_args(Withheld):
-            raise BadInput(f"withheld is {withheld!r}; give 'error' or 'empty'")
-        self.policy, self.withheld, self.metrics = policy, withheld, metrics
+            raise BadInput(f"withheld is {withheld!r}; give 'empty' or 'error'")
+        self.policy, self.withheld = policy, withheld
         self._guards: dict[str, Guard] = {}
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -97,9 +94,9 @@ class GuardFilter(Filter):
         """Return what may leave of a result, without fields that were not checked."""
         if error := error_in(result):
             return make_reply(error if error in _CODES else ReturnCode.EXECUTION_EXCEPTION)
-        dxo = from_shareable(result)
-        if self.metrics and dxo.data_kind == DataKind.METRICS:
-            return _shareable(DXO(DataKind.METRICS, data=_numbers(dxo.data)), result)
+        dxo, allows_metrics = from_shareable(result), read_site_policy(self._path(fl_ctx)).metrics
+        if allows_metrics and dxo.data_kind == DataKind.METRICS:
+            return _shareable(DXO(DataKind.METRICS, data=numbers_in(dxo.data)), result)
         received = fl_ctx.get_prop(_RECEIVED)
         if received is None:
             raise BadInput(
@@ -115,8 +112,8 @@ class GuardFilter(Filter):
             return None
         meta: dict[str, object] = {MetaKey.NUM_STEPS_CURRENT_ROUND: upload.weight}
         reported = dxo.get_meta_prop(MetaKey.INITIAL_METRICS)
-        if self.metrics and reported is not None:
-            meta[MetaKey.INITIAL_METRICS] = _numbers(reported)
+        if allows_metrics and reported is not None:
+            meta[MetaKey.INITIAL_METRICS] = numbers_in(reported)
         return _shareable(DXO(dxo.data_kind, data=leaving, meta=meta), result)
 
     def _guard(self, fl_ctx: FLContext) -> Guard:
@@ -125,9 +122,14 @@ class GuardFilter(Filter):
             # Filters of a site are not notified of the end of a job, whose process then exits.
             atexit.register(self._close)
             self._guards[job] = site_guard(
-                self.policy, job, log=lambda line: self.log_info(fl_ctx, f"fedaudit: {line}")
+                self._path(fl_ctx),
+                job,
+                log=lambda line: self.log_info(fl_ctx, f"fedaudit: {line}"),
             )
         return self._guards[job]
+
+    def _path(self, fl_ctx: FLContext) -> str:
+        return self.policy.replace("{site}", str(fl_ctx.get_identity_name()))
 
     def _close(self) -> None:
         atexit.unregister(self._close)
@@ -151,14 +153,3 @@ def _shareable(dxo: DXO, result: Shareable) -> Shareable:
         if isinstance(value, int):
             leaving.set_header(name, value)
     return leaving
-
-
-def _numbers(metrics: object) -> dict[str, float]:
-    """Return metrics that are numbers; raise if there are too many to be metrics."""
-    if not isinstance(metrics, Mapping) or len(metrics) > _MOST_METRICS:
-        raise BadInput(f"its metrics are not at most {_MOST_METRICS} numbers by name")
-    return {
-        str(name)[:_LONGEST_NAME]: float(value)
-        for name, value in metrics.items()
-        if isinstance(value, Real | np.number)
-    }
