@@ -393,7 +393,7 @@ def guard_of_other_samples(folder: Path) -> Guard:
     return Guard(folder, network, split.audit, limit=0.6, log=lambda line: None)
 
 
-@pytest.mark.parametrize("damage", ["line", "measured", "recording", "altered", "link"])
+@pytest.mark.parametrize("damage", ["line", "log", "measured", "recording", "altered", "link"])
 def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
     folder = tmp_path / "guard"
     with guard(folder) as opened:
@@ -401,6 +401,8 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
     log, measured = folder / DECISIONS_FILE, folder / "measured" / "round-000001.safetensors"
     if damage == "line":
         log.write_text("{}\n" + log.read_text())
+    elif damage == "log":
+        log.unlink()
     elif damage == "measured":
         measured.unlink()
     elif damage == "recording":
@@ -414,6 +416,16 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
         log.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Damaged):
         guard(folder)
+
+
+def test_a_recording_of_no_guard_is_refused_and_kept(tmp_path: Path) -> None:
+    attacks = ["loss-series"]
+    quiet: dict[str, Any] = {"attacks": attacks, "log": lambda line: None}
+    with record(tmp_path, network, data().split.audit, **quiet) as recorder:
+        recorder.round(1, sent=initial(), uploads={CLIENT: honest()})
+    with pytest.raises(Damaged, match=r"a recording without decisions\.jsonl"):
+        guard(tmp_path, attacks=attacks)
+    assert [one.measured.index for one in stored_in(tmp_path)] == [1]
 
 
 def test_an_incomplete_last_line_is_of_no_decision(tmp_path: Path) -> None:

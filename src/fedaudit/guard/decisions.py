@@ -129,11 +129,28 @@ def read_decisions(folder: Path) -> list[Decision]:
         ) from error
 
 
-def mended_decisions(folder: Path) -> list[Decision]:
-    """Read the decisions, and remove an incomplete last line so that others can follow."""
+def opened_decisions(folder: Path, *, is_new: bool) -> list[Decision]:
+    """Read the decisions, and remove an incomplete last line so that others can follow.
+
+    Args:
+        folder: Folder of the guard.
+        is_new: Whether the folder has no recording yet. The log is then created first, so that a
+            recording without one is known to be of no guard, or to lack its log.
+
+    Raises:
+        Damaged: The log is missing or invalid, or the recording is missing.
+    """
+    path = folder / DECISIONS_FILE
+    if not is_new and not path.exists():
+        raise Damaged(
+            f"{folder} has a recording without {DECISIONS_FILE}, which lists the uploads that "
+            "left; restore it from a copy, or give the guard another folder"
+        )
     decisions, text = read_decisions(folder), _text(folder)
-    if text and not text.endswith("\n"):
-        write_whole(folder / DECISIONS_FILE, text[: text.rfind("\n") + 1])
+    if is_new and decisions:
+        raise Damaged(f"{folder} has decisions of a guard and no recording; restore it")
+    if is_new or not text.endswith("\n"):
+        write_whole(path, text[: text.rfind("\n") + 1])
     return decisions
 
 

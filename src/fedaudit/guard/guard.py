@@ -23,7 +23,7 @@ from fedaudit.guard.arrays import (
     copied,
     digest,
 )
-from fedaudit.guard.decisions import Decision, append_decision, mended_decisions
+from fedaudit.guard.decisions import Decision, append_decision, opened_decisions
 from fedaudit.guard.judging import Judge, Judgement
 from fedaudit.guard.policy import ATTACKS, DecideBy, GuardPolicy
 from fedaudit.live.measuring import Measurement
@@ -128,11 +128,9 @@ class Guard:
         self._busy = ThreadLock()
         self._fault, self._is_closed = "", False
         lock = lock_folder(_created(self._folder))
-        self._decisions = mended_decisions(self._folder)
+        self._decisions = opened_decisions(self._folder, is_new=not is_recording(self._folder))
         if is_recording(self._folder):
             self._discard_undecided()
-        elif self._decisions:
-            raise Damaged(f"{self._folder} has decisions of a guard and no recording; restore it")
         self._recorder = record(
             path,
             model,
