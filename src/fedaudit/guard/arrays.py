@@ -103,8 +103,8 @@ class Upload(NamedTuple):
             if tensor_of(value, name).is_floating_point()
         }
         tensors = {name: tensor_of(value, name).clone() for name, value in change.items()}
-        given = tensors if isinstance(self.arrays, dict) else [*tensors.values()]
-        result = dict(_items(copied(filter(given), "the filter's result")))
+        update = tensors if isinstance(self.arrays, dict) else [*tensors.values()]
+        result = dict(_items(copied(filter(update), "the filter's result")))
         if isinstance(self.arrays, list):
             # Places in the list without whole numbers.
             result = dict(zip(change, result.values(), strict=True))

@@ -140,7 +140,8 @@ class Guard:
             not_uploaded=not_uploaded,
             strict=True,
             device=device,
-            log=log,
+            # A guard measures every round, so that advice to leave out some is of no use.
+            log=lambda line: log(line.partition("; every=")[0]),
         )
         # The recorder holds the same lock until it is closed.
         del lock
@@ -224,24 +225,26 @@ class Guard:
         if self._is_closed or self._fault:
             raise BadInput(self._fault or "the guard is closed; open it again")
         index = _round_number(number)
-        given = Upload(copied(upload, "the upload"), copied(sent, "the model sent"), is_update)
+        client_upload = Upload(
+            copied(upload, "the upload"), copied(sent, "the model sent"), is_update
+        )
         draft = Decision(
             round=index,
             outcome="withheld",
             limit=self.policy.limit,
             decide_by=self.policy.decide_by,
-            received=digest(given.received),
-            upload=given.digest(),
+            received=digest(client_upload.received),
+            upload=client_upload.digest(),
             version=sum(decision.left for decision in self._decisions if decision.round == index),
         )
         before = self._earlier(draft)
         if before is not None:
-            return before, given.arrays if before.left else None
-        candidate = self._measured(index, given)
+            return before, client_upload.arrays if before.left else None
+        candidate = self._measured(index, client_upload)
         changes: dict[str, object] = {"outcome": "sent"}
         if candidate.judgement.exceeds and self._filter is not None:
             changes = {"outcome": "filtered", "unfiltered": candidate.judgement.figures}
-            candidate = self._measured(index, given.filtered(self._filter))
+            candidate = self._measured(index, client_upload.filtered(self._filter))
         changes["figures"] = candidate.judgement.figures
         if candidate.judgement.exceeds:
             changes["outcome"] = "withheld"
