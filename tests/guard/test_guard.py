@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -416,6 +417,26 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
         log.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Damaged):
         guard(folder)
+
+
+def test_nothing_leaves_after_the_folder_was_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "guard"
+    opened = guard(folder)
+    opened.check(1, sent=initial(), upload=honest())
+    shutil.rmtree(folder)
+    opened.check(2, sent=initial(), upload=memorising())
+    opened.check(3, sent=initial(), upload=honest())
+    assert outcomes(opened)[0] == "sent"
+    assert {*outcomes(opened)[1:]} == {"withheld"}
+    with pytest.raises(BadInput, match="could not be written"):
+        opened.close()
+
+
+def test_a_full_log_withholds_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with guard(tmp_path) as opened:
+        monkeypatch.setattr("fedaudit.guard.decisions.LONGEST_LOG", 100)
+        assert opened.check(1, sent=initial(), upload=honest()) is None
+    assert read_decisions(tmp_path) == []
 
 
 def test_a_recording_of_no_guard_is_refused_and_kept(tmp_path: Path) -> None:

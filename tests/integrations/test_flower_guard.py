@@ -1,5 +1,8 @@
 """The guard of a Flower node."""
 
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -149,3 +152,61 @@ def test_settings_of_a_run_are_not_read(sites: Path, tmp_path: Path) -> None:
         context.run_config = {"fedaudit-guard": str(tmp_path / "other.toml"), "limit": 0.99}
     run(grid, rounds=1)
     assert [reply.has_error() for reply in replies(grid)].count(True) == 1
+
+
+SIMULATION = """
+import sys
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+from tests.guard.client import initial
+from tests.integrations.test_flower_guard import app
+
+server = ServerApp()
+
+
+@server.main()
+def main(grid, context):
+    strategy = FedAvg(min_available_nodes=2, fraction_evaluate=0.0)
+    start = ArrayRecord(initial())
+    arrays = strategy.start(grid=grid, initial_arrays=start, num_rounds=2).arrays
+    torch.save(arrays.to_torch_state_dict(), sys.argv[1])
+
+
+run_simulation(server, app(), num_supernodes=2)
+"""
+
+
+@pytest.mark.slow
+def test_flowers_simulation_goes_on_without_the_node_that_memorises(sites: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedaudit[flower,ray]'")
+    script, model = sites / "simulation.py", sites / "model.pt"
+    script.write_text(SIMULATION)
+    settings = {
+        "FLWR_HOME": str(sites / "flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, script, model],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    outcomes = [
+        [d.outcome for path in (sites / str(n) / "guards").iterdir() for d in read_decisions(path)]
+        for n in range(2)
+    ]
+    assert outcomes == [["sent", "sent"], ["withheld", "withheld"]]
+    arrays = torch.load(model, weights_only=True)
+    for name, value in honest().items():
+        torch.testing.assert_close(arrays[name], value)
