@@ -174,7 +174,7 @@ def membership_chance(
         >>> import fedaudit as fa
         >>> import numpy as np
         >>> is_member = np.arange(200) < 100
-        >>> limits = fa.metrics.membership_chance(1, is_member * 1.0, is_member, prior=0.5)
+        >>> limits = fa.metrics.membership_chance(1.0, is_member * 1.0, is_member, prior=0.5)
         >>> round(limits.low, 3), limits.high
         (0.957, 1.0)
 
