@@ -29,7 +29,7 @@ def test_one_logit_has_the_loss_and_the_probabilities_of_a_sigmoid() -> None:
     expected = functional.binary_cross_entropy_with_logits(z[:, 0], y.float(), reduction="none")
     torch.testing.assert_close(task.losses(outputs, y), expected)
     torch.testing.assert_close(outputs.softmax(1)[:, 1], z[:, 0].sigmoid())
-    assert task.utility.of(outputs, y).tolist() == [1, 1, 0, 0]
+    assert task.utility.per_sample(outputs, y).tolist() == [1, 1, 0, 0]
 
 
 def test_several_labels_have_the_mean_of_their_losses_and_errors() -> None:
@@ -38,7 +38,7 @@ def test_several_labels_have_the_mean_of_their_losses_and_errors() -> None:
     targets = task.targets(torch.zeros(1, 1), y)
     by_hand = (torch.log(torch.tensor(2.0)) + torch.log1p(torch.exp(torch.tensor(3.0)))) / 2
     torch.testing.assert_close(task.losses(outputs, targets), by_hand[None])
-    assert task.utility.of(outputs, targets).tolist() == [1.0]
+    assert task.utility.per_sample(outputs, targets).tolist() == [1.0]
     assert task.width(FOUR, targets) == 2
 
 
@@ -74,7 +74,7 @@ def test_padding_counts_in_no_tokens_loss() -> None:
         ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*not finite numbers"),
         ("next-token", torch.tensor([[3, 0, 0], [1, 2, 0]]), FOUR[:2, 0], "1 of 2 sequences"),
         ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to predict"),
-        ("next-token", torch.tensor([[3, -4], [4, 5]]), FOUR[:2, 0], "tokens lie from 0"),
+        ("next-token", torch.tensor([[3, -4], [4, 5]]), FOUR[:2, 0], "tokens must lie from 0"),
     ],
 )
 def test_targets_of_another_kind_are_refused_in_a_sentence(
@@ -86,7 +86,7 @@ def test_targets_of_another_kind_are_refused_in_a_sentence(
 
 def test_invalid_tokens_raise() -> None:
     task = task_named("next-token", {"vocabulary": 4})
-    with pytest.raises(BadInput, match="tokens lie from 0 to 3, got 1 to 7"):
+    with pytest.raises(BadInput, match="tokens must lie from 0 to 3, got 1 to 7"):
         task.targets(torch.tensor([[1, 7]]), torch.zeros(1, dtype=torch.int64))
     with pytest.raises(BadInput, match=r"whole numbers.*standardise to false"):
         task.features(torch.tensor([[0.5, 1.0]]), torch.zeros(1))
@@ -98,7 +98,7 @@ def test_invalid_tokens_raise() -> None:
         ("binary", torch.zeros(4, 2), "one logit per sample"),
         ("regression", torch.zeros(4, 2), r"shape \(4, 1\), got \(4, 2\)"),
         ("multi-label", torch.zeros(4, 1), r"shape \(4, 3\), got \(4, 1\)"),
-        ("next-token", torch.zeros(4, 7), "a row of logits for every token"),
+        ("next-token", torch.zeros(4, 7), r"must return logits \(samples, positions"),
     ],
 )
 def test_outputs_of_another_kind_are_refused_in_a_sentence(
@@ -109,15 +109,15 @@ def test_outputs_of_another_kind_are_refused_in_a_sentence(
     given = {"regression": torch.rand(4), "binary": torch.zeros(4), "multi-label": FOUR}
     targets = task.targets(tokens, given.get(name, torch.zeros(4)))
     with pytest.raises(BadInput, match=said):
-        task.losses(task.read(outputs), targets)
+        task.losses(task.extract_outputs(outputs), targets)
 
 
-def test_logits_are_read_of_objects_and_dictionaries_and_nothing_else() -> None:
+def test_only_tensors_and_objects_with_logits_are_outputs() -> None:
     task, logits = task_named("classification", {}), torch.zeros(2, 3)
     for found in (logits, SimpleNamespace(logits=logits), {"logits": logits}):
-        assert task.read(found) is logits
-    with pytest.raises(BadInput, match=r"returns a tuple.*has logits"):
-        task.read((logits,))
+        assert task.extract_outputs(found) is logits
+    with pytest.raises(BadInput, match=r"dictionary with 'logits', got a tuple"):
+        task.extract_outputs((logits,))
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -263,9 +263,9 @@ def test_unknown_settings_of_a_loss_raise() -> None:
     ("loss", "text"),
     [
         (functional.cross_entropy, "cross_entropy returns one number for all samples"),
-        (functional.mse_loss, "give the task 'regression' instead"),
+        (functional.mse_loss, "pass the task 'regression' instead"),
         (nn.CrossEntropyLoss, "CrossEntropyLoss is a class"),
-        (partial(functional.l1_loss, reduction="sum"), "give one"),
+        (partial(functional.l1_loss, reduction="sum"), "pass such a function"),
     ],
 )
 def test_torch_losses_with_reduction_raise_at_once(loss: PerSampleLoss, text: str) -> None:

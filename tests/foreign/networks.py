@@ -382,7 +382,7 @@ MEASURED: dict[str, Case] = {
     "one logit, flat": Case(OneFlatLogit, VECTOR, classes=2),
 }
 REFUSED: dict[str, tuple[Case, str]] = {
-    "a tuple": (Case(InTuple, VECTOR), "returns a tuple, and fedaudit reads a tensor, .*subclass"),
+    "a tuple": (Case(InTuple, VECTOR), "must return a tensor, .*got a tuple; wrap"),
     "a sigmoid": (Case(OneProbability, VECTOR, classes=2), "probabilities; .* omits the sigmoid"),
     "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* omits the softmax"),
     "one logit of more classes": (

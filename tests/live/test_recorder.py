@@ -445,7 +445,7 @@ def test_repeated_attacks_never_replace_other_results(
             attack_recording(folder, names, out, figures=figures)
     said: list[str] = []
     assert attack_recording(usual, ("avg-cosine",), out, figures=QUICK, log=said.append)
-    assert "by that of avg-cosine; name all of them" in said[-1]
+    assert "by the record of avg-cosine; name all of these attacks" in said[-1]
     for _ in range(2):
         figures = {**QUICK, "fprs": (0.1,)}
         one = attack_recording(usual, ("avg-cosine",), usual.parent / "one", figures=figures)

@@ -68,11 +68,11 @@ def test_only_retraining_has_the_verdict_forgotten() -> None:
 def test_unlearning_verdicts_follow_from_the_interval(
     low: float, high: float, told: bool, verdict: str
 ) -> None:
-    assert unlearning_verdict(low, high, margin=0.05, told_before=told) == verdict
+    assert unlearning_verdict(low, high, margin=0.05, leaked_before=told) == verdict
 
 
 def test_not_forgotten_requires_the_corrected_test() -> None:
-    uncorrected = unlearning_verdict(0.01, 0.2, margin=0.05, told_before=True, above=False)
+    uncorrected = unlearning_verdict(0.01, 0.2, margin=0.05, leaked_before=True, above=False)
     assert uncorrected == "cannot be told"
 
 

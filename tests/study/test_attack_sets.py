@@ -26,7 +26,7 @@ from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.build import setup
 from fedaudit.study.comparing import rows_of
-from fedaudit.study.running.folder import growth_of
+from fedaudit.study.running.folder import find_additions
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
@@ -117,10 +117,10 @@ def test_a_study_can_add_attacks_only_with_the_settings_of_its_set() -> None:
     every = {name: SET_SETTINGS["2026-2"].get(name, {}) for name in ATTACK_SETS["2026-2"]}
     same = quick_study(attacks={**every, "stacked": {}})
     other = quick_study(attacks={**every, "stacked": {}, "rmia": {}})
-    grown = growth_of(before, same)
+    grown = find_additions(before, same)
     assert grown is not None
     assert grown.attacks == ["stacked"]
-    assert growth_of(before, other) is None
+    assert find_additions(before, other) is None
 
 
 @pytest.mark.parametrize("name", ATTACK_SETS)

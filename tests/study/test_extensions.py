@@ -21,7 +21,7 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.views import view_named
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.optional import OPTIONAL
-from fedaudit.plan.parts import Conclusion, Extension, Means, MeasuredRun, Scores, Setup
+from fedaudit.plan.parts import Conclusion, Extension, FitContext, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
@@ -173,7 +173,7 @@ class Counted(Extension):
                 file.write(f"{key} {round.index}\n")
             yield round
 
-    def fit(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, context: FitContext) -> Setup:
         return run.with_extension(replace(self, fits=self.fits + 1))
 
     @classmethod

@@ -16,7 +16,12 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.page import write_report_beside
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.study.running.folder import Growth, growth_from, growth_of, total_growth
+from fedaudit.study.running.folder import (
+    Additions,
+    find_additions,
+    parse_additions,
+    total_additions,
+)
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study
 
@@ -65,7 +70,7 @@ def test_more_seeds_train_only_these_and_give_the_record_of_a_fresh_study(
     grown = run(larger, folder)
     assert set(run.phases) == {"seed 2: training rounds"}
     assert same(grown, run(larger, tmp_path / "fresh"))
-    note = "Whether the seed 2 was chosen after a look at the figures: it was added to a study"
+    note = "The post-hoc choice of seed 2 (added after a first result)."
     assert any(sentence.startswith(note) for sentence in grown.untested)
 
 
@@ -74,7 +79,7 @@ def test_more_attacks_on_measured_signals_train_nothing(run: Trained, tmp_path: 
     grown = run(quick_study(), tmp_path / "study")
     assert run.phases == []
     assert same(grown, run(quick_study(), tmp_path / "fresh"))
-    assert any("the attack blackbox-loss was chosen" in sentence for sentence in grown.untested)
+    assert any("post-hoc choice of attack blackbox-loss" in sentence for sentence in grown.untested)
 
 
 @pytest.mark.parametrize(
@@ -153,12 +158,12 @@ def test_a_study_that_is_stopped_while_it_grows_resumes(
     larger = quick_study(seeds=[1, 2])
     with pytest.raises(Stop):
         run_study(larger, folder, progress=stopping("seed 2: training rounds"))
-    with pytest.raises(BadInput, match=r"holds a larger version of this study \(with the seed 2\)"):
+    with pytest.raises(BadInput, match=r"holds a larger version of this study \(with seed 2\)"):
         run(quick_study(), folder)
     grown = run(larger, folder)
     assert 0 < len(run.phases) < 4
     assert same(grown, run(larger, tmp_path / "fresh"))
-    assert any("the seed 2 was chosen" in sentence for sentence in grown.untested)
+    assert any("post-hoc choice of seed 2" in sentence for sentence in grown.untested)
 
 
 @pytest.mark.slow
@@ -171,7 +176,7 @@ def test_a_study_that_was_stopped_in_its_first_run_grows(run: Trained, tmp_path:
     grown = run(larger, tmp_path / "a")
     assert {f.attack for f in grown.findings} == set(MORE)
     assert any("of seed 1: they were measured on kept" in sentence for sentence in grown.untested)
-    assert not any("chosen after a look" in sentence for sentence in grown.untested), "no record"
+    assert not any("post-hoc choice" in sentence for sentence in grown.untested), "no record"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,7 @@ def test_fewer_than_the_folder_holds_are_refused_with_advice(
     changes: dict[str, object], folder: Path
 ) -> None:
     with pytest.raises(
-        BadInput, match=r"holds a larger version of this study.*name these too, or choose"
+        BadInput, match=r"holds a larger version of this study.*add .* to the study, or choose"
     ):
         run_study(quick_study(**changes), folder)
 
@@ -210,11 +215,11 @@ def test_changes_beyond_growth_raise_as_another_study(
 
 def test_attacks_of_a_set_are_the_same_as_by_their_names() -> None:
     whole, named = quick_study(attacks={}), quick_study()
-    growth = growth_of(named, whole)
+    growth = find_additions(named, whole)
     assert growth is not None
     assert "fedmia-1" in growth.attacks
     assert "loss-series" not in growth.attacks
-    assert growth_of(whole, named) is None
+    assert find_additions(whole, named) is None
 
 
 @pytest.mark.slow
@@ -258,23 +263,23 @@ def test_source_inference_is_added_on_the_samples_that_the_run_set_aside(
     assert same(grown, run(none_aside, tmp_path / "fresh"))
 
 
-LATER = "chosen after a look at the figures"
+POST_HOC = "post-hoc choice of"
 
 
 def told_of(record: Record) -> list[str]:
-    return [sentence for sentence in record.untested if LATER in sentence]
+    return [sentence for sentence in record.untested if POST_HOC in sentence]
 
 
 def test_growth_is_reported_even_if_files_were_deleted(folder: Path, run: Trained) -> None:
     (folder / "record.json").unlink()
     (folder / "scores.safetensors").unlink()
     grown = run(quick_study(seeds=[1, 2]), folder)
-    assert told_of(grown)[0].startswith("Whether the seed 2 was ")
+    assert told_of(grown)[0].startswith("The post-hoc choice of seed 2 ")
     (folder / "record.json").unlink()
     (folder / "scores.safetensors").unlink()
     again = run(quick_study(seeds=[1, 2], figures={"most_exposed": 12}), folder)
     assert told_of(again)[0].startswith(
-        "Whether the seed 2 and the setting figures.most_exposed were "
+        "The post-hoc choice of seed 2 and setting figures.most_exposed "
     )
 
 
@@ -282,9 +287,7 @@ def test_a_record_without_a_study_file_has_no_growth(folder: Path, run: Trained)
     (folder / "study.json").unlink()
     assert told_of(run(quick_study(figures={"most_exposed": 12}), folder))
     (folder / "study.json").unlink()
-    with pytest.raises(
-        BadInput, match=r"was extended, and no study\.json, which lists what was added"
-    ):
+    with pytest.raises(BadInput, match=r"with additions, but no study\.json that lists"):
         run(quick_study(figures={"most_exposed": 12}), folder)
 
 
@@ -313,10 +316,10 @@ def test_growth_that_is_not_as_the_program_writes_it_is_refused(
 
 
 def test_names_of_any_form_are_kept_so_that_they_can_be_read_again() -> None:
-    added = Growth(["2"], ["own\x1b[2J:\u2028attack" + "x" * 600], [])
-    kept = total_growth(Growth([], [], []), added)
-    assert growth_from(json.loads(json.dumps(kept._asdict())), "study.json") == kept
-    assert total_growth(kept, added) == kept
+    added = Additions(["2"], ["own\x1b[2J:\u2028attack" + "x" * 600], [])
+    kept = total_additions(Additions([], [], []), added)
+    assert parse_additions(json.loads(json.dumps(kept.file_values())), "study.json") == kept
+    assert total_additions(kept, added) == kept
 
 
 def test_the_file_of_a_study_that_grew_is_a_study(folder: Path, run: Trained) -> None:
@@ -337,7 +340,7 @@ def test_a_record_of_a_study_that_another_process_made_larger_is_not_written(
             made.append(run(larger, out))
 
     with pytest.raises(
-        BadInput, match=r"holds a larger version of this study \(with the setting figures"
+        BadInput, match=r"holds a larger version of this study \(with setting figures"
     ):
         run_study(quick_study(), out, log=log)
     assert read_record(out / "record.json") == made[0]

@@ -29,7 +29,7 @@ from fedaudit.observe.measurements import Measurements, Stored
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.identity import run_key, settings_of
-from fedaudit.plan.parts import Means, Setup
+from fedaudit.plan.parts import FitContext, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.results.older import resolve_older_settings
@@ -161,12 +161,12 @@ def test_attacks_learned_for_one_client_do_not_score_another() -> None:
     attack = replace(attack_named("seqmia"), signals=(signal,)).with_settings({"epochs": 20})
     run = replace(run, attacks={"one": attack})
     examples = {c: Examples({signal.name: cube(10 * c)}, is_member, c) for c in (0, 1)}
-    each = _fitted(run, Means(no_federation), lambda: examples, {0: 0, 1: 1})
+    each = _fitted(run, FitContext(no_federation), lambda: examples, {0: 0, 1: 1})
     for client in (0, 1):
         scores = each.attacks["one"].scores({signal.name: cube(99)}, client)
         assert auc_interval(scores.numpy(), is_member.numpy()).value > 0.95
     first = {0: examples[0]}
-    shared = _fitted(run, Means(no_federation), lambda: first, {0: 0, 1: 0})
+    shared = _fitted(run, FitContext(no_federation), lambda: first, {0: 0, 1: 0})
     wrong = shared.attacks["one"].scores({signal.name: cube(99)}, 1)
     assert auc_interval(wrong.numpy(), is_member.numpy()).value < 0.05
 

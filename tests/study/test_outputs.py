@@ -14,7 +14,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.page import write_report
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record
-from fedaudit.study.running.folder import refuse_other_record
+from fedaudit.study.running.folder import replaceable_record_or_raise
 from fedaudit.study.running.outputs import refuse_foreign_page
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -72,7 +72,7 @@ def test_an_attack_replaces_the_record_of_other_attacks_with_a_note(
     assert reattack(recording, both, tmp_path / "grown").content_hash == whole.content_hash
     record = reattack(recording, other, tmp_path / "grown", log=said.append)
     assert [row.name for row in record.attacks] == other, "the family is that of the attacks now"
-    assert "the record of loss-series, by that of blackbox-loss; name all" in said[-1]
+    assert "the record of loss-series, by the record of blackbox-loss; name all" in said[-1]
 
 
 def test_a_study_can_be_attacked_repeatedly(recording: Path, tmp_path: Path) -> None:
@@ -100,14 +100,14 @@ def test_unreadable_records_and_foreign_pages_are_not_replaced(
     tmp_path: Path,
 ) -> None:
     study: Study = quick_study()
-    refuse_other_record(tmp_path / "nothing there yet", study)
+    replaceable_record_or_raise(tmp_path / "nothing there yet", study)
     (tmp_path / "record.json").write_text("{}")
     with pytest.raises(BadInput, match=r"cannot be read as a record of this study.*out="):
-        refuse_other_record(tmp_path, study)
+        replaceable_record_or_raise(tmp_path, study)
     (tmp_path / "record.json").unlink()
     (tmp_path / "report.html").write_text("my notes")
     with pytest.raises(BadInput, match=r"report.html exists and is not an HTML file"):
-        refuse_other_record(tmp_path, study)
+        replaceable_record_or_raise(tmp_path, study)
 
 
 @pytest.mark.parametrize("start", ["<!doctype html>", "<!DOCTYPE HTML>", "\ufeff\n <!doctype html"])

@@ -14,8 +14,8 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NOBODY, Model, difference, norm
 from fedaudit.extensions.unlearning import (
     Unlearning,
-    _judged,
     _start_unlearning,
+    _with_verdicts,
     unlearning_controls,
 )
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -143,7 +143,7 @@ def test_unlearning_that_leaves_a_batch_of_one_raises_before_training(
     with pytest.raises(
         BadInput,
         match=rf"seed 1, client 0: of {forgotten} forgotten samples in batches of {batch}, "
-        "one batch has 1, .* step of ascent",
+        "one batch has 1, .* step of gradient ascent",
     ):
         run_study(normalised_study(batch, "ascent"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -295,7 +295,7 @@ def test_an_extreme_auc_is_judged_by_separate_intervals(low: float, said: str) -
     before = excess.model_copy(
         update={"against": "", "point": "before", "value": 0.98, "low": 0.9, "high": 1.0}
     )
-    judged = _judged([before, excess], margin=0.05)[1]
+    judged = _with_verdicts([before, excess], margin=0.05)[1]
     assert judged.note.startswith(said)
 
 

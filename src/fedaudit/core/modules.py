@@ -205,7 +205,7 @@ def try_module(
         BadInput: The module raises an error.
     """
     try:
-        output = task.called(module.eval(), features.clone())
+        output = task.call_module(module.eval(), features.clone())
     except FedauditError as error:
         raise BadInput(f"model {name!r}: {error}") from error
     # Custom code may raise anything.
@@ -220,7 +220,7 @@ def try_module(
 
 
 def _supported(task: Task) -> str:
-    return task.takes or (SUPPORTED if task.classes else _SUPPORTED_BY_OTHER_TASKS)
+    return task.forward_help or (SUPPORTED if task.classes else _SUPPORTED_BY_OTHER_TASKS)
 
 
 def _shapes(task: Task, features: Tensor) -> str:
@@ -232,7 +232,7 @@ def _shapes(task: Task, features: Tensor) -> str:
 def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tensor:
     returned = try_module(module, name, features, task)
     try:
-        outputs = task.read(returned)
+        outputs = task.extract_outputs(returned)
     except BadInput as error:
         raise BadInput(f"model {name!r}: {error}") from error
     rows = outputs.ndim == 2 if task.classes else outputs.ndim > 0

@@ -78,20 +78,20 @@ class Utility(NamedTuple):
 
     Attributes:
         name: Name, such as "accuracy".
-        of: Function of (outputs, targets) that returns the value of each sample.
-        is_share: Whether a value is 1 for a correct answer and 0 for a wrong one, so that the mean
-            is a rate. Otherwise, smaller values are better.
+        per_sample: Function of (outputs, targets) that returns the value of each sample.
+        is_share: Whether a value is 1 for a correct answer and 0 for a wrong one. The mean is then
+            a rate. Otherwise, smaller values are better.
 
     Examples:
         >>> import fedaudit as fa
         >>> import torch
         >>> accuracy = fa.tasks.classification().utility
-        >>> accuracy.of(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))
+        >>> accuracy.per_sample(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))
         tensor([1.])
     """
 
     name: str
-    of: PerSampleLoss
+    per_sample: Callable[[Tensor, Tensor], Tensor]
     is_share: bool = False
 
 
@@ -108,8 +108,8 @@ def logits_of(output: object) -> Tensor:
     )
     if not isinstance(logits, Tensor):
         raise BadInput(
-            f"a model returns {type_of(output)}, and fedaudit reads a tensor, or an object or "
-            "dictionary that has logits; give a subclass whose forward returns one"
+            "the model must return a tensor, or an object or dictionary with 'logits', got "
+            f"{type_of(output)}; wrap the model so that its forward returns one of these"
         )
     return logits
 
@@ -144,18 +144,20 @@ class Task:
             Clients minimise its mean.
         utility: Measure of a model's quality.
         readings: Further values that can be read from outputs.
-        read: Function from what a module returns to outputs.
+        extract_outputs: Function that extracts the output tensor from the module's return value.
         features: Function of raw (features, labels) that returns a model's input, or several
             inputs by name.
         targets: Function of (features, raw targets) that returns the targets of the loss.
-        width: Function of (features, targets) that returns the number of outputs that a model
-            needs; 0 for the number of classes.
+        width: Function of (features, targets) that returns the output width of the model; 0 means
+            one output per class.
         classes: Whether targets are class indices.
         tokens: Function of (outputs, targets) that returns predictions of tokens; None without
             :attr:`Reading.TOKENS`.
         settings: Keyword settings of the task.
-        inputs: Layout of a model's inputs within the features; None for a single input.
-        takes: Arguments of a model, in words; empty for one tensor with one row per sample.
+        inputs: How several named inputs are packed into one feature tensor; None for a single
+            input.
+        forward_help: Expected signature of ``forward``, for messages; empty if it takes one tensor
+            with one row per sample.
 
     Examples:
         >>> import fedaudit as fa
@@ -169,7 +171,9 @@ class Task:
     losses: PerSampleLoss = field(repr=False, compare=False)
     utility: Utility = field(repr=False, compare=False)
     readings: Reading = field(default=Reading.NOTHING, compare=False)
-    read: Callable[[object], Tensor] = field(default=logits_of, repr=False, compare=False)
+    extract_outputs: Callable[[object], Tensor] = field(
+        default=logits_of, repr=False, compare=False
+    )
     features: Features = field(default=features_as_given, repr=False, compare=False)
     targets: Targets = field(default=as_given, repr=False, compare=False)
     width: Callable[[Tensor, Tensor], int] = field(
@@ -181,20 +185,22 @@ class Task:
     )
     settings: tuple[tuple[str, int | float | str | bool], ...] = ()
     inputs: Inputs | None = None
-    takes: str = field(default="", repr=False, compare=False)
+    forward_help: str = field(default="", repr=False, compare=False)
 
     def outputs(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
-        """Return a module's outputs on samples, as losses take them."""
-        return self.read(self.called(module, x))
+        """Return the output tensor of a module on samples, in the form that the losses expect."""
+        return self.extract_outputs(self.call_module(module, x))
 
-    def called(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> object:
-        """Return what a module returns for samples."""
+    def call_module(
+        self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]
+    ) -> object:
+        """Call a module on samples, and return its value unchanged."""
         return module(x) if self.inputs is None else module(**self.inputs.unpacked(x))
 
     @property
     def reads_plainly(self) -> bool:
         """True if a module takes the features and returns the outputs, without any conversion."""
-        return self.read is logits_of and self.inputs is None
+        return self.extract_outputs is logits_of and self.inputs is None
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
@@ -209,8 +215,8 @@ def _right(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:
 def _class_indices(features: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim != 1 or targets.is_floating_point() or int(targets.min()) < 0:
         raise BadInput(
-            "targets of the task 'classification' are class indices from 0, one per sample, got "
-            f"{_describe(targets)}; name another task, such as "
+            "targets of the task 'classification' must be class indices from 0, one per sample, "
+            f"got {_describe(targets)}; name another task, such as "
             "'regression' or 'multi-label'"
         )
     return targets.long()
@@ -249,9 +255,10 @@ def classification_by(losses: PerSampleLoss) -> Task:
 
 @checked
 def binary() -> Task:
-    """Binary classification with one logit z per sample, which is read as the two logits 0 and z.
+    """Binary classification with one logit z per sample, which becomes the two logits 0 and z.
 
-    The softmax of these is the sigmoid of z, and their cross-entropy the loss of z.
+    The softmax of the two logits is the sigmoid of z. Their cross-entropy is the binary
+    cross-entropy of z.
 
     Examples:
         >>> import fedaudit as fa
@@ -263,9 +270,9 @@ def binary() -> Task:
         cross_entropy,
         Utility("accuracy", _right, is_share=True),
         Reading.POSTERIOR,
-        read=two_logits,
+        extract_outputs=two_logits,
         targets=_zero_or_one,
-        width=_one,
+        width=_single_output,
         classes=True,
     )
 
@@ -279,13 +286,13 @@ def two_logits(output: object) -> Tensor:
     logits = logits_of(output)
     if logits.numel() != len(logits):
         raise BadInput(
-            f"a model for the task 'binary' gives one logit per sample, got shape "
-            f"{tuple(logits.shape)}; take the task 'classification' for one logit per class"
+            f"a model for the task 'binary' must return one logit per sample, got shape "
+            f"{tuple(logits.shape)}; use the task 'classification' for one logit per class"
         )
     return functional.pad(logits.reshape(-1, 1), (1, 0))
 
 
-def _one(features: Tensor, targets: Tensor) -> int:
+def _single_output(features: Tensor, targets: Tensor) -> int:
     return 1
 
 
@@ -293,8 +300,9 @@ def _zero_or_one(features: Tensor, targets: Tensor) -> Tensor:
     flat = targets.reshape(len(targets), -1)
     if flat.shape[1] != 1 or not bool(((flat == 0) | (flat == 1)).all()):
         raise BadInput(
-            "targets of the task 'binary' are 0 or 1, one per sample, got "
-            f"{_describe(targets)}; take 'multi-label' for several, 'classification' for classes"
+            "targets of the task 'binary' must be 0 or 1, one per sample, got "
+            f"{_describe(targets)}; use 'multi-label' for several labels per sample, or "
+            "'classification' for several classes"
         )
     return flat[:, 0].long()
 
@@ -329,8 +337,8 @@ def _label_errors(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]
 def _zeros_and_ones(features: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim != 2 or not bool(((targets == 0) | (targets == 1)).all()):
         raise BadInput(
-            "targets of the task 'multi-label' are a row of 0 and 1 per sample, with a column per "
-            f"label, got {_describe(targets)}"
+            "targets of the task 'multi-label' must be a row of 0 and 1 per sample, with a column "
+            f"per label, got {_describe(targets)}"
         )
     return targets.float()
 
@@ -378,9 +386,8 @@ def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
     logits per position.
 
     Args:
-        padding: Token that pads sequences, which no loss counts.
-        vocabulary: Number of different tokens, 0 for one more than the largest token of the
-            data.
+        padding: Token that pads sequences; losses ignore it.
+        vocabulary: Number of different tokens; 0 for the largest token of the data plus 1.
 
     Examples:
         >>> import fedaudit as fa
@@ -409,8 +416,9 @@ def _sequence_losses(
 ) -> Float[Tensor, " samples"]:
     if outputs.ndim != 3 or outputs.shape[:2] != targets.shape:
         raise BadInput(
-            "a model for the task 'next-token' gives a row of logits for every token of "
-            f"{tuple(targets.shape)}, got shape {tuple(outputs.shape)}"
+            "a model for the task 'next-token' must return logits (samples, positions, "
+            f"vocabulary) for tokens of shape {tuple(targets.shape)}, got shape "
+            f"{tuple(outputs.shape)}"
         )
     logits, tokens, counted = _next_tokens(outputs, targets, padding=padding)
     each = functional.cross_entropy(
@@ -422,19 +430,19 @@ def _sequence_losses(
 def _whole_numbers(features: Tensor, labels: Tensor) -> Tensor:
     if features.ndim != 2 or not bool((features == features.round()).all()):
         raise BadInput(
-            "samples of the task 'next-token' are sequences of whole numbers, one row per sample, "
-            f"got {_describe(features)}; set {setting('data.options.standardise')} to false if a "
-            "file has tokens"
+            "samples of the task 'next-token' must be sequences of whole numbers, one row per "
+            f"sample, got {_describe(features)}; set {setting('data.options.standardise')} to "
+            "false if a file has tokens"
         )
     return features.int()
 
 
 MASK = "attention_mask"
-"""Name of the input that is 0 for tokens that do not count."""
+"""Name of the input that is 0 for tokens that a loss ignores."""
 
 
 def without_masked(task: Task, inputs: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """Replace tokens that a mask among the inputs leaves out by padding."""
+    """Replace tokens where ``attention_mask`` is 0 with the padding token."""
     mask, padding = inputs.get(MASK), dict(task.settings).get("padding")
     if mask is None or padding is None or mask.shape != tokens.shape:
         return tokens
@@ -442,7 +450,8 @@ def without_masked(task: Task, inputs: Mapping[str, Tensor], tokens: Tensor) -> 
 
 
 def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int) -> Tensor:
-    # Targets of another shape are groups of samples, such as books.
+    # Targets that are not token rows are group labels (such as the book). The features are then
+    # the tokens to predict.
     is_tokens = targets.ndim == 2 and bool((targets == targets.round()).all())
     tokens = targets if is_tokens else features
     if is_tokens and targets.shape == features.shape:
@@ -454,8 +463,8 @@ def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int)
             and not torch.equal(targets, features)
         ):
             raise BadInput(
-                "targets of the task 'next-token' are the tokens themselves, and these are shifted "
-                "by one position; give them unshifted, or leave them out"
+                "targets of the task 'next-token' must be the tokens themselves, but they are "
+                "shifted by one position; pass the tokens unshifted, or leave the targets out"
             )
     short = int(((tokens[:, 1:] != padding).sum(1) == 0).sum())
     if tokens.shape[1] < 2 or short:
@@ -466,7 +475,7 @@ def _tokens(features: Tensor, targets: Tensor, *, padding: int, vocabulary: int)
     counted = tokens[tokens != padding]
     if int(counted.min()) < 0 or (vocabulary and int(counted.max()) >= vocabulary):
         raise BadInput(
-            f"tokens lie from 0 to {vocabulary - 1 if vocabulary else '...'}, got "
+            f"tokens must lie from 0 to {vocabulary - 1 if vocabulary else '...'}, got "
             f"{int(counted.min())} to {int(counted.max())}; set task.options.vocabulary"
         )
     return tokens.long()
@@ -487,8 +496,8 @@ class Denoising(Task):
     Attributes:
         draws: Number of draws per sample outside training.
         seed: Seed of the draws.
-        fixed: Whether all samples and models get the same draws; otherwise each sample gets other
-            draws at each model.
+        fixed: Whether all samples and models get the same draws. Otherwise, the draws differ for
+            every sample and model.
 
     Examples:
         >>> import fedaudit as fa
@@ -505,7 +514,9 @@ class Denoising(Task):
     seed: int = field(default=0, compare=False)
     fixed: bool = field(default=True, compare=False)
 
-    def called(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
+    def call_module(
+        self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]
+    ) -> Tensor:
         """Return the squared error of each draw: one row per sample, and one column per draw.
 
         Raises:
@@ -514,7 +525,7 @@ class Denoising(Task):
         inputs = {"sample": x} if self.inputs is None else self.inputs.unpacked(x)
         clean = inputs.pop(next(iter(inputs)))
         clean = clean if clean.is_floating_point() else clean.float()
-        steps, noise = self._drawn(module, clean)
+        steps, noise = self._draw(module, clean)
         ones = [1] * (clean.ndim - 1)
         signal = signal_share().to(clean)[steps].view(*steps.shape, *ones)
         noisy = signal.sqrt() * clean[:, None] + (1 - signal).sqrt() * noise
@@ -522,23 +533,25 @@ class Denoising(Task):
         if predicted.shape != noisy.shape:
             raise BadInput(
                 "a model for the task 'denoising' takes noisy samples of shape (samples, draws, "
-                f"...), and gives the noise in that shape, {tuple(noisy.shape)}; got "
-                f"{tuple(predicted.shape)}"
+                f"...) and must return the noise in the same shape; expected {tuple(noisy.shape)}, "
+                f"got {tuple(predicted.shape)}"
             )
         return (predicted - noise).square().flatten(2).mean(2)
 
-    def _drawn(self, module: object, clean: Tensor) -> tuple[Tensor, Tensor]:
+    def _draw(self, module: object, clean: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the steps and the noise of each sample's draws."""
         if getattr(module, "training", False):
             steps = torch.randint(NOISE_STEPS, (len(clean), 1), device=clean.device)
             return steps, torch.randn_like(clean)[:, None]
-        spread = [int((draw + 0.5) * NOISE_STEPS / self.draws) for draw in range(self.draws)]
-        steps = torch.tensor(spread, device=clean.device).expand(len(clean), -1)
+        spaced = [int((draw + 0.5) * NOISE_STEPS / self.draws) for draw in range(self.draws)]
+        steps = torch.tensor(spaced, device=clean.device).expand(len(clean), -1)
         shape = (self.draws, *clean.shape[1:])
         if self.fixed:
             return steps, _noise(self.seed, shape).to(clean).expand(len(clean), *shape)
-        model = sum(map(_sum_of_bits, cast(nn.Module, module).parameters()))
+        model_checksum = sum(map(_sum_of_bits, cast(nn.Module, module).parameters()))
         noises = [
-            _noise(seed_for(self.seed, model, _sum_of_bits(sample)), shape) for sample in clean
+            _noise(seed_for(self.seed, model_checksum, _sum_of_bits(sample)), shape)
+            for sample in clean
         ]
         return steps, torch.stack(noises).to(clean)
 
@@ -564,11 +577,11 @@ def _sum_of_bits(values: Tensor) -> int:
 
 @checked
 def denoising(*, draws: Draws = 8, seed: int = 0, fixed: bool = True) -> Denoising:
-    """Prediction of a sample's noise, given its label as a condition, with the mean squared error.
+    """Prediction of a sample's noise, conditioned on its label, with the mean squared error.
 
-    A model takes noisy samples (samples, draws, ...), the step of each (samples, draws), and
-    ``concept``, the labels, and returns the noise. If samples have several inputs by name, noise is
-    added to the first, and the model takes the others in place of ``concept``.
+    A model takes noisy samples (samples, draws, ...), the noise step of each draw (samples, draws)
+    and the labels ``concept``. It returns the noise. If samples have several named inputs, noise is
+    added to the first one. The model then takes the other inputs instead of ``concept``.
 
     Args:
         draws: Draws of (step, noise) per sample, from 1 to 1,000, over which a loss is averaged; in
@@ -587,7 +600,7 @@ def denoising(*, draws: Draws = 8, seed: int = 0, fixed: bool = True) -> Denoisi
         Utility("denoising error", _mean_of_draws),
         features=_with_concept,
         targets=_concepts,
-        takes="a model for the task 'denoising' has forward(noisy, steps, concept)",
+        forward_help="a model for the task 'denoising' has forward(noisy, steps, concept)",
         settings=(("draws", draws), ("seed", seed), ("fixed", fixed)),
         draws=draws,
         seed=seed,
@@ -606,8 +619,8 @@ def _with_concept(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def _concepts(features: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim != 1 or not bool((targets == targets.round()).all()) or int(targets.min()) < 0:
         raise BadInput(
-            "targets of the task 'denoising' are concepts, whole numbers from 0, one per sample, "
-            f"got {_describe(targets)}"
+            "targets of the task 'denoising' must be concepts (whole numbers from 0, one per "
+            f"sample), got {_describe(targets)}"
         )
     return targets.long()
 
@@ -615,7 +628,7 @@ def _concepts(features: Tensor, targets: Tensor) -> Tensor:
 def _refuse_other_shape(name: str, outputs: Tensor, targets: Tensor) -> None:
     if outputs.shape != targets.shape:
         raise BadInput(
-            f"a model for the task {name!r} gives one number per target, of shape "
+            f"a model for the task {name!r} must return one number per target; expected shape "
             f"{tuple(targets.shape)}, got {tuple(outputs.shape)}"
         )
 
@@ -641,7 +654,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 @checked
 def of_loss(name: str, losses: PerSampleLoss) -> Task:
-    """Return a task with a custom loss, which is its utility as well.
+    """Return a task that uses one function as both loss and utility.
 
     Args:
         name: Name of the loss.
@@ -668,11 +681,11 @@ _TASK_OF_LOSS = {
     "mse_loss": "regression",
     "MSELoss": "regression",
 }
-"""Catalogued task whose loss is that of torch for each sample, by names of torch."""
+"""Maps the names of torch losses to the task that uses the same loss per sample."""
 
 
 def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]) -> None:
-    """Raise if a loss is a class, or one of torch that returns a single number for all samples."""
+    """Raise if a loss is a class, or a torch loss whose reduction is not "none"."""
     is_class = isinstance(loss, type)
     try:
         default = "none" if is_class else signature(loss).parameters["reduction"].default
@@ -683,20 +696,21 @@ def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]
         task = _TASK_OF_LOSS.get(name)
         raise BadInput(
             f"the loss {name} {'is a class' if is_class else 'returns one number for all samples'}"
-            "; a loss of a task is a function of outputs and targets that returns one number per "
-            f"sample (reduction='none'); give {f'the task {task!r} instead' if task else 'one'}"
+            "; the loss of a task must be a function of outputs and targets that returns one "
+            "number per sample (reduction='none'); pass "
+            f"{f'the task {task!r} instead' if task else 'such a function'}"
         )
 
 
 def lacking(what: str, readings: Reading, task: Task) -> str:
-    """Return a message that something needs readings that a task does not have."""
+    """Return a message that a part needs readings that a task does not have."""
     names = {Reading.POSTERIOR: "classes", Reading.TOKENS: "tokens"}
     kinds = " and ".join(names[reading] for reading in readings & ~task.readings)
     return f"{what} needs probabilities of {kinds}, which the task {task.name!r} does not have"
 
 
 def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> Task:
-    """Return the task of a name, from the catalogue, an installed package or custom code.
+    """Look up a task in the catalogue, an installed package or custom code.
 
     Args:
         name: Catalogue name, or ``module:object``: a task, or a loss of (outputs, targets) that

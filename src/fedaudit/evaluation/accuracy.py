@@ -292,7 +292,7 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
     values: list[Tensor] = []
     for part in chunks(len(samples), _AT_ONCE):
         outputs = outputs_of(model, samples.features[part], device)
-        values.append(model.architecture.task.utility.of(outputs, samples.targets[part]))
+        values.append(model.architecture.task.utility.per_sample(outputs, samples.targets[part]))
     utilities = torch.cat(values).double()
     if not bool((utilities.abs() <= LARGEST).all()):
         raise BadInput(

@@ -236,7 +236,7 @@ def _measured(
     losses = task.losses(outputs, samples.targets).double()
     if not bool(losses.isfinite().all()):
         return None
-    correct = int(task.utility.of(outputs, samples.targets).sum()) if task.classes else None
+    correct = int(task.utility.per_sample(outputs, samples.targets).sum()) if task.classes else None
     error = float(losses.std(correction=0)) / len(samples) ** 0.5
     return Comparison(reported, len(samples), float(losses.mean()), error, correct)
 

@@ -38,7 +38,7 @@ from fedaudit.plan.algorithm import server_risk
 from fedaudit.plan.dealing import dealt, exclude_held_out, grouped, left_to_train
 from fedaudit.plan.named import defense_key, defenses_of, representatives
 from fedaudit.plan.optional import OPTIONAL, DefenseSection, ShadowSection
-from fedaudit.plan.parts import Extension, Means, Setup
+from fedaudit.plan.parts import Extension, FitContext, Setup
 from fedaudit.plan.sections import ServerSection, Study
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
@@ -203,13 +203,13 @@ class Shadow(AdversaryFederations, LearnedFrom):
 
     attacks = "Attacks that learn"
 
-    def fit(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, context: FitContext) -> Setup:
         """Fit every attack that learns on the shadow's fairly drawn samples."""
-        return _fitted(run, means, partial(self._examples, means), self.plan.representative)
+        return _fitted(run, context, partial(self._examples, context), self.plan.representative)
 
-    def _examples(self, means: Means) -> dict[ClientId, Examples]:
+    def _examples(self, context: FitContext) -> dict[ClientId, Examples]:
         (shadow,) = self.runs
-        stored = means.measured(
+        stored = context.measure(
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None
         )
         cubes = stacked(part.measured for part in stored)
@@ -255,11 +255,11 @@ class KnownSplit(LearnedFrom):
         measured = measured_names(own_place(run.folder, KNOWN))
         return [signal.name for signal in _learned_signals(run) if signal.name not in measured]
 
-    def fit(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, context: FitContext) -> Setup:
         """Fit every attack that learns on the known samples."""
         client = self.known.client
         examples = partial(self._examples, run)
-        return _fitted(run, means, examples, dict.fromkeys(run.study.audit.targets, client))
+        return _fitted(run, context, examples, dict.fromkeys(run.study.audit.targets, client))
 
     def _examples(self, run: Setup) -> dict[ClientId, Examples]:
         folder = run.folder
@@ -293,7 +293,7 @@ def _learned_signals(run: Setup) -> tuple[Signal, ...]:
 
 def _fitted(
     run: Setup,
-    means: Means,
+    context: FitContext,
     source: Callable[[], Mapping[ClientId, Examples]],
     representative: Mapping[ClientId, ClientId],
 ) -> Setup:
@@ -304,7 +304,7 @@ def _fitted(
     examples, attacks = source(), dict(run.attacks)
     phase = f"seed {run.seed}: attacks learn"
     for done, name in enumerate(learning):
-        means.progress(phase, done, len(learning))
+        context.progress(phase, done, len(learning))
         seed = seed_for(run.seed, "learning", name)
         by_client = {
             client: attacks[name].fitted(part.measured, part.is_member, part.target, seed)
@@ -315,7 +315,7 @@ def _fitted(
             rules = {t: cast(Rule, by_client[client].rule) for t, client in representative.items()}
             first = replace(first, rule=PerClient(rules))
         attacks[name] = first
-    means.progress(phase, len(learning), len(learning))
+    context.progress(phase, len(learning), len(learning))
     return replace(run, attacks=attacks)
 
 

@@ -21,7 +21,7 @@ from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.dealing import exclude_held_out, left_to_train
 from fedaudit.plan.optional import ReferencesSection
-from fedaudit.plan.parts import Means, Setup
+from fedaudit.plan.parts import FitContext, Setup
 from fedaudit.plan.sections import Study
 
 
@@ -99,7 +99,7 @@ class References(AdversaryFederations):
     def is_needed_by(self, attack: Attack) -> bool:
         return attack.needs_references
 
-    def fit(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, context: FitContext) -> Setup:
         """Train and measure the reference federations, and pass the measurements to attacks."""
         attacks = {name: attack for name, attack in run.attacks.items() if attack.needs_references}
         if not attacks:
@@ -108,7 +108,7 @@ class References(AdversaryFederations):
         cubes = [
             stacked(
                 stored.measured
-                for stored in means.measured(
+                for stored in context.measure(
                     reference, f"reference federation {n} of {count}", None
                 )
             )

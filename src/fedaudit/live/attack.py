@@ -49,7 +49,11 @@ from fedaudit.results.runs import (
 )
 from fedaudit.results.text import plain, plain_json
 from fedaudit.study.running.environment import Clock
-from fedaudit.study.running.folder import ATTACKS, refuse_other_record, replaced_attacks
+from fedaudit.study.running.folder import (
+    REATTACK_MAY_CHANGE,
+    replaceable_record_or_raise,
+    replaced_attacks,
+)
 from fedaudit.study.running.record import conclude
 
 _MOST_NAMED = 10
@@ -113,7 +117,9 @@ def attack_recording(
 
         def check() -> str:
             assert run.recorded is not None
-            before = refuse_other_record(out, run.recorded.config, ignored=ATTACKS)
+            before = replaceable_record_or_raise(
+                out, run.recorded.config, ignored=REATTACK_MAY_CHANGE
+            )
             return replaced_attacks(before, names)
 
         measured = MeasuredRun(replace(run, folder=folder), contents.stored)
@@ -190,7 +196,7 @@ def _run(
     if not blind:
         figures = {**figures, "blind_classifier": False}
     config = _config(recording.model_copy(update={"targets": attacked}), names, figures)
-    refuse_other_record(out, config, ignored=ATTACKS)
+    replaceable_record_or_raise(out, config, ignored=REATTACK_MAY_CHANGE)
     took_part = {c for entry in contents.measured for c in (*entry.clients, *entry.stands_for)}
     took_part |= {c for entry in contents.log for c in entry.asked}
     run = recorded_run(

@@ -261,12 +261,12 @@ def unlearning(
         outputs = outputs_of(model, samples.samples.features)
         scores[name] = -net_task.losses(outputs, samples.samples.targets).double().numpy()
         if test_samples is not None:
-            scores_of_samples = net_task.utility.of(
+            scores_of_samples = net_task.utility.per_sample(
                 outputs_of(model, test_samples.features), test_samples.targets
             )
             utility[name] = float(scores_of_samples.double().mean())
         if net_task.utility.name == "accuracy" and net_task.classes:
-            scores_of_samples = net_task.utility.of(
+            scores_of_samples = net_task.utility.per_sample(
                 outputs_of(model, checked.features), checked.targets
             )
             right[name] = float(scores_of_samples.double().mean())

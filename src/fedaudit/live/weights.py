@@ -113,7 +113,9 @@ def _training_step(model: Model, module: nn.Module, samples: Samples) -> tuple[s
         seed_globally(0)
         module.train()
         try:
-            outputs = task.read(task.called(module, in_model_dtype(few.features, model).clone()))
+            outputs = task.extract_outputs(
+                task.call_module(module, in_model_dtype(few.features, model).clone())
+            )
             task.losses(outputs, few.targets.clone()).mean().backward()  # type: ignore[no-untyped-call]
         # Custom code may fail here but train in another way. Its buffers are then unknown.
         except Exception:
@@ -210,7 +212,7 @@ def _estimated(model: Model, unsent: Unsent, samples: Samples, device: torch.dev
             part.momentum = None
             part.train()
         for rows in _batches(in_model_dtype(samples.features, model)):
-            task.called(module, rows.to(device, copy=True))
+            task.call_module(module, rows.to(device, copy=True))
         current = dict(module.named_buffers())
         values = {name: current[name].detach().cpu().clone() for name in missing}
     known_buffers = model.buffers | values

@@ -142,7 +142,7 @@ def unlearned(
         both=auc_interval(first - second, truth),
         margin=margin,
         verdict=unlearning_verdict(
-            excess.low, excess.high, margin=margin, told_before=before_auc.low > 0.5
+            excess.low, excess.high, margin=margin, leaked_before=before_auc.low > 0.5
         ),
     )
 
@@ -157,7 +157,7 @@ def require_margin(margin: float) -> None:
 
 
 def unlearning_verdict(
-    low: float, high: float, *, margin: float, told_before: bool, above: bool | None = None
+    low: float, high: float, *, margin: float, leaked_before: bool, above: bool | None = None
 ) -> str:
     """Return the verdict on the excess over the reference.
 
@@ -165,13 +165,13 @@ def unlearning_verdict(
         low: Lower limit of the equivalence interval of the excess.
         high: Upper limit of the same interval.
         margin: Largest excess that counts as equal.
-        told_before: Whether the score distinguished forgotten from unseen samples before
+        leaked_before: Whether the score distinguished forgotten from unseen samples before
             unlearning.
         above: Whether the excess is significantly above 0 after a correction for several scores.
             By default the lower limit decides.
     """
     if -margin < low and high < margin:
-        return FORGOTTEN if told_before else UNTOLD
+        return FORGOTTEN if leaked_before else UNTOLD
     if low > 0 if above is None else above:
         return NOT_FORGOTTEN
     return OVERDONE if high < -margin else CANNOT_TELL

@@ -279,17 +279,17 @@ class Setup:
         return tuple(by_name.values())
 
 
-class Means(NamedTuple):
-    """What an extension needs after its run is measured.
+class FitContext(NamedTuple):
+    """Functions that :meth:`Extension.fit` calls after its run is measured.
 
     Attributes:
-        measured: Function that returns the measured rounds of an additional federation, which it
-            trains if necessary. It takes the federation, a description, and optionally a function
+        measure: Function that trains an additional federation if necessary, and returns its
+            measured rounds. It takes the federation, a description, and optionally a function
             that returns the federation to train.
         progress: Callback for progress.
     """
 
-    measured: "Callable[[Setup, str, Callable[[], Setup] | None], list[Stored]]"
+    measure: "Callable[[Setup, str, Callable[[], Setup] | None], list[Stored]]"
     progress: Progress = quiet
 
 
@@ -436,7 +436,7 @@ class Extension:
         """True if attacks on defended clients use the adversary's undefended models."""
         return False
 
-    def fit(self, run: Setup, means: Means) -> Setup:
+    def fit(self, run: Setup, context: FitContext) -> Setup:
         """Measure additional federations, and return the run with attacks that use them.
 
         Raises:
@@ -446,11 +446,11 @@ class Extension:
 
     @classmethod
     def conclude(cls, runs: Sequence[MeasuredRun], scores: Scores) -> Conclusion:
-        """Return figures and controls of the runs of a study that have the extension."""
+        """Return estimates and control results of the study's runs that have the extension."""
         return Conclusion()
 
     def untested(self) -> str:
-        """Return a sentence on what the extension leaves untested; empty for nothing."""
+        """Describe what this extension does not test; empty if it tests everything."""
         return ""
 
 

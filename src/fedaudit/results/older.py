@@ -8,8 +8,8 @@ FIRST_SET = "2026-1"
 DEFENDED_LIKE_THE_RUN = ("shadow", "references")
 """Tables of federations that the adversary trains, which older versions never defended."""
 
-GROWTH = "growth"
-"""Table of what was added to a study after its first record, in the study's file."""
+ADDITIONS_KEY = "growth"
+"""Key of the additions after the first record in the study's file."""
 
 LEARNED = frozenset({"seqmia", "stacked"})
 """Attacks that learned from a shadow federation in older versions, even without its table."""
@@ -32,12 +32,12 @@ def resolve_older_settings(config: Mapping[str, object]) -> dict[str, object]:
     of source inference. A table [audit] without ``sources`` means a version before all of these.
 
     The needs of custom attacks are unknown, so their shadow and reference federations are taken
-    from the settings as they are. What was added to a study since its first record (``growth``) is
-    not a setting and is left out.
+    from the settings as they are. Additions since the first record (``growth``) are not
+    settings and are left out.
     """
     default_set = {"attack_set": FIRST_SET} if config.get("attacks") == {} else {}
     settings = {**default_set, **config}
-    settings.pop(GROWTH, None)
+    settings.pop(ADDITIONS_KEY, None)
     risk = config.get("risk")
     if isinstance(risk, Mapping) and "training" not in risk:
         settings["risk"] = {"training": "continued", "sizes": "capped", **risk}

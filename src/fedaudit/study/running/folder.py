@@ -1,4 +1,4 @@
-"""The folder of a study: checks against overwriting another study, and growth of a study."""
+"""Folder of a study: protection of other results, and additions to a completed study."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -19,15 +19,17 @@ from fedaudit.core.files import (
 from fedaudit.plan.games import GameStudy, Plan, plan_from
 from fedaudit.plan.identity import FOR_PEOPLE, settings_of
 from fedaudit.plan.sections import Study
-from fedaudit.results.older import GROWTH, resolve_older_settings
+from fedaudit.results.older import ADDITIONS_KEY, resolve_older_settings
 from fedaudit.results.text import one_line, plain, plain_json
 from fedaudit.study.running.outputs import refuse_page_alone
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
 
-AFTER_A_LOOK = "chosen after a look at the figures"
-"""Words by which a record's note on growth is recognised."""
+POST_HOC_MARKER = "post-hoc choice of"
+"""Marker of the note in a record that its study had additions."""
+_OLDER_MARKER = "chosen after a look at the figures"
+"""Marker in records of older versions."""
 
 _LONGEST_NAME = 500
 """Largest number of characters of an added name."""
@@ -37,27 +39,35 @@ _MOST_NAMES = 10_000
 _LISTS = ("metrics", "fprs")
 _SWITCHES = ("planted_leak", "blind_classifier")
 _TABLES = ("references", "unlearning")
-"""Tables that train further federations, and leave the runs as they are."""
+"""Tables that train additional federations and do not change the runs."""
 
 
-class Growth(NamedTuple):
+class Additions(NamedTuple):
     """Names of the seeds, attacks and settings that were added to a study."""
 
     seeds: list[str]
     attacks: list[str]
-    figures: list[str]
+    settings: list[str]
 
     def __str__(self) -> str:
-        added = {"seed": self.seeds, "attack": self.attacks, "setting": self.figures}
+        added = {"seed": self.seeds, "attack": self.attacks, "setting": self.settings}
         parts = [
-            f"the {kind}{'s' if len(names) > 1 else ''} {', '.join(names)}"
+            f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names)}"
             for kind, names in added.items()
             if names
         ]
         return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
+    def file_values(self) -> dict[str, list[str]]:
+        """Return the lists of names by their keys in the study's file."""
+        return dict(zip(_FILE_KEYS, self, strict=True))
 
-def growth_of(before: Study, after: Study) -> Growth | None:
+
+_FILE_KEYS = ("seeds", "attacks", "figures")
+"""Keys of the fields of :class:`Additions` in the study's file."""
+
+
+def find_additions(before: Study, after: Study) -> Additions | None:
     """Return what was added to a study; None if other settings differ.
 
     Args:
@@ -66,26 +76,27 @@ def growth_of(before: Study, after: Study) -> Growth | None:
             rates, list more exposed members, turn controls on, and have a table of references or of
             unlearning. All other settings must be the same.
     """
-    (fixed, old), (other_fixed, new) = _split(before), _split(after)
-    if fixed != other_fixed or any(not old[name] <= new[name] for name in old):
+    (fixed_before, old), (fixed_after, new) = _split(before), _split(after)
+    if fixed_before != fixed_after or any(not old[name] <= new[name] for name in old):
         return None
     added = {name: sorted(new[name] - old[name]) for name in new}
-    return Growth(
+    return Additions(
         seeds=[str(seed) for seed in after.seeds if seed not in before.seeds],
         attacks=[name for name in _attacks(after) if name not in _attacks(before)],
-        figures=[name for name, values in added.items() if values and name not in _LISTED_APART],
+        settings=[name for name, values in added.items() if values and name not in _NOT_SETTINGS],
     )
 
 
-_LISTED_APART = ("seeds", "attacks", "code")
+_NOT_SETTINGS = ("seeds", "attacks", "code")
+"""Lists of a study that are not among the added settings; code belongs to the attacks."""
 
 
 def _split(study: Study) -> tuple[dict[str, object], dict[str, frozenset[str]]]:
-    """Return the settings that cannot grow, and those that can, as sets."""
+    """Return the fixed settings, and the settings that accept additions, as sets of values."""
     values = {
         name: value
         for name, value in settings_of(study).items()
-        if name not in (*_LISTED_APART, *_TABLES, "attack_set", "figures")
+        if name not in (*_NOT_SETTINGS, *_TABLES, "attack_set", "figures")
     }
     figures = study.figures.model_dump(mode="json")
     parts = {
@@ -105,7 +116,7 @@ def _split(study: Study) -> tuple[dict[str, object], dict[str, frozenset[str]]]:
 
 
 def _attacks(study: Study) -> Mapping[str, object]:
-    """Return the settings of the attacks that a study names, or of those in its set."""
+    """Return the settings of a study's attacks, whether it lists them or names an attack set."""
     settings = SET_SETTINGS.get(study.attack_set, {})
     return study.attacks or {name: settings.get(name, {}) for name in attack_set(study.attack_set)}
 
@@ -114,39 +125,39 @@ def _text(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def total_growth(before: Growth, added: Growth) -> Growth:
-    """Return what was added before and what is added now, with names as the study file has them."""
-    both = zip(before, added, strict=True)
-    return Growth(*(list(dict.fromkeys([*old, *map(_cut, new)])) for old, new in both))
+def total_additions(earlier: Additions, added: Additions) -> Additions:
+    """Return earlier and new additions, with names as the study's file stores them."""
+    pairs = zip(earlier, added, strict=True)
+    return Additions(*(list(dict.fromkeys([*old, *map(_shorten, new)])) for old, new in pairs))
 
 
-def growth_notes(growth: Growth | None) -> list[str]:
-    """Return a note on what was added to a study after its first record, if anything was."""
-    if growth is None or not any(growth):
+def additions_note(additions: Additions | None) -> list[str]:
+    """Return a note that names the additions after the first record; empty without additions."""
+    if additions is None or not any(additions):
         return []
-    is_single = sum(map(len, growth)) == 1
     return [
         plain(
-            f"Whether {growth} {'was' if is_single else 'were'} {AFTER_A_LOOK}: "
-            f"{'it was' if is_single else 'they were'} added to a study that had a record. Tests "
-            "are corrected over all attacks, and not over such a choice."
+            f"The {POST_HOC_MARKER} {additions} (added after a first result). Holm's correction "
+            "covers all attacks, but not this choice."
         )
     ]
 
 
-def growth_from(values: object, source: str) -> Growth | None:
-    """Return what was added to a study after its first record; None without a record.
+def parse_additions(values: object, source: str) -> Additions | None:
+    """Return the additions in a study's file; None if the study has no record yet.
 
     Raises:
-        Damaged: The values are something else.
+        Damaged: The values are not lists of names.
     """
     if values is None:
         return None
     if not (
         isinstance(values, dict)
-        and values.keys() == {*Growth._fields}
+        and values.keys() == {*_FILE_KEYS}
         and all(
-            isinstance(names, list) and len(names) <= _MOST_NAMES and all(map(_is_cut, names))
+            isinstance(names, list)
+            and len(names) <= _MOST_NAMES
+            and all(map(_is_valid_name, names))
             for names in values.values()
         )
     ):
@@ -154,36 +165,36 @@ def growth_from(values: object, source: str) -> Growth | None:
             f"the list in {source} of additions to the study is damaged; restore the file "
             "from a copy"
         )
-    return Growth(**values)
+    return Additions(*(values[key] for key in _FILE_KEYS))
 
 
-def _cut(name: str) -> str:
+def _shorten(name: str) -> str:
     return one_line(name)[:_LONGEST_NAME]
 
 
-def _is_cut(name: object) -> bool:
-    return isinstance(name, str) and name != "" and name == _cut(name)
+def _is_valid_name(name: object) -> bool:
+    return isinstance(name, str) and name != "" and name == _shorten(name)
 
 
 STUDY_FILE = "study.json"
-ATTACKS = frozenset({"attacks", "attack_set", "code"})
+REATTACK_MAY_CHANGE = frozenset({"attacks", "attack_set", "code"})
 """Settings that may differ between two attacks on one recording."""
 
 RECORDING = "the folder of a study that was run, or of a live recording"
 
 
-def recorded_study(recording: Path) -> Study:
-    """Return the study in a folder, whose measurements can be attacked.
+def recorded_study(folder: Path) -> Study:
+    """Return the study in a folder whose measurements can be attacked.
 
     Raises:
         BadInput: As :func:`read_study_file`, or the folder holds games.
         Damaged: As :func:`read_study_file`.
     """
-    study = read_study_file(recording).study
+    study = read_study_file(folder).study
     if isinstance(study, GameStudy):
         raise BadInput(
-            f"{recording} holds security games, which keep no rounds that could be attacked; "
-            "change the study and run it again"
+            f"{folder} holds security games, which store no rounds to attack; change the study "
+            "and run it again"
         )
     return study
 
@@ -193,36 +204,36 @@ class _StudyFile(NamedTuple):
 
     Attributes:
         study: The study.
-        growth: What was added to it after its first record; None before that.
+        additions: Additions after the first record; None if the study has no record yet.
     """
 
     study: Plan
-    growth: Growth | None
+    additions: Additions | None
 
 
-def read_study_file(recording: Path) -> _StudyFile:
-    """Return the study in a folder, and what was added to it.
+def read_study_file(folder: Path) -> _StudyFile:
+    """Return the study in a folder and its additions.
 
     Raises:
         BadInput: The folder holds no study.
         Damaged: The study's file cannot be read.
     """
-    refuse_absent(recording, RECORDING)
-    path = recording / STUDY_FILE
+    refuse_absent(folder, RECORDING)
+    path = folder / STUDY_FILE
     if not path.is_file():
         fault = f"its {STUDY_FILE} is not a regular file"
         fault = fault if path.exists() else f"it has no {STUDY_FILE}"
-        raise BadInput(f"{recording} is not a recording: {fault}; check the path")
+        raise BadInput(f"{folder} is not a recording: {fault}; check the path")
     values = read_object(path)
-    growth = growth_from(values.pop(GROWTH, None), str(path))
-    return _StudyFile(plan_from(resolve_older_settings(values), source=str(path)), growth)
+    additions = parse_additions(values.pop(ADDITIONS_KEY, None), str(path))
+    return _StudyFile(plan_from(resolve_older_settings(values), source=str(path)), additions)
 
 
 def as_begun(study: Study, out: Path) -> Study:
-    """Return the study with the number of samples for source inference that its folder has.
+    """Return the study with the number of source-inference samples that its folder records.
 
-    If a study does not set the number, it resumes with the number of its start, also if another
-    version started it or its attacks have changed.
+    A study that does not set this number must resume with the number that it started with. The
+    default may differ now, since another version started the study or its attacks have changed.
 
     Raises:
         Damaged: The study in the folder cannot be read.
@@ -236,24 +247,24 @@ def as_begun(study: Study, out: Path) -> Study:
     return study.model_copy(update={"audit": audit})
 
 
-def claim(out: Path, study: Plan) -> Growth | None:
+def claim(out: Path, study: Plan) -> Additions | None:
     """Write the study to its folder, which may hold a smaller version of the same study.
 
     Returns:
-        What was added after the first record; None without a record.
+        Additions after the first record; None if the study has no record yet.
 
     Raises:
         BadInput: The folder holds another study, its record, or a larger version of the same study,
             or cannot be written.
         Damaged: The study or record in the folder cannot be read.
     """
-    refuse_other_study(out, study)
+    additions_or_raise(out, study)
     with exclusive_access(out):
         return _write_study_file(out, study, has_record=(out / RECORD_FILE).exists())
 
 
 def claim_record(out: Path, study: Plan) -> None:
-    """Note in the study's file that the study now has a record.
+    """Mark in the study's file that the study now has a record.
 
     Another process may have written a larger version of the study since :func:`claim`. The folder
     must be locked by this process; see :func:`fedaudit.core.files.exclusive_access`.
@@ -265,40 +276,40 @@ def claim_record(out: Path, study: Plan) -> None:
     _write_study_file(out, study, has_record=True)
 
 
-def _write_study_file(out: Path, study: Plan, *, has_record: bool) -> Growth | None:
-    added = refuse_other_study(out, study)
-    record = refuse_other_record(out, study)
-    growth = None
+def _write_study_file(out: Path, study: Plan, *, has_record: bool) -> Additions | None:
+    added = additions_or_raise(out, study)
+    record = replaceable_record_or_raise(out, study)
+    total = None
     if (out / STUDY_FILE).exists():
-        growth = read_study_file(out).growth
+        total = read_study_file(out).additions
     elif record is not None:
-        added = _growth_since(record, out, study)
-    if growth is None and has_record:
-        growth = Growth([], [], [])
-    if growth is not None and added is not None:
-        growth = total_growth(growth, added)
+        added = _additions_since(record, out, study)
+    if total is None and has_record:
+        total = Additions([], [], [])
+    if total is not None and added is not None:
+        total = total_additions(total, added)
     values = study.model_dump(mode="json")
-    if growth is not None:
-        values[GROWTH] = growth._asdict()
+    if total is not None:
+        values[ADDITIONS_KEY] = total.file_values()
     write_object(out / STUDY_FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-    return growth
+    return total
 
 
-def _growth_since(record: "Record", out: Path, study: Plan) -> Growth | None:
-    """Return what was added to the study of a record, if the study's file is missing."""
-    if any(AFTER_A_LOOK in sentence for sentence in record.untested):
+def _additions_since(record: "Record", out: Path, study: Plan) -> Additions | None:
+    """Return the additions to the study of a record whose study file is missing."""
+    markers = (POST_HOC_MARKER, _OLDER_MARKER)
+    if any(marker in sentence for sentence in record.untested for marker in markers):
         raise BadInput(
-            f"{out} holds the record of a study that was extended, and no {STUDY_FILE}, which "
-            f"lists what was added; restore that file, or choose another folder with "
-            f"{option('out')}"
+            f"{out} holds the record of a study with additions, but no {STUDY_FILE} that lists "
+            f"the additions; restore that file, or choose another folder with {option('out')}"
         )
     recorded = plan_from(resolve_older_settings(record.config), source=str(out / RECORD_FILE))
     if isinstance(recorded, Study) and isinstance(study, Study):
-        return growth_of(recorded, study)
+        return find_additions(recorded, study)
     return None
 
 
-def refuse_other_study(out: Path, study: Plan) -> Growth | None:
+def additions_or_raise(out: Path, study: Plan) -> Additions | None:
     """Return what a study adds to the study in a folder; None if it adds nothing.
 
     Raises:
@@ -318,14 +329,15 @@ def refuse_other_study(out: Path, study: Plan) -> Growth | None:
     if before == after:
         return None
     if isinstance(recorded, Study) and isinstance(study, Study):
-        growth, missing = growth_of(recorded, study), growth_of(study, recorded)
-        if growth is not None:
-            return growth
+        additions = find_additions(recorded, study)
+        missing = find_additions(study, recorded)
+        if additions is not None:
+            return additions
         if missing is not None:
             raise BadInput(
                 f"{out} holds a larger version of this study (with {missing}), whose record would "
-                f"be replaced by a smaller one; name these too, or choose another folder with "
-                f"{option('out')}"
+                f"be replaced by a smaller one; add {missing} to the study, or choose another "
+                f"folder with {option('out')}"
             )
     _refuse_other_weights(out, before, after)
     raise BadInput(
@@ -344,22 +356,27 @@ def _refuse_other_weights(
         raise BadInput(
             f"{out} holds an audit of a network of {networks[0]!r} with other initial weights or "
             "settings; seed before you construct the network (torch.manual_seed), pass its class "
-            "instead, whose weights the audit's seed decides, or choose another folder with "
+            "instead (the audit's seed then decides its weights), or choose another folder with "
             f"{option('out')}"
         )
 
 
 def _network_class(settings: Mapping[str, object]) -> str:
-    """Return the class of a study's network if it is an object, or ""."""
+    """Return the class of a network that was passed as an object; empty for other networks."""
     model = settings.get("model")
     name, is_object, _ = str(model.get("name") if isinstance(model, dict) else "").partition("#")
     return name if is_object else ""
 
 
-def refuse_other_record(
+def replaceable_record_or_raise(
     folder: Path, ours: Plan | Mapping[str, object], *, ignored: Collection[str] = ()
 ) -> "Record | None":
     """Return the record in a folder if it may be replaced; None without a record.
+
+    Args:
+        folder: The folder.
+        ours: Settings of the study or recording whose record is written next.
+        ignored: Settings that may differ.
 
     Raises:
         BadInput: The folder holds a record of other settings or one that cannot be read, a
@@ -370,9 +387,9 @@ def refuse_other_record(
     if not path.exists():
         if (folder / SCORES_FILE).exists():
             raise BadInput(
-                f"{folder} holds a {SCORES_FILE} without a {RECORD_FILE}, so that it may be from "
-                "another program and is not replaced; rename it, or choose another folder with "
-                f"{option('out')}"
+                f"{folder} holds a {SCORES_FILE} without a {RECORD_FILE}; it is not replaced, "
+                "since another program may have written it; rename it, or choose another folder "
+                f"with {option('out')}"
             )
         return None
     from fedaudit.results.read import read_record
@@ -387,16 +404,16 @@ def refuse_other_record(
         )
     except FedauditError as refusal:
         raise BadInput(
-            f"{folder} holds a {RECORD_FILE} that cannot be read as a record of this study; give "
-            f"another folder with {option('out')}, or delete the file"
+            f"{folder} holds a {RECORD_FILE} that cannot be read as a record of this study; "
+            f"choose another folder with {option('out')}, or delete the file"
         ) from refusal
-    if isinstance(recorded, Study) and isinstance(ours, Study) and growth_of(recorded, ours):
+    if isinstance(recorded, Study) and isinstance(ours, Study) and find_additions(recorded, ours):
         return record
-    other, new = (_settled(settings, ignored) for settings in (recorded, ours))
-    if other != new:
+    old, new = (_after_json_roundtrip(settings, ignored) for settings in (recorded, ours))
+    if old != new:
         raise BadInput(
-            f"{folder} holds the record of other settings ({difference(other, new)}), which "
-            f"would be lost; give another folder with {option('out')}, or delete it"
+            f"{folder} holds the record of other settings ({difference(old, new)}), which "
+            f"would be lost; choose another folder with {option('out')}, or delete this one"
         )
     return record
 
@@ -406,7 +423,7 @@ def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
 
     Args:
         record: The record that is replaced.
-        names: Attacks of the new record; all that the recording allows if empty.
+        names: Attacks of the new record; empty if it has all attacks that the recording allows.
 
     Returns:
         A sentence; empty if no attack is lost.
@@ -416,13 +433,15 @@ def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
     if not lost:
         return ""
     return (
-        f"the record of {', '.join(lost)}, by that of {', '.join(names)}; name all of them to have "
-        f"them in one record, or give another folder with {option('out')}"
+        f"the record of {', '.join(lost)}, by the record of {', '.join(names)}; name all of these "
+        f"attacks to keep them in one record, or choose another folder with {option('out')}"
     )
 
 
-def _settled(settings: Plan | Mapping[str, object], ignored: Collection[str]) -> object:
-    """Return settings as they are read from a record's file."""
+def _after_json_roundtrip(
+    settings: Plan | Mapping[str, object], ignored: Collection[str]
+) -> object:
+    """Return settings as they would be read back from a record's file."""
     values = settings if isinstance(settings, Mapping) else settings_of(settings)
     ignored = {*FOR_PEOPLE, *ignored}
     values = {name: value for name, value in values.items() if name not in ignored}
@@ -436,13 +455,14 @@ def difference(before: object, after: object, name: str = "") -> str:
             if before.get(key) != after.get(key):
                 inner = f"{name}.{key}" if name else str(key)
                 return difference(before.get(key), after.get(key), inner)
-    return f"{setting(name)} is {_short(before)} there and {_short(after)} here"
+    return f"{setting(name)} is {_describe(before)} there and {_describe(after)} here"
 
 
-def _short(value: object) -> str:
-    """Return a setting's value for a message. An attack without settings is an empty table."""
+def _describe(value: object) -> str:
+    """Describe a setting's value for a message."""
     if value is None:
         return "left out"
+    # A study that names an attack without settings has an empty table for it.
     if value == {}:
         return "named"
     text = repr(value)

@@ -145,7 +145,7 @@ def generate(
     with torch.no_grad():
         for index, step in enumerate(steps):
             times = step.expand(len(concepts), 1)
-            noise = task.read(module(pictures[:, None], times, concept=concepts))[:, 0]
+            noise = task.extract_outputs(module(pictures[:, None], times, concept=concepts))[:, 0]
             now, after = signal_shares[index], signal_shares[index + 1]
             clean = ((pictures - (1 - now).sqrt() * noise) / now.sqrt()).clamp(low, high)
             pictures = after.sqrt() * clean + (1 - after).sqrt() * noise

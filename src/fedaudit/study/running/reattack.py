@@ -21,17 +21,17 @@ from fedaudit.observe.measurements import (
     warn_of_unhashed,
 )
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.plan.parts import Means, MeasuredRun, Setup, Work
+from fedaudit.plan.parts import FitContext, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import Record
 from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
-    ATTACKS,
+    REATTACK_MAY_CHANGE,
     STUDY_FILE,
     recorded_study,
-    refuse_other_record,
+    replaceable_record_or_raise,
     replaced_attacks,
 )
 from fedaudit.study.running.observing import (
@@ -205,10 +205,11 @@ def _refuse_taken(out: Path, study: Study) -> str:
     """Raise if the folder holds a study or another record; describe the record that is replaced."""
     if (out / STUDY_FILE).exists():
         raise BadInput(
-            f"{out} is the folder of a study, whose record is not replaced; give another folder "
+            f"{out} is the folder of a study, whose record is not replaced; choose another folder "
             f"with {option('out')}"
         )
-    return replaced_attacks(refuse_other_record(out, study, ignored=ATTACKS), study.attacks)
+    record = replaceable_record_or_raise(out, study, ignored=REATTACK_MAY_CHANGE)
+    return replaced_attacks(record, study.attacks)
 
 
 def changed_figures(settings: Mapping[str, object]) -> dict[str, object]:
@@ -267,7 +268,7 @@ def _with_fitted_attacks(
 ) -> Setup:
     """Fit the attacks that learn from the adversary's federations, or compare with their models."""
     for extension in run.extensions:
-        means = Means(partial(_measured_federation, recording, extension.table), work.progress)
+        means = FitContext(partial(_measured_federation, recording, extension.table), work.progress)
         needing = [name for name, attack in run.attacks.items() if extension.is_needed_by(attack)]
         try:
             run = extension.fit(run, means)

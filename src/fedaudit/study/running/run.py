@@ -21,17 +21,17 @@ from fedaudit.engines.local import local_engine, refuse_import_by_worker
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.algorithm import shadow_cost
-from fedaudit.plan.parts import Extension, Means, MeasuredRun, Setup, Work
+from fedaudit.plan.parts import Extension, FitContext, MeasuredRun, Setup, Work
 from fedaudit.plan.sections import Study
 from fedaudit.results.text import plain
 from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
+    additions_note,
+    additions_or_raise,
     as_begun,
     claim,
     claim_record,
-    growth_notes,
-    refuse_other_study,
 )
 from fedaudit.study.running.observing import (
     disk_needed,
@@ -122,14 +122,14 @@ def run_study(
     for run in runs:
         check_run(run, device)
     work = _work(engine, workers, study.partition.clients, device, progress)
-    refuse_other_study(out, study)
+    additions_or_raise(out, study)
     shadows = [federation for run in runs for federation in run.additional_federations]
     runs = [placed(run, out, pool, device.type) for run in runs]
     folder = own_folder(out, SHADOW) if shadows else out / SHADOW
     shadows = [placed(shadow, folder, pool, device.type) for shadow in shadows]
     all_runs = [*runs, *shadows]
     refuse_unmeasured(all_runs)
-    notes = growth_notes(claim(out, study))
+    notes = additions_note(claim(out, study))
     _announce(all_runs, out, log)
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
@@ -196,7 +196,7 @@ def _fit_extension(
     extension = run.extension(kind)
     if extension is None:
         return run
-    return extension.fit(run, Means(measure, work.progress))
+    return extension.fit(run, FitContext(measure, work.progress))
 
 
 def _announce(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
