@@ -19,7 +19,7 @@ from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS, base
 from fedaudit.attacks.base import ENTRIES
 from fedaudit.core import errors
 from fedaudit.core.errors import BadInput
-from fedaudit.core.naming import Clients, NamedPart
+from fedaudit.core.naming import NamedPart, PartitionPart
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.dataset import DataSource
 from fedaudit.datasets.partitions.schemes import PARTITIONS
@@ -141,7 +141,7 @@ def test_one_attack_with_two_settings_is_refused_unless_each_has_a_name() -> Non
 def test_part_has_the_name_and_the_changed_settings() -> None:
     found = fa.algorithms.FedProx(mu=0.1, rounds=30, lr=0.5).part()
     assert (found.what, found.options, found.training) == ("fedprox", {"mu": 0.1}, {"lr": 0.5})
-    assert fa.partitions.Dirichlet(4, beta=1.0, minimum=1).part() == Clients(
+    assert fa.partitions.Dirichlet(4, beta=1.0, minimum=1).part() == PartitionPart(
         "dirichlet", {"beta": 1.0}, 4
     )
     assert fa.models.CNN(kernel=5, padding=2).part() == NamedPart("cnn", {"padding": 2})

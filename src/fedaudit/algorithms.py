@@ -31,7 +31,7 @@ from fedaudit.core.arguments import (
     parameters,
 )
 from fedaudit.core.errors import BadInput, setting
-from fedaudit.core.importing import named
+from fedaudit.core.importing import look_up
 from fedaudit.core.naming import AlgorithmPart, changed_fields
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.fl.algorithms import fedavg
@@ -523,7 +523,7 @@ def algorithm_named(name: str) -> Callable[..., Algorithm]:
     Raises:
         BadInput: There is no such algorithm; the message names the nearest.
     """
-    return named(
+    return look_up(
         "algorithm",
         name,
         ALGORITHMS,

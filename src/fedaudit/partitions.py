@@ -7,7 +7,7 @@ Each class is one partition of ``fedaudit list partitions``. :func:`custom` take
 """
 
 from fedaudit.core.arguments import Positive, checked
-from fedaudit.core.naming import Clients
+from fedaudit.core.naming import PartitionPart
 from fedaudit.datasets.partitions.schemes import IID as IID
 from fedaudit.datasets.partitions.schemes import Dirichlet as Dirichlet
 from fedaudit.datasets.partitions.schemes import Natural as Natural
@@ -40,7 +40,7 @@ def custom(
     partition: str | Partition | type[Partition],
     /,
     **options: bool | int | float | str,
-) -> Clients:
+) -> PartitionPart:
     """Return clients whose samples are divided by a custom partition.
 
     Args:
@@ -53,4 +53,4 @@ def custom(
         >>> fa.partitions.custom(4, "my_package:EverySecond", first=1).options
         {'first': 1}
     """
-    return Clients(partition, options, clients)
+    return PartitionPart(partition, options, clients)

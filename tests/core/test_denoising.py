@@ -111,7 +111,7 @@ class Narrow(Denoiser):
 def test_a_model_that_gives_something_else_than_the_noise_is_refused() -> None:
     build = partial(Narrow, CONCEPTS, (WIDTH,))
     narrow = Architecture("narrow", build, task=task()).initial(0)
-    with pytest.raises(BadInput, match=r"gives the noise in that shape, \(4, 8, 6\); got"):
+    with pytest.raises(BadInput, match=r"in the same shape; expected \(4, 8, 6\), got"):
         refuse_unfit(narrow, SAMPLES)
     blind = Architecture("blind", partial(nn.Linear, WIDTH, WIDTH), task=task()).initial(0)
     with pytest.raises(BadInput, match=r"has forward\(noisy, steps, concept\)"):
@@ -149,5 +149,5 @@ def test_images_of_whole_numbers_are_noised_and_concepts_are_whole_numbers() -> 
     named = taken.inputs.unpacked(taken.features)
     assert named["sample"].is_floating_point()
     assert named["concept"].tolist() == [0, 1, 0, 1]
-    with pytest.raises(BadInput, match=r"concepts, whole numbers from 0.*from 0.5 to 1"):
+    with pytest.raises(BadInput, match=r"must be concepts \(whole numbers from 0.*from 0.5 to 1"):
         samples_of_task(Samples(torch.zeros(2, 3), [0.5, 1.0]), denoising())

@@ -53,7 +53,7 @@ def test_code_named_in_a_folder_is_run_by_attack_and_verify_only_with_trust(
         said = capsys.readouterr().err.split("fedaudit: ")[-1]
         assert said.count("\n") == 1
         assert "study.json names the filter 'strangers_module:same'" in said
-        assert "give --trust" in said
+        assert "pass --trust" in said
         assert not was_run.exists(), "it was imported"
         assert exit_code(*words, "--trust") == 0
         assert was_run.exists()

@@ -268,7 +268,7 @@ def test_initial_models_differ_and_the_first_equals_fedavg() -> None:
 class Halfway:
     """Draws the line between the mean losses."""
 
-    def line(self, trained: Tensor, held_out: Tensor) -> float:
+    def threshold(self, trained: Tensor, held_out: Tensor) -> float:
         return float((trained.mean() + held_out.mean()) / 2)
 
     def risk(self, trained: Tensor, held_out: Tensor, line: float) -> float:
@@ -296,7 +296,7 @@ def test_own_risks_use_the_clients_loss_threshold() -> None:
         apart = algorithm.held_out(data.ids, seed=5)
         own, risks = first.exposed[client].local, []
         assert own is not None
-        line = Halfway().line(*_sides(own, data, apart))
+        line = Halfway().threshold(*_sides(own, data, apart))
         risks = [Halfway().risk(*_sides(m, data, apart), line) for m in second.sent[client].models]
         upload = second.uploads[client]
         assert isinstance(upload, Update)

@@ -12,8 +12,8 @@ from fedaudit.risk.catalog import (
     MEASURES,
     AtLeast,
     ByAttack,
-    Decision,
-    Measure,
+    FittedAttack,
+    RiskAttack,
     measure_named,
     why_unfit,
 )
@@ -48,7 +48,7 @@ def moved() -> Model:
 
 def test_loss_evidence_matches_a_loop_over_samples() -> None:
     model, module = moved(), moved().module()
-    found = ByAttack(ATTACKS["blackbox-loss"]).evidence(model, DATA, start=START)
+    found = ByAttack(ATTACKS["blackbox-loss"]).features(model, DATA, start=START)
     slow = []
     for x, y in zip(DATA.features, DATA.labels.tolist(), strict=True):
         outputs = module(x[None])[0].double().detach()
@@ -57,14 +57,14 @@ def test_loss_evidence_matches_a_loop_over_samples() -> None:
 
 
 def test_without_an_update_gradients_are_taken_in_the_model() -> None:
-    found = ByAttack(ATTACKS["grad-norm"]).evidence(moved(), DATA, start=START)
+    found = ByAttack(ATTACKS["grad-norm"]).features(moved(), DATA, start=START)
     slow = torch.stack([-g.square().sum() for g in gradients(moved())])
     torch.testing.assert_close(found[:, 0], slow, rtol=1e-4, atol=1e-6)
 
 
 def test_updates_are_relative_to_the_start_model() -> None:
     model = moved()
-    found = ByAttack(ATTACKS["grad-cosine"]).evidence(model, DATA, start=START)
+    found = ByAttack(ATTACKS["grad-cosine"]).features(model, DATA, start=START)
     update = torch.cat([(model.params[n] - START.params[n]).flatten() for n in model.params])
     slow = [functional.cosine_similarity(-update.double(), g, dim=0) for g in gradients(START)]
     torch.testing.assert_close(found[:, 0], torch.stack(slow), rtol=1e-4, atol=1e-5)
@@ -72,44 +72,44 @@ def test_updates_are_relative_to_the_start_model() -> None:
 
 def test_attacks_on_updates_need_the_start_model() -> None:
     measure = ByAttack(ATTACKS["grad-cosine"])
-    decide = Decision(measure, AtLeast(0.0), start=START)
+    decide = FittedAttack(measure, AtLeast(0.0), start=START)
     with pytest.raises(NotVisible, match="needs a model that has changed"):
         decide(START, DATA)
     assert torch.equal(
         decide(START, DATA, start=moved()),
-        measure.evidence(START, DATA, start=moved())[:, 0] >= 0,
+        measure.features(START, DATA, start=moved())[:, 0] >= 0,
     )
 
 
 def test_the_fitted_threshold_is_optimal() -> None:
     for seed in range(20):
         rng = seeded(seed, "scores")
-        inside, outside = torch.randint(6, (2, 7, 1), generator=rng).double()
-        line = ByAttack(ATTACKS["blackbox-loss"]).fitted(inside, outside)
+        members, nonmembers = torch.randint(6, (2, 7, 1), generator=rng).double()
+        line = ByAttack(ATTACKS["blackbox-loss"]).fit(members, nonmembers)
         assert isinstance(line, AtLeast)
 
-        def right(verdict: AtLeast, inside: torch.Tensor, outside: torch.Tensor) -> int:
-            return int(verdict(inside).sum()) + int((~verdict(outside)).sum())
+        def right(rule: AtLeast, members: torch.Tensor, nonmembers: torch.Tensor) -> int:
+            return int(rule(members).sum()) + int((~rule(nonmembers)).sum())
 
-        best = max(right(AtLeast(float(level)), inside, outside) for level in range(8))
-        assert right(line, inside, outside) == best
+        best = max(right(AtLeast(float(level)), members, nonmembers) for level in range(8))
+        assert right(line, members, nonmembers) == best
 
 
 def test_constant_scores_classify_no_members() -> None:
     same = torch.ones(5, 1, dtype=torch.float64)
-    line = ByAttack(ATTACKS["blackbox-loss"]).fitted(same, same)
+    line = ByAttack(ATTACKS["blackbox-loss"]).fit(same, same)
     assert not bool(line(same).any())
 
 
 @pytest.mark.parametrize("name", sorted(MEASURES))
 def test_every_measure_gives_evidence_and_can_be_fitted(name: str) -> None:
     measure = MEASURES[name]
-    assert isinstance(measure, Measure)
-    evidence = measure.evidence(moved(), DATA, start=START)
-    assert evidence.dtype == torch.float64
-    assert bool(evidence.isfinite().all())
-    verdict = measure.fitted(evidence[:4], evidence[4:8])
-    assert verdict(evidence).shape == (9,)
+    assert isinstance(measure, RiskAttack)
+    features = measure.features(moved(), DATA, start=START)
+    assert features.dtype == torch.float64
+    assert bool(features.isfinite().all())
+    rule = measure.fit(features[:4], features[4:8])
+    assert rule(features).shape == (9,)
 
 
 def test_the_catalogue_lists_all_single_model_attacks() -> None:

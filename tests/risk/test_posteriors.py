@@ -18,7 +18,7 @@ def samples(count: int, scale: float = 1.0) -> Samples:
 
 def test_evidence_is_sorted_top_posteriors_and_true_class_loss() -> None:
     data = samples(6)
-    found = TrainMia(top=1).evidence(TWO, data, start=TWO)
+    found = TrainMia(top=1).features(TWO, data, start=TWO)
     with torch.no_grad():
         posteriors = TWO.module()(data.features).double().softmax(1)
     assert found.shape == (6, 2)
@@ -28,32 +28,32 @@ def test_evidence_is_sorted_top_posteriors_and_true_class_loss() -> None:
 
 
 def test_two_classes_give_two_posteriors() -> None:
-    found = TrainMia(top=3).evidence(TWO, samples(6), start=TWO)
+    found = TrainMia(top=3).features(TWO, samples(6), start=TWO)
     assert found.shape == (6, 3)
     torch.testing.assert_close(found[:, 0] + found[:, 1], torch.ones(6, dtype=torch.float64))
 
 
 def test_separable_members_are_classified() -> None:
-    rng = seeded(1, "evidence")
-    inside = torch.randn(200, 4, generator=rng, dtype=torch.float64)
-    outside = inside + torch.tensor([0.0, 0.0, 0.0, 30.0])
-    verdict = TrainMia().fitted(inside, outside)
-    assert bool(verdict(inside).all())
-    assert not bool(verdict(outside).any())
+    rng = seeded(1, "features")
+    members = torch.randn(200, 4, generator=rng, dtype=torch.float64)
+    nonmembers = members + torch.tensor([0.0, 0.0, 0.0, 30.0])
+    rule = TrainMia().fit(members, nonmembers)
+    assert bool(rule(members).all())
+    assert not bool(rule(nonmembers).any())
 
 
 def test_units_do_not_matter() -> None:
-    rng = seeded(1, "evidence")
-    inside, outside = torch.randn(2, 100, 4, generator=rng, dtype=torch.float64)
+    rng = seeded(1, "features")
+    members, nonmembers = torch.randn(2, 100, 4, generator=rng, dtype=torch.float64)
     units = torch.tensor([1e-6, 1.0, 1e4, 3.0], dtype=torch.float64)
-    plain = TrainMia().fitted(inside, outside)
-    scaled = TrainMia().fitted(inside * units, outside * units)
-    assert torch.equal(plain(inside), scaled(inside * units))
+    plain = TrainMia().fit(members, nonmembers)
+    scaled = TrainMia().fit(members * units, nonmembers * units)
+    assert torch.equal(plain(members), scaled(members * units))
 
 
 def test_constant_evidence_classifies_no_members() -> None:
     same = torch.full((20, 4), 0.25, dtype=torch.float64)
-    assert not bool(TrainMia().fitted(same, same)(same).any())
+    assert not bool(TrainMia().fit(same, same)(same).any())
 
 
 def test_a_plane_puts_members_on_its_positive_side() -> None:
@@ -64,7 +64,7 @@ def test_a_plane_puts_members_on_its_positive_side() -> None:
 
 def test_outputs_that_are_not_finite_are_refused() -> None:
     with pytest.raises(BadInput, match="not finite"):
-        TrainMia().evidence(TWO, samples(6, scale=float("inf")), start=TWO)
+        TrainMia().features(TWO, samples(6, scale=float("inf")), start=TWO)
 
 
 def test_an_attack_that_sees_no_posterior_is_refused() -> None:

@@ -20,7 +20,7 @@ from fedaudit.fl.training import parallel
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.models import architecture
-from fedaudit.risk.catalog import ByAttack, Measure, TrainMia
+from fedaudit.risk.catalog import ByAttack, RiskAttack, TrainMia
 from fedaudit.risk.server import ServerRisk, ShadowTraining, shadow_models
 
 MLP = architecture("mlp", shape=(20,), classes=4, hidden="64")
@@ -41,23 +41,23 @@ def noisy(count: int) -> Samples:
     )
 
 
-def risk(measure: Measure, *, count: int = 3, epochs: int = 40, lr: float = 0.2) -> ServerRisk:
+def risk(measure: RiskAttack, *, count: int = 3, epochs: int = 40, lr: float = 0.2) -> ServerRisk:
     how = ShadowTraining(replace(TRAINING, lr=lr), count, "continued", epochs, sizes="capped")
     return ServerRisk(noisy(400), how, measure)
 
 
 def predicted(seen: tuple[torch.Tensor, torch.Tensor], tried: torch.Tensor) -> np.ndarray:
-    """TrainMIA's verdict by scikit-learn alone."""
-    inside, outside = seen
-    both = torch.cat([inside, outside]).numpy()
+    """TrainMIA's rule by scikit-learn alone."""
+    members, nonmembers = seen
+    both = torch.cat([members, nonmembers]).numpy()
     center, scale = both.mean(0), both.std(0)
-    known = np.repeat([1, 0], [len(inside), len(outside)])
+    known = np.repeat([1, 0], [len(members), len(nonmembers)])
     model = LogisticRegression(max_iter=1000).fit((both - center) / scale, known)
     return np.asarray(model.predict((tried.numpy() - center) / scale)).astype(bool)
 
 
 @pytest.mark.parametrize("measure", [TrainMia(), LOSS])
-def test_a_memorising_cluster_has_a_higher_risk(measure: Measure) -> None:
+def test_a_memorising_cluster_has_a_higher_risk(measure: RiskAttack) -> None:
     model = MLP.initial(1)
     few, many = risk(measure, epochs=8).estimate(
         [Cluster(model, 20), Cluster(model, 10_000)], seed=3
@@ -82,7 +82,7 @@ def test_shadows_that_repeat_training_estimate_the_risk_of_memorisation() -> Non
         server = ServerRisk(data.take(slice(60, 400)), ShadowTraining(how, 3, way, rounds=20))
         (judged,) = server.estimate([cluster], seed=3)
         assert judged is not None
-        caught, let_go = (judged.decide(cluster.model, part) for part in (members, others))
+        caught, let_go = (judged.attack(cluster.model, part) for part in (members, others))
         real = counted_balanced_accuracy(int(caught.sum()), 60, int((~let_go).sum()), 1000).value
         assert real > 0.75
         found[way] = judged.value - real
@@ -92,7 +92,7 @@ def test_shadows_that_repeat_training_estimate_the_risk_of_memorisation() -> Non
 
 
 @pytest.mark.parametrize("measure", [TrainMia(), LOSS])
-def test_untrained_shadows_give_chance_level(measure: Measure) -> None:
+def test_untrained_shadows_give_chance_level(measure: RiskAttack) -> None:
     idle = risk(measure, epochs=1, lr=1e-9)
     for seed in range(3):
         (found,) = idle.estimate([Cluster(MLP.initial(1), 200)], seed=seed)
@@ -108,7 +108,7 @@ def test_the_risk_is_the_accuracy_on_unseen_shadows() -> None:
     seen = []
     for shadow in shadows:
         rows = []
-        for chosen in (shadow.inside, shadow.outside):
+        for chosen in (shadow.members, shadow.nonmembers):
             part = server.samples.take(chosen)
             with torch.no_grad():
                 outputs = shadow.model.module()(part.features)
@@ -117,11 +117,11 @@ def test_the_risk_is_the_accuracy_on_unseen_shadows() -> None:
             rows.append(torch.cat([top, loss[:, None].double()], 1))
         seen.append((rows[0], rows[1]))
     right = 0.0
-    for left_out, (inside, outside) in enumerate(seen):
+    for left_out, (members, nonmembers) in enumerate(seen):
         others = [one for place, one in enumerate(seen) if place != left_out]
         known = (torch.cat([one[0] for one in others]), torch.cat([one[1] for one in others]))
-        right += float(np.mean(predicted(known, inside)))
-        right += 1 - float(np.mean(predicted(known, outside)))
+        right += float(np.mean(predicted(known, members)))
+        right += 1 - float(np.mean(predicted(known, nonmembers)))
     (found,) = server.estimate([cluster], seed=3)
     assert found is not None
     assert found.value == pytest.approx(right / 6, abs=1e-12)
@@ -145,20 +145,20 @@ def test_the_decision_is_fitted_on_all_shadows() -> None:
             for shadow, positions in sides
         ]
         for sides in (
-            [(shadow, shadow.inside) for shadow in shadows],
-            [(shadow, shadow.outside) for shadow in shadows],
+            [(shadow, shadow.members) for shadow in shadows],
+            [(shadow, shadow.nonmembers) for shadow in shadows],
         )
     ]
-    inside, outside = (torch.cat(side) for side in losses)
+    members, nonmembers = (torch.cat(side) for side in losses)
     best = max(
-        torch.cat([inside, outside]).tolist(),
-        key=lambda t: float((inside <= t).float().mean() - (outside <= t).float().mean()),
+        torch.cat([members, nonmembers]).tolist(),
+        key=lambda t: float((members <= t).float().mean() - (nonmembers <= t).float().mean()),
     )
     fresh = noisy(90)
     with torch.no_grad():
         outputs = shadows[0].model.module()(fresh.features)
         expected = functional.cross_entropy(outputs, fresh.labels, reduction="none") <= best
-    assert torch.equal(found.decide(shadows[0].model, fresh), expected)
+    assert torch.equal(found.attack(shadows[0].model, fresh), expected)
     assert 0 < int(expected.sum()) < 90
 
 

@@ -39,8 +39,8 @@ def clusters(*sizes: int, kind: Architecture = MLP) -> list[Cluster]:
 
 def same(left: list[Shadow], right: list[Shadow]) -> bool:
     return all(
-        torch.equal(one.inside, other.inside)
-        and torch.equal(one.outside, other.outside)
+        torch.equal(one.members, other.members)
+        and torch.equal(one.nonmembers, other.nonmembers)
         and all(
             torch.equal(one.model.params[name], other.model.params[name])
             for name in one.model.params
@@ -58,8 +58,8 @@ def test_shadows_have_as_many_members_and_nonmembers_as_their_cluster(
     (shadows,) = shadow_models(clusters(size), samples(available), how, seed=seed)
     expected = max(2, min(size, available // 2))
     for shadow in shadows:
-        assert len(shadow.inside) == len(shadow.outside) == expected
-        both = set(shadow.inside.tolist()) | set(shadow.outside.tolist())
+        assert len(shadow.members) == len(shadow.nonmembers) == expected
+        both = set(shadow.members.tolist()) | set(shadow.nonmembers.tolist())
         assert len(both) == 2 * expected
         assert both <= set(range(available))
 
@@ -77,7 +77,7 @@ def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
     )
     alone = train(
         cluster.model,
-        server.take(found[1].inside),
+        server.take(found[1].members),
         replace(TRAINING, epochs=2),
         UNDEFENDED,
         client_context.at(cluster.model),
@@ -149,8 +149,8 @@ def test_repeated_shadows_train_a_federation_of_equal_size() -> None:
         def start(self, seed: int) -> Params:
             return first.tensors()
 
-    inside = server.take(found[1].inside)
-    parts = {client: inside.take(slice(4 * client, 4 * client + 4)) for client in range(3)}
+    members = server.take(found[1].members)
+    parts = {client: members.take(slice(4 * client, 4 * client + 4)) for client in range(3)}
     rounds = list(
         islice(simulate(Begun(MLP, how.training), parts, rounds=6, seed=own, participation=0.67), 4)
     )
@@ -180,7 +180,7 @@ def test_a_scaled_down_shadow_has_fewer_clients_of_the_same_size(
 def test_shadows_differ_by_number_and_seed() -> None:
     (one,) = shadow_models(clusters(9), samples(30), HOW, seed=3)
     (other,) = shadow_models(clusters(9), samples(30), HOW, seed=4)
-    assert not torch.equal(one[0].inside.sort().values, one[1].inside.sort().values)
+    assert not torch.equal(one[0].members.sort().values, one[1].members.sort().values)
     assert not same(one, other)
 
 

@@ -106,7 +106,7 @@ def test_custom_parts_of_a_recording_need_trust(
 ) -> None:
     monkeypatch.chdir(carried / "files")
     assert exit_code("attack", carried / "out", "--out", tmp_path) == 2
-    assert "give --trust" in capsys.readouterr().err
+    assert "pass --trust" in capsys.readouterr().err
     assert "parts" not in sys.modules
     assert exit_code("attack", carried / "out", "--out", tmp_path, "--trust") == 0
     first, again = (read_record(f / "record.json") for f in (carried / "out", tmp_path))
@@ -126,7 +126,7 @@ def test_a_custom_attack_of_a_recording_needs_trust(
             recorder.round(one.number, sent=one.sent, uploads=one.uploads)
     forget_parts()
     few = {"blind_classifier": False, "permutations": 20}
-    with pytest.raises(BadInput, match=r"names the attack 'parts:lowest_loss'.*give --trust"):
+    with pytest.raises(BadInput, match=r"names the attack 'parts:lowest_loss'.*pass --trust"):
         attack_recording(folder, [], tmp_path / "out", figures=few)
     assert "parts" not in sys.modules
     found = attack_recording(folder, [], tmp_path / "out", figures=few, trust=True)
@@ -220,14 +220,14 @@ def test_a_study_without_custom_parts_keeps_its_identity() -> None:
         ),
         ({"data.options.test_share": 2.0}, "the data set 'parts:tumours' failed .*parts.py, line"),
         ({"data.options.share": 0.1}, "no option of the data set 'parts:tumours' named 'share'"),
-        ({"algorithm.name": "parts:Net"}, "is the class Net, and a custom algorithm is"),
+        ({"algorithm.name": "parts:Net"}, "as a custom algorithm, got the class Net"),
         ({"algorithm.options.steps": 1.0}, "did you mean 'step'"),
         (
             {"defense.name": "parts:lowest_loss"},
-            "is an Attack, and a custom defense is a class",
+            "expected a class .* as a custom defense, got an Attack",
         ),
         ({"defense.name": "parts:Jitter"}, "the defense 'parts:Jitter' needs sigma"),
-        ({"attacks": {"parts:Net": {}}}, "is the class Net, and a custom attack is a"),
+        ({"attacks": {"parts:Net": {}}}, "as a custom attack, got the class Net"),
         ({"attacks": {"parts:lowest_loss": {"depth": 1}}}, "no setting of this attack"),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_file_hidden_by_an_installed_module_is_reported(tmp_path: Path) -> Non
     (tmp_path / "colorsys.py").write_text("Net = 1\n")
     with (
         code_named_in("mine", trusted=True, folder=tmp_path),
-        pytest.raises(BadInput, match=r"'colorsys' is a module next to the study, and also "),
+        pytest.raises(BadInput, match=r"'colorsys' is a module next to the study, but "),
     ):
         with_code(study_from({"name": "x", "model": {"name": "colorsys:rgb_to_hsv"}}))
 

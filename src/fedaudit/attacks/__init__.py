@@ -16,7 +16,7 @@ from fedaudit.attacks.references import DEFAULT_SLOPE, LikelihoodRatio, Relative
 from fedaudit.attacks.rules import Last, Mean, OneSidedLikelihood, Recovery, Slope, WhereAssigned
 from fedaudit.attacks.sia import SourceAtLast, SourceByProduct, SourceByTail, SourceOnAverage
 from fedaudit.core.errors import unknown_name
-from fedaudit.core.importing import known_name, named
+from fedaudit.core.importing import known_name, look_up
 from fedaudit.core.values import Setting
 from fedaudit.signals.outputs import (
     Confidence,
@@ -154,7 +154,7 @@ def attack_named(name: str) -> Attack:
     Raises:
         BadInput: No such attack; the message names the nearest.
     """
-    attack: Attack | type[Attack] = named(
+    attack: Attack | type[Attack] = look_up(
         "attack",
         name,
         ATTACKS | SOURCE_ATTACKS,

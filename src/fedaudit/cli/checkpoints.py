@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import log
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import code_named_in, named
+from fedaudit.core.importing import code_named_in, look_up
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,7 +69,7 @@ def record_checkpoints(recording: Path, options: CheckpointOptions, device: str)
     from fedaudit.live.checkpoints import from_checkpoints
 
     with code_named_in(options.network, trusted=True, folder=Path.cwd()):
-        network: object = named(
+        network: object = look_up(
             "model",
             options.network,
             {},

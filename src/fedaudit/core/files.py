@@ -328,17 +328,17 @@ def _gib(setting: str) -> float:
 def parsed_json(
     text: str,
     *,
-    whole: Callable[[str], int] | None = None,
-    real: Callable[[str], float] | None = None,
-    constant: Callable[[str], object] | None = None,
+    parse_int: Callable[[str], int] | None = None,
+    parse_float: Callable[[str], float] | None = None,
+    parse_constant: Callable[[str], object] | None = None,
 ) -> object:
     """Parse a JSON text, and refuse duplicate keys, which JSON readers treat differently.
 
     Args:
         text: The text.
-        whole: Function that parses whole numbers; up to 64 bits by default.
-        real: Function that parses other numbers.
-        constant: Function that parses ``NaN``, ``Infinity`` and ``-Infinity``.
+        parse_int: Function that parses whole numbers; by default it accepts up to 64 bits.
+        parse_float: Function that parses other numbers.
+        parse_constant: Function that parses ``NaN``, ``Infinity`` and ``-Infinity``.
 
     Raises:
         ValueError: The text is not JSON, or has a duplicate key, a number that is too large, or too
@@ -349,9 +349,9 @@ def parsed_json(
     parsed: object = json.loads(
         text,
         object_pairs_hook=_unique_keys,
-        parse_int=whole or _of_64_bits,
-        parse_float=real,
-        parse_constant=constant,
+        parse_int=parse_int or _of_64_bits,
+        parse_float=parse_float,
+        parse_constant=parse_constant,
     )
     return parsed
 

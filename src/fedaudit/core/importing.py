@@ -1,7 +1,7 @@
 """Parts by name: of a catalogue, of an installed package, or custom code as ``module:object``.
 
 A file of another person may name any module of this machine, and importing a module runs it. Names
-are therefore resolved only by :func:`named` and :func:`imported`, inside :func:`code_named_in`,
+are therefore resolved only by :func:`look_up` and :func:`imported`, inside :func:`code_named_in`,
 which states whether the file is trusted. Packages register parts as entry points (:data:`GROUPS`).
 Objects from Python need no import (:func:`with_registered`).
 """
@@ -82,11 +82,12 @@ class RegisteredObject:
 
 @dataclass(frozen=True)
 class _Namer:
-    """What names code: a study file, a folder or a script.
+    """Study file, folder or script that names code.
 
     Attributes:
-        distrusted: Its path, for the message, if its code must not be run; None if it is trusted.
-        folder: Folder of its modules, in addition to installed ones.
+        distrusted: Path of the file, for the message, if its code must not be run; None if it is
+            trusted.
+        folder: Folder of the file's modules, in addition to installed modules.
         registered: Objects that need no import, by name.
     """
 
@@ -101,21 +102,22 @@ _namer: ContextVar[_Namer] = ContextVar("namer", default=_TRUSTED)
 
 @contextmanager
 def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) -> Iterator[None]:
-    """Inside, import code that a file or folder names only if that is trusted.
+    """Within the context, import code that a file or folder names only if the file is trusted.
 
-    The innermost of nested contexts applies; objects of :func:`with_registered` stay. Outside any
-    context, as in Python, code is imported. The command line opens a context that trusts nothing.
-    Only commands that run a study file, or that are called with ``--trust``, open a trusting one.
+    The innermost of nested contexts applies; objects of :func:`with_registered` stay registered.
+    Without a context, as in Python, code is imported. The command line opens a context that trusts
+    nothing. Only commands that run a study file, or that are called with ``--trust``, open a
+    trusting context.
 
     Args:
-        source: Path of what names the code, for the message.
-        trusted: Whether the user trusts it.
-        folder: Folder of its modules. It is searched last, so that no file in it replaces an
-            installed module.
+        source: Path of the file or folder that names the code, for the message.
+        trusted: Whether the user trusts the file or folder.
+        folder: Folder of the file's modules. It is searched last, so that no file in it replaces
+            an installed module.
     """
     distrusted = None if trusted else str(source)
-    now = replace(_namer.get(), distrusted=distrusted, folder=folder if trusted else None)
-    token = _namer.set(now)
+    namer = replace(_namer.get(), distrusted=distrusted, folder=folder if trusted else None)
+    token = _namer.set(namer)
     try:
         yield
     finally:
@@ -124,9 +126,9 @@ def code_named_in(source: object, *, trusted: bool, folder: Path | None = None) 
 
 @contextmanager
 def with_registered(objects: Mapping[str, RegisteredObject]) -> Iterator[None]:
-    """Inside, names refer to objects, without any import."""
-    now = _namer.get()
-    token = _namer.set(replace(now, registered={**now.registered, **objects}))
+    """Within the context, names refer to these objects, without any import."""
+    namer = _namer.get()
+    token = _namer.set(replace(namer, registered={**namer.registered, **objects}))
     try:
         yield
     finally:
@@ -151,7 +153,7 @@ def added_module_folders() -> tuple[str, ...]:
 
 
 def is_custom(name: str, formats: Collection[str] = ()) -> bool:
-    """Return whether a name is of custom code (``module:object``) or of an object from Python.
+    """Return whether a name refers to custom code (``module:object``) or an object from Python.
 
     Args:
         name: Name in a study.
@@ -161,7 +163,7 @@ def is_custom(name: str, formats: Collection[str] = ()) -> bool:
     return (bool(colon) and first not in formats) or "#" in name
 
 
-def named(
+def look_up(
     kind: str,
     name: str,
     catalogue: Mapping[str, Entry],
@@ -169,7 +171,7 @@ def named(
     expected: str,
     fits: Callable[[object], bool],
 ) -> Entry:
-    """Return the object of a name, from a catalogue, an installed package or custom code.
+    """Look up a part in a catalogue, an installed package or custom code.
 
     Args:
         kind: Kind of part, for the message ("defense").
@@ -177,7 +179,7 @@ def named(
             ``package.module:object``.
         catalogue: All entries by name.
         expected: What a custom object must be, for the message.
-        fits: Function that returns whether an object is that.
+        fits: Function that returns whether an object is what ``expected`` describes.
 
     Raises:
         BadInput: There is no such entry, or the object cannot be imported, is not trusted, or does
@@ -189,7 +191,8 @@ def named(
     part = _resolve(name, kind)
     if not fits(part):
         raise BadInput(
-            f"{name!r} is {_describe(part)}, and a custom {kind} is {expected}; name one"
+            f"expected {expected}, as a custom {kind}, got {_describe(part)} ({name!r}); name an "
+            "object that fits"
         )
     return cast(Entry, part)
 
@@ -300,8 +303,8 @@ def imported(path: str, kind: str) -> Callable[..., object]:
     """Import a class or function by its path.
 
     Raises:
-        BadInput: The path is invalid, cannot be imported or is not callable, or what names it is
-            not trusted, in which case nothing is imported.
+        BadInput: The path is invalid, cannot be imported or is not callable, or the file that names
+            it is not trusted. In the last case, nothing is imported.
     """
     value = _resolve(path, kind)
     if not callable(value):
@@ -309,10 +312,10 @@ def imported(path: str, kind: str) -> Callable[..., object]:
     return value
 
 
-def called(
+def call_part(
     kind: str, name: str, make: Callable[..., object], /, *arguments: object, **settings: object
 ) -> object:
-    """Call a part, and report an error of custom code with the line that raised it.
+    """Call a part; an error of custom code is raised with the line that caused it.
 
     Raises:
         FedauditError: The part raised it.
@@ -353,13 +356,13 @@ def line_of(error: BaseException) -> str:
 
 @contextmanager
 def refusing_exits() -> Iterator[None]:
-    """Inside, convert exits of custom code, such as ``sys.exit(0)``, to errors.
+    """Within the context, convert exits of custom code, such as ``sys.exit(0)``, to errors.
 
     Otherwise, custom code could end the program with an exit code of its choice, even that of a
     success.
 
     Raises:
-        BadInput: Code inside raised ``SystemExit`` or ``GeneratorExit``.
+        BadInput: The code raised ``SystemExit`` or ``GeneratorExit``.
     """
     try:
         yield
@@ -374,9 +377,9 @@ def refusing_exits() -> Iterator[None]:
 def sources_of(names: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the SHA-256 of the source that defines each part, by ``module:object``.
 
-    Other objects of a part's module do not count; see
-    :func:`fedaudit.core.definitions.definition_digest`. Objects that cannot be imported have their
-    full name in place of ``module:object``.
+    Other objects of a part's module do not change the digest; see
+    :func:`fedaudit.core.definitions.definition_digest`. The key of an object that cannot be
+    imported is its full name.
 
     Raises:
         BadInput: As for :func:`imported`.
@@ -410,7 +413,7 @@ def _path(name: str, kind: str) -> str:
 
 
 def module_digest(module: str) -> str:
-    """Return the SHA-256 of the file of an imported module; that of nothing without a file."""
+    """Return the SHA-256 of an imported module's file, or of no bytes if it has no file."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return hashlib.sha256(Path(file).read_bytes() if file else b"").hexdigest()
 
@@ -433,9 +436,9 @@ def _resolve(name: str, kind: str) -> object:
         raise BadInput(f"a custom {kind} is named 'package.module:callable', got {path!r}")
     if namer.distrusted is not None:
         raise BadInput(
-            f"{namer.distrusted} names the {kind} {path[:200]!r}, and importing the module "
-            f"{module_name[:200]!r} runs it; read it first, and give --trust "
-            "(trust=True in Python) if it is what you expect"
+            f"{namer.distrusted} names the {kind} {path[:200]!r}, but importing the module "
+            f"{module_name[:200]!r} would run its code; read the module first, and pass --trust "
+            "(trust=True in Python) if you trust it"
         )
     module = _import_module(path, module_name, kind, namer.folder)
     try:
@@ -452,7 +455,7 @@ def _resolve(name: str, kind: str) -> object:
 
 
 def is_handed_over(name: str) -> bool:
-    """Return whether a name is of an object that cannot be imported."""
+    """Return whether a name refers to an object that cannot be imported."""
     return name.startswith("__main__:") or "#" in name or "<" in name
 
 
@@ -489,8 +492,8 @@ def _refuse_shadowed(name: str, module: ModuleType, folder: Path) -> None:
         return
     if expected.with_suffix(".py").is_file() or (expected / "__init__.py").is_file():
         raise BadInput(
-            f"{name!r} is a module next to the study, and also {file}, which is imported first; "
-            "rename yours"
+            f"{name!r} is a module next to the study, but {file} has the same name and is imported "
+            "first; rename the module next to the study"
         )
 
 

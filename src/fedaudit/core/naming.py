@@ -62,7 +62,7 @@ class DataPart(NamedPart):
 
 
 @dataclass(frozen=True)
-class Clients(NamedPart):
+class PartitionPart(NamedPart):
     """Partition of the training samples among clients.
 
     Attributes:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Count, Range, checked
 from fedaudit.core.errors import BadInput, setting, type_of
-from fedaudit.core.importing import named
+from fedaudit.core.importing import look_up
 from fedaudit.core.inputs import Inputs
 from fedaudit.core.seeds import seed_for
 
@@ -720,7 +720,7 @@ def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> T
     Raises:
         BadInput: No such task, or it has no such settings.
     """
-    part: Task | Callable[..., Task] | PerSampleLoss = named(
+    part: Task | Callable[..., Task] | PerSampleLoss = look_up(
         "task",
         name,
         TASKS,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit.core.arguments import parameters, refuse_unfit
 from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
-from fedaudit.core.importing import called, installed, is_custom, named
+from fedaudit.core.importing import call_part, installed, is_custom, look_up
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import DataSetting
 from fedaudit.core.tasks import CLASSIFICATION, Task
@@ -105,7 +105,7 @@ def _load_custom(
     offered = {"seed": seed, "data_dir": data_directory(data_dir)}
     arguments = {key: value for key, value in offered.items() if key in names}
     _refuse_unknown(f"the data set {name!r}", options, names.keys() - offered.keys())
-    dataset: object = called("data set", name, source, **arguments, **options)
+    dataset: object = call_part("data set", name, source, **arguments, **options)
     if not isinstance(dataset, Dataset):
         raise BadInput(
             f"the function of the data set {name!r} returns {type_of(dataset)}; return a "
@@ -122,7 +122,7 @@ def custom_source(name: str) -> Callable[..., object]:
     """
     kind = "a function that returns a Dataset"
     try:
-        return named("data set", name, GENERATED, expected=kind, fits=callable)
+        return look_up("data set", name, GENERATED, expected=kind, fits=callable)
     except BadInput as error:
         close = nearest(name.partition(":")[0], READERS, limit=1)
         hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""

@@ -11,7 +11,7 @@ without ``members``, all clients that have no other defense use it. Derive a cus
 from collections.abc import Callable, Mapping
 from inspect import signature
 
-from fedaudit.core.importing import called, named
+from fedaudit.core.importing import call_part, look_up
 from fedaudit.core.naming import Copies
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation as Augmentation
@@ -74,7 +74,7 @@ def defense_named(name: str) -> Callable[..., Defense]:
     Raises:
         BadInput: No defense has this name; the message suggests the nearest one.
     """
-    return named(
+    return look_up(
         "defense",
         name,
         DEFENSES,
@@ -98,6 +98,6 @@ def create_defense(
     make = defense_named(name)
     accepted = signature(make).parameters.keys() & {"coalition", "members"}
     coalition_options = dict.fromkeys(accepted, coalition) if coalition else {}
-    defense = called("defense", name, make, **options, **coalition_options)
+    defense = call_part("defense", name, make, **options, **coalition_options)
     assert isinstance(defense, Defense)
     return defense

@@ -217,7 +217,7 @@ def _risk_on_members(
     start = next((base for base in bases if base is not None), None)
     try:
         hits, false_alarms = (
-            int(estimate.decide(round.after[name], part, start=start).sum())
+            int(estimate.attack(round.after[name], part, start=start).sum())
             for part in (members, others)
         )
     except NotVisible:

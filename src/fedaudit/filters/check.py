@@ -13,7 +13,7 @@ import scipy as sp
 from jaxtyping import Float
 
 from fedaudit.core.errors import BadInput, FedauditError, option
-from fedaudit.core.importing import named
+from fedaudit.core.importing import look_up
 from fedaudit.core.limits import Limited
 from fedaudit.filters.claim import (
     EXACT,
@@ -445,7 +445,7 @@ def _checks(replay: Replay, calls: int) -> Iterator[FilterCheck]:
 
 def _named(value: object, kind: str) -> tuple[str, object]:
     if isinstance(value, str):
-        return value, named(kind, value, {}, expected="any object", fits=lambda _: True)
+        return value, look_up(kind, value, {}, expected="any object", fits=lambda _: True)
     return str(getattr(value, "__qualname__", type(value).__qualname__)), value
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fedaudit.attacks.ami.game import NONE, Randomisers
 from fedaudit.core.errors import BadInput, setting
-from fedaudit.core.importing import named
+from fedaudit.core.importing import look_up
 from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp import FixedPoint, LocalDP
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
@@ -45,7 +45,7 @@ def given(section: MechanismSection, features: int) -> Given:
             )
         return Given(NONE, None, math.inf, 0.0, False, math.inf)
     mechanisms = {name: make for name, make in DEFENSES.items() if _is_local(make)}
-    make = named(
+    make = look_up(
         "mechanism",
         section.name,
         mechanisms,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedaudit.attacks.ami.game import Pools
 from fedaudit.core.errors import BadInput, setting
-from fedaudit.core.importing import called, named, refuse_missing
+from fedaudit.core.importing import call_part, look_up, refuse_missing
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
@@ -165,14 +165,14 @@ def drawn(study: GameStudy, data_dir: Path | None) -> Drawn:
 
 
 def _features(name: str, samples: Samples) -> Tensor:
-    extractor = named(
+    extractor = look_up(
         "extractor",
         name,
         EXTRACTORS,
         expected="a function from samples' features to a row of features each",
         fits=callable,
     )
-    features = called("extractor", name, extractor, samples.features)
+    features = call_part("extractor", name, extractor, samples.features)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(samples):
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise BadInput(

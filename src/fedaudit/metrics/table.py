@@ -15,7 +15,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float, Int, Shaped
 
 from fedaudit.core.errors import BadInput, custom_code, unknown_name
-from fedaudit.core.importing import line_of, named
+from fedaudit.core.importing import line_of, look_up
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, Origin, tpr_at
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
@@ -381,7 +381,7 @@ def metric_named(name: str) -> Exact | Metric:
         raise BadInput(
             f"{name!r} is among the figures of every evaluation; leave it out of figures.metrics"
         )
-    metric: Exact | Metric | OfScores = named(
+    metric: Exact | Metric | OfScores = look_up(
         "metric",
         name,
         METRICS,

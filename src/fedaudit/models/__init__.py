@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
-from fedaudit.core.importing import called, imported, installed, is_custom, unknown_part
+from fedaudit.core.importing import call_part, imported, installed, is_custom, unknown_part
 from fedaudit.core.lazy import Catalogue, lazy_names
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Setting
@@ -164,7 +164,7 @@ def architecture_from_path(
         _refuse_unknown(path, settings, [name for name in names if name not in samples])
     build = partial(function, **samples, **settings)
     with torch.random.fork_rng(devices=[]):
-        module = called("model", path, build)
+        module = call_part("model", path, build)
     if not isinstance(module, nn.Module):
         raise BadInput(
             f"{path!r} returned {type_of(module)}, not a torch.nn.Module; give a subclass of it, "

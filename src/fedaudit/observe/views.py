@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from fedaudit.core.errors import BadInput, NotVisible, table, type_of
-from fedaudit.core.importing import named
+from fedaudit.core.importing import look_up
 from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, select_clients
 
@@ -312,7 +312,7 @@ def view_named(name: str) -> View:
         >>> fa.views.Sees.UPLOADS in fa.views.view_named("globals").offers
         False
     """
-    return named(
+    return look_up(
         "view",
         name,
         VIEWS,

@@ -38,7 +38,7 @@ _ORDER_8 = int.from_bytes(
 )
 _SMALL_ORDER = {0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8}
 """The y-coordinates of the eight points whose order divides the cofactor 8."""
-_HOW = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
+_KEY_ADVICE = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`"
 
 
 class PackedFile(Part):
@@ -52,9 +52,9 @@ class PackedFile(Part):
 class Manifest(Part):
     """Contents and origin of a pack.
 
-    Everything follows from the files except ``made_with`` and parts of ``suppressed``. Of the
-    latter, the files show the number of findings and lower limits of some other numbers; the
-    recording of the run shows all. Nothing is suppressed in games.
+    All fields can be recomputed from the files, except ``made_with`` and parts of ``suppressed``.
+    For ``suppressed``, the files determine the number of findings and lower limits of some other
+    numbers; the recording of the run determines all numbers. Nothing is suppressed in games.
 
     Attributes:
         record: Name of the record.
@@ -66,9 +66,9 @@ class Manifest(Part):
         seeds: Root seeds of the runs.
         versions: Versions of packages that made the record.
         commit: Commit of the code that made the record; "+" marks uncommitted changes.
-        device: Device on which it was made.
+        device: Device on which the record was made.
         policy: Name of the policy.
-        policy_hash: SHA-256 of its settings.
+        policy_hash: SHA-256 of the policy's settings.
         outcome: Outcome of the policy on the packed record.
         smallest_group: Groups with fewer samples are suppressed.
         suppressed: Number of suppressed entries in each list of the record.
@@ -77,7 +77,8 @@ class Manifest(Part):
         identity: SHA-256 of the models that were sent, round by round; empty if unknown.
         made_with: Versions of packages that made the pack.
         files: All files except the manifest.
-        digest: SHA-256 of all of the above; stored elsewhere, it shows if the pack is replaced.
+        digest: SHA-256 of all other fields. A copy that is stored elsewhere shows whether the pack
+            was replaced.
     """
 
     format: Literal["fedaudit-pack"] = "fedaudit-pack"
@@ -116,14 +117,14 @@ def manifest_of(
 ) -> Manifest:
     """Return the manifest of a pack, with its digest."""
     data = record.config.get("data")
-    about = data if isinstance(data, dict) else {}
-    digest = about.get("digest")
+    data_settings = data if isinstance(data, dict) else {}
+    digest = data_settings.get("digest")
     manifest = Manifest(
         record=record.name,
         kind=verdict.kind,
         content_hash=record.content_hash,
         settings_hash=_hash(record.config),
-        data=str(about.get("name", "")),
+        data=str(data_settings.get("name", "")),
         data_digest=digest if isinstance(digest, str) else None,
         seeds=record.seeds,
         versions=record.environment.versions,
@@ -145,16 +146,20 @@ def manifest_of(
 
 def digest_of(manifest: Manifest) -> str:
     """Return the SHA-256 of a manifest without its digest."""
-    return _hash(manifest.model_dump(mode="json", exclude={"digest", *_not_stated(manifest)}))
+    excluded = {"digest", *_empty_coverage_fields(manifest)}
+    return _hash(manifest.model_dump(mode="json", exclude=excluded))
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """Return the manifest's file; there is one way to write it, to the byte."""
-    return manifest.model_dump_json(indent=1, exclude=_not_stated(manifest)) + "\n"
+    """Return the canonical JSON text of the manifest."""
+    return manifest.model_dump_json(indent=1, exclude=_empty_coverage_fields(manifest)) + "\n"
 
 
-def _not_stated(manifest: Manifest) -> set[str]:
-    """Return fields that manifests without coverage lack, as those of older versions."""
+def _empty_coverage_fields(manifest: Manifest) -> set[str]:
+    """Return the empty fields of coverage.
+
+    They are left out, so that digests of manifests from before these fields stay valid.
+    """
     return {name for name in ("coverage", "identity") if not getattr(manifest, name)}
 
 
@@ -182,34 +187,34 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
     try:
         key = load_pem_private_key(_pem(path), password=None)
-    # An unknown form of key raises a ValueError, one with a password a TypeError.
+    # An unknown form of key raises a ValueError; a key with a password raises a TypeError.
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadInput(
-            f"{path} is not a private key in PEM without a password ({error}); {_HOW}"
+            f"{path} is not a private key in PEM without a password ({error}); {_KEY_ADVICE}"
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise BadInput(f"{path} is a private key of another kind than Ed25519; {_HOW}")
+        raise BadInput(f"{path} is a private key of another kind than Ed25519; {_KEY_ADVICE}")
     return key
 
 
 def public_key(path: Path) -> "Ed25519PublicKey":
-    """Read the public key in a PEM file; refuse weak keys, for which anybody can sign."""
+    """Read the public key in a PEM file; raise for weak keys, whose signatures can be forged."""
     refuse_missing("signing", "sign", "cryptography")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    how = "write it with `openssl pkey -in key.pem -pubout -out public.pem`"
+    advice = "write it with `openssl pkey -in key.pem -pubout -out public.pem`"
     try:
         key = load_pem_public_key(_pem(path))
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"{path} is not a public key in PEM ({error}); {how}") from None
+        raise BadInput(f"{path} is not a public key in PEM ({error}); {advice}") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise BadInput(f"{path} is a public key of another kind than Ed25519; {how}")
+        raise BadInput(f"{path} is a public key of another kind than Ed25519; {advice}")
     if _is_weak(key.public_bytes_raw()):
         raise BadInput(
-            f"{path} is a weak public key, for which anybody can sign without a private one (a "
-            f"point of small order, or a non-canonical encoding); {how}"
+            f"{path} is a weak public key (a point of small order, or a non-canonical encoding); "
+            f"anybody can forge signatures for it without the private key; {advice}"
         )
     return key
 

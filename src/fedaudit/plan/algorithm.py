@@ -9,7 +9,7 @@ import torch
 
 from fedaudit.algorithms import FederatedTask
 from fedaudit.core.errors import BadInput, setting, type_of
-from fedaudit.core.importing import called
+from fedaudit.core.importing import call_part
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import Reading, lacking
 from fedaudit.core.values import Architecture, Samples, Setting
@@ -65,7 +65,7 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
     )
     name = study.algorithm.name
     options = study.algorithm.options
-    algorithm = called("algorithm", name, parts.make_algorithm, task=federated, **options)
+    algorithm = call_part("algorithm", name, parts.make_algorithm, task=federated, **options)
     if not isinstance(algorithm, Algorithm):
         raise BadInput(
             f"the algorithm {name!r} made {type_of(algorithm)}, which is not a "

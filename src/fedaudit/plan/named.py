@@ -18,7 +18,7 @@ from fedaudit.core.errors import (
     type_of,
     unknown_name,
 )
-from fedaudit.core.importing import called, named
+from fedaudit.core.importing import call_part, look_up
 from fedaudit.core.naming import Copies
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.tasks import TASKS, Task, lacking, task_named
@@ -194,7 +194,7 @@ def partition_of(study: Study) -> Partition:
             f"partition.samples_per_client is {section.samples_per_client}; leave it at 0"
         )
     check_options("partition", section.scheme, scheme, options, set_elsewhere=section.set_elsewhere)
-    partition = called("partition", section.scheme, scheme, **options)
+    partition = call_part("partition", section.scheme, scheme, **options)
     if not isinstance(partition, Partition):
         raise BadInput(
             f"the partition {section.scheme!r} made {type_of(partition)}, which has no method "
@@ -204,7 +204,7 @@ def partition_of(study: Study) -> Partition:
 
 
 def _scheme_named(name: str) -> Callable[..., object]:
-    return named(
+    return look_up(
         "partition",
         name,
         PARTITIONS,
@@ -233,7 +233,7 @@ def server_of(study: Study) -> Server:
         BadInput: The server or an option does not exist.
     """
     name = study.server.name
-    make = named(
+    make = look_up(
         "server",
         name,
         SERVERS,
@@ -243,7 +243,7 @@ def server_of(study: Study) -> Server:
         ),
     )
     check_options("server", name, make, study.server.options)
-    server = called("server", name, make, **study.server.options)
+    server = call_part("server", name, make, **study.server.options)
     assert isinstance(server, Server)
     return server
 

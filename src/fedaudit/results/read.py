@@ -36,11 +36,11 @@ Document = TypeVar("Document", bound=BaseModel)
 
 
 def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
-    """Return the record in a file that :func:`fedaudit.results.record.write_record` wrote.
+    """Read a record that :func:`fedaudit.results.record.write_record` wrote.
 
-    The file is treated as hostile. It is bounded in size and depth and must hold plain JSON,
-    without repeated keys, numbers that are not finite, or text that controls a terminal. It must
-    fit the format to the last field, so that impossible figures are refused.
+    The file is treated as hostile. Its size and depth are bounded. It must be JSON without repeated
+    keys, infinite or NaN numbers, and control characters. All fields are validated, so impossible
+    figures are refused.
 
     Args:
         path: A record file.
@@ -51,28 +51,28 @@ def read_record(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Record:
             version.
         Damaged: The file is not JSON, or does not fit the format.
     """
-    document = _of_kind(path, max_bytes, _RECORD)
+    document = _checked_document(path, max_bytes, _RECORD)
     if deeper_than(document.get("config"), MAX_DEPTH):
         raise Damaged(
             f"{path} has a configuration nested over {MAX_DEPTH} levels deep, which no study "
-            "has; take the original record"
+            "writes; use the original record"
         )
-    record = _with_draws(_fitting(Record, document, path, "the record format"))
+    record = _with_draws(_validated(Record, document, path, "the record format"))
     metrics = len({figure.metric for figure in record.findings})
     if metrics > _MOST_METRICS:
         raise Damaged(
-            f"{path} has figures of {metrics:,} kinds, and at most {_MOST_METRICS:,} are read, as "
-            "no study has so many; take the original record"
+            f"{path} has {metrics:,} different metrics, but a record has at most "
+            f"{_MOST_METRICS:,}; use the original record"
         )
     _refuse_one_sided(record, path)
     return record
 
 
 def _with_draws(record: Record) -> Record:
-    """Name the audited samples of source inference in the record of an older version.
+    """Add the contrast of source inference, which records of older versions lack.
 
-    They were the samples of the membership audit: those of a fair draw if clients' label
-    distributions differ.
+    Older versions used the samples of the membership audit. These samples came from a fair draw if
+    the clients' label distributions differed.
     """
     audit, partition = (record.config.get(name) for name in ("audit", "partition"))
     draw = audit.get("draw", "fair") if isinstance(audit, Mapping) else ""
@@ -90,25 +90,27 @@ def _with_draws(record: Record) -> Record:
 
 
 def _refuse_one_sided(record: Record, path: Path) -> None:
-    """Raise if a figure of scores has no members or no non-members, since limits depend on both.
+    """Raise if an estimate from scores has no members or no non-members.
 
-    Bounds on epsilon are exempt: they count guesses, which a coin may all have made members, and
-    formal bounds have no samples.
+    Confidence limits depend on both numbers. Bounds on epsilon are exempt: for empirical bounds,
+    the coin may by chance have made every sample a member, and formal bounds have no samples.
     """
     for figure in [*record.findings, *record.groups]:
-        of_scores = figure.metric in (AUC, BALANCED_ACCURACY) or figure.metric.startswith("tpr@")
-        if not (figure.attack and of_scores):
+        is_from_scores = figure.metric in (AUC, BALANCED_ACCURACY) or figure.metric.startswith(
+            "tpr@"
+        )
+        if not (figure.attack and is_from_scores):
             continue
         if figure.value is not None and min(figure.n_members, figure.n_nonmembers) < 1:
             raise Damaged(
                 f"{path} has a figure of {_short(figure.attack)} with {figure.n_members} members "
-                f"and {figure.n_nonmembers} non-members, and it takes at least one of each; take "
+                f"and {figure.n_nonmembers} non-members, but it needs at least one of each; use "
                 "the original record"
             )
 
 
 def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Comparison:
-    """Return the comparison in a file that ``fedaudit compare`` wrote, checked like a record.
+    """Read a comparison that ``fedaudit compare`` wrote; it is checked like a record.
 
     Args:
         path: A comparison file.
@@ -119,12 +121,21 @@ def read_comparison(path: Path, *, max_bytes: int = LONGEST_RESULT) -> Compariso
             version.
         Damaged: The file is not JSON, or does not fit the format.
     """
-    document = _of_kind(path, max_bytes, _COMPARISON)
-    return _fitting(Comparison, document, path, "the comparison's format")
+    document = _checked_document(path, max_bytes, _COMPARISON)
+    return _validated(Comparison, document, path, "the comparison's format")
 
 
 class _Kind(NamedTuple):
-    """Kind of document: its names, its format field, and advice for a file of another kind."""
+    """Kind of document, with the texts of its messages.
+
+    Attributes:
+        name: Name in the message about a file of another kind.
+        noun: Name in the message about another version.
+        format: Value of the field "format".
+        advice: Advice for a file of another kind.
+        made_by: Command that writes such a document.
+        version: Version of the format.
+    """
 
     name: str
     noun: str
@@ -146,14 +157,14 @@ _COMPARISON = _Kind(
     "comparison",
     "comparison",
     COMPARISON_FORMAT,
-    "give the one that `fedaudit compare` wrote, or two or more records",
+    "give the comparison that `fedaudit compare` wrote, or two or more records",
     "fedaudit compare",
     2,
 )
 
 
-def _of_kind(path: Path, max_bytes: int, kind: _Kind) -> dict[str, object]:
-    """Return the content of a JSON file that states a kind, this version and the right digest."""
+def _checked_document(path: Path, max_bytes: int, kind: _Kind) -> dict[str, object]:
+    """Return the content of a JSON file after checks of its kind, version and digest."""
     document = _parsed(_text(path, max_bytes), path)
     if not isinstance(document, dict) or document.get("format") != kind.format:
         raise BadInput(
@@ -162,8 +173,8 @@ def _of_kind(path: Path, max_bytes: int, kind: _Kind) -> dict[str, object]:
     version = document.get("version")
     if version != kind.version or not isinstance(version, int) or isinstance(version, bool):
         raise BadInput(
-            f"{path} is a {kind.noun} of version {_short(version)}; this fedaudit reads version "
-            f"{kind.version}; use the fedaudit that wrote it, or run the study again"
+            f"{path} is a {kind.noun} of version {_short(version)}, but this fedaudit reads "
+            f"version {kind.version}; use the fedaudit that wrote it, or run the study again"
         )
     if was_altered(document):
         raise Damaged(
@@ -173,7 +184,9 @@ def _of_kind(path: Path, max_bytes: int, kind: _Kind) -> dict[str, object]:
     return without_digest(document)
 
 
-def _fitting(model: type[Document], document: dict[str, object], path: Path, what: str) -> Document:
+def _validated(
+    model: type[Document], document: dict[str, object], path: Path, what: str
+) -> Document:
     try:
         return model.model_validate(document, strict=True)
     except ValidationError as error:
@@ -194,7 +207,7 @@ def _text(path: Path, max_bytes: int) -> str:
         ) from None
     except UnicodeDecodeError as error:
         raise Damaged(
-            f"{path} is not UTF-8 text (byte {error.start}); take the original record"
+            f"{path} is not UTF-8 text (byte {error.start}); use the original record"
         ) from None
 
 
@@ -203,13 +216,13 @@ def _parsed(text: str, path: Path) -> object:
         large = _MAYBE_LARGE.search(text)
         document = parsed_json(
             text,
-            whole=_bounded if large else int,
-            real=_finite if large else float,
-            constant=_refused_constant,
+            parse_int=_bounded if large else int,
+            parse_float=_finite if large else float,
+            parse_constant=_refuse_constant,
         )
     except RecursionError:
         raise Damaged(
-            f"{path} is nested too deeply to be a record; take the original record"
+            f"{path} is nested too deeply to be a record; use the original record"
         ) from None
     except ValueError as error:
         raise Damaged(f"{path} is not a complete JSON document: {error}") from None
@@ -218,32 +231,33 @@ def _parsed(text: str, path: Path) -> object:
         bad = next((value for value in texts(document) if not is_plain(value)), None)
     if bad is not None:
         raise Damaged(
-            f"{path} contains a text with control characters or changes of the reading direction, "
-            f"or of over {LONGEST:,} characters ({_short(bad)}); take the original record"
+            f"{path} contains a text with control characters, with bidirectional control "
+            f"characters, or of over {LONGEST:,} characters ({_short(bad)}); use the original "
+            "record"
         )
     return document
 
 
-def _refused_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON number; a missing figure is null")
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number; a missing figure is null")
 
 
 def _finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError(f"the number {_short(digits)} is beyond what a record can hold")
+        raise ValueError(f"the number {_short(digits)} is too large for a record")
     return value
 
 
 def _bounded(digits: str) -> int:
-    # Counted first, since reading thousands of digits takes long.
+    # Check the length first: parsing thousands of digits takes long.
     if len(digits) > _LONGEST_NUMBER or abs(int(digits)) > LARGEST:
-        raise ValueError(f"the number {_short(digits)} is beyond what a record can hold")
+        raise ValueError(f"the number {_short(digits)} is too large for a record")
     return int(digits)
 
 
 def _sentence(error: ValidationError) -> str:
-    """Describe the first fault with its place, and the number of further ones."""
+    """Describe the first fault with its place, and the number of further faults."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     first = faults[0]
     place = ".".join(str(part) for part in first["loc"])
@@ -251,10 +265,10 @@ def _sentence(error: ValidationError) -> str:
     further = f" (and {others} more fault{'s' if others > 1 else ''})" if others else ""
     message = first["msg"].removeprefix("Value error, ")
     message = f"{message[:1].lower()}{message[1:]}"
-    return f"at {_short(place)}: {message}{further}; take the original record"
+    return f"at {_short(place)}: {message}{further}; use the original record"
 
 
 def _short(value: object) -> str:
-    # The value is cut first: writing out megabytes takes long.
+    # Shorten the value first: the repr of megabytes takes long.
     text = repr(value[:80] + "..." if isinstance(value, str) and len(value) > 80 else value)
     return text if len(text) <= 80 else text[:77] + "..."

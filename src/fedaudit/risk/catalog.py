@@ -30,22 +30,22 @@ from fedaudit.signals.measure import measure_round
 
 @runtime_checkable
 class MembershipRule(Protocol):
-    """Rule that decides about membership from the features of an attack."""
+    """Rule that calls samples members from the features of an attack."""
 
-    def __call__(self, evidence: Float[Tensor, "samples _"]) -> Bool[Tensor, " samples"]:
+    def __call__(self, features: Float[Tensor, "samples _"]) -> Bool[Tensor, " samples"]:
         """Return True for each sample that is called a member."""
         ...
 
 
 @runtime_checkable
-class Measure(Protocol):
+class RiskAttack(Protocol):
     """Attack on a single model that is fitted on shadow models; a frozen dataclass of settings.
 
     Computing features and fitting are separate methods, because the features of a shadow model are
     used in several fits.
     """
 
-    def evidence(
+    def features(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
         """Compute the attack's features of each sample, in double precision.
@@ -54,26 +54,26 @@ class Measure(Protocol):
         """
         ...
 
-    def fitted(
-        self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
+    def fit(
+        self, members: Float[Tensor, "members _"], nonmembers: Float[Tensor, "others _"]
     ) -> MembershipRule:
-        """Fit the attack to features of members and of as many non-members."""
+        """Fit a rule to the features of equally many members and non-members."""
         ...
 
 
 @dataclass(frozen=True)
-class Decision:
-    """Attack on a model with its rule fitted on shadow models.
+class FittedAttack:
+    """Attack on a model, with a rule that is fitted on shadow models.
 
     Attributes:
-        measure: Attack that computes the features.
-        verdict: The fitted rule.
+        attack: Attack that computes the features.
+        rule: The fitted rule.
         start: The model that the shadow models were trained from.
         device: Device to run models on.
     """
 
-    measure: Measure
-    verdict: MembershipRule
+    attack: RiskAttack
+    rule: MembershipRule
     start: Model
     device: torch.device = CPU
 
@@ -82,40 +82,44 @@ class Decision:
     ) -> Bool[Tensor, " samples"]:
         """Return True for each sample that is called a member of the model's training data.
 
-        ``start`` is the model before its training; by default the model that the shadow models
-        were trained from. Attacks on updates need another one to attack that model itself.
+        ``start`` is the model before its training, by default the model that the shadow models
+        were trained from. To attack that start model with an attack on updates, pass the model
+        before its own training.
         """
-        evidence = self.measure.evidence(
+        features = self.attack.features(
             model, samples, start=start or self.start, device=self.device
         )
-        return self.verdict(evidence)
+        return self.rule(features)
 
 
-def best_threshold(inside: Float[Tensor, " members"], outside: Float[Tensor, " others"]) -> float:
+def best_threshold(
+    members: Float[Tensor, " members"], nonmembers: Float[Tensor, " others"]
+) -> float:
     """Return the score threshold with the largest balanced accuracy.
 
-    Larger scores are likelier members. Of equally good scores, the highest is returned; if no score
-    is better than guessing, infinity, at which no sample is called a member.
+    Larger scores are likelier members. Of several equally good thresholds, the highest is returned.
+    If no threshold is better than guessing, the result is infinity: no sample is called a member.
     """
-    refuse_unusable(inside, outside)
-    levels = torch.cat([inside, outside]).sort(descending=True).values
-    caught, alarms = (
-        len(side) - torch.searchsorted(side.sort().values, levels) for side in (inside, outside)
+    refuse_unusable(members, nonmembers)
+    levels = torch.cat([members, nonmembers]).sort(descending=True).values
+    true_positives, false_positives = (
+        len(scores) - torch.searchsorted(scores.sort().values, levels)
+        for scores in (members, nonmembers)
     )
-    # Cross-multiplied integers are exact, so that ties stay ties.
-    gain = caught * len(outside) - alarms * len(inside)
+    # Integers keep ties exact; quotients could differ in their last bits.
+    gain = true_positives * len(nonmembers) - false_positives * len(members)
     best = gain.max()
     return float(levels[gain == best][0]) if best > 0 else torch.inf
 
 
-def refuse_unusable(inside: Tensor, outside: Tensor) -> None:
-    """Raise if scores (or losses) are missing on one side, or NaN."""
-    broken = int(torch.cat([inside, outside]).isnan().sum())
-    if broken or not (len(inside) and len(outside)):
+def refuse_unusable(members: Tensor, nonmembers: Tensor) -> None:
+    """Raise if there are no members or no non-members, or if scores (or losses) are NaN."""
+    n_nan = int(torch.cat([members, nonmembers]).isnan().sum())
+    if n_nan or not (len(members) and len(nonmembers)):
         raise BadInput(
-            f"a threshold separates members from non-members, got {len(inside)} and "
-            f"{len(outside)} of them, and {broken} have NaN as score or loss; give samples "
-            "of both kinds and check the model's outputs"
+            "a threshold needs scores or losses of members and non-members without NaN, got "
+            f"{len(members)} members and {len(nonmembers)} non-members, of which {n_nan} have "
+            "NaN; give samples of both kinds and check the model's outputs"
         )
 
 
@@ -123,7 +127,7 @@ def refuse_unusable(inside: Tensor, outside: Tensor) -> None:
 class ByLoss:
     """Loss-threshold attack of a client, with the methods that algorithms call."""
 
-    def line(
+    def threshold(
         self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
     ) -> float:
         """Return the best threshold in the client's model, by :func:`threshold_of`."""
@@ -133,19 +137,19 @@ class ByLoss:
         self,
         trained: Float[Tensor, " trained"],
         held_out: Float[Tensor, " held_out"],
-        line: float,
+        threshold: float,
     ) -> float:
         """Return the balanced accuracy at a threshold, by :func:`risk_of`."""
-        return risk_of(trained, held_out, line)
+        return risk_of(trained, held_out, threshold)
 
 
 def threshold_of(trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]) -> float:
     """Return the loss threshold with the largest balanced accuracy in the client's own model.
 
-    Of equally good losses, the lowest is returned; if no loss is better than guessing, minus
-    infinity, at which no sample is called a member.
+    Of several equally good thresholds, the lowest is returned. If no threshold is better than
+    guessing, the result is minus infinity: no sample is called a member.
 
-    Source: IFCA-MIR, section 5.7, which names the idea only. Yeom et al. 2018 introduced the
+    Source: IFCA-MIR, section 5.7, which gives the idea only. Yeom et al. 2018 introduced the
         threshold on the loss.
     """
     return -best_threshold(-trained.double(), -held_out.double())
@@ -162,17 +166,17 @@ def risk_of(
     """
     refuse_unusable(trained, held_out)
     # Double precision, so that the threshold is not rounded to the precision of the losses.
-    caught = int((trained.double() <= threshold).sum())
-    cleared = int((held_out.double() > threshold).sum())
-    return (caught / len(trained) + cleared / len(held_out)) / 2
+    true_positives = int((trained.double() <= threshold).sum())
+    true_negatives = int((held_out.double() > threshold).sum())
+    return (true_positives / len(trained) + true_negatives / len(held_out)) / 2
 
 
 @arguments.dataclass(frozen=True)
 class TrainMia:
-    """Classifier of the largest posteriors and the loss, trained on shadow models.
+    """Classifier on the largest posteriors and the loss, trained on shadow models.
 
     Attributes:
-        top: Number of posteriors, the largest first; all posteriors if the model has fewer classes.
+        top: Number of largest posteriors; all posteriors if the model has fewer classes.
 
     Source: Shokri et al. 2017, section 5.3; IFCA-MIR, Algorithm 2.
     Differs: The paper names no classifier. This is logistic regression at 0.5 on standardised
@@ -182,7 +186,7 @@ class TrainMia:
 
     top: Positive = 3
 
-    def evidence(
+    def features(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
         outputs = outputs_of(model, samples.features, device)
@@ -192,27 +196,27 @@ class TrainMia:
         features = torch.cat([largest, losses[:, None]], 1)
         if not bool(features.isfinite().all()):
             raise BadInput(
-                "the model's outputs or losses are not finite for some samples, so that no attack "
-                "can be trained; lower the learning rate or check the features"
+                "the model's outputs or losses are not finite for some samples, so no attack can "
+                "be trained; lower the learning rate or check the features"
             )
         return features
 
-    def fitted(
-        self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
+    def fit(
+        self, members: Float[Tensor, "members _"], nonmembers: Float[Tensor, "others _"]
     ) -> "Linear":
         # Imported here, because scikit-learn would add a second to every start-up.
         from sklearn.linear_model import LogisticRegression
         from threadpoolctl import threadpool_limits
 
-        together = torch.cat([inside, outside])
-        spread, center = torch.std_mean(together, 0, correction=0)
-        scale = torch.where(spread > 0, spread, 1.0)
-        is_member = np.arange(len(together)) < len(inside)
+        features = torch.cat([members, nonmembers])
+        std, mean = torch.std_mean(features, 0, correction=0)
+        scale = torch.where(std > 0, std, 1.0)
+        is_member = np.arange(len(features)) < len(members)
         # Threads of BLAS change the last bits of results.
         with threadpool_limits(1, user_api="blas"):
             model = LogisticRegression(max_iter=1000)
-            model.fit(((together - center) / scale).numpy(), is_member)
-        return Linear(center, torch.from_numpy(model.coef_[0]) / scale, float(model.intercept_[0]))
+            model.fit(((features - mean) / scale).numpy(), is_member)
+        return Linear(mean, torch.from_numpy(model.coef_[0]) / scale, float(model.intercept_[0]))
 
 
 @dataclass(frozen=True)
@@ -220,18 +224,18 @@ class Linear:
     """Linear rule: a sample is called a member if it lies on one side of a hyperplane.
 
     Attributes:
-        center: Point that is subtracted first for numerical accuracy: the mean of the features.
+        mean: Mean of the features, which is subtracted first for numerical accuracy.
         weights: Normal vector of the hyperplane, towards members.
-        offset: Decision value at the center.
+        offset: Value of the linear function at the mean.
     """
 
-    center: Float[Tensor, " evidence"]
-    weights: Float[Tensor, " evidence"]
+    mean: Float[Tensor, " features"]
+    weights: Float[Tensor, " features"]
     offset: float
 
-    def __call__(self, evidence: Float[Tensor, "samples evidence"]) -> Bool[Tensor, " samples"]:
+    def __call__(self, features: Float[Tensor, "samples features"]) -> Bool[Tensor, " samples"]:
         """Return True for each sample that is called a member."""
-        return ((evidence - self.center) * self.weights).sum(1) + self.offset > 0
+        return ((features - self.mean) * self.weights).sum(1) + self.offset > 0
 
 
 _UNAVAILABLE = {
@@ -257,7 +261,7 @@ def why_unfit(attack: Attack) -> str:
     if attack.needs_side_information:
         return "needs side information about a defense"
     if Reading.TOKENS in attack.reads:
-        return "reads tokens, and the models that clients choose between are classifiers"
+        return "reads tokens, but the models that clients choose between are classifiers"
     return ""
 
 
@@ -279,17 +283,17 @@ class ByAttack:
                 f"of a model: it {reason}; use an attack on a single model, such as blackbox-loss"
             )
 
-    def evidence(
+    def features(
         self, model: Model, samples: Samples, *, start: Model, device: torch.device = CPU
     ) -> Float[Tensor, "samples _"]:
         round = _one_client(self._exposed(model, start))
         measured = measure_round(round, self.attack.signals, samples, device=device)
         return self.attack.scores(stacked([measured]), _TARGET)[:, None]
 
-    def fitted(
-        self, inside: Float[Tensor, "members _"], outside: Float[Tensor, "others _"]
+    def fit(
+        self, members: Float[Tensor, "members _"], nonmembers: Float[Tensor, "others _"]
     ) -> "AtLeast":
-        return AtLeast(best_threshold(inside[:, 0], outside[:, 0]))
+        return AtLeast(best_threshold(members[:, 0], nonmembers[:, 0]))
 
     def _exposed(self, model: Model, start: Model) -> Exposed:
         if Sees.UPDATE not in self.attack.needs:
@@ -309,14 +313,14 @@ class AtLeast:
     """Threshold rule: samples with the highest scores are called members.
 
     Attributes:
-        lowest: Lowest score of a sample that is called a member; infinite if none is.
+        lowest: Lowest score of a sample that is called a member; infinite if no sample is.
     """
 
     lowest: float
 
-    def __call__(self, evidence: Float[Tensor, "samples 1"]) -> Bool[Tensor, " samples"]:
+    def __call__(self, features: Float[Tensor, "samples 1"]) -> Bool[Tensor, " samples"]:
         """Return True for each sample that is called a member."""
-        return evidence[:, 0] >= self.lowest
+        return features[:, 0] >= self.lowest
 
 
 def _one_client(exposed: Exposed) -> Round:
@@ -334,13 +338,13 @@ def _one_client(exposed: Exposed) -> Round:
     )
 
 
-MEASURES: dict[str, Measure] = {"train-mia": TrainMia()} | {
+MEASURES: dict[str, RiskAttack] = {"train-mia": TrainMia()} | {
     name: ByAttack(attack) for name, attack in ATTACKS.items() if not why_unfit(attack)
 }
 
 
-def measure_named(name: str) -> Measure:
-    """Return the measure with this name, or the one that wraps the attack with this name."""
+def measure_named(name: str) -> RiskAttack:
+    """Return the measure of risk with this name, or wrap the attack with this name."""
     if name in MEASURES:
         return MEASURES[name]
     try:

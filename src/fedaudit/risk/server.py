@@ -28,7 +28,7 @@ from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.observe.round import Sent
-from fedaudit.risk.catalog import Decision, Measure, TrainMia
+from fedaudit.risk.catalog import FittedAttack, RiskAttack, TrainMia
 
 FEWEST = 10
 """Fewest samples of the server for training shadow models."""
@@ -74,14 +74,14 @@ class Shadow(NamedTuple):
     Attributes:
         start: The model before its last round of training.
         model: The trained model.
-        inside: Positions of the samples that it was trained on.
-        outside: Positions of equally many samples that it was not trained on.
+        members: Positions of the samples that it was trained on.
+        nonmembers: Positions of equally many samples that it was not trained on.
     """
 
     start: Model
     model: Model
-    inside: Int[Tensor, " size"]
-    outside: Int[Tensor, " size"]
+    members: Int[Tensor, " size"]
+    nonmembers: Int[Tensor, " size"]
 
 
 class _ShadowTask(NamedTuple):
@@ -89,8 +89,8 @@ class _ShadowTask(NamedTuple):
     number: int
     cluster: Cluster
     initial: Model
-    inside: Int[Tensor, " size"]
-    outside: Int[Tensor, " size"]
+    members: Int[Tensor, " size"]
+    nonmembers: Int[Tensor, " size"]
 
 
 def shadow_models(
@@ -191,13 +191,13 @@ def _shadow(
 ) -> Shadow:
     train_shadow = _continued if how.way == "continued" else _repeated
     try:
-        start, model = train_shadow(samples.take(task.inside), task, how, seed, device)
+        start, model = train_shadow(samples.take(task.members), task, how, seed, device)
     except BadInput as error:
         raise BadInput(
             f"shadow model {task.number} of model {task.place} diverged: its parameters are no "
             f"longer finite; lower the learning rate ({how.training.lr})"
         ) from error
-    return Shadow(start, model, task.inside, task.outside)
+    return Shadow(start, model, task.members, task.nonmembers)
 
 
 def _continued(
@@ -260,27 +260,27 @@ class ShadowSuccess(Limited[float]):
     The limits (95%) are for other samples and the same shadow models.
 
     Attributes:
-        decide: The attack, fitted on all shadow models, which can be applied to other models.
+        attack: The attack, fitted on all shadow models, which can be applied to other models.
         size: Number of training samples of each shadow model.
     """
 
-    decide: Decision
+    attack: FittedAttack
     size: int
 
 
-class _Evidence(NamedTuple):
+class _ShadowFeatures(NamedTuple):
     """Features of the samples of a shadow model, or of half of them."""
 
-    inside: Float[Tensor, "members _"]
-    outside: Float[Tensor, "others _"]
+    members: Float[Tensor, "members _"]
+    nonmembers: Float[Tensor, "others _"]
 
 
 class _Counts(NamedTuple):
-    """Correct decisions on members and non-members, with the numbers of both."""
+    """Numbers of correct decisions on members and non-members."""
 
-    caught: int
+    true_positives: int
     members: int
-    cleared: int
+    true_negatives: int
     nonmembers: int
 
 
@@ -295,7 +295,7 @@ class ServerRisk:
     Attributes:
         samples: The server's own samples, which no client has; at least ten.
         shadows: Settings of the training of shadow models.
-        measure: The attack.
+        measure: The attack whose balanced accuracy is the risk.
         device: Device to train and run shadow models on.
 
     Source: IFCA-MIR, Algorithm 2 and Eq. (8).
@@ -305,7 +305,7 @@ class ServerRisk:
 
     samples: Samples
     shadows: ShadowTraining
-    measure: Measure = field(default_factory=TrainMia)
+    measure: RiskAttack = field(default_factory=TrainMia)
     device: torch.device = CPU
 
     def __post_init__(self) -> None:
@@ -325,47 +325,55 @@ class ServerRisk:
             clusters, self.samples, self.shadows, seed=seed, device=self.device
         )
         pending = list(chain.from_iterable(shadows_by_cluster))
-        evidence = iter(run_in_parallel(self._evidence, pending, device=self.device))
+        features = iter(run_in_parallel(self._shadow_features, pending, device=self.device))
         return [
-            self._estimate(cluster.model, [next(evidence) for _ in shadows])
+            self._estimate(cluster.model, [next(features) for _ in shadows])
             for cluster, shadows in zip(clusters, shadows_by_cluster, strict=True)
         ]
 
-    def _evidence(self, shadow: Shadow) -> _Evidence:
-        evidence = self.measure.evidence(
+    def _shadow_features(self, shadow: Shadow) -> _ShadowFeatures:
+        features = self.measure.features(
             shadow.model,
-            self.samples.take(torch.cat([shadow.inside, shadow.outside])),
+            self.samples.take(torch.cat([shadow.members, shadow.nonmembers])),
             start=shadow.start,
             device=self.device,
         )
-        inside, outside = evidence.chunk(2)
-        return _Evidence(inside, outside)
+        members, nonmembers = features.chunk(2)
+        return _ShadowFeatures(members, nonmembers)
 
-    def _estimate(self, base: Model, evidence: list[_Evidence]) -> ShadowSuccess | None:
-        if not evidence:
+    def _estimate(self, base: Model, features: list[_ShadowFeatures]) -> ShadowSuccess | None:
+        if not features:
             return None
-        parts = _halves(evidence[0]) if len(evidence) == 1 else evidence
+        parts = _halves(features[0]) if len(features) == 1 else features
         counts = [
             self._counts(part, parts[:place] + parts[place + 1 :])
             for place, part in enumerate(parts)
         ]
         risk = counted_balanced_accuracy(*(sum(column) for column in zip(*counts, strict=True)))
-        verdict = self.measure.fitted(*_joined(evidence))
-        decide = Decision(self.measure, verdict, base, self.device)
-        return ShadowSuccess(risk.value, risk.low, risk.high, decide, len(evidence[0].inside))
+        rule = self.measure.fit(*_joined(features))
+        attack = FittedAttack(self.measure, rule, base, self.device)
+        return ShadowSuccess(risk.value, risk.low, risk.high, attack, len(features[0].members))
 
-    def _counts(self, part: _Evidence, others: list[_Evidence]) -> _Counts:
-        verdict = self.measure.fitted(*_joined(others))
-        caught, cleared = verdict(part.inside), ~verdict(part.outside)
-        return _Counts(int(caught.sum()), len(caught), int(cleared.sum()), len(cleared))
+    def _counts(self, part: _ShadowFeatures, others: list[_ShadowFeatures]) -> _Counts:
+        rule = self.measure.fit(*_joined(others))
+        is_true_positive, is_true_negative = rule(part.members), ~rule(part.nonmembers)
+        return _Counts(
+            int(is_true_positive.sum()),
+            len(is_true_positive),
+            int(is_true_negative.sum()),
+            len(is_true_negative),
+        )
 
 
-def _joined(parts: Sequence[_Evidence]) -> _Evidence:
-    inside, outside = zip(*parts, strict=True)
-    return _Evidence(torch.cat(inside), torch.cat(outside))
+def _joined(parts: Sequence[_ShadowFeatures]) -> _ShadowFeatures:
+    members, nonmembers = zip(*parts, strict=True)
+    return _ShadowFeatures(torch.cat(members), torch.cat(nonmembers))
 
 
-def _halves(evidence: _Evidence) -> list[_Evidence]:
-    middle = len(evidence.inside) // 2
+def _halves(features: _ShadowFeatures) -> list[_ShadowFeatures]:
+    middle = len(features.members) // 2
     first, second = slice(middle), slice(middle, None)
-    return [_Evidence(evidence.inside[part], evidence.outside[part]) for part in (first, second)]
+    return [
+        _ShadowFeatures(features.members[part], features.nonmembers[part])
+        for part in (first, second)
+    ]

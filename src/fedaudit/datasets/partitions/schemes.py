@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from fedaudit.core.arguments import AboveZero, Count, Positive, dataclass
 from fedaudit.core.errors import BadInput, setting
-from fedaudit.core.naming import Clients, changed_fields
+from fedaudit.core.naming import PartitionPart, changed_fields
 from fedaudit.core.values import positions_of
 
 Counts: TypeAlias = Int[ndarray, " classes"]
@@ -36,7 +36,7 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class PartitionScheme:
-    """Clients, and the scheme by which training samples are divided among them.
+    """Number of clients, and the scheme by which training samples are divided among them.
 
     Attributes:
         clients: Number of clients, at least 1.
@@ -46,7 +46,7 @@ class PartitionScheme:
 
     clients: Positive = 10
 
-    def part(self) -> Clients:
+    def part(self) -> PartitionPart:
         """Return name and settings as in a study file, without settings at their defaults.
 
         Raises:
@@ -59,7 +59,7 @@ class PartitionScheme:
             )
         settings = changed_fields(self)
         settings.pop("clients", None)
-        return Clients(self.catalogue_name, settings, self.clients)
+        return PartitionPart(self.catalogue_name, settings, self.clients)
 
 
 @dataclass(frozen=True)

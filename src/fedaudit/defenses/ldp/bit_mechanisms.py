@@ -88,18 +88,19 @@ class BitFlips:
     def digit(
         self, place: int, words: Int16[Tensor, "records features"]
     ) -> Int16[Tensor, "_ features"]:
-        """Return one binary digit of every bit's flip probability.
+        """Return one binary digit of each bit's flip probability.
 
         Args:
             place: Position of the digit; 0 is the digit of 1/2.
-            words: The bits' values.
+            words: Values of the bits, packed into words. They select the probability: ``drops`` for
+                a 1, ``sets`` for a 0.
         """
         drops, sets = (expansion.digits[place : place + 1] for expansion in self._expansions)
         return sets if self.symmetric else sets ^ (words & (drops ^ sets))
 
     def remainder(
-        self, feature: Tensor, bit: Tensor, is_one: Bool[Tensor, " open"]
-    ) -> Float64[Tensor, " open"]:
+        self, feature: Tensor, bit: Tensor, is_one: Bool[Tensor, " undecided"]
+    ) -> Float64[Tensor, " undecided"]:
         """Return the conditional flip probability of bits that are undecided after all coins."""
         drops, sets = (expansion.remainder[feature, bit] for expansion in self._expansions)
         return torch.where(is_one, drops, sets)
@@ -115,7 +116,7 @@ class _Expansion:
 
 def _expanded(chances: Float64[Tensor, "features bits"]) -> _Expansion:
     # Doubling and subtracting 1 are exact in floating point, and so is the remainder. A probability
-    # of 1 becomes 0.111... with a remainder of 1, so that it is exact too.
+    # of 1 is exact too: it becomes 0.111... with a remainder of 1.
     digits = []
     for _ in range(COINS):
         chances = chances * 2
@@ -141,8 +142,8 @@ def flipped(
     """Flip bits, independently for every record and bit.
 
     Coins are tossed, one per binary digit of the probability, until one shows heads. The digit at
-    this position decides whether the bit is flipped, so that the probability is exact. One random
-    word holds the coins of all bits of a feature.
+    this position decides whether the bit is flipped, so the probability is exact. One random word
+    holds the coins of all bits of a feature.
     """
     words = words.contiguous()
     undecided = torch.full_like(words, -1 if flips.bits == 16 else (1 << flips.bits) - 1)
@@ -152,8 +153,10 @@ def flipped(
         heads &= undecided
         undecided ^= heads
         mask |= heads.bitwise_and_(flips.digit(place, words))
-    late = undecided.flatten().nonzero().squeeze(1)
-    mask.view(-1)[late] |= _late_flips(words, undecided, late, flips, rng)
+    undecided_words = undecided.flatten().nonzero().squeeze(1)
+    mask.view(-1)[undecided_words] |= _flips_after_coins(
+        words, undecided, undecided_words, flips, rng
+    )
     return mask.bitwise_xor_(words)
 
 
@@ -178,20 +181,20 @@ def random_words(count: int, rng: torch.Generator) -> Int16[Tensor, " count"]:
     return longs.random_(-(2**63), None, generator=rng).view(torch.int16)[:count]
 
 
-def _late_flips(
+def _flips_after_coins(
     words: Int16[Tensor, "records features"],
     undecided: Int16[Tensor, "records features"],
-    late: Tensor,
+    undecided_words: Tensor,
     flips: BitFlips,
     rng: torch.Generator,
-) -> Int16[Tensor, " late"]:
-    """Return the masks of flipped bits in the words with undecided bits."""
-    word, bit = unpacked(undecided.view(-1)[late], flips.bits).nonzero(as_tuple=True)
-    index, shift = late[word], flips.bits - 1 - bit
+) -> Int16[Tensor, " undecided_words"]:
+    """Return the masks of flipped bits in the words that have undecided bits after all coins."""
+    word, bit = unpacked(undecided.view(-1)[undecided_words], flips.bits).nonzero(as_tuple=True)
+    index, shift = undecided_words[word], flips.bits - 1 - bit
     is_one = ((words.reshape(-1)[index] >> shift) & 1).bool()
     draws = torch.rand(len(word), dtype=torch.float64, generator=rng)
     is_flipped = draws < flips.remainder(index % words.shape[1], bit, is_one)
-    sums = torch.zeros(len(late), dtype=torch.int64)
+    sums = torch.zeros(len(undecided_words), dtype=torch.int64)
     return sums.index_add_(0, word, is_flipped.long() << shift).to(torch.int16)
 
 
@@ -231,7 +234,7 @@ class BitMechanism(LocalDP):
     def method(self) -> str:
         if self.shared_mask:
             return "one mask for all records"
-        return "log ratios summed over bits" + " but the sign" * self.sign_lost
+        return "log ratios summed over bits" + " except the sign bit" * self.sign_lost
 
     def actual_epsilon(self, features: int) -> float:
         """Return the sum of the epsilons of all decoded bits; infinite with a shared mask."""
@@ -255,14 +258,14 @@ class BitMechanism(LocalDP):
 
 @lru_cache(maxsize=16)
 def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
-    # Cached, since privacy games call this thousands of times with the same arguments.
+    # Cached, since security games call this thousands of times with the same arguments.
     return mechanism.flips(features)
 
 
 _UPWARDS = 1 + 2.0**-45
-"""Factor that makes flip probabilities larger than their rounding error requires. It ensures that
-the actual epsilon of a bit or a record never exceeds its budget. `_LEAST` applies above budgets of
-43."""
+"""Factor that raises flip probabilities by more than their rounding error, so that the actual
+epsilon of a bit or a record never exceeds its budget. Above a budget of 43 per bit, `_LEAST` is the
+larger probability."""
 
 _LEAST = 2.0**-61
 """Smallest flip probability. A probability of 0 would make epsilon infinite."""
@@ -273,14 +276,14 @@ class BitwiseRR(BitMechanism):
     """Randomised response on every bit, with a share of the record's budget for each bit.
 
     A bit with budget b is flipped with probability 1 / (1 + e^b). The budgets sum to epsilon, so
-    that the actual epsilon is the claimed one.
+    the actual epsilon equals the claimed epsilon.
 
     Attributes:
         epsilon: Epsilon of a whole record, for any two values of its features, above 0; infinity
             perturbs nothing.
         split: "even" gives every bit the same budget, epsilon / (features x bits). "linear"
-            gives the first of l bits of a feature, its sign, l times the budget of the last one:
-            the i-th has epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
+            decreases the budget linearly from the first bit of a feature (the sign) to the last
+            bit. Of l bits, bit i has the budget epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
 
     Examples:
         >>> import fedaudit as fa
@@ -311,7 +314,7 @@ class BitwiseRR(BitMechanism):
 
 @arguments.dataclass(frozen=True)
 class BitRandPublished(BitMechanism):
-    """BitRand as published: random flips, least often of the sign and most often of the last bit.
+    """BitRand as published; it flips the sign bit least often and the last bit most often.
 
     The published proof bounds only one direction of the likelihood ratio. The actual epsilon of a
     record is hundreds to thousands of times the claimed one. For 512 features of 10 bits, it is
@@ -351,7 +354,7 @@ class BitRandPublished(BitMechanism):
 
 @arguments.dataclass(frozen=True)
 class OmePublished(BitMechanism):
-    """OME as published: preserves most ones at even positions of a record, and clears other ones.
+    """OME as published; it preserves most 1 bits at even positions and clears most other 1 bits.
 
     The claimed epsilon is divided among all bits of a record and changes one probability by a
     fraction of a per cent. For 512 features of 10 bits, the actual epsilon is 35,342 whatever the

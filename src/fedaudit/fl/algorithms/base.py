@@ -471,17 +471,17 @@ class Risk(Protocol):
 class OwnRisk(Protocol):
     """A client's own measure of a model's membership risk, by its losses."""
 
-    def line(
+    def threshold(
         self, trained: Float[Tensor, " trained"], held_out: Float[Tensor, " held_out"]
     ) -> float:
-        """Return the loss that best separates the model's training samples from others."""
+        """Return the loss threshold that best separates training samples from held-out samples."""
         ...
 
     def risk(
         self,
         trained: Float[Tensor, " trained"],
         held_out: Float[Tensor, " held_out"],
-        line: float,
+        threshold: float,
     ) -> float:
-        """Return the balanced accuracy of this threshold on a model that the client was sent."""
+        """Return the balanced accuracy of a threshold on a model that the client received."""
         ...

@@ -231,8 +231,8 @@ def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
     return (1 - len(share) * share).clamp(min=0)
 
 
-LINE = "line"
-"""Name of the tensor in a client's state with its loss threshold."""
+THRESHOLD = "line"
+"""Name of the tensor in a client's state with its loss threshold; checkpoints contain the name."""
 
 
 class _Sides(NamedTuple):
@@ -273,11 +273,11 @@ class IfcaMirOfClients(Ifca):
         self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
     ) -> int:
         sides = self._sides(data, client_context)
-        line = remembered(memory, LINE, torch.float64, client_context.client)
+        threshold = remembered(memory, THRESHOLD, torch.float64, client_context.client)
         risks = [
             GUESS
-            if line is None
-            else self.own_risk.risk(*self._losses(client_context, model, sides), float(line))
+            if threshold is None
+            else self.own_risk.risk(*self._losses(client_context, model, sides), float(threshold))
             for model in sent.models
         ]
         risk = torch.tensor(risks, dtype=torch.float64)
@@ -297,10 +297,11 @@ class IfcaMirOfClients(Ifca):
         update = received_update(local.upload)
         start = sent.models[update.choice]
         trained = Model(start.architecture, plus(start.params, update.values), update.buffers)
-        line = self.own_risk.line(
+        threshold = self.own_risk.threshold(
             *self._losses(client_context, trained, self._sides(data, client_context))
         )
-        return Local(update, {**local.memory, LINE: torch.tensor(line, dtype=torch.float64)})
+        memory_tensor = torch.tensor(threshold, dtype=torch.float64)
+        return Local(update, {**local.memory, THRESHOLD: memory_tensor})
 
     def _sides(self, data: Samples, client_context: ClientContext) -> _Sides:
         is_held_out = self.held_out(data.ids, seed=client_context.seed)

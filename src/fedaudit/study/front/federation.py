@@ -18,7 +18,7 @@ from fedaudit.attacks import Attack
 from fedaudit.core.arguments import Count, Range, dataclass, refuse_unfit
 from fedaudit.core.errors import BadInput, called_by, setting, type_of
 from fedaudit.core.importing import RegisteredObject
-from fedaudit.core.naming import AlgorithmPart, Clients, NamedPart
+from fedaudit.core.naming import AlgorithmPart, NamedPart, PartitionPart
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples, Setting, short_repr
 from fedaudit.datasets.arrays import InMemory
@@ -102,7 +102,7 @@ TaskLike: TypeAlias = str | Task | NamedPart | Callable[[Tensor, Tensor], Tensor
 AlgorithmLike: TypeAlias = str | FederatedAlgorithm | AlgorithmPart | Callable[..., Algorithm]
 """Catalogue name, object of :mod:`fedaudit.algorithms`, or function from a task to an algorithm."""
 
-ClientsLike: TypeAlias = int | Clients | PartitionScheme
+ClientsLike: TypeAlias = int | PartitionPart | PartitionScheme
 """Number of clients, or object of :mod:`fedaudit.partitions`."""
 
 

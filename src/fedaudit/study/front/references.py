@@ -17,7 +17,7 @@ from fedaudit.core.arguments import Range, refuse_unfit
 from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import RegisteredObject, known_name
 from fedaudit.core.lazy import Catalogue
-from fedaudit.core.naming import Clients, Copies, DefensePart, NamedPart, members_of
+from fedaudit.core.naming import Copies, DefensePart, NamedPart, PartitionPart, members_of
 from fedaudit.core.objects import (
     PartReference,
     part_reference,
@@ -229,7 +229,7 @@ def _constant(value: object, digest: str) -> Callable[[], object]:
     return lambda: value
 
 
-def clients_of(value: object) -> Clients:
+def clients_of(value: object) -> PartitionPart:
     """Return clients and how samples are divided among them.
 
     Raises:
@@ -237,10 +237,10 @@ def clients_of(value: object) -> Clients:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         refuse_unfit("clients of Federation", value, _ClientCount, 10)
-        return Clients("iid", {}, value)
+        return PartitionPart("iid", {}, value)
     if isinstance(value, PartitionScheme):
         value = value.part()
-    if not isinstance(value, Clients):
+    if not isinstance(value, PartitionPart):
         hint = f"; construct it: {value.__name__}(10)" if isinstance(value, type) else ""
         raise BadInput(
             "clients are a number of them, or an object of fedaudit.partitions, such as "
