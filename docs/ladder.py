@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from fedaudit.core.files import write_whole
 from fedaudit.models import architecture
-from fedaudit.report.sources import on_sources
+from fedaudit.report.sources import source_attacks
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
 from fedaudit.results.ladder import (
     FINAL_ATTACK,
@@ -623,7 +623,7 @@ def _changes(largest: Sequence[Change]) -> str:
 def _sources(made_from: Sequence[Rung]) -> str:
     rows = []
     for rung in made_from:
-        for figure in on_sources(rung.record):
+        for figure in source_attacks(rung.record):
             over = figure.over_baseline
             if over is None:
                 continue

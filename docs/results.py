@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.report.grid import Grid
-from fedaudit.report.sources import Named, on_sources
+from fedaudit.report.sources import SourceAttack, source_attacks
 from fedaudit.report.tables.games import points_table
 from fedaudit.results import estimate as clusters
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
@@ -299,7 +299,7 @@ def _table(study: Study, panel: Panel) -> str:
 def _sources(study: Study) -> str:
     """Return the table of source inference with the level of label distributions."""
     attacks = list(dict.fromkeys(run.attack for r in study.records.values() for run in r.sources))
-    levels_made = [source for r in study.records.values() for source in on_sources(r)]
+    levels_made = [source for r in study.records.values() for source in source_attacks(r)]
     older = (
         " (records of an earlier version give the success with owners permuted within classes, "
         "which may be too high, and the excess over it too low)"
@@ -323,7 +323,7 @@ def _sources(study: Study) -> str:
     head = ["", "accuracy", *attacks, *levels_named]
     lines = [_row(head), _row(["---"] * len(head))]
     for name, record in study.records.items():
-        figures = {source.success.attack: source for source in on_sources(record)}
+        figures = {source.success.attack: source for source in source_attacks(record)}
         if not figures:
             continue
         first = figures[attacks[0]]
@@ -347,7 +347,7 @@ def _sources(study: Study) -> str:
     return f"{title}\n\n" + "\n".join(lines)
 
 
-def _named_share(named: Named) -> str:
+def _named_share(named: SourceAttack) -> str:
     value = f"{100 * named.success.number:.1f}%"
     strong = f"**{value}**" if named.above_mixes else value
     if named.success.low is None or named.success.high is None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from pydantic import BaseModel
 
-from fedaudit.report.grid import cut_within
+from fedaudit.report.grid import shorten_middle
 from fedaudit.report.terminal import _fitting
 from fedaudit.report.wording import LONGEST_NAME, client_names
 
@@ -47,7 +47,7 @@ def test_a_name_that_fits_is_printed_as_it_is() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 8, 30, 40])
 def test_a_name_that_is_cut_fills_its_place_and_keeps_its_end(limit: int) -> None:
-    cut = cut_within("a" * 60 + "-north", limit)
+    cut = shorten_middle("a" * 60 + "-north", limit)
     assert len(cut) == limit
     assert limit < 8 or cut.endswith("th")
 

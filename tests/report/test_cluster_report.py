@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedaudit.report.clusters import cluster_sentence, cluster_table, clustered_of
+from fedaudit.report.clusters import cluster_sentence, cluster_table, clusterings
 from fedaudit.report.comparison.tables import cluster_comparison
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
@@ -199,7 +199,7 @@ def test_a_comparison_has_the_metrics_of_the_paper_with_paired_changes() -> None
 
 def test_records_without_clusters_have_no_cluster_tables() -> None:
     plain = with_clusters(membership=True)
-    assert clustered_of(plain) == ()
+    assert clusterings(plain) == ()
     assert 'id="clusters"' not in report_html(plain)
     assert cluster_comparison(compare_records([plain, plain])) is None
 

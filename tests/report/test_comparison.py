@@ -13,7 +13,7 @@ from fedaudit.report.comparison.tables import (
     rows_table,
     usage_table,
 )
-from fedaudit.report.comparison.tradeoffs import case_of, cautions, labels_of, tradeoffs
+from fedaudit.report.comparison.tradeoffs import cautions, labels_of, tradeoffs, users_text
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.pictures import membership_rows
@@ -108,7 +108,7 @@ def test_a_coalition_has_the_papers_name(
     coalition: list[int] | None, clients: int, words: str
 ) -> None:
     row = Row(source=0, defense="x", family="x", coalition=coalition, clients=clients)
-    assert case_of(row) == words
+    assert users_text(row) == words
 
 
 def test_equal_rows_are_labelled_with_their_records() -> None:

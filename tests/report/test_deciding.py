@@ -13,11 +13,16 @@ from fedaudit.gate.policy import Policy
 from fedaudit.metrics.unlearning import verdict_words
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clauses_json
-from fedaudit.report.evidence import headline, look_of
+from fedaudit.report.evidence import main_figures, marker_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.unlearning import WITHHELD, deletion, unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import (
+    WITHHELD,
+    deletion_result,
+    unlearning_section,
+    unlearning_tile,
+)
 from fedaudit.report.verdict import controls_line
 from fedaudit.report.wording import cleaned, client_name
 from fedaudit.results.ladder import ladder
@@ -150,7 +155,7 @@ def test_a_leak_without_a_lower_limit_is_reported_as_a_range() -> None:
     start = "Leak shown; size between trace and strong; best estimate 10.6%"
     assert first.headline.startswith(start)
     assert "slightly better" not in words(report_html(audit))
-    assert look_of(headline(audit)[1]).word == "trace to strong"
+    assert marker_of(main_figures(audit)[1]).word == "trace to strong"
 
 
 def test_a_small_leak_with_a_low_estimate_stays_a_trace() -> None:
@@ -377,7 +382,7 @@ def test_the_headline_excludes_unfair_contrasts_if_fair_ones_exist() -> None:
     unfair = auc(0.8, 0.78, 0.82, contrast="other_client", significant=True, fair=False)
     caveat = "Differences between clients"
     both, alone = only(fair, unfair), only(unfair)
-    assert headline(both) == [fair]
+    assert main_figures(both) == [fair]
     assert caveat not in verdict(both).headline
     assert caveat in verdict(alone).headline
 
@@ -413,7 +418,7 @@ def texts(audit: Record) -> dict[str, str]:
 
 def test_every_output_says_forgotten_if_all_controls_pass() -> None:
     audit = deleted("forgotten")
-    assert must(deletion(audit)).verdict == "forgotten"
+    assert must(deletion_result(audit)).verdict == "forgotten"
     answer = texts(audit)
     assert all(WITHHELD not in text for text in answer.values())
     assert "verdict after it: forgotten" in answer["headline"]
@@ -422,7 +427,7 @@ def test_every_output_says_forgotten_if_all_controls_pass() -> None:
 @pytest.mark.parametrize("verdict", [CANNOT_TELL, UNTOLD])
 def test_an_open_verdict_after_deletion_is_called_inconclusive(verdict: str) -> None:
     audit = deleted(verdict_words(verdict, 0.05))
-    assert must(deletion(audit)).verdict == verdict
+    assert must(deletion_result(audit)).verdict == verdict
     for surface, text in texts(audit).items():
         assert "inconclusive" in text.lower(), surface
         assert not re.search("cannot be told|told nothing|nothing to say", text), surface
@@ -434,7 +439,7 @@ def test_every_output_withholds_the_verdict_after_deletion_if_a_control_failed(
     word: str, control: str
 ) -> None:
     audit = deleted(word, control)
-    assert must(deletion(audit)).verdict == WITHHELD
+    assert must(deletion_result(audit)).verdict == WITHHELD
     for surface, text in texts(audit).items():
         assert "withheld" in text, surface
         if surface in ("headline", "tile"):
@@ -444,7 +449,7 @@ def test_every_output_withholds_the_verdict_after_deletion_if_a_control_failed(
 def test_a_control_that_was_not_run_does_not_withhold_the_verdict_after_deletion() -> None:
     audit = deleted("forgotten")
     untold = [changed(item, passed=None) for item in audit.controls]
-    assert must(deletion(changed(audit, controls=untold))).verdict == "forgotten"
+    assert must(deletion_result(changed(audit, controls=untold))).verdict == "forgotten"
 
 
 def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
@@ -650,9 +655,9 @@ def test_source_inference_below_chance_is_inconclusive() -> None:
 
 def test_a_leak_after_deletion_is_reported_if_a_control_can_only_hide_leaks() -> None:
     audit = deleted("not forgotten", "planted leak")
-    assert must(deletion(audit)).verdict == "not forgotten"
-    assert must(deletion(deleted("forgotten", "planted leak"))).verdict == WITHHELD
-    assert must(deletion(deleted("not forgotten", "untrained model"))).verdict == WITHHELD
+    assert must(deletion_result(audit)).verdict == "not forgotten"
+    assert must(deletion_result(deleted("forgotten", "planted leak"))).verdict == WITHHELD
+    assert must(deletion_result(deleted("not forgotten", "untrained model"))).verdict == WITHHELD
 
 
 def test_a_withheld_pooled_estimate_keeps_the_leak_of_a_client() -> None:

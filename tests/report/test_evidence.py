@@ -1,8 +1,8 @@
 import pytest
 
-from fedaudit.report.evidence import look_of, size_of, size_reached, size_words
+from fedaudit.report.evidence import marker_of, size_of, size_phrase, size_reached
 from fedaudit.report.verdict import range_headline
-from fedaudit.report.wording import interval_of
+from fedaudit.report.wording import interval_text
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from tests.estimates import changed, estimate
@@ -33,10 +33,10 @@ def test_leak_sizes_follow_their_thresholds(value: float, metric: str, word: str
 
 
 def test_a_mark_takes_both_the_corrected_test_and_the_interval() -> None:
-    assert look_of(figure(significant=True)) == ("▲ ", "clear", "clear")
-    assert look_of(figure(significant=False)) == ("", "", "")
-    assert look_of(figure(significant=True, low=0.49)) == ("△ ", "", "size open")
-    assert look_of(figure(value=None, significant=None)) == ("", "", "")
+    assert marker_of(figure(significant=True)) == ("▲ ", "clear", "clear")
+    assert marker_of(figure(significant=False)) == ("", "", "")
+    assert marker_of(figure(significant=True, low=0.49)) == ("△ ", "", "size open")
+    assert marker_of(figure(value=None, significant=None)) == ("", "", "")
 
 
 def test_test_or_interval_decides_if_the_other_is_missing() -> None:
@@ -48,21 +48,21 @@ def test_test_or_interval_decides_if_the_other_is_missing() -> None:
 
 def test_a_rate_is_above_guessing_by_its_exact_test() -> None:
     rate = figure(metric="tpr@0.01", value=0.04, seed=1, low=0.005, high=0.09, significant=True)
-    assert look_of(rate) == ("▲ ", "raised", "trace")
+    assert marker_of(rate) == ("▲ ", "raised", "trace")
     assert not above_chance(changed(rate, significant=False))
-    assert look_of(changed(rate, low=0.02)).word == "weak"
+    assert marker_of(changed(rate, low=0.02)).word == "weak"
     # Over seeds both are about these runs.
-    assert look_of(changed(rate, seed=None)).word == "trace"
+    assert marker_of(changed(rate, seed=None)).word == "trace"
 
 
 def test_a_figure_two_words_above_its_lower_limit_has_both_words() -> None:
     """A rate of 11 % does not weaken the verdict of an AUC that shows a strong leak."""
     rate = figure(metric="tpr@0.01", value=0.113, low=0.022, high=0.24, significant=True)
-    assert look_of(rate) == ("▲ ", "weak", "weak to strong")
-    assert size_words(rate) == "a leak of a size between weak and strong"
-    assert look_of(changed(rate, low=0.06)).word == "clear"
+    assert marker_of(rate) == ("▲ ", "weak", "weak to strong")
+    assert size_phrase(rate) == "a leak of a size between weak and strong"
+    assert marker_of(changed(rate, low=0.06)).word == "clear"
     auc = figure(value=0.72, low=0.56, high=0.8, significant=True)
-    assert look_of(auc).word == "weak to strong"
+    assert marker_of(auc).word == "weak to strong"
     # The headline has the word of the lower limit, unless that is only a trace.
     assert not range_headline([rate])
     assert range_headline([changed(rate, low=0.015)])
@@ -71,7 +71,7 @@ def test_a_figure_two_words_above_its_lower_limit_has_both_words() -> None:
 def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -> None:
     rate = figure(metric="tpr@0.001", value=0.4, seed=1, low=None, high=0.6, significant=True)
     assert size_of(rate) == "trace"
-    assert interval_of(rate) == "≤ 60.0%"
+    assert interval_text(rate) == "≤ 60.0%"
     assert size_of(changed(rate, significant=False)) is None
     assert size_of(changed(rate, metric="tpr@0.1")) is None
 
@@ -79,8 +79,8 @@ def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -
 def test_limits_at_the_threshold_used_name_no_size() -> None:
     used = {"low": None, "high": None, "low_at_threshold": 0.3, "high_at_threshold": 0.5}
     rate = figure(metric="tpr@0.001", value=0.4, seed=1, significant=True, **used)
-    assert (look_of(rate).sign, look_of(rate).word) == ("▲ ", "")
-    assert interval_of(rate) == "at the threshold used 30.0–50.0%"
+    assert (marker_of(rate).sign, marker_of(rate).word) == ("▲ ", "")
+    assert interval_text(rate) == "at the threshold used 30.0–50.0%"
 
 
 def test_without_an_interval_the_value_names_the_size() -> None:

@@ -8,9 +8,9 @@ import pytest
 from fedaudit.report.comparison.screen import first_of_comparison, front_figure
 from fedaudit.report.comparison.tradeoffs import SIZES_DIFFER, best_tradeoff, tradeoffs
 from fedaudit.report.evidence import LEAKS
-from fedaudit.report.first import First, first_screen
+from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.sources import on_sources
+from fedaudit.report.sources import source_attacks
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.wording import attack_name, percent
@@ -76,7 +76,7 @@ def test_source_inference_uses_one_label_baseline_in_tile_chart_and_text() -> No
     first = first_screen(whole, verdict(whole))
     (forest,) = first.picture
     assert forest.tracks[0].title == "Attack success rate"
-    level = percent(on_sources(whole)[0].mixes)
+    level = percent(source_attacks(whole)[0].label_level)
     assert f"label distributions alone {level}" in first.numbers[1].detail
     assert f"labels alone {level}" in forest.lines[0].cells[0].limits
     assert "label distributions alone" in [key.name for key in forest.keys]
@@ -155,7 +155,7 @@ def test_without_an_undefended_leak_defenses_are_not_judged() -> None:
     assert "Then compare again." in said.next
 
 
-def _of(comparison_of: list[Record]) -> First:
+def _of(comparison_of: list[Record]) -> FirstScreen:
     verdicts = [verdict(one) for one in comparison_of]
     return first_of_comparison(compare_records(comparison_of), comparison_of, verdicts)
 

@@ -15,7 +15,7 @@ from fedaudit.report.pictures import games_picture
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.tables.games import certificates_table, points_table
 from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.points import epsilon, game_tiles, provable, shown_points
+from fedaudit.report.text.points import format_epsilon, game_tiles, provable_epsilon, shown_points
 from fedaudit.report.wording import interval, percent
 from fedaudit.results.games import (
     FIT,
@@ -71,7 +71,7 @@ def test_points_are_labelled_by_their_differing_settings() -> None:
     [(3.0, "3"), (0.25, "0.25"), (6.999999, "7"), (668.02, "668"), (1e5, "100,000"), (0.0, "0")],
 )
 def test_budgets_are_short(value: float, said: str) -> None:
-    assert epsilon(value) == said
+    assert format_epsilon(value) == said
 
 
 def test_a_refuted_epsilon_is_reported_first() -> None:
@@ -108,7 +108,7 @@ def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
     assert headline == "Success contradicts the actual epsilon: bitwise-rr, ε 9"
     assert not [tile for tile in game_tiles(below_its_claim) if "contradicted" in tile.label]
     (cell,) = cells(points_table(played(wrong)), "Lower bound")
-    assert (cell.text, cell.detail) == (epsilon(wrong.proven_epsilon), "> actual")
+    assert (cell.text, cell.detail) == (format_epsilon(wrong.proven_epsilon), "> actual")
 
 
 def test_an_actual_epsilon_above_the_claim_is_reported_with_its_factor() -> None:
@@ -174,7 +174,9 @@ def test_the_ceiling_of_the_epsilon_bound_matches_the_metric() -> None:
     for games in (2, 40, 200, 10_000):
         half = games // 2
         bound = clopper_pearson_epsilon(Counts(half, half, 0, half))
-        assert provable(point(right=100, games=games)) == pytest.approx(bound.ceiling, abs=1e-9)
+        assert provable_epsilon(point(right=100, games=games)) == pytest.approx(
+            bound.ceiling, abs=1e-9
+        )
 
 
 def test_epsilons_that_so_few_games_could_never_contradict_are_counted() -> None:
@@ -212,7 +214,7 @@ def test_the_points_table_lists_success_epsilons_and_rates() -> None:
         assert of["Fires for others"].text == percent(one.by_others.value)
         bounded = one.actual_epsilon is not None
         assert of["At most"].text == (percent(one.most) if bounded else "no bound")
-        assert of["Lower bound"].text == epsilon(one.proven_epsilon)
+        assert of["Lower bound"].text == format_epsilon(one.proven_epsilon)
         assert all(" ".join(cell.text.split()) in document for cell in row)
 
 

@@ -15,7 +15,7 @@ from fedaudit.report.page import (
     write_comparison,
     write_report,
 )
-from fedaudit.report.wording import interval_of, shown
+from fedaudit.report.wording import format_value, interval_text
 from fedaudit.results.record import Record, ViewRow
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
@@ -133,8 +133,8 @@ def test_the_page_contains_every_estimate_with_its_interval() -> None:
         if figure.value is None:
             assert f"needs {figure.note.split()[2]} more" in page_of("plain").text
         else:
-            assert shown(figure.value, figure.metric) in page_of("plain").text
-            assert interval_of(figure) in page_of("plain").text
+            assert format_value(figure.value, figure.metric) in page_of("plain").text
+            assert interval_text(figure) in page_of("plain").text
 
 
 def test_the_header_counts_the_attacks_that_were_tried() -> None:

@@ -4,7 +4,7 @@ from fedaudit.report.first import first_screen, tiles_of
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.verdict import PlainVerdict, verdict
-from fedaudit.report.wording import interval, span
+from fedaudit.report.wording import interval, limits_of_change
 from fedaudit.results import estimate as estimates
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, Record
@@ -296,4 +296,4 @@ def test_attacks_are_listed_by_name_and_identifier() -> None:
 def test_limits_are_rounded_outwards() -> None:
     assert interval(0.9184, 0.9441, "auc") == "0.918–0.945"
     assert interval(0.3812, 0.4441, "tpr@0.01") == "38.1–44.5%"
-    assert span(-0.0123, 0.0101, "auc") == "−0.013 to +0.011"
+    assert limits_of_change(-0.0123, 0.0101, "auc") == "−0.013 to +0.011"

@@ -10,7 +10,7 @@ import pytest
 
 from fedaudit.report.figures.charts import GREY, MUTED, OKABE_ITO
 from fedaudit.report.page import css_string, report_html
-from fedaudit.report.wording import interval_of, shown
+from fedaudit.report.wording import format_value, interval_text
 from tests.estimates import changed
 from tests.report.games import played
 from tests.report.records import HOSTILE, record, source, with_sources
@@ -126,15 +126,15 @@ def test_no_estimate_is_printed_twice_below_the_summary() -> None:
     figures = [one for one in [*whole.findings, *whole.groups] if one.value is not None]
     assert len(figures) > 50
     for figure in figures:
-        limits = interval_of(figure)
+        limits = interval_text(figure)
         if figure.by == "client" or not limits:
             continue
-        found = [c for c in cells if shown(figure.value, figure.metric) in c and limits in c]
+        found = [c for c in cells if format_value(figure.value, figure.metric) in c and limits in c]
         alike = [
             one
             for one in figures
-            if shown(one.value, one.metric) == shown(figure.value, figure.metric)
-            and interval_of(one) == limits
+            if format_value(one.value, one.metric) == format_value(figure.value, figure.metric)
+            and interval_text(one) == limits
             and one.by != "client"
         ]
         assert len(found) == len(alike), (figure.attack, figure.metric, figure.contrast)

@@ -4,7 +4,7 @@ import pytest
 
 from fedaudit.evaluation.source import SourceFound
 from fedaudit.report.comparison.tables import epsilon_comparison, source_comparison
-from fedaudit.report.evidence import size_reached_by
+from fedaudit.report.evidence import size_of_share
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import (
@@ -100,7 +100,7 @@ def test_the_leak_size_follows_from_the_lower_limit(right: int, status: str) -> 
 
 def test_sizes_start_at_their_thresholds() -> None:
     shares = (-0.1, 0.0, 0.01, 0.05, 0.15, 0.3, 1.0)
-    words_ = [size_reached_by(share) for share in shares]
+    words_ = [size_of_share(share) for share in shares]
     assert words_ == [None, None, "trace", "weak", "clear", "strong", "strong"]
 
 

@@ -14,9 +14,9 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.report import wording
 from fedaudit.report.grid import clean
 from fedaudit.report.summary import (
-    MARK,
+    MARKDOWN_MARK,
     Section,
-    escaped,
+    escape_markdown,
     summary_html,
     summary_markdown,
     summary_of,
@@ -308,8 +308,11 @@ def test_the_summary_has_signature_lines() -> None:
 
 
 def test_only_terms_that_are_used_are_explained() -> None:
-    assert [term for term, _ in wording.explained("the AUC of an attack")] == ["Attack", "AUC"]
-    assert [term for term, _ in wording.explained("canaries, rounded")] == ["Canary"]
+    assert [term for term, _ in wording.glossary_entries("the AUC of an attack")] == [
+        "Attack",
+        "AUC",
+    ]
+    assert [term for term, _ in wording.glossary_entries("canaries, rounded")] == ["Canary"]
     games = dict(summary_of(played()).glossary)
     assert {"Neuron", "Mechanism"} <= {*games}
     assert "Unlearning" not in games
@@ -376,11 +379,11 @@ def test_tables_in_markdown_have_as_many_cells_in_every_row(make: Callable[[], R
 
 
 def test_escaping_leaves_ordinary_text_as_it_is() -> None:
-    assert escaped("AUC 0.5 (95% interval 0.4–0.6), client 0's") == (
+    assert escape_markdown("AUC 0.5 (95% interval 0.4–0.6), client 0's") == (
         "AUC 0.5 (95% interval 0.4–0.6), client 0's"
     )
-    assert escaped("a|b") == "a\\|b"
-    assert escaped("one\ntwo") == "one two"
+    assert escape_markdown("a|b") == "a\\|b"
+    assert escape_markdown("one\ntwo") == "one two"
 
 
 def test_the_html_summary_loads_no_resources_or_scripts() -> None:
@@ -405,11 +408,11 @@ def test_summary_writes_html_or_prints_markdown(
     assert "No policy was applied" in (folder / "summary.html").read_text()
     policy = ("--policy", folder / "policy.toml")
     assert exit_code("summary", folder, "--format", "markdown", *policy) == 0, "though it fails"
-    assert capsys.readouterr().out.startswith(MARK)
+    assert capsys.readouterr().out.startswith(MARKDOWN_MARK)
     out = folder / "page.md"
     for _ in range(2):
         assert exit_code("summary", folder / "record.json", "--out", out) == 0
-    assert out.read_text().startswith(MARK)
+    assert out.read_text().startswith(MARKDOWN_MARK)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from fedaudit.core import metric_names
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Footnotes, clean, shortened
 from fedaudit.report.wording import (
+    format_value,
     interval,
-    listed,
+    join_and,
     metric_name,
     number,
     percent,
-    shown,
     with_interval,
     without_verdict,
 )
@@ -77,11 +77,15 @@ def test_estimates_in_text_state_the_confidence_level() -> None:
 def test_number_format_depends_on_the_size() -> None:
     assert (number(0.5), number(12.345), number(1234.5)) == ("0.500", "12.3", "1,234.5")
     assert number(-0.25) == "−0.250"
-    assert shown(None, "auc") == "–"
+    assert format_value(None, "auc") == "–"
 
 
 def test_listed_joins_words_with_commas_and_and() -> None:
-    assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
+    assert [join_and([]), join_and(["a"]), join_and(["a", "b", "c"])] == [
+        "",
+        "a",
+        "a, b and c",
+    ]
 
 
 def test_control_and_direction_characters_become_visible() -> None:

@@ -20,7 +20,7 @@ from fedaudit.pack.suppressing import suppressed
 from fedaudit.plan.dealing import left_to_train
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
-from fedaudit.report.sources import on_sources, source_question, source_sentence, source_table
+from fedaudit.report.sources import source_attacks, source_question, source_sentence, source_table
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.runs import FAIR, OWN
@@ -182,7 +182,7 @@ def test_a_record_keeps_the_figures_of_both_draws() -> None:
 
 
 def test_skewed_clients_have_higher_source_accuracy_on_own_samples() -> None:
-    (one,) = on_sources(record(40))
+    (one,) = source_attacks(record(40))
     assert one.on_fair_draw is not None
     assert one.success.samples == 160
     assert one.success.number > one.on_fair_draw.number + 0.1

@@ -6,7 +6,7 @@ import pytest
 
 from fedaudit.core.errors import Damaged
 from fedaudit.evaluation.source import SourceFound
-from fedaudit.report.sources import Named, named_in
+from fedaudit.report.sources import SourceAttack, attacks_in
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.read import read_record
@@ -15,13 +15,13 @@ from tests.report.records import over_runs, with_sources
 from tests.report.records import source as found
 
 
-def figure(*runs: SourceFound, alpha: float = 0.05) -> Named:
+def figure(*runs: SourceFound, alpha: float = 0.05) -> SourceAttack:
     (one,) = figures(*runs, alpha=alpha)
     return one
 
 
-def figures(*runs: SourceFound, alpha: float = 0.05) -> list[Named]:
-    return named_in(over_runs(*runs, alpha=alpha))
+def figures(*runs: SourceFound, alpha: float = 0.05) -> list[SourceAttack]:
+    return attacks_in(over_runs(*runs, alpha=alpha))
 
 
 def p_of(one: Estimate | None) -> float | None:

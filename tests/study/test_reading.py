@@ -276,7 +276,7 @@ def test_a_record_of_thousands_of_metrics_is_refused(tmp_path: Path) -> None:
         many = [figure.model_copy(update={"metric": f"tpr@0.{at:05}1"}) for at in range(count)]
         write_record(one.model_copy(update={"estimates": many}), tmp_path / "record.json")
         if count > 1000:
-            with pytest.raises(Damaged, match="1,001 different metrics, but .* at most 1,000"):
+            with pytest.raises(Damaged, match=r"1,001 different metrics, but .* at most 1,000"):
                 read_record(tmp_path / "record.json")
         else:
             assert len(read_record(tmp_path / "record.json").findings) == count

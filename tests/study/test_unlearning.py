@@ -27,7 +27,12 @@ from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.page import report_html
-from fedaudit.report.unlearning import deletion, in_words, unlearning_section, unlearning_tile
+from fedaudit.report.unlearning import (
+    deletion_result,
+    unlearning_section,
+    unlearning_tile,
+    verdict_text,
+)
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
@@ -339,7 +344,7 @@ def test_the_report_shows_residual_leak_and_accuracy(continued: Carried) -> None
     assert "Test accuracy" in [row[0].text for row in section.tables[0].rows]
     (tile,) = unlearning_tile(continued.record)
     assert tile.label == "Unlearning by continue"
-    assert tile.value == in_words(unlearning_verdict_of(unlearning_rows(continued.record)))
+    assert tile.value == verdict_text(unlearning_verdict_of(unlearning_rows(continued.record)))
     assert "test accuracy before" in tile.detail
     page = report_html(continued.record)
     assert "AUC of deleted against unseen samples" in page
@@ -364,9 +369,11 @@ def test_a_model_destroyed_by_unlearning_has_no_forgotten_verdict(continued: Car
         )
 
     forgotten, left = "forgotten as far as", "not forgotten: more distinguishable"
-    assert must(deletion(at(0.6, forgotten))).verdict == "forgotten"
-    assert must(deletion(at(0.04, forgotten))).verdict == "model destroyed"
-    assert must(deletion(at(0.04, left))).verdict == "not forgotten", "a leak that is left stands"
+    assert must(deletion_result(at(0.6, forgotten))).verdict == "forgotten"
+    assert must(deletion_result(at(0.04, forgotten))).verdict == "model destroyed"
+    assert must(deletion_result(at(0.04, left))).verdict == "not forgotten", (
+        "a leak that is left stands"
+    )
     section = unlearning_section(at(0.04, forgotten))
     assert section is not None
     assert "left a test accuracy near guessing" in section.texts[0]

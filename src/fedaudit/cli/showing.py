@@ -107,7 +107,7 @@ def ask(
         Print the answer as JSON.
     """
     from fedaudit.core.importing import code_named_in
-    from fedaudit.report.text.answer import answer_lines
+    from fedaudit.study.front.answer_text import answer_lines
     from fedaudit.study.front.asking import Question, answer_to
 
     path = record_at(result)
@@ -310,7 +310,7 @@ def _policy_of_pack(record: Path) -> Path | None:
 def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:
     """Raise if a summary would replace one of its inputs, or a file that is not a summary."""
     from fedaudit.gate.outputs import refuse_taken
-    from fedaudit.report.summary import MARK, MARKDOWN_SUFFIXES
+    from fedaudit.report.summary import MARKDOWN_MARK, MARKDOWN_SUFFIXES
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
     refuse_missing_folder(target)
@@ -318,4 +318,4 @@ def _refuse_taken(target: Path, kind: Format, inputs: list[Path]) -> None:
         refuse_foreign_page(target, inputs)
         return
     refuse_other_suffix(target, *MARKDOWN_SUFFIXES, what="a Markdown file")
-    refuse_taken(target, inputs, what="summary", marks=[MARK.encode()])
+    refuse_taken(target, inputs, what="summary", marks=[MARKDOWN_MARK.encode()])

@@ -25,18 +25,18 @@ from fedaudit.gate.sample_size import searching
 from fedaudit.gate.trust import POSITIVE, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, Held, Verdict, concluded, demand
 from fedaudit.report.grid import shortened
-from fedaudit.report.verdict import clients_named
+from fedaudit.report.verdict import client_list
 from fedaudit.report.wording import (
-    against,
     capital,
     cleaned,
     client_name,
+    format_value,
     interval,
-    listed,
+    join_and,
     metric_name,
     plural,
     sentence,
-    shown,
+    versus,
 )
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.guessing import alpha_of
@@ -116,9 +116,9 @@ def _without_figures(record: Record, policy: Policy) -> Iterator[str]:
     membership = policy.membership
     judges_each = membership is not None and membership.judges_each
     if (absent := never_measured(record)) and not judges_each:
-        yield f"{listed([client_name(client) for client in absent])}: {NEVER_MEASURED}"
+        yield f"{join_and([client_name(client) for client in absent])}: {NEVER_MEASURED}"
     if small := too_small_alone(record, membership):
-        clients = listed([client_name(client) for client in small])
+        clients = join_and([client_name(client) for client in small])
         yield (
             f"{clients} individually: too few audited samples, so they are judged together with "
             "the others"
@@ -129,7 +129,7 @@ def _without_figures(record: Record, policy: Policy) -> Iterator[str]:
         if name in judged:
             attacks.setdefault(reason, []).append(shortened(name))
     for reason, names in attacks.items():
-        yield f"{listed(names)} on some clients: {reason}"
+        yield f"{join_and(names)} on some clients: {reason}"
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:
@@ -138,13 +138,13 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     questions = []
     if policy.membership is not None:
         questions += [
-            f"{against(contrast)}: no fair draw decided between them and members, so that "
+            f"{versus(contrast)}: no fair draw decided between them and members, so that "
             "differences between clients would pass for leakage"
             for contrast in unfair_contrasts(record)
             if contrast in policy.membership.contrasts
         ]
         questions += [
-            f"{metric_name(f'tpr@{rate}')} {against(contrast)}: this needs more audited samples"
+            f"{metric_name(f'tpr@{rate}')} {versus(contrast)}: this needs more audited samples"
             for rate in policy.membership.tpr
             for contrast in policy.membership.contrasts
             if contrast not in unfair_contrasts(record)
@@ -159,7 +159,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
         unbounded = clients_without_bound(record, policy.membership)
         if policy.membership.epsilon is not None and unbounded:
             questions.append(
-                f"a lower bound on epsilon for {clients_named(unbounded)}: it takes more coin "
+                f"a lower bound on epsilon for {client_list(unbounded)}: it takes more coin "
                 "tosses between members and non-members than the audit has"
             )
     if record.watched and POSITIVE in policy.controls.required:
@@ -207,7 +207,7 @@ def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Chec
 def figure_text(result: Held, metric: str) -> str:
     """Format a figure with its limits: "0.612 (0.58–0.64)"."""
     limits = interval(result.low, result.high, metric)
-    value = shown(result.value, metric) if result.value is not None else "no figure"
+    value = format_value(result.value, metric) if result.value is not None else "no figure"
     return f"{value} ({limits})" if limits and result.low != result.high else value
 
 
@@ -241,7 +241,7 @@ def _passed(ceilings: Sequence[Check]) -> list[str]:
         f"No upper limit of {plural(figures, 'figure')} exceeds its ceiling "
         f"({plural(len(passed), 'ceiling')}), and all other requirements of the policy are met. "
         "Nearest to its ceiling: "
-        f"{_worst(nearest)}, where {shown(nearest.ceiling, nearest.metric)} is allowed."
+        f"{_worst(nearest)}, where {format_value(nearest.ceiling, nearest.metric)} is allowed."
     ]
 
 
@@ -269,7 +269,9 @@ def _why(check: Check) -> str:
         return f"{check.name}: {check.reason}"
     number = check.outcomes.get(str(check.outcome), 0)
     counted = f" ({number} of {check.figures} figures {check.outcome})" if check.figures > 1 else ""
-    figure = f"{_worst(check)}, where {shown(check.ceiling, check.metric)} is allowed{counted}"
+    figure = (
+        f"{_worst(check)}, where {format_value(check.ceiling, check.metric)} is allowed{counted}"
+    )
     # What settles all of them settles the worst one too.
     settles = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
     return "; ".join(filter(None, [figure, check.reason, settles, check.needs]))

@@ -20,10 +20,10 @@ from fedaudit.gate.verdict import VERDICT_FORMAT, Check, Held, Verdict, is_doubt
 from fedaudit.report.evidence import distinct
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary import MOST_LISTED, POLICY_TITLE, TAKEN_BACK, Section, Table
+from fedaudit.report.summary import MOST_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
 from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.text.verdict import verdict as conclusion
-from fedaudit.report.wording import MISSING, capital, listed, plural, sentence, shown
+from fedaudit.report.wording import MISSING, capital, format_value, join_and, plural, sentence
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import refuse_missing_folder
@@ -117,7 +117,7 @@ def _check_lines(check: Check, width: int) -> list[str]:
     if check.ceiling is None:
         ceiling, figure = "", check.reason
     else:
-        ceiling = shown(check.ceiling, check.metric)
+        ceiling = format_value(check.ceiling, check.metric)
         figure = figure_text(check.worst, check.metric) if check.worst else check.reason
     if width < WIDTH:
         below = f"at most {ceiling}: {figure}" if ceiling else figure
@@ -191,7 +191,7 @@ def junit_xml(verdict: Verdict) -> str:
 
 
 def _case(check: Check, verdict: Verdict) -> str:
-    limit = "" if check.ceiling is None else f" at most {shown(check.ceiling, check.metric)}"
+    limit = "" if check.ceiling is None else f" at most {format_value(check.ceiling, check.metric)}"
     classname = f"fedaudit.gate.{check.section}.{verdict.record}"
     opening = f"<testcase classname={_quoted(classname)} "
     opening += f'name={_quoted(capital(check.name) + limit)} time="0"'
@@ -247,7 +247,7 @@ def judged(record: Record, policy: Path) -> Section:
 
 def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:
     """Return the outcome of a policy as a section of a summary, the worst outcome first."""
-    is_void = record.kind != "games" and conclusion(record).status in TAKEN_BACK
+    is_void = record.kind != "games" and conclusion(record).status in WITHDRAWN
     ranked = sorted(verdict.checks, key=lambda check: gravity(check.outcome), reverse=True)
     met = [item for item in ranked if item.ceiling is None and item.outcome is Outcome.PASS]
     rules = [_rule(check, is_void=is_void) for check in ranked if check not in met]
@@ -285,12 +285,12 @@ def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
     is_open = check.outcome is Outcome.INCONCLUSIVE
     why = check.reason
     if check.ceiling is not None:
-        allowed = shown(check.ceiling, check.metric)
+        allowed = format_value(check.ceiling, check.metric)
         if worst is None or (is_open and all(figure.value is None for figure in check.open)):
             outcome = "not judged"
             counted = f"{plural(check.figures, 'figure')} asked for: " * bool(check.figures)
             why = counted + (
-                listed(distinct(figure.reason for figure in check.open)) or check.reason
+                join_and(distinct(figure.reason for figure in check.open)) or check.reason
             )
         elif is_void:
             outcome, why = "taken back", _TEXTS["taken_back"]

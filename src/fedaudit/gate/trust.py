@@ -6,18 +6,18 @@ from typing import NamedTuple
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, demand
-from fedaudit.report.evidence import Setting, headline, labels_among, setting_of
+from fedaudit.report.evidence import Setting, labels_among, main_figures, setting_of
 from fedaudit.report.grid import shortened
-from fedaudit.report.sources import on_sources, wrong_side
+from fedaudit.report.sources import below_guessing, source_attacks
 from fedaudit.report.verdict import (
     WRONG_SIGN,
-    clients_named,
+    client_list,
     coverage_gaps,
     hardly_learned,
     leaking_defenses,
     wrong_sign,
 )
-from fedaudit.report.wording import against, client_name, defense_name, listed, percent, plural
+from fedaudit.report.wording import client_name, defense_name, join_and, percent, plural, versus
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import control_name
 from fedaudit.results.record import ControlResult, Record
@@ -95,7 +95,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     if demands.views:
         seen = record.view.name
         faults = [] if seen in demands.views else [f"the adversary's view is {shortened(seen)!r}"]
-        views = listed([shortened(view) for view in demands.views]).replace(" and ", " or ")
+        views = join_and([shortened(view) for view in demands.views]).replace(" and ", " or ")
         yield demand("evidence", f"an adversary with the view {views}", faults, unsettled)
     if record.coverage is not None:
         faults = _uncovered(record, record.coverage, sampled=demands.sampled_rounds)
@@ -107,7 +107,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         chosen = policy.membership.targets if policy.membership is not None else ()
         if record.coverage.unattacked and not chosen:
             faults.append(
-                f"of the audited clients, {clients_named(record.coverage.unattacked)} were left "
+                f"of the audited clients, {client_list(record.coverage.unattacked)} were left "
                 "out; attack all of them, or name those that are judged in membership.targets"
             )
         # Rounds that the policy allows to leave out are not complete coverage.
@@ -115,10 +115,10 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         name = "complete coverage" + " of the sampled rounds" * chosen_rounds
         yield demand("evidence", name, faults, unsettled)
     if policy.membership is not None:
-        first = headline(record)
+        first = main_figures(record)
         labels = labels_among(first)
         below_chance = [
-            f"{shortened(figure.attack)} {against(figure.contrast)}"
+            f"{shortened(figure.attack)} {versus(figure.contrast)}"
             f"{_after_comma(labels, figure)}: {WRONG_SIGN}"
             for figure in wrong_sign(first)
             if figure.contrast in policy.membership.contrasts
@@ -127,14 +127,12 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         if below_chance:
             yield demand("evidence", "scores with the right sign", _first(below_chance), unsettled)
     if policy.sources is not None:
-        below_guessing = [
+        inverted = [
             f"{shortened(figure.success.attack)}: right less often than guessing"
-            for figure in wrong_side(on_sources(record))
+            for figure in below_guessing(source_attacks(record))
         ]
-        if below_guessing:
-            yield demand(
-                "evidence", "scores with the right sign", _first(below_guessing), unsettled
-            )
+        if inverted:
+            yield demand("evidence", "scores with the right sign", _first(inverted), unsettled)
     # An attack that ran has a note only if it failed in some of its runs.
     broken = [
         row
@@ -228,7 +226,7 @@ def _missing(
         if len(reasons) == 1 and not ran:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
         return ["this control was not run, or not in every run"]
-    return [f"missing for {listed(_first([shortened(attack) for attack in lacking]))}"]
+    return [f"missing for {join_and(_first([shortened(attack) for attack in lacking]))}"]
 
 
 def _first(items: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from fedaudit.report import wording
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.verdict import unit_of
-from fedaudit.report.wording import count, defense_name, interval, number, percent
+from fedaudit.report.wording import defense_name, interval, number, percent
 from fedaudit.results import ladder
 from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record
@@ -68,7 +68,7 @@ def advice(record: Record) -> Advice | None:
     low, high = max(expected - rule.spread, 0.5), min(expected + rule.spread, 1.0)
     place = _FIXED["place"][view].format(
         gap=distance,
-        rungs=count(len(rungs.rungs)),
+        rungs=f"{len(rungs.rungs):,}",
         sets=len({rung.data for rung in rungs.rungs}),
         range=f"{low:.2f} to {high:.2f}",
     )

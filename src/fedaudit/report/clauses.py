@@ -16,7 +16,7 @@ from fedaudit.report.evidence import distinct, grouped
 from fedaudit.report.first import tiles_of
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.sources import on_sources, strongest_on_sources
+from fedaudit.report.sources import source_attacks, strongest_attack
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
 from fedaudit.report.text.verdict import audited, audited_samples, refusals, verdict
@@ -117,7 +117,7 @@ def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
     blank = [f for f in record.findings if f.metric == metric and f.value is None]
     blank = [figure for figure in blank if "inconclusive" in figure.note]
     refused = refusals([figure for figure in blank if figure.seed is None] or blank)
-    if not refused or evidence.says_nothing(record):
+    if not refused or evidence.is_uninformative(record):
         return _not_tested(why)
     return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
 
@@ -133,7 +133,7 @@ def caveats(record: Record) -> str:
     }
     texts = [fixed(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
     gaps = coverage_gaps(record)
-    return wording.joined(*texts, f"{gaps}." * bool(gaps), by=" ")
+    return wording.join(*texts, f"{gaps}." * bool(gaps), by=" ")
 
 
 def conclusion(record: Record) -> Answer:
@@ -155,12 +155,14 @@ def adversary(record: Record) -> Answer:
 
 def controls(record: Record) -> Answer:
     """Return how many checks of the audit itself hold, and which kinds were not run."""
-    ran = evidence.checks_of(record.controls).ran
+    ran = evidence.outcomes_of(record.controls).ran
     if not ran:
         return _not_tested(fixed(f"answers.{'games' if record.games else 'no'}_controls"))
     kinds = distinct(shortened(control.control, 120) for control in ran)
     missing = [kind for kind in CHECKS if kind not in kinds]
-    basis = f"Run: {wording.some(kinds)}." + f" Not run: {wording.some(missing)}." * bool(missing)
+    basis = f"Run: {wording.join_some(kinds)}." + f" Not run: {wording.join_some(missing)}." * bool(
+        missing
+    )
     return Answer("figure", controls_line([record]), basis)
 
 
@@ -168,7 +170,7 @@ def parameters(record: Record) -> Answer:
     """Return how many parameters the model has for each training sample."""
     others, trained = record.other_clients, record.parameters
     samples = sum(row.samples for row in record.clients) + (others.samples if others else 0)
-    size = f"{wording.count(samples)} training samples" if samples else "no number of samples"
+    size = f"{samples:,} training samples" if samples else "no number of samples"
     if trained is None:
         return Answer("not stated", "Not stated", fixed("answers.no_parameters", samples=size))
     text = wording.plural(trained, "trained parameter")
@@ -178,9 +180,9 @@ def parameters(record: Record) -> Answer:
 
 def defenses(record: Record) -> Answer:
     """Return leakage and accuracy with a defense and without, if the record has both."""
-    if record.games or evidence.says_nothing(record):
+    if record.games or evidence.is_uninformative(record):
         return _not_tested(fixed("answers.no_accuracy"))
-    figures = (*record.others, *evidence.headline(record))
+    figures = (*record.others, *evidence.main_figures(record))
     names = distinct(figure.defense for figure in figures)
     lines = [
         f"{shortened(wording.defense_name(name))}: {_row(record, name)}."
@@ -192,10 +194,10 @@ def defenses(record: Record) -> Answer:
 
 
 def _row(record: Record, defense: str) -> str:
-    figures = [f for f in evidence.headline(record) if f.defense == defense and not f.doubt]
-    best = evidence.strongest(figures, AUC)
-    attacks = [attack for attack in on_sources(record) if attack.success.defense == defense]
-    source = strongest_on_sources([attack for attack in attacks if not attack.success.doubt])
+    figures = [f for f in evidence.main_figures(record) if f.defense == defense and not f.doubt]
+    best = evidence.largest_figure(figures, AUC)
+    attacks = [attack for attack in source_attacks(record) if attack.success.defense == defense]
+    source = strongest_attack([attack for attack in attacks if not attack.success.doubt])
     utility = {"topic": "utility", "metric": TEST_ACCURACY, "defense": defense}
     accuracies = [f.number for f in record.where(**utility) if not f.against]
     texts = [f"largest AUC {wording.with_interval(best)}"] if best else []
@@ -208,9 +210,11 @@ def _row(record: Record, defense: str) -> str:
 
 def references(record: Record) -> Answer:
     """Return the largest AUC of attacks that compare with reference models."""
-    figures = [figure for figure in evidence.headline(record) if not figure.doubt]
-    best = evidence.strongest([f for f in figures if re.search(r"\b(rmia|lira)\b", f.attack)], AUC)
-    if evidence.says_nothing(record) or best is None:
+    figures = [figure for figure in evidence.main_figures(record) if not figure.doubt]
+    best = evidence.largest_figure(
+        [f for f in figures if re.search(r"\b(rmia|lira)\b", f.attack)], AUC
+    )
+    if evidence.is_uninformative(record) or best is None:
         return _not_tested(fixed("answers.no_references"))
     size = wording.with_interval(best)
     return Answer("figure", f"Yes: largest AUC {size}, {shortened(best.attack, 60)}")
@@ -229,14 +233,16 @@ def claimed_epsilon(record: Record) -> Answer:
     """Return the epsilons that are claimed or proven, with unit, adjacency and delta."""
     games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
     if games:
-        text = f"ε {wording.from_to(games, text=wording.number)} claimed for one record, delta 0"
+        text = (
+            f"ε {wording.format_range(games, text=wording.number)} claimed for one record, delta 0"
+        )
         lines = [tile.line for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
         return Answer("figure", text, f"{'. '.join(lines)}.")
     names = {
         metric: text.format(models=fixed("epsilons.client.observer"))
         for metric, text in fixed_texts("answers.claims").items()
     }
-    claims = [claim for name in names if (claim := evidence.over_all_runs(record, name))]
+    claims = [claim for name in names if (claim := evidence.run_figure(record, name))]
     if not claims:
         why = [figure.note for figure in record.findings if figure.metric in names and figure.note]
         note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
@@ -271,7 +277,7 @@ def measured_epsilon(record: Record) -> Answer:
         others = [f"{other.text}." for other in bound.measured[1:]]
         claim = wording.sentence(bound.against_claim) if bound.against_claim else ""
         line = f"{wording.capital(bound.unit)}: {shortened(bound.lead.method, 100)}."
-        lines.append(wording.joined(line, *others, claim, by=" "))
+        lines.append(wording.join(line, *others, claim, by=" "))
     text = "; ".join(f"{bound.at_least} for {bound.unit}, {bound.observer}" for bound in bounds)
     return Answer("figure", wording.capital(text), "\n".join([*lines, nothing]))
 
@@ -299,14 +305,14 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     figures = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
     figures = [figure for figure in figures if figure.fair] or figures
     limited = list(filter(_has_limit, figures))
-    failed = evidence.checks_of(record.controls).failed
-    if not limited or failed or evidence.says_nothing(record):
+    failed = evidence.outcomes_of(record.controls).failed
+    if not limited or failed or evidence.is_uninformative(record):
         return None
-    best = max(limited, key=evidence.highest_of)
+    best = max(limited, key=evidence.upper_limit)
     label = evidence.labels_among(figures)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
-    attack = f"{shortened(best.attack, 60)} {wording.against(best.contrast)}"
-    name = wording.joined(attack, label, "mean over seeds" * mean, by=", ")
+    attack = f"{shortened(best.attack, 60)} {wording.versus(best.contrast)}"
+    name = wording.join(attack, label, "mean over seeds" * mean, by=", ")
     bounded = {wording.attack_code(figure.attack) for figure in limited}
     lacking = [figure.attack for figure in figures if not _has_limit(figure)]
     lacking += [
@@ -315,12 +321,14 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
         if not row.infers_source and row.name not in bounded
     ]
     names = [shortened(name, 60) for name in distinct(lacking)]
-    without = f" Without such a limit, in part or whole: {wording.some(names)}." if names else ""
-    return _UpperLimit(evidence.highest_of(best), name, without)
+    without = (
+        f" Without such a limit, in part or whole: {wording.join_some(names)}." if names else ""
+    )
+    return _UpperLimit(evidence.upper_limit(best), name, without)
 
 
 def _has_limit(figure: Estimate) -> bool:
-    return figure.high is not None and wording.level_of(figure.method) == LEVEL
+    return figure.high is not None and wording.confidence_level(figure.method) == LEVEL
 
 
 def bound_on_success(record: Record) -> Answer:
@@ -343,7 +351,7 @@ def flagged(record: Record) -> Answer:
         for p in PRIORS
     ]
     basis = fixed("answers.flagged", limit=f"{wording.percent(limit.value, 1)}: {limit.figure}")
-    return Answer("figure", f"At most {wording.listed(chances)}", basis + limit.without)
+    return Answer("figure", f"At most {wording.join_and(chances)}", basis + limit.without)
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
@@ -352,7 +360,7 @@ def predictive_value(tpr: float, fpr: float, prior: float) -> float:
 
 
 def _unbounded(record: Record, metric: str) -> Answer:
-    if evidence.checks_of(record.controls).failed and not evidence.says_nothing(record):
+    if evidence.outcomes_of(record.controls).failed and not evidence.is_uninformative(record):
         why = "No upper limit is relied on, because a control failed"
         return Answer("inconclusive", why, controls_line([record]))
     name = wording.metric_name(metric)
@@ -361,7 +369,7 @@ def _unbounded(record: Record, metric: str) -> Answer:
 
 def residual(record: Record) -> Answer:
     """Return the risk that remains if the model is deployed; a limit of 100% bounds nothing."""
-    if evidence.says_nothing(record):
+    if evidence.is_uninformative(record):
         return Answer("stated", "Nothing follows from this record", "It was made to show a flaw.")
     bounds = [bound.sentence for bound in shown_bounds(record)]
     texts = residual_risks(record) + [f"{text[:1].lower()}{text[1:]}" for text in bounds]
@@ -373,8 +381,8 @@ def residual_risks(record: Record) -> list[str]:
     """Return the largest upper limit of each risk in words, without bounds on epsilon."""
     by_metric = {name: _largest_limit(record, m) for name, m in (("pairs", AUC), ("rate", _RATE))}
     limits = {name: (limit.value, limit.figure) for name, limit in by_metric.items() if limit}
-    highs = [a.success.high for a in on_sources(record) if a.success.high is not None]
-    if highs and not evidence.checks_of(record.controls).failed:
+    highs = [a.success.high for a in source_attacks(record) if a.success.high is not None]
+    if highs and not evidence.outcomes_of(record.controls).failed:
         limits["sources"] = max(highs), ""
     if record.games:
         behind, bare = by_protection(shown_points(record.games))
@@ -399,11 +407,11 @@ def clause_summary(record: Record) -> tuple[str, list[tuple[str, str]]]:
     by_kind = grouped(ROWS, lambda row: row.answer(record).kind)
     sources = distinct(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
     topics = [
-        (name, wording.listed(distinct(row.topic for row in by_kind[kind])))
+        (name, wording.join_and(distinct(row.topic for row in by_kind[kind])))
         for kind, name in _FIXED["kinds"].items()
         if kind in by_kind
     ]
-    return _FIXED["summary"].format(sources=wording.listed(sources)), topics
+    return _FIXED["summary"].format(sources=wording.join_and(sources)), topics
 
 
 def clauses_json(record: Record) -> str:

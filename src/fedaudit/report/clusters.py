@@ -6,8 +6,8 @@ from functools import cached_property
 
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Footnotes, Grid, named, shortened
-from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.report.grid import Cell, Footnotes, Grid, name_cell, shortened
+from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.report.verdict import clusters_doubted
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,
@@ -43,7 +43,7 @@ class Clustered:
         return self.means.get((figure, group))
 
 
-def clustered_of(record: Record) -> tuple[Clustered, ...]:
+def clusterings(record: Record) -> tuple[Clustered, ...]:
     """Return every algorithm and defense of a record in which clients choose between models."""
     by_setting = evidence.grouped(record.clusters, lambda run: (run.algorithm, run.defense))
     studies = []
@@ -67,30 +67,30 @@ def label_of(study: Clustered, studies: Sequence[Clustered]) -> str:
 
 def risk_size(mean: Estimate | None) -> evidence.Size | None:
     """Return the least size of the leak that a model's risk shows; None at guessing."""
-    return None if mean is None else evidence.size_reached_by(2 * evidence.least_of(mean) - 1)
+    return None if mean is None else evidence.size_of_share(2 * evidence.lower_limit(mean) - 1)
 
 
 def riskiest(study: Clustered) -> Estimate | None:
     """Return the risk of the riskiest group's model, by its lower limit; None without any."""
     risks = [mean for name in group_names(study) if (mean := study.mean(MODEL_RISK, name))]
-    return max(risks, key=lambda mean: (evidence.least_of(mean), mean.number), default=None)
+    return max(risks, key=lambda mean: (evidence.lower_limit(mean), mean.number), default=None)
 
 
 def cluster_sentence(record: Record) -> str:
     """Return the sentences of the section on clusters, which qualify its figures."""
     texts = [fixed("clusters.lead")]
-    for study in clustered_of(record):
+    for study in clusterings(record):
         run = study.runs[0]
         if study.mean(ESTIMATE_ERROR) is None:
             texts.append(fixed("clusters.no_estimate"))
         if smaller := [
-            f"{wording.count(model.shadow_samples)} for {wording.count(model.samples)}"
+            f"{model.shadow_samples:,} for {model.samples:,}"
             for model in run.rounds[-1].models
             if 0 < model.shadow_samples < model.samples
         ]:
-            texts.append(fixed("clusters.small_shadows", samples=wording.listed(smaller)))
+            texts.append(fixed("clusters.small_shadows", samples=wording.join_and(smaller)))
         if absent := max(choices(run).count(None) for run in study.runs):
-            number = f"{'Up to ' * (len(study.runs) > 1)}{wording.count(absent)}"
+            number = f"{'Up to ' * (len(study.runs) > 1)}{absent:,}"
             clients = wording.plural(len(run.clients), "client")
             texts.append(fixed("clusters.absent", most=number, clients=clients))
     return " ".join(evidence.distinct(texts))
@@ -102,33 +102,37 @@ def cluster_headline(studies: Sequence[Clustered]) -> str:
     for study in studies:
         violations, floor = study.mean(VIOLATIONS), study.mean(CHANCE_VIOLATIONS)
         if violations is not None:
-            chance = "" if floor is None else f"{wording.amount(floor.number)} by chance"
-            notes = wording.joined(label_of(study, studies), chance, by="; ")
+            chance = "" if floor is None else f"{wording.format_amount(floor.number)} by chance"
+            notes = wording.join(label_of(study, studies), chance, by="; ")
             clients = wording.plural(len(study.runs[0].clients), "client")
-            number = wording.amount(violations.number)
+            number = wording.format_amount(violations.number)
             parts.append(f"{number} of {clients}{f' ({notes})' * bool(notes)}")
     if not parts:
         return "No model’s membership risk was measured"
     average = "On average " * any(len(study.runs) > 1 for study in studies)
-    return f"{average}{wording.listed(parts)} use a model riskier than they accept"
+    return f"{average}{wording.join_and(parts)} use a model riskier than they accept"
 
 
 def cluster_status(studies: Sequence[Clustered]) -> evidence.Status:
     """Return the verdict on the models' risk alone."""
     risks = [mean for study in studies if (mean := riskiest(study))]
-    lows = [2 * evidence.least_of(risk) - 1 for risk in risks]
-    return evidence.status_between(lows, (2 * evidence.highest_of(risk) - 1 for risk in risks))
+    lows = [2 * evidence.lower_limit(risk) - 1 for risk in risks]
+    return evidence.status_between(lows, (2 * evidence.upper_limit(risk) - 1 for risk in risks))
 
 
 def cluster_meaning(studies: Sequence[Clustered]) -> str:
     """Return what follows from the models' risk, and what does not."""
-    size = evidence.largest([s for study in studies if (s := risk_size(riskiest(study)))])
-    return fixed("clusters.leak", leak=evidence.a_leak(size)) if size else fixed("clusters.no_leak")
+    size = evidence.max_size([s for study in studies if (s := risk_size(riskiest(study)))])
+    return (
+        fixed("clusters.leak", leak=evidence.leak_phrase(size))
+        if size
+        else fixed("clusters.no_leak")
+    )
 
 
 def cluster_table(record: Record) -> Grid:
     """Return every figure by group, and by study if there are several."""
-    studies, notes, order = clustered_of(record), Footnotes(), list(FIGURES)
+    studies, notes, order = clusterings(record), Footnotes(), list(FIGURES)
     failed = clusters_doubted(record)
     labels = [(study, label_of(study, studies)) for study in studies]
     figures = [(label, mean) for study, label in labels for mean in study.means.values()]
@@ -141,21 +145,21 @@ def cluster_table(record: Record) -> Grid:
 
     def cell(mean: Estimate) -> Cell | None:
         doubted = failed and any(word in mean.metric for word in _ON_ATTACKS)
-        raised = evidence.Look(tone="raised" if mean.metric == VIOLATIONS and mean.value else "")
+        raised = evidence.Marker(tone="raised" if mean.metric == VIOLATIONS and mean.value else "")
         look = evidence.DOUBTED if doubted else raised
-        return measured(mean, look, mark=notes.mark(mean.note), unbounded="")
+        return value_cell(mean, look, mark=notes.mark(mean.note), unbounded="")
 
     return estimate_table(
         "Clustered learning",
         sorted(figures, key=lambda row: [*order, row[1].metric].index(row[1].metric)),
-        rows=lambda row: named(FIGURES.get(row[1].metric, wording.capital(row[1].metric))),
+        rows=lambda row: name_cell(FIGURES.get(row[1].metric, wording.capital(row[1].metric))),
         columns=lambda row: (row[0], group_heading(row[1].group)),
         cell=lambda row: cell(row[1]),
         order=columns,
         first="Figure",
         notes=notes,
         remark=fixed("clusters.remark", over_runs=f" over these {runs} runs" * (runs > 1))
-        + wording.about_runs(mean.further for _, mean in figures),
+        + wording.interval_remark(mean.further for _, mean in figures),
     )
 
 

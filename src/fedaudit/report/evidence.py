@@ -88,26 +88,26 @@ def size_reached(value: float, metric: str) -> Size | None:
     return reached
 
 
-def size_reached_by(share: float) -> Size | None:
+def size_of_share(share: float) -> Size | None:
     """Return the largest size that a share of the possible excess reaches."""
-    return largest([size.word for size in SIZES if share >= size.share]) if share > 0 else None
+    return max_size([size.word for size in SIZES if share >= size.share]) if share > 0 else None
 
 
 def status_between(least: Iterable[float], highest: Iterable[float]) -> Status:
     """Return the verdict on shares of the possible excess, by their lower and upper limits."""
-    sizes, highs = [size for share in least if (size := size_reached_by(share))], list(highest)
+    sizes, highs = [size for share in least if (size := size_of_share(share))], list(highest)
     if sizes:
-        return LEAKS[largest(sizes) or "trace"]
-    is_open = not highs or any(size_reached_by(share) in DOUBTFUL for share in highs)
+        return LEAKS[max_size(sizes) or "trace"]
+    is_open = not highs or any(size_of_share(share) in DOUBTFUL for share in highs)
     return "inconclusive" if is_open else "no leak shown"
 
 
-def least_of(figure: Estimate) -> float:
+def lower_limit(figure: Estimate) -> float:
     """Return the lower limit, or else the value."""
     return figure.number if figure.low is None else figure.low
 
 
-def highest_of(figure: Estimate) -> float:
+def upper_limit(figure: Estimate) -> float:
     """Return the upper limit, or else 1."""
     return 1.0 if figure.high is None else figure.high
 
@@ -117,12 +117,12 @@ def worst_status(statuses: Sequence[Status]) -> Status:
     return min(statuses, key=get_args(Status).index)
 
 
-def a_leak(size: Size) -> str:
+def leak_phrase(size: Size) -> str:
     """Return a size in running text: "a weak leak"."""
     return f"a {LEAKS[size]}"
 
 
-def largest(sizes: list[Size]) -> Size | None:
+def max_size(sizes: list[Size]) -> Size | None:
     """Return the largest of several sizes; None for an empty list."""
     return max(sizes, key=_ORDER.index, default=None)
 
@@ -137,7 +137,7 @@ def size_of(figure: Estimate) -> Size | None:
     """
     if not above_chance(figure) or figure.value is None:
         return None
-    size = size_reached(_at_least(figure), figure.metric)
+    size = size_reached(_size_value(figure), figure.metric)
     if metric_names.rate_of(figure.metric) is None:
         return size
     if figure.low is None and figure.high is None:
@@ -158,15 +158,15 @@ def size_range(figure: Estimate) -> tuple[Size, Size] | None:
     return least, highest or by_value
 
 
-def size_words(figure: Estimate) -> str:
+def size_phrase(figure: Estimate) -> str:
     """Return the size of a leak in running text; empty if the figure is not above guessing."""
     between, size = size_range(figure), size_of(figure)
     if between is not None:
         return f"a leak of a size between {between[0]} and {between[1]}"
-    return a_leak(size) if size else ""
+    return leak_phrase(size) if size else ""
 
 
-def _at_least(figure: Estimate) -> float:
+def _size_value(figure: Estimate) -> float:
     if figure.low is not None:
         return figure.low
     return 0.0 if metric_names.rate_of(figure.metric) is not None else figure.value or 0.0
@@ -177,7 +177,7 @@ def _size_rank(figure: Estimate) -> int:
     return -1 if size is None else _ORDER.index(size)
 
 
-def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
+def leading_figures(figures: list[Estimate]) -> tuple[Estimate, ...]:
     """Return the figures for tile, headline and sentence: the AUC and rate that show the most.
 
     They are above guessing and have the largest lower limits; of equal rates that at the fewest
@@ -185,7 +185,7 @@ def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
     """
     above = grouped(filter(above_chance, figures), lambda figure: figure.metric)
     best = {
-        metric: max(same, key=lambda f: (_size_rank(f), _at_least(f), f.value or 0.0))
+        metric: max(same, key=lambda f: (_size_rank(f), _size_value(f), f.value or 0.0))
         for metric, same in above.items()
     }
     rates = sorted(filter(metric_names.rate_of, best), key=lambda m: metric_names.rate_of(m) or 0)
@@ -194,13 +194,13 @@ def leading(figures: list[Estimate]) -> tuple[Estimate, ...]:
     return tuple(sorted(leaders, key=lambda figure: -_size_rank(figure)))
 
 
-def strongest(figures: Iterable[Estimate], metric: str) -> Estimate | None:
+def largest_figure(figures: Iterable[Estimate], metric: str) -> Estimate | None:
     """Return the figure of a metric with the largest value; None if all were refused."""
     values = [figure for figure in figures if figure.metric == metric and figure.value is not None]
     return max(values, key=lambda figure: figure.number, default=None)
 
 
-class Look(NamedTuple):
+class Marker(NamedTuple):
     """Mark of a figure: the sign before it, its colour, and the word for its size."""
 
     sign: str = ""
@@ -208,20 +208,20 @@ class Look(NamedTuple):
     word: str = ""
 
 
-DOUBTED = Look("✗ ", "", "not relied on")  # mark of a figure that a failed control invalidates
-SIZE_OPEN = Look("△ ", "", "size open")  # above guessing by the test, and not by the interval
+DOUBTED = Marker("✗ ", "", "not relied on")  # mark of a figure that a failed control invalidates
+SIZE_OPEN = Marker("△ ", "", "size open")  # above guessing by the test, and not by the interval
 
 
-def look_of(figure: Estimate) -> Look:
+def marker_of(figure: Estimate) -> Marker:
     """Return the mark of a figure in tables."""
     if figure.doubt:
         return DOUBTED
     if by_test_alone(figure):
         return SIZE_OPEN
     if not above_chance(figure):
-        return Look()
+        return Marker()
     size, between = size_of(figure), size_range(figure)
-    return Look("▲ ", tone_of(size), " to ".join(between) if between else size or "")
+    return Marker("▲ ", tone_of(size), " to ".join(between) if between else size or "")
 
 
 def tone_of(size: Size | None) -> Tone:
@@ -238,38 +238,38 @@ class Setting(NamedTuple):
     seed: int | None
 
 
-Kept = TypeVar("Kept")
+Item = TypeVar("Kept")
 Key = TypeVar("Key", bound=Hashable)
-Against = TypeVar("Against", bound=Estimate | Curve | AttackEntry | Front)
+WithContrast = TypeVar("Against", bound=Estimate | Curve | AttackEntry | Front)
 
 
-def distinct(items: Iterable[Kept]) -> list[Kept]:
+def distinct(items: Iterable[Item]) -> list[Item]:
     """Return the items without repetition, in the order of their first appearance."""
     return list(dict.fromkeys(items))
 
 
-def grouped(items: Iterable[Kept], key: Callable[[Kept], Key]) -> dict[Key, list[Kept]]:
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by their key, in the order in which the keys first appear."""
-    groups: dict[Key, list[Kept]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
 
 
-def by_contrast(items: Iterable[Against]) -> dict[str, list[Against]]:
+def by_contrast(items: Iterable[WithContrast]) -> dict[str, list[WithContrast]]:
     """Return the items by the kind of their non-members, in a report's order."""
     groups = grouped(items, lambda item: item.contrast)
     return {contrast: groups[contrast] for contrast in sorted(groups, key=contrast_order)}
 
 
-def headline(record: Record) -> list[Estimate]:
+def main_figures(record: Record) -> list[Estimate]:
     """Return the figures of attacks for the main tables: the fair ones, if there are any."""
-    figures = summarised(record.findings)
+    figures = most_summarised(record.findings)
     fair = [figure for figure in figures if figure.fair]
     return fair if any(figure.value is not None for figure in fair) else figures
 
 
-def summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
+def most_summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
     """Return figures on membership over all seeds and clients if there are such.
 
     ``headline`` selects AUCs and rates of attacks, or else other figures, such as epsilons.
@@ -285,10 +285,10 @@ def summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Es
         and (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
     ]
     levels = grouped(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
-    return [figure for same in levels.values() for figure in _most_summarised(same)]
+    return [figure for same in levels.values() for figure in _over_seeds_and_clients(same)]
 
 
-def _most_summarised(figures: list[Estimate]) -> list[Estimate]:
+def _over_seeds_and_clients(figures: list[Estimate]) -> list[Estimate]:
     over_seeds = [figure for figure in figures if figure.seed is None] or figures
     over_clients = [figure for figure in over_seeds if figure.target is None]
     if any(figure.within == "client" for figure in over_clients):
@@ -297,7 +297,7 @@ def _most_summarised(figures: list[Estimate]) -> list[Estimate]:
     return over_clients or over_seeds
 
 
-def pooled(figures: Iterable[Estimate]) -> list[Estimate]:
+def pooled_figures(figures: Iterable[Estimate]) -> list[Estimate]:
     """Return the figures over all audited clients, each compared within its own draw."""
     return [f for f in figures if f.target is None and f.within == "client"]
 
@@ -307,7 +307,7 @@ def setting_of(figure: Estimate) -> Setting:
     return Setting(figure.defense, figure.view, figure.target, figure.seed)
 
 
-def differing(settings: Iterable[Setting]) -> dict[Setting, str]:
+def setting_labels(settings: Iterable[Setting]) -> dict[Setting, str]:
     """Return a label for each setting that names only what differs between them."""
     names = {setting: _parts(setting) for setting in settings}
     varies = [len(set(values)) > 1 for values in zip(*names, strict=True)]
@@ -322,12 +322,12 @@ def _parts(setting: Setting) -> tuple[str, ...]:
 
 def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
     """Return for each setting the part that distinguishes it; empty if nothing does."""
-    return differing(map(setting_of, figures))
+    return setting_labels(map(setting_of, figures))
 
 
-def about_members(record: Record) -> bool:
+def has_membership(record: Record) -> bool:
     """Return True if a record has figures of membership attacks, or no other topic."""
-    return bool(headline(record)) or not (record.sources or record.clusters)
+    return bool(main_figures(record)) or not (record.sources or record.clusters)
 
 
 def named_attacks(record: Record) -> Collection[str]:
@@ -341,12 +341,12 @@ def attacks_tried(record: Record) -> int:
     return sum(row.status == "run" for row in record.attacks)
 
 
-def says_nothing(record: Record) -> bool:
+def is_uninformative(record: Record) -> bool:
     """Return True if a record demonstrates a flaw, so that its figures are not about leakage."""
     return record.evaluation == "redraw" or record.nobody_is_a_member
 
 
-def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
+def run_figure(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
     """Return a figure of the run over all seeds, or else of one seed; None without any.
 
     With ``like`` only figures under the defense of that figure count.
@@ -359,7 +359,7 @@ def over_all_runs(record: Record, metric: str, *, like: Estimate | None = None) 
     return min(figures, key=lambda figure: figure.seed is not None, default=None)
 
 
-class Checks(NamedTuple):
+class Outcomes(NamedTuple):
     """Controls that ran and those that failed, and how many passed or were not run."""
 
     ran: list[ControlResult]
@@ -368,9 +368,9 @@ class Checks(NamedTuple):
     not_run: int
 
 
-def checks_of(controls: Iterable[ControlResult]) -> Checks:
+def outcomes_of(controls: Iterable[ControlResult]) -> Outcomes:
     """Return controls by outcome."""
     results = list(controls)
     ran = [control for control in results if control.passed is not None]
     failed = [control for control in ran if not control.passed]
-    return Checks(ran, failed, len(ran) - len(failed), len(results) - len(ran))
+    return Outcomes(ran, failed, len(ran) - len(failed), len(results) - len(ran))

@@ -8,7 +8,7 @@ from fedaudit.report import clusters, evidence, sources, verdict, wording
 from fedaudit.report.advice import advice
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
-from fedaudit.report.deciding.membership import are_several, highest_auc, largest_limits
+from fedaudit.report.deciding.membership import are_several, highest_auc, limits_to_print
 from fedaudit.report.evidence import grouped
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.fixed import fixed, fixed_texts
@@ -17,7 +17,7 @@ from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import RATES, upper_bounds
 from fedaudit.report.text.points import game_tiles
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.report.unlearning import deletion, unlearning_tile
+from fedaudit.report.unlearning import deletion_result, unlearning_tile
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,
     NO_DEFENSE,
@@ -33,7 +33,7 @@ LOW = 6  # rows up to which a picture leaves room below it, next to the numbers
 _STEPS = fixed_texts("steps")
 
 
-class First(NamedTuple):
+class FirstScreen(NamedTuple):
     """The part of a report that a reader sees before scrolling or opening anything.
 
     Attributes:
@@ -73,15 +73,15 @@ class First(NamedTuple):
         return bool(self.numbers) and 0 < rows <= LOW
 
 
-def first_screen(record: Record, conclusion: PlainVerdict) -> First:
+def first_screen(record: Record, conclusion: PlainVerdict) -> FirstScreen:
     """Return the first screen of a record of a study or a recording."""
-    return First(
+    return FirstScreen(
         conclusion.status,
         conclusion.badge,
         conclusion.headline,
         conclusion.warning,
         first_picture(record, topics=[topic for topic, _ in conclusion.topics]),
-        _three(record, conclusion),
+        _main_numbers(record, conclusion),
         verdict.controls_line([record]),
         verdict.controls_sign([record]),
         next_steps(record, conclusion),
@@ -118,9 +118,9 @@ def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
     situations, texts = [_situation(record, conclusion)], list[str]()
     if situations[0].startswith("leak") and (place := advice(record)):
         texts.append(place.step)
-    if conclusion.status == "inconclusive" and verdict.wrong_sign(evidence.headline(record)):
+    if conclusion.status == "inconclusive" and verdict.wrong_sign(evidence.main_figures(record)):
         situations.insert(0, "wrong sign")
-    failed = evidence.checks_of(record.controls).failed
+    failed = evidence.outcomes_of(record.controls).failed
     if failed and conclusion.status in LEAKS and conclusion.status != "above guessing":
         texts.insert(0, _STEPS["steps"]["find out"])
     for name in (name for situation in situations for name in _STEPS["situations"][situation]):
@@ -131,7 +131,7 @@ def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
 
 
 def _situation(record: Record, conclusion: PlainVerdict) -> str:
-    status, after = conclusion.status, deletion(record)
+    status, after = conclusion.status, deletion_result(record)
     if status == "above guessing" and conclusion.topics[0][0] == "sources":
         status = next((s for topic, s in conclusion.topics if topic == "membership"), status)
         return "labels" if status == "above guessing" else status
@@ -148,7 +148,7 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
     return "not measured" if status == "inconclusive" and verdict.coverage_gaps(record) else status
 
 
-def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
+def _main_numbers(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
     if not (tiles := tiles_of(record)):
         return ()
     worst = conclusion.topics[0][1]
@@ -162,7 +162,7 @@ def _three(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
 
 def tiles_of(record: Record) -> dict[str, list[Tile]]:
     """Return the numbers of each topic, the most important first; none if figures say nothing."""
-    if evidence.says_nothing(record):
+    if evidence.is_uninformative(record):
         return {}
     if record.games:
         return {"games": game_tiles(record)}
@@ -177,7 +177,7 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
 
 
 def _tile(label: str, value: str, *parts: str, tone: str = "") -> Tile:
-    return Tile(label, value, wording.joined(*parts), tone)
+    return Tile(label, value, wording.join(*parts), tone)
 
 
 def _tiles_by_side(record: Record) -> list[Tile]:
@@ -209,7 +209,7 @@ def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
     """Return the AUC and the rate that show most of a leak, or else how large one may be."""
     trusted = without_doubts(figures)
     figures = trusted or figures
-    leading = list(evidence.leading(figures))
+    leading = list(evidence.leading_figures(figures))
     metrics = {figure.metric for figure in leading}
     if AUC not in metrics and (highest := highest_auc(figures)):
         leading.append(highest)
@@ -221,7 +221,7 @@ def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
 
 def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
     is_above, name = bool(above_chance(best)), wording.metric_name(best.metric)
-    size, tone = evidence.size_words(best), evidence.look_of(best).tone
+    size, tone = evidence.size_phrase(best), evidence.marker_of(best).tone
     if best.doubt:
         size = NOT_RELIED_ON
     elif is_above and best.metric != AUC and best.low is None:
@@ -231,11 +231,11 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
         size, tone = ("above guessing", "raised") if is_above else (_not_above(best), "")
     return _tile(
         f"Strongest attack, {name}" if is_above else f"Highest {name}",
-        wording.value_of(best),
+        wording.value_text(best),
         size,
-        wording.interval_of(best) or "no interval",
+        wording.interval_text(best) or "no interval",
         shortened(best.attack, 60),
-        wording.against(best.contrast),
+        wording.versus(best.contrast),
         evidence.labels_among(figures)[evidence.setting_of(best)],
         best.note.partition(":")[0] if best.note.startswith("mean over") else "",
         _larger_limits(best, figures),
@@ -251,64 +251,64 @@ def _not_above(figure: Estimate, guessing: str = "guessing") -> str:
 def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
     if not are_several(figures):
         return ""
-    limits = largest_limits([f for f in figures if f.contrast == best.contrast], best.metric)
+    limits = limits_to_print([f for f in figures if f.contrast == best.contrast], best.metric)
     texts = [
-        f"up to {wording.shown(limit.value, best.metric, 1)} for {limit.name}"
+        f"up to {wording.format_value(limit.value, best.metric, 1)} for {limit.name}"
         for limit in limits
-        if limit.value > evidence.highest_of(best)
+        if limit.value > evidence.upper_limit(best)
     ]
-    return wording.listed(texts)
+    return wording.join_and(texts)
 
 
 def _source_tiles(record: Record) -> list[Tile]:
-    attacks = sources.on_sources(record)
-    best = sources.strongest_on_sources(attacks)
+    attacks = sources.source_attacks(record)
+    best = sources.strongest_attack(attacks)
     if best is None:
         return []
     guessing = f"guessing ({wording.percent(best.chance)})"
     result = f"above {guessing}" if best.above_guessing else _not_above(best.success, guessing)
-    level = f"label distributions alone {wording.percent(best.mixes)}"
+    level = f"label distributions alone {wording.percent(best.label_level)}"
     level += ", which may be too high (earlier version)" * bool(best.older_level)
-    size, tone = _sized(sources.excess_size(best), "not above them")
+    size, tone = _size_and_tone(sources.excess_size(best), "not above them")
     success = _tile(
         "Attack success rate",
         wording.percent(best.success.number),
         NOT_RELIED_ON if best.success.doubt else result,
-        wording.interval_of(best.success) or "no interval",
-        shortened(sources.labels_of_named(attacks)[attacks.index(best)], 60),
+        wording.interval_text(best.success) or "no interval",
+        shortened(sources.source_labels(attacks)[attacks.index(best)], 60),
         tone="raised" * best.above_guessing,
     )
-    points = f"{wording.points(best.excess.number)} points"
-    limits = wording.limits_in_words(wording.interval_of(best.excess))
+    points = f"{wording.format_points(best.excess.number)} points"
+    limits = wording.limits_in_words(wording.interval_text(best.excess))
     return [success, _tile("Beyond label distributions", points, size, level, limits, tone=tone)]
 
 
-def _sized(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
-    return (evidence.a_leak(size), evidence.tone_of(size)) if size else (otherwise, "")
+def _size_and_tone(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:
+    return (evidence.leak_phrase(size), evidence.tone_of(size)) if size else (otherwise, "")
 
 
 def _cluster_tiles(record: Record) -> list[Tile]:
-    studies, rows = clusters.clustered_of(record), list[tuple[str, Estimate, str, str, str]]()
+    studies, rows = clusters.clusterings(record), list[tuple[str, Estimate, str, str, str]]()
     if verdict.clusters_doubted(record):
         return [Tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
     for study in studies:
         label = clusters.label_of(study, studies)
         if (worst := clusters.riskiest(study)) is not None:
-            text, tone = _sized(clusters.risk_size(worst), "not above guessing")
+            text, tone = _size_and_tone(clusters.risk_size(worst), "not above guessing")
             rows.append(("Riskiest model", worst, text, label, tone))
         if (violations := study.mean(VIOLATIONS)) is not None:
             floor, tone = study.mean(CHANCE_VIOLATIONS), "raised" * bool(violations.number)
             total = f"of {wording.plural(len(study.runs[0].clients), 'client')}"
-            total += f" · {wording.value_of(floor)} by chance" if floor else ""
+            total += f" · {wording.value_text(floor)} by chance" if floor else ""
             rows.append(("Violations", violations, total, label, tone))
     return [
-        _tile(name, wording.value_of(mean), text, _range(mean), label, tone=tone)
+        _tile(name, wording.value_text(mean), text, _range(mean), label, tone=tone)
         for name, mean, text, label, tone in rows
     ]
 
 
 def _range(figure: Estimate) -> str:
-    limits = wording.interval_of(figure)
+    limits = wording.interval_text(figure)
     return f"95% interval {limits}" * bool(limits)
 
 
@@ -325,6 +325,6 @@ def _utility_tiles(record: Record) -> list[Tile]:
     # Whether clients of a recorded federation have a defense is not known.
     is_known = not record.watched or first.defense not in ("", NO_DEFENSE)
     name = wording.capital(first.metric.replace("_", " "))
-    value = wording.shown(fmean(figure.number for figure in results), first.metric)
-    runs = f"mean of {len(results)} runs" if len(results) > 1 else wording.interval_of(first)
+    value = wording.format_value(fmean(figure.number for figure in results), first.metric)
+    runs = f"mean of {len(results)} runs" if len(results) > 1 else wording.interval_text(first)
     return [_tile(name, value, runs, defense * is_known)]

@@ -94,7 +94,7 @@ def shortened(text: str, limit: int = 48) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
-def cut_within(text: str, limit: int) -> str:
+def shorten_middle(text: str, limit: int) -> str:
     """Return clean text cut to a length before its last third: names differ at the end."""
     text = clean(text)
     if len(text) <= limit:
@@ -106,7 +106,7 @@ def cut_within(text: str, limit: int) -> str:
 _LONGEST_FULL = 400  # largest number of characters in the ``full`` text of a cell
 
 
-def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
+def name_cell(text: str, detail: str = "", *, limit: int = 48) -> Cell:
     """Return a cell with a name from a record: shortened, and in full in ``full``."""
     short, full = shortened(text, limit), shortened(text, _LONGEST_FULL)
     return Cell(short, detail, full=full if full != short else "")
@@ -114,13 +114,13 @@ def named(text: str, detail: str = "", *, limit: int = 48) -> Cell:
 
 EMPTY = Cell("–", tone="muted")  # placeholder for a missing value
 
-Place = str | tuple[str, str]
+Header = str | tuple[str, str]
 """A column by its heading, or by a heading over several columns and its own."""
 
 Content = Cell | str | None
 """Content of a cell; None is printed as a dash."""
 
-Filled = Mapping[Place, Content]
+Cells = Mapping[Header, Content]
 """A row by the headings of its columns."""
 
 
@@ -129,12 +129,12 @@ def as_cell(value: Content) -> Cell:
     return EMPTY if value is None else Cell(value) if isinstance(value, str) else value
 
 
-def tabled(
+def grid_of(
     caption: str,
-    rows: Iterable[Filled],
+    rows: Iterable[Cells],
     *,
     words: Collection[str] = (),
-    order: Iterable[Place] = (),
+    order: Iterable[Header] = (),
     under: Mapping[str, str] | None = None,
     notes: Footnotes | None = None,
     remark: str = "",
@@ -149,9 +149,9 @@ def tabled(
         under: Smaller lines below headings over columns.
         remark: Sentences below the table.
     """
-    cells = [{_with_over(name): as_cell(cell) for name, cell in row.items()} for row in rows]
+    cells = [{_column_key(name): as_cell(cell) for name, cell in row.items()} for row in rows]
     used = dict.fromkeys(place for row in cells for place in row)
-    ordered = [place for place in dict.fromkeys((*map(_with_over, order), *used)) if place in used]
+    ordered = [place for place in dict.fromkeys((*map(_column_key, order), *used)) if place in used]
     overs = dict.fromkeys(over for over, _ in ordered)
     places = [place for over in overs for place in ordered if place[0] == over]
     names = [shortened(name, 60) for _, name in places]
@@ -169,11 +169,11 @@ def tabled(
     )
 
 
-def _with_over(place: Place) -> tuple[str, str]:
+def _column_key(place: Header) -> tuple[str, str]:
     return ("", place) if isinstance(place, str) else place
 
 
-def below(*lines: str) -> str:
+def stack(*lines: str) -> str:
     """Return the lines of a cell below its text, without empty ones."""
     return "\n".join(filter(None, lines))
 

@@ -16,13 +16,13 @@ from fedaudit.report import wording
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_sentence, cluster_table
-from fedaudit.report.evidence import attacks_tried, says_nothing
+from fedaudit.report.evidence import attacks_tried, is_uninformative
 from fedaudit.report.figures.charts import percent
-from fedaudit.report.first import First, first_screen
+from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import clean, shortened
 from fedaudit.report.reproducing import reproducing
-from fedaudit.report.section import Section, of_table
+from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import kind_of, source_sentence, source_table
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
@@ -122,7 +122,7 @@ def report_html(record: Record, pictures: str = "") -> str:
 
 
 def _report(
-    template: str, record: Record, kind: str, first: First, *counts: str, **values: object
+    template: str, record: Record, kind: str, first: FirstScreen, *counts: str, **values: object
 ) -> str:
     name, digest = shortened(record.name, 80), record.content_hash
     meta = (record.environment.started[:10], *counts, f"record {shortened(digest, 13)}")
@@ -138,7 +138,7 @@ def _report(
         meta=[part for part in meta if part],
         first=first,
         clauses=clause_summary(record),
-        words=wording.explained(f"{first}{sections}"),
+        words=wording.glossary_entries(f"{first}{sections}"),
         again=reproducing(record),
         **values,
     )
@@ -156,10 +156,10 @@ def sections_of(record: Record) -> list[Section]:
         parts.append(Section("ladder", "On the leak ladder", texts, rung.lowered))
     if record.sources:
         text, table = source_sentence(record), source_table(record)
-        parts.append(of_table("sources", "Source inference", table, text))
+        parts.append(table_section("sources", "Source inference", table, text))
     if record.clusters:
         text, table = cluster_sentence(record), cluster_table(record)
-        parts.append(of_table("clusters", "Clustered learning", table, text))
+        parts.append(table_section("clusters", "Clustered learning", table, text))
     return [part for part in (*parts, *run_sections(record)) if part is not None]
 
 
@@ -184,7 +184,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
         first=first,
         verdicts=pairs if len(records) <= MOST_VERDICTS else [],
         cautions=cautions(comparison, records),
-        alarming=any(says_nothing(r) or v.status == "control failed" for r, v in pairs),
+        alarming=any(is_uninformative(r) or v.status == "control failed" for r, v in pairs),
         records=records,
     )
 

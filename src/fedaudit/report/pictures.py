@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of, tpr_at
 from fedaudit.report import evidence, wording
-from fedaudit.report.clusters import Clustered, clustered_of, group_names, label_of, risk_size
+from fedaudit.report.clusters import Clustered, clusterings, group_names, label_of, risk_size
 from fedaudit.report.comparison.tables import attacks_of
 from fedaudit.report.comparison.tradeoffs import (
     clients_of,
@@ -14,26 +14,32 @@ from fedaudit.report.comparison.tradeoffs import (
     tradeoffs,
 )
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.membership import are_several, name_of
+from fedaudit.report.deciding.membership import are_several, client_label
 from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
 from fedaudit.report.figures.forest import (
     BASELINE,
     DEFENDED,
     MOST_LINES,
     PLAIN,
-    Line,
     Mark,
     Picture,
+    Row,
     TrackCell,
-    cell_of,
-    forest,
+    build_forest,
     mark_of,
+    track_cell,
 )
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import cut_within, shortened
-from fedaudit.report.sources import Named, labels_of_named, look_of_source, on_sources
-from fedaudit.report.text.points import ShownPoint, contradicted, families, most_right, shown_points
-from fedaudit.report.unlearning import WITHHELD, deletion
+from fedaudit.report.grid import shorten_middle, shortened
+from fedaudit.report.sources import SourceAttack, source_attacks, source_labels, source_marker
+from fedaudit.report.text.points import (
+    ShownPoint,
+    contradicted,
+    families,
+    most_successful,
+    shown_points,
+)
+from fedaudit.report.unlearning import WITHHELD, deletion_result
 from fedaudit.report.verdict import clusters_doubted, figures_by_side
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
 from fedaudit.results.estimate import (
@@ -53,7 +59,7 @@ from fedaudit.results.unlearning import unlearning_rows
 
 def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
     """Return the picture of a record's topics; empty if its figures say nothing about leakage."""
-    if evidence.says_nothing(record):
+    if evidence.is_uninformative(record):
         return ()
     builders = {"membership": _membership, "sources": _sources, "clusters": _clusters}
     parts = [builders[topic](record) for topic in topics or builders]
@@ -64,7 +70,7 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 def _deletion(record: Record) -> Picture:
     margin = wording.setting(record, "unlearning", "margin")
     looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": DEFENDED[2]}
-    decision = deletion(record)
+    decision = deletion_result(record)
     doubt = NOT_RELIED_ON if decision and decision.verdict == WITHHELD else ""
     lines = []
     for row in unlearning_rows(record):
@@ -74,15 +80,15 @@ def _deletion(record: Record) -> Picture:
             mark_of(figure, look, f"{name} {when}: AUC")
             for figure, (when, look) in zip(figures, looks.items(), strict=True)
         ]
-        cell = cell_of(figures[0], marks)
+        cell = track_cell(figures[0], marks)
         if not doubt:
-            retrained, before = map(wording.value_of, figures[1:])
+            retrained, before = map(wording.value_text, figures[1:])
             cell = cell._replace(limits=f"retrained {retrained}, before {before}")
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
-        lines.append(Line(name, (cell,), band=band))
+        lines.append(Row(name, (cell,), band=band))
     title = "Deleted samples before and after deletion"
     tracks = [Axis("AUC after deletion", guess=0.5)]
-    return forest(title, "after deletion", fixed("pictures.deletion"), tracks, lines, looks)
+    return build_forest(title, "after deletion", fixed("pictures.deletion"), tracks, lines, looks)
 
 
 def _epsilons(record: Record) -> Picture:
@@ -97,16 +103,16 @@ def _epsilons(record: Record) -> Picture:
         text, ceiling = wording.number(value, -1), measured.bound.ceiling
         limits = "" if ceiling is None else f"at most {wording.number(ceiling, -1)} could be shown"
         mark = Mark(value, value, None, PLAIN, f"{name}: {text}")
-        lines.append(Line(name, (TrackCell((mark,), f"≥ {text}", limits),)))
+        lines.append(Row(name, (TrackCell((mark,), f"≥ {text}", limits),)))
     for name, claim in claimed:
         text = wording.number(claim.number)
         mark = Mark(claim.number, None, claim.number, DEFENDED[0], f"{name}: {text}")
-        lines.append(Line(name, (TrackCell((mark,), f"≤ {text}"),)))
+        lines.append(Row(name, (TrackCell((mark,), f"≤ {text}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
     caption = fixed("pictures.claimed" if claimed else "pictures.measured")
     looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}
     title = f"Epsilon of {bounds.unit}: {kind}"
-    return forest(title, "epsilon", caption, [Axis("ε")], lines, looks)
+    return build_forest(title, "epsilon", caption, [Axis("ε")], lines, looks)
 
 
 def _membership(record: Record) -> Picture:
@@ -115,7 +121,7 @@ def _membership(record: Record) -> Picture:
     sides = figures_by_side(record).items()
     for side, every in sorted(sides, key=lambda item: -_largest_lower_limit(item[1])):
         figures = [figure for figure in every if figure.value is not None]
-        contrasts, lead = evidence.by_contrast(figures), evidence.leading(figures)
+        contrasts, lead = evidence.by_contrast(figures), evidence.leading_figures(figures)
         # The contrast of the figure that leads the verdict comes first.
         for contrast in sorted(contrasts, key=lambda name: bool(lead) and name != lead[0].contrast):
             picture += _of_contrast(side, contrasts[contrast], figures)
@@ -161,18 +167,18 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
         cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
         name = shortened(row[0].attack, 60)
         if several:
-            name = f"{cut_within(name_of(row[0], figures), 40)} · {name}"
-        tone = evidence.look_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
-        lines.append(Line(name, tuple(cells), tone))
+            name = f"{shorten_middle(client_label(row[0], figures), 40)} · {name}"
+        tone = evidence.marker_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
+        lines.append(Row(name, tuple(cells), tone))
     every_attack = "attack and client" if several else "attack"
     others = wording.contrast_meaning(contrast, figures[0].unit)
     caption = fixed("pictures.membership", attack=every_attack, others=others)
     if not any(figure.fair for figure in figures):
         caption += f" {wording.capital(wording.NO_FAIR_DRAW)}."
-    title = wording.joined("Attacks against guessing", side, by=": ")
-    label = wording.joined(f"members {wording.against(contrast)}", side)
+    title = wording.join("Attacks against guessing", side, by=": ")
+    label = wording.join(f"members {wording.versus(contrast)}", side)
     by_name = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
-    return forest(title, label, caption, tuple(tracks.values()), lines, by_name)
+    return build_forest(title, label, caption, tuple(tracks.values()), lines, by_name)
 
 
 def _membership_cell(
@@ -185,9 +191,9 @@ def _membership_cell(
     for figure in sorted(figures, key=lambda figure: list(looks).index(figure.defense)):
         name = f"{shortened(figure.attack)}, {shortened(wording.defense_name(figure.defense))}"
         label, metric = labels[evidence.setting_of(figure)], wording.metric_name(figure.metric)
-        marks.append(mark_of(figure, looks[figure.defense], wording.joined(name, label, metric)))
+        marks.append(mark_of(figure, looks[figure.defense], wording.join(name, label, metric)))
     main = _largest(figures)
-    return cell_of(main, marks, evidence.look_of(main).sign)
+    return track_cell(main, marks, evidence.marker_of(main).sign)
 
 
 def _largest(figures: Sequence[Estimate]) -> Estimate:
@@ -196,30 +202,30 @@ def _largest(figures: Sequence[Estimate]) -> Estimate:
 
 
 def _sources(record: Record) -> Picture:
-    attacks = on_sources(record)
-    rows = zip(labels_of_named(attacks), attacks, strict=True)
+    attacks = source_attacks(record)
+    rows = zip(source_labels(attacks), attacks, strict=True)
     ordered = sorted(rows, key=lambda row: -row[1].success.number)
     return _source_rows("Source inference against guessing", "each attack", ordered)
 
 
-def _source_rows(title: str, who: str, rows: Sequence[tuple[str, Named]]) -> Picture:
+def _source_rows(title: str, who: str, rows: Sequence[tuple[str, SourceAttack]]) -> Picture:
     by_labels = "label distributions alone"
     looks = {"attack": PLAIN, "attack, with a defense": DEFENDED[0], by_labels: BASELINE}
     lines = []
     for label, attack in rows:
-        success, sign = attack.success, look_of_source(attack)
+        success, sign = attack.success, source_marker(attack)
         look = PLAIN if success.defense in ("", NO_DEFENSE) else DEFENDED[0]
-        level, fair = wording.percent(attack.mixes), attack.on_fair_draw
-        labels = Mark(attack.mixes, None, None, BASELINE, f"{by_labels} {level}")
+        level, fair = wording.percent(attack.label_level), attack.on_fair_draw
+        labels = Mark(attack.label_level, None, None, BASELINE, f"{by_labels} {level}")
         marks = [mark_of(success, look, f"{label}: success"), labels]
-        cell = cell_of(success, marks, sign.sign)
+        cell = track_cell(success, marks, sign.sign)
         on_fair = f"on the fair draw {wording.percent(fair.number)}" if fair else ""
-        cell = cell._replace(limits=wording.joined(cell.limits, f"labels alone {level}", on_fair))
-        lines.append(Line(shortened(label, 60), (cell,), sign.tone))
+        cell = cell._replace(limits=wording.join(cell.limits, f"labels alone {level}", on_fair))
+        lines.append(Row(shortened(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
     track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
     caption = fixed("pictures.sources", attack=who)
-    return forest(title, "source inference", caption, [track], lines, looks)
+    return build_forest(title, "source inference", caption, [track], lines, looks)
 
 
 _RISK = Axis("Risk of the model", form="%", guess=0.5)
@@ -236,7 +242,7 @@ _CLUSTER_LOOKS = {
 
 
 def _clusters(record: Record) -> Picture:
-    studies, is_doubted = clustered_of(record), clusters_doubted(record)
+    studies, is_doubted = clusterings(record), clusters_doubted(record)
     lines = [
         line
         for study in studies
@@ -246,29 +252,29 @@ def _clusters(record: Record) -> Picture:
     caption = f"{fixed('pictures.risks')} {fixed('pictures.accepted')}"
     caption += " They are of the first seed." * any(len(study.runs) > 1 for study in studies)
     title = "Membership risk by model"
-    return forest(title, title.lower(), caption, [_RISK], lines, _CLUSTER_LOOKS)
+    return build_forest(title, title.lower(), caption, [_RISK], lines, _CLUSTER_LOOKS)
 
 
-def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) -> Line | None:
+def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) -> Row | None:
     """Return the risk of a group's model, and what its clients accept; None without a risk."""
     risk, guess = study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
     if is_doubted:
         risk, guess = risk.doubted(NOT_RELIED_ON), None
-    label = wording.joined(f"{wording.capital(shortened(name, 24))}’s model", setting)
+    label = wording.join(f"{wording.capital(shortened(name, 24))}’s model", setting)
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
     if guess is not None:
         text = f"{label}: estimated {wording.percent(guess.number)}"
         marks.append(Mark(guess.number, None, None, BASELINE, text))
     accepted = _accepted(study, name, is_doubted=is_doubted)
     leak = None if is_doubted else risk_size(risk)
-    cell = cell_of(risk, [*marks, *accepted], "▲ " * bool(leak))
+    cell = track_cell(risk, [*marks, *accepted], "▲ " * bool(leak))
     above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
     if above is not None and accepted and not is_doubted:
-        count = f"{wording.value_of(above)} of {wording.plural(len(accepted), 'client')} above"
-        cell = cell._replace(limits=wording.joined(cell.limits, count))
-    return Line(label, (cell,), evidence.tone_of(leak) if leak else "")
+        count = f"{wording.value_text(above)} of {wording.plural(len(accepted), 'client')} above"
+        cell = cell._replace(limits=wording.join(cell.limits, count))
+    return Row(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 
 def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
@@ -303,14 +309,14 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
         figure, label = entry.figure, shortened(labels[entry.row], 50)
         algorithm, group = shortened(figure.algorithm, 24), shortened(figure.group, 24)
         name = f"{algorithm}, {group}’s model · {label}"
-        risks.append(Line(name, (cell_of(figure, [mark_of(figure, PLAIN, f"{name}:")]),)))
+        risks.append(Row(name, (track_cell(figure, [mark_of(figure, PLAIN, f"{name}:")]),)))
     title = "Membership risk by model, row by row"
     return (
         *membership_rows(comparison, records),
         *_source_rows(
             "Source inference, row by row", "the strongest attack of each row", strongest
         ),
-        *forest(title, title.lower(), fixed("pictures.risks"), [_RISK], risks),
+        *build_forest(title, title.lower(), fixed("pictures.risks"), [_RISK], risks),
     )
 
 
@@ -339,13 +345,15 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
         cells = [TrackCell(), TrackCell()]
         if (best := strongest_entry(comparison, row, contrast, clients)) is not None:
             auc = estimate_of(best, comparison, records)
-            cells[0] = cell_of(auc, [mark_of(auc, PLAIN, f"{label}: AUC")], "▲ " * bool(best.above))
+            cells[0] = track_cell(
+                auc, [mark_of(auc, PLAIN, f"{label}: AUC")], "▲ " * bool(best.above)
+            )
         if (accuracy := accuracies.get(row)) is not None:
-            cells[1] = cell_of(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
-        lines.append(Line(label, tuple(cells)))
+            cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
+        lines.append(Row(label, tuple(cells)))
     tracks = (Axis("Strongest AUC", guess=0.5), Axis("Test accuracy", high=1.0, form="%"))
-    title = f"Rows, members {wording.against(contrast)}"
-    return forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)
+    title = f"Rows, members {wording.versus(contrast)}"
+    return build_forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)
 
 
 _AT_CLAIM = Style(OKABE_ITO[2], "", "triangle-down")
@@ -368,7 +376,7 @@ def games_picture(record: Record) -> Picture:
     selections = {
         "all": [item for group in groups for item in group],
         "ends": ends,
-        "best": [most_right(group) for group in groups],
+        "best": [most_successful(group) for group in groups],
     }
     fitting = [name for name, points in selections.items() if len(points) <= MOST_LINES]
     selection = [*fitting, "best"][0]
@@ -379,12 +387,12 @@ def games_picture(record: Record) -> Picture:
     title = "Success of the server against guessing"
     track = Axis("Attack success rate", form="%", guess=0.5)
     lines = [_point_line(item) for item in points]
-    return forest(title, "success", caption, [track], lines, _GAME_LOOKS)
+    return build_forest(title, "success", caption, [track], lines, _GAME_LOOKS)
 
 
-def _point_line(item: ShownPoint) -> Line:
+def _point_line(item: ShownPoint) -> Row:
     point, adv = item.point, item.point.adv
-    success, limits = wording.rate(adv)
+    success, limits = wording.rate_texts(adv)
     look = DEFENDED[0] if contradicted(point) else PLAIN
     text = f"{item.name}: right in {success} ({limits})"
     marks = [Mark(adv.value, adv.low, adv.high, look, text)]
@@ -393,4 +401,4 @@ def _point_line(item: ShownPoint) -> Line:
         if bound is not None:
             text = f"{item.name}: at most {wording.percent(bound)}"
             marks.append(Mark(bound, None, None, look, text, size))
-    return Line(shortened(item.name, 60), (TrackCell(tuple(marks), success, limits),))
+    return Row(shortened(item.name, 60), (TrackCell(tuple(marks), success, limits),))

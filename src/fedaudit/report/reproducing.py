@@ -21,22 +21,24 @@ def study_file(config: Mapping[str, object]) -> str:
     Settings without a value are left out, since TOML has no null: a study uses their defaults.
     """
     settings = {key: value for key, value in config.items() if value is not None}
-    lines = [f"{_key(k)} = {inline(v)}" for k, v in settings.items() if not isinstance(v, dict)]
+    lines = [
+        f"{_key(k)} = {inline_toml(v)}" for k, v in settings.items() if not isinstance(v, dict)
+    ]
     for key, value in settings.items():
         if isinstance(value, dict):
             lines += ["", f"[{_key(key)}]"]
-            lines += [f"{_key(k)} = {inline(v)}" for k, v in value.items() if v is not None]
+            lines += [f"{_key(k)} = {inline_toml(v)}" for k, v in value.items() if v is not None]
     return "\n".join(lines).strip() + "\n"
 
 
-def inline(value: object) -> str:
+def inline_toml(value: object) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(inline(entry) for entry in value if entry is not None) + "]"
+        return "[" + ", ".join(inline_toml(entry) for entry in value if entry is not None) + "]"
     if isinstance(value, dict):
-        pairs = (f"{_key(k)} = {inline(v)}" for k, v in value.items() if v is not None)
+        pairs = (f"{_key(k)} = {inline_toml(v)}" for k, v in value.items() if v is not None)
         return "{" + ", ".join(pairs) + "}"
     return repr(value) if isinstance(value, (int, float)) else _text(str(value))
 

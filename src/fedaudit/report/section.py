@@ -20,6 +20,6 @@ class Section:
     folded: Sequence[Grid] = ()
 
 
-def of_table(ident: str, title: str, table: Grid | None, *texts: str) -> Section | None:
+def table_section(ident: str, title: str, table: Grid | None, *texts: str) -> Section | None:
     """Return a section with one table; None if the table is None."""
     return None if table is None else Section(ident, title, texts, tables=[table])

@@ -5,8 +5,8 @@ from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, wording
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Grid, named, shortened
-from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.report.grid import Grid, name_cell, shortened
+from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
 from fedaudit.results.record import Record
@@ -15,7 +15,7 @@ from fedaudit.results.runs import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has
 SAME_LABELS = "all with the label distribution of an audited client"  # samples of a fair draw
 
 
-class Named(NamedTuple):
+class SourceAttack(NamedTuple):
     """One source attack under one defense and view: its success rate over all runs, and baselines.
 
     Attributes:
@@ -35,7 +35,7 @@ class Named(NamedTuple):
         return self.success.level or 0.0
 
     @property
-    def mixes(self) -> float:
+    def label_level(self) -> float:
         """Success rate that label distributions alone explain."""
         return self.excess.level or 0.0
 
@@ -50,17 +50,17 @@ class Named(NamedTuple):
         return bool(above_chance(self.success))
 
     @property
-    def above_mixes(self) -> bool:
+    def above_labels(self) -> bool:
         """True if the success rate is above guessing and above label distributions."""
         return self.above_guessing and bool(above_chance(self.excess))
 
     @property
     def share_beyond(self) -> float:
         """Lower limit of the excess, as a share of the largest possible excess."""
-        return beyond(evidence.least_of(self.excess), self.mixes)
+        return excess_share(evidence.lower_limit(self.excess), self.label_level)
 
 
-def on_sources(record: Record) -> tuple[Named, ...]:
+def source_attacks(record: Record) -> tuple[SourceAttack, ...]:
     """Return every source attack of a record, those without a defense first."""
     fair = {
         _key(figure): figure
@@ -69,19 +69,19 @@ def on_sources(record: Record) -> tuple[Named, ...]:
     }
     attacks = [
         attack._replace(on_fair_draw=fair.get(_key(attack.success)))
-        for attack in named_in(figure for figure in record.on_sources if figure.seed is None)
+        for attack in attacks_in(figure for figure in record.on_sources if figure.seed is None)
     ]
     return tuple(sorted(attacks, key=lambda attack: attack.success.defense not in ("", NO_DEFENSE)))
 
 
-def named_in(figures: Iterable[Estimate]) -> list[Named]:
+def attacks_in(figures: Iterable[Estimate]) -> list[SourceAttack]:
     """Return the attacks of figures."""
     by_attack = [
         {figure.against: figure for figure in same}
         for same in evidence.grouped(figures, _key).values()
     ]
     return [
-        Named(parts[""], parts[LABELS], parts.get(LABEL_BASELINE))
+        SourceAttack(parts[""], parts[LABELS], parts.get(LABEL_BASELINE))
         for parts in by_attack
         if {"", LABELS} <= parts.keys()
     ]
@@ -91,89 +91,89 @@ def _key(figure: Estimate) -> tuple[str, str, str]:
     return figure.attack, figure.defense, figure.view
 
 
-def labels_of_named(attacks: Sequence[Named]) -> list[str]:
+def source_labels(attacks: Sequence[SourceAttack]) -> list[str]:
     """Return a label for each attack: its name, and its defense and view if these differ."""
     settings = [evidence.setting_of(attack.success) for attack in attacks]
-    labels = evidence.differing(settings)
+    labels = evidence.setting_labels(settings)
     return [
-        wording.joined(shortened(attack.success.attack, 60), labels[setting])
+        wording.join(shortened(attack.success.attack, 60), labels[setting])
         for attack, setting in zip(attacks, settings, strict=True)
     ]
 
 
-def strongest_on_sources(attacks: Sequence[Named]) -> Named | None:
+def strongest_attack(attacks: Sequence[SourceAttack]) -> SourceAttack | None:
     """Return the attack with the largest excess by its lower limit, else the highest success."""
-    above = [attack for attack in attacks if attack.above_mixes]
+    above = [attack for attack in attacks if attack.above_labels]
     if above:
         return max(above, key=lambda attack: attack.share_beyond)
     return max(attacks, key=lambda a: (a.above_guessing, a.success.number), default=None)
 
 
-def excess_size(attack: Named) -> evidence.Size | None:
+def excess_size(attack: SourceAttack) -> evidence.Size | None:
     """Return the least size of the leak beyond label distributions; None if none is shown."""
-    return evidence.size_reached_by(attack.share_beyond) if attack.above_mixes else None
+    return evidence.size_of_share(attack.share_beyond) if attack.above_labels else None
 
 
-def beyond(excess: float, level: float) -> float:
+def excess_share(excess: float, level: float) -> float:
     """Return an excess over a level, as a share of the largest possible excess."""
     return excess / (1 - level) if level < 1 else 0.0
 
 
-def look_of_source(attack: Named) -> evidence.Look:
+def source_marker(attack: SourceAttack) -> evidence.Marker:
     """Return the mark of a success rate in tables."""
     if attack.success.doubt:
         return evidence.DOUBTED
     if not attack.above_guessing:
-        return evidence.SIZE_OPEN if attack.success.significant else evidence.Look()
+        return evidence.SIZE_OPEN if attack.success.significant else evidence.Marker()
     size = excess_size(attack)
     if size is None:
-        return evidence.Look("▷ ", "", "labels may be all")
-    return evidence.Look("▲ ", evidence.tone_of(size), size)
+        return evidence.Marker("▷ ", "", "labels may be all")
+    return evidence.Marker("▲ ", evidence.tone_of(size), size)
 
 
 SOURCE_HEADLINES = cast(Mapping[evidence.Status, str], fixed_texts("source_headlines"))
 
 
-def wrong_side(attacks: Sequence[Named]) -> list[Named]:
+def below_guessing(attacks: Sequence[SourceAttack]) -> list[SourceAttack]:
     """Return attacks that are right less often than a guess: their scores may be inverted."""
-    return [attack for attack in attacks if evidence.highest_of(attack.success) < attack.chance]
+    return [attack for attack in attacks if evidence.upper_limit(attack.success) < attack.chance]
 
 
-def source_status(attacks: Sequence[Named]) -> evidence.Status:
+def source_status(attacks: Sequence[SourceAttack]) -> evidence.Status:
     """Return the verdict on sources alone."""
-    size = evidence.largest([size for attack in attacks if (size := excess_size(attack))])
+    size = evidence.max_size([size for attack in attacks if (size := excess_size(attack))])
     if size is not None:
         return evidence.LEAKS[size]
     if any(attack.above_guessing for attack in attacks):
         return "above guessing"
     # Against guessing and not label distributions, so that "no leak shown" covers both. A
     # significant test, in one seed of several, leaves the question open.
-    shares = [beyond(evidence.highest_of(a.success) - a.chance, a.chance) for a in attacks]
-    is_open = any(attack.success.significant for attack in attacks) or wrong_side(attacks)
+    shares = [excess_share(evidence.upper_limit(a.success) - a.chance, a.chance) for a in attacks]
+    is_open = any(attack.success.significant for attack in attacks) or below_guessing(attacks)
     return "inconclusive" if is_open else evidence.status_between([], shares or [0.0])
 
 
-def source_meaning(status: evidence.Status, attacks: Sequence[Named]) -> str:
+def source_meaning(status: evidence.Status, attacks: Sequence[SourceAttack]) -> str:
     """Return what follows from the verdict on sources, and what does not."""
     meaning = fixed(f"source_meanings.{status}")
     if status != "no leak shown":
         return meaning
-    highest = max(evidence.highest_of(attack.success) for attack in attacks)
+    highest = max(evidence.upper_limit(attack.success) for attack in attacks)
     return f"{meaning} {fixed('sources.open', most=wording.percent(highest, 1))}"
 
 
 def source_question(record: Record) -> str:
     """Return what was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
-    samples = wording.from_to([run.samples for run in record.sources], "–")
-    each = wording.from_to([run.samples // len(run.clients) for run in record.sources], "–")
-    clients = wording.from_to([len(run.clients) for run in record.sources], "–")
+    samples = wording.format_range([run.samples for run in record.sources], "–")
+    each = wording.format_range([run.samples // len(run.clients) for run in record.sources], "–")
+    clients = wording.format_range([len(run.clients) for run in record.sources], "–")
     draw = f", {SAME_LABELS}" * any(figure.contrast == FAIR for figure in record.on_sources)
     return f"{samples} samples, {each} of each of {clients} clients{draw}"
 
 
 def source_sentence(record: Record) -> str:
     """Return the sentence of the section on sources: what was asked, and what qualifies it."""
-    attacks = on_sources(record)
+    attacks = source_attacks(record)
     texts = [fixed("sources.question", question=source_question(record))]
     if any(a.on_fair_draw is None and a.success.contrast == FAIR for a in attacks):
         texts.append(fixed("sources.fair"))
@@ -184,17 +184,17 @@ def source_sentence(record: Record) -> str:
 
 def kind_of(record: Record) -> str:
     """Return the kind of audit of a record, as a heading."""
-    topics = ["membership"] * evidence.about_members(record)
+    topics = ["membership"] * evidence.has_membership(record)
     topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
-    return f"{wording.capital(wording.listed(topics))} audit"
+    return f"{wording.capital(wording.join_and(topics))} audit"
 
 
 def source_table(record: Record) -> Grid:
     """Return all source attacks: success, and how far it is above guessing and baselines."""
-    attacks = on_sources(record)
+    attacks = source_attacks(record)
     figures = [
-        (label, heading, figure, look_of_source(attack) if figure is attack.success else _PLAIN)
-        for attack, label in zip(attacks, labels_of_named(attacks), strict=True)
+        (label, heading, figure, source_marker(attack) if figure is attack.success else _PLAIN)
+        for attack, label in zip(attacks, source_labels(attacks), strict=True)
         for heading, figure in (
             ("Attack success rate", attack.success),
             ("On the fair draw", attack.on_fair_draw),
@@ -208,7 +208,7 @@ def source_table(record: Record) -> Grid:
     parts = [
         f"Intervals: {methods}.",
         fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
-        wording.about_runs(attack.success.further for attack in attacks).strip(),
+        wording.interval_remark(attack.success.further for attack in attacks).strip(),
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         *evidence.distinct(attack.older_level for attack in attacks),
         fixed("sources.signs"),
@@ -217,21 +217,21 @@ def source_table(record: Record) -> Grid:
     return estimate_table(
         "Source inference",
         figures,
-        rows=lambda entry: named(entry[0], limit=80),
+        rows=lambda entry: name_cell(entry[0], limit=80),
         columns=lambda entry: entry[1],
-        cell=lambda entry: measured(entry[2], entry[3], *_lines(entry[2])),
-        remark=wording.joined(*parts, by=" "),
+        cell=lambda entry: value_cell(entry[2], entry[3], *_lines(entry[2])),
+        remark=wording.join(*parts, by=" "),
     )
 
 
-_PLAIN = evidence.Look()
+_PLAIN = evidence.Marker()
 
 
 def _lines(figure: Estimate) -> list[str]:
     lines, test = [], figure.test()
     if not figure.against and figure.samples:
-        right = wording.count(round(figure.number * figure.samples))
-        lines.append(f"{right}/{wording.count(figure.samples)}")
+        right = f"{round(figure.number * figure.samples):,}"
+        lines.append(f"{right}/{figure.samples:,}")
     if figure.level is not None:
         lines.append(f"{'over' if figure.against else 'guessing'} {wording.percent(figure.level)}")
     if test is not None and test.p_value is not None and test.adjusted is not None:

@@ -17,29 +17,29 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
-from fedaudit.report.evidence import SIZES, attacks_tried, checks_of, distinct
-from fedaudit.report.first import First, first_screen, tiles_of
+from fedaudit.report.evidence import SIZES, attacks_tried, distinct, outcomes_of
+from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Tile, clean, shortened
 from fedaudit.report.page import templates, write_page
-from fedaudit.report.reproducing import inline, reproducing
+from fedaudit.report.reproducing import inline_toml, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
 from fedaudit.report.text.verdict import audited_samples, verdict
 from fedaudit.report.unlearning import WITHHELD
-from fedaudit.report.verdict import clients_named, coverage_gaps, left_out
+from fedaudit.report.verdict import client_list, coverage_gaps, omissions
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.text import without_commands
 
 SUMMARY_FILE = "summary.html"  # name of the page next to a record and in a pack
 MARKDOWN_SUFFIXES = (".md", ".markdown")  # endings of the names of Markdown files
-MARK = "<!-- fedaudit summary -->"
+MARKDOWN_MARK = "<!-- fedaudit summary -->"
 """First line of the Markdown, by which an earlier summary is recognised."""
 MOST_LISTED = 14  # entries of a list or rows of a table at most; the report has the others
-TAKEN_BACK = ("void", "control failed")  # verdicts under which no figure counts
+WITHDRAWN = ("void", "control failed")  # verdicts under which no figure counts
 POLICY_TITLE = "What the policy says"
 _LONG, _SHORT = 300, 80
 _FIXED = fixed_texts("summary")
@@ -127,7 +127,7 @@ _LINKS = re.compile(r"://|(?i:\bwww)\.")
 _OPENS_BLOCK = re.compile(r"^(\s*)([-+=]|\d+[.)])")
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return a text as Markdown that shows it as it is: one line, without markup or links."""
     safe = "".join(_ENTITIES.get(char, char) for char in clean(text))
     safe = _BACKSLASHED.sub(r"\\\1", safe)
@@ -136,17 +136,17 @@ def escaped(text: str) -> str:
 
 def _in_markdown(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Markup):
-        return Markup(escaped(value))
+        return Markup(escape_markdown(value))
     return value
 
 
 def _row(cells: Sequence[str]) -> Markup:
-    return Markup(f"| {' | '.join(map(escaped, cells))} |")
+    return Markup(f"| {' | '.join(map(escape_markdown, cells))} |")
 
 
 def _paragraph(text: str) -> Markup:
     """Return a text for the start of a line, where further characters start a list or heading."""
-    return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escaped(text)))
+    return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escape_markdown(text)))
 
 
 def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
@@ -174,7 +174,7 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
         _untested(record, unsettled),
         _verifying(record, is_judged=policy is not None),
     )
-    terms = wording.explained(str(sections))
+    terms = wording.glossary_entries(str(sections))
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
@@ -225,7 +225,7 @@ def _facts(record: Record) -> dict[str, str]:
         else:
             facts |= {wording.capital(name): settings_line(config.get(name)) for name in _TABLES}
     sights = [wording.sight_name(part) for part in record.view.sees[:12]]
-    facts["The adversary sees"] = wording.listed(sights)
+    facts["The adversary sees"] = wording.join_and(sights)
     if record.kind != "games":
         facts["Audited"] = audited_samples(record)
     if coverage:
@@ -252,24 +252,24 @@ def settings_line(entry: object) -> str:
         for key, value in settings.items()
         if value not in (None, "", [], {}) and (value or key not in _ZERO_IS_UNSET)
     }
-    values = inline(stated)[1:-1]
+    values = inline_toml(stated)[1:-1]
     return shortened(f"{name} ({values})" if name and values else name or values, _LONG)
 
 
-def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...]) -> Section:
+def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[str, ...]) -> Section:
     texts, numbers = [meaning], _numbers(record, first)
     of_one_client = record.config.get("canaries") or record.config.get("secure_sum")
-    if first.look in TAKEN_BACK:
+    if first.look in WITHDRAWN:
         numbers = []
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
         texts.append(_FIXED["risks"].format(risks="; ".join(risks)))
     rows = tuple(tile[:3] for tile in numbers)
     sizes = _FIXED["sizes"].format(
-        words=wording.listed([size.word for size in SIZES[1:]]),
-        aucs=wording.listed([f"{size.auc:g}" for size in SIZES[1:]]),
-        rates=wording.listed([f"{size.percent_rate:.0%}" for size in SIZES[1:]]),
-        shares=wording.listed([f"{size.share:.0%}" for size in SIZES[1:]]),
+        words=wording.join_and([size.word for size in SIZES[1:]]),
+        aucs=wording.join_and([f"{size.auc:g}" for size in SIZES[1:]]),
+        rates=wording.join_and([f"{size.percent_rate:.0%}" for size in SIZES[1:]]),
+        shares=wording.join_and([f"{size.share:.0%}" for size in SIZES[1:]]),
     )
     return Section(
         "The answer",
@@ -282,19 +282,19 @@ def _answer(record: Record, first: First, meaning: str, warnings: tuple[str, ...
     )
 
 
-def _numbers(record: Record, first: First) -> list[Tile]:
+def _numbers(record: Record, first: FirstScreen) -> list[Tile]:
     topics = {} if record.kind == "games" else tiles_of(record)
     tiles = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
     taken_back = (WITHHELD, NOT_RELIED_ON)
     return [t for t in distinct(tiles) if not any(text in t.line for text in taken_back)]
 
 
-def _controls(record: Record, first: First) -> Section:
+def _controls(record: Record, first: FirstScreen) -> Section:
     title, lead = "Checks of the audit itself (controls)", wording.sentence(first.controls)
     if record.kind == "games":
         return Section(title, lead=lead, remarks=(_FIXED["no_controls"],))
     if absent := _controls_not_run(record):
-        lead = wording.sentence(f"{first.controls}; not run: {wording.listed(absent)}")
+        lead = wording.sentence(f"{first.controls}; not run: {wording.join_and(absent)}")
     grid, table = controls_table(record), None
     if grid.rows:
         rows = tuple(tuple(cell.text for cell in row) for row in grid.rows)
@@ -305,7 +305,7 @@ def _controls(record: Record, first: First) -> Section:
 
 
 def _untested(record: Record, unsettled: tuple[str, ...]) -> Section:
-    items = [*record.untested, *_unmeasured(record), *left_out(record)]
+    items = [*record.untested, *_unmeasured(record), *omissions(record)]
     if record.kind == "games":
         items = [*_FIXED["untested_games"], *items]
         games = wording.plural(sum(point.adv.total for point in record.games), "game")
@@ -333,14 +333,14 @@ def _unmeasured(record: Record) -> Iterator[str]:
         yield f"What clients sent in {skipped}, which were not measured"
     yield coverage_gaps(record)
     if coverage and coverage.never_measured:
-        yield f"Never took part in a measured round: {clients_named(coverage.never_measured)}"
+        yield f"Never took part in a measured round: {client_list(coverage.never_measured)}"
     absent = _controls_not_run(record)
     if absent and record.kind != "games":
-        yield f"Controls that were not run: {wording.listed(absent)}"
+        yield f"Controls that were not run: {wording.join_and(absent)}"
 
 
 def _controls_not_run(record: Record) -> list[str]:
-    ran = {control.control for control in checks_of(record.controls).ran}
+    ran = {control.control for control in outcomes_of(record.controls).ran}
     return [name for name in CHECKS if name not in ran]
 
 

@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.text import Text
 
 from fedaudit.report.figures.forest import Forest, Picture
-from fedaudit.report.first import First, first_screen
-from fedaudit.report.grid import cut_within, shortened
+from fedaudit.report.first import FirstScreen, first_screen
+from fedaudit.report.grid import shorten_middle, shortened
 from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import joined, printable, printable_comparison
+from fedaudit.report.wording import join, printable, printable_comparison
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line
@@ -61,7 +61,7 @@ def width_of(console: Console) -> int:
 
 
 def _print(
-    first: First,
+    first: FirstScreen,
     picture: Picture,
     warnings: Sequence[str],
     console: Console | None,
@@ -83,7 +83,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent="  ")
 
 
-def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
+def _head(first: FirstScreen, warnings: Sequence[str], width: int) -> list[str]:
     head = _wrapped(f"{first.status.upper()}: {first.finding}.", width)
     if first.warning:
         head += _wrapped(f"Warning: {first.warning}", width)
@@ -95,7 +95,7 @@ def _head(first: First, warnings: Sequence[str], width: int) -> list[str]:
     return head + _wrapped(f"{first.sign} {first.controls}", width)
 
 
-def _details(first: First, picture: Picture, width: int, room: int) -> list[str]:
+def _details(first: FirstScreen, picture: Picture, width: int, room: int) -> list[str]:
     steps = [""]
     for index, step in enumerate(first.next[:2]):
         lead = " " * 6 if index else "Next: "
@@ -125,7 +125,7 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
         room = max(room // (1 + many), 1)
     visible = forest.lines if len(forest.lines) <= room else forest.lines[: max(room - 1, 1)]
     for line in visible:
-        texts = [joined(cell.value, cell.limits, by=" ") for cell in line.cells]
+        texts = [join(cell.value, cell.limits, by=" ") for cell in line.cells]
         if width >= _NARROW:
             yield _row(line.label, texts, wide, each)
             continue
@@ -146,4 +146,6 @@ def _fitting(label: str, width: int) -> str:
     client, dot, attack = label.rpartition(" · ")
     if len(label) <= width or not dot:
         return shortened(label, width)
-    return shortened(f"{cut_within(client, max(width - len(attack) - 3, 8))}{dot}{attack}", width)
+    return shortened(
+        f"{shorten_middle(client, max(width - len(attack) - 3, 8))}{dot}{attack}", width
+    )

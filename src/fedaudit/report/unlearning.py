@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import CANNOT_TELL, DESTROYED, NOT_FORGOTTEN, OVERDONE
 from fedaudit.report import wording
-from fedaudit.report.evidence import checks_of
+from fedaudit.report.evidence import outcomes_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Content, Tile, named
-from fedaudit.report.section import Section, of_table
-from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.report.grid import Cell, Content, Tile, name_cell
+from fedaudit.report.section import Section, table_section
+from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.report.verdict import units_of
 from fedaudit.results import unlearning
 from fedaudit.results.estimate import TEST_ACCURACY, Estimate
@@ -34,11 +34,11 @@ class Deletion(NamedTuple):
         """Return the verdict as a sentence."""
         if self.verdict == WITHHELD:
             return f"The verdict after deletion is {WITHHELD}"
-        words = in_words(self.verdict)
+        words = verdict_text(self.verdict)
         return f"These figures are of the model before deletion; verdict after it: {words}"
 
 
-def deletion(record: Record) -> Deletion | None:
+def deletion_result(record: Record) -> Deletion | None:
     """Return what a model reveals about deleted samples; None if the record has no deletion."""
     rows = unlearning.unlearning_rows(record)
     if not rows:
@@ -54,7 +54,7 @@ def deletion_verdict(record: Record, figures_verdict: str) -> str:
     A model that no longer predicts is called destroyed: it reveals nothing about any sample.
     """
     verdict = figures_verdict or CANNOT_TELL
-    failed = checks_of(record.controls).failed
+    failed = outcomes_of(record.controls).failed
     may_hide_leaks = all(result.control in HIDES_LEAKS for result in failed)
     # If these controls fail, AUCs may be too low, and "not forgotten" remains valid.
     if failed and not (verdict == NOT_FORGOTTEN and may_hide_leaks):
@@ -63,7 +63,7 @@ def deletion_verdict(record: Record, figures_verdict: str) -> str:
     return DESTROYED if not is_evidence and unlearning.is_destroyed(record) else verdict
 
 
-def in_words(verdict: str) -> str:
+def verdict_text(verdict: str) -> str:
     """Return a verdict after deletion, or the sentence that begins with it, as a page shows it."""
     for name, words in fixed_texts("deletion_verdicts").items():
         verdict = verdict.replace(name, words)
@@ -77,7 +77,7 @@ _EXCESS, _VERDICT = "After minus retrained", "Verdict"
 
 def unlearning_section(record: Record) -> Section | None:
     """Return the section with the AUCs of each attack and the utility; None without unlearning."""
-    rows, after = unlearning.unlearning_rows(record), deletion(record)
+    rows, after = unlearning.unlearning_rows(record), deletion_result(record)
     if after is None:
         return None
     several = len({row.after.target for row in rows}) > 1
@@ -90,13 +90,13 @@ def unlearning_section(record: Record) -> Section | None:
         if not figure.attack:
             return Cell(wording.capital(wording.metric_name(figure.metric)))
         target = "all" if figure.target is None else wording.client_name(figure.target)
-        return named(figure.attack, target * several)
+        return name_cell(figure.attack, target * several)
 
     def content(column: str, figure: Estimate) -> Content:
         if column == _VERDICT:
-            return in_words(deletion_verdict(record, figure.note))
+            return verdict_text(deletion_verdict(record, figure.note))
         doubted = figure.attack and after.verdict == WITHHELD
-        return measured(figure.doubted(NOT_RELIED_ON) if doubted else figure, unbounded="")
+        return value_cell(figure.doubted(NOT_RELIED_ON) if doubted else figure, unbounded="")
 
     table = estimate_table(
         f"AUC of deleted against unseen {units_of(record)}, and utility",
@@ -107,12 +107,12 @@ def unlearning_section(record: Record) -> Section | None:
         order=(*(_HEADINGS[point] for point in _POINTS), _EXCESS, _VERDICT),
         remark=fixed("unlearning.remark"),
     )
-    return of_table("unlearning", "Unlearning", table, _sentence(record, after.verdict))
+    return table_section("unlearning", "Unlearning", table, _sentence(record, after.verdict))
 
 
 def unlearning_tile(record: Record) -> list[Tile]:
     """Return a tile with the verdict, and the AUCs of the strongest attack after unlearning."""
-    after = deletion(record)
+    after = deletion_result(record)
     if after is None:
         return []
     row, both_models = after.strongest, after.both_models
@@ -123,7 +123,7 @@ def unlearning_tile(record: Record) -> list[Tile]:
     utilities = record.where(topic=unlearning.UNLEARNING, seed=None, metric=TEST_ACCURACY)
     accuracies = {figure.point: figure.value for figure in utilities}
     if texts := [
-        f"{name} {wording.shown(accuracies[name], TEST_ACCURACY)}"
+        f"{name} {wording.format_value(accuracies[name], TEST_ACCURACY)}"
         for name in points
         if name in accuracies
     ]:
@@ -131,12 +131,12 @@ def unlearning_tile(record: Record) -> list[Tile]:
     if after.verdict == WITHHELD:
         detail = NOT_RELIED_ON
     tone = "" if after.verdict in (*unlearning.NOT_TOLD, WITHHELD) else "alarm"
-    return [Tile(f"Unlearning by {_method(record)}", in_words(after.verdict), detail, tone)]
+    return [Tile(f"Unlearning by {_method(record)}", verdict_text(after.verdict), detail, tone)]
 
 
 def _with_range(figure: Estimate) -> str:
-    limits = wording.interval_of(figure)
-    return wording.value_of(figure) + f" ({limits})" * bool(limits)
+    limits = wording.interval_text(figure)
+    return wording.value_text(figure) + f" ({limits})" * bool(limits)
 
 
 def _method(record: Record) -> str:
@@ -147,11 +147,11 @@ def _method(record: Record) -> str:
 def _sentence(record: Record, verdict: str) -> str:
     rows = unlearning.unlearning_rows(record)
     by_target = {row.after.target: row.after for row in rows}.values()
-    deleted = wording.count(sum(figure.n_members for figure in by_target))
+    deleted = f"{sum(figure.n_members for figure in by_target):,}"
     return fixed(
         f"unlearning.{'destroyed' if verdict == DESTROYED else 'verdict'}",
-        verdict=wording.capital(in_words(verdict)),
+        verdict=wording.capital(verdict_text(verdict)),
         attacks=wording.plural(len({row.after.attack for row in rows}), "attack"),
         what=f"unlearning by {_method(record)!r} of {deleted} {units_of(record)}",
-        unseen=wording.count(max(figure.n_nonmembers for figure in by_target)),
+        unseen=f"{max(figure.n_nonmembers for figure in by_target):,}",
     )

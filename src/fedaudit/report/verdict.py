@@ -27,18 +27,18 @@ def units_of(record: Record) -> str:
     return "people" if unit_of(record) == "person" else f"{unit_of(record)}s"
 
 
-def clients_named(clients: Sequence[int]) -> str:
+def client_list(clients: Sequence[int]) -> str:
     """Return clients by name: "clients 0 and 9", "hospital-a"; many as "12 clients"."""
     if len(clients) > wording.MOST_NAMED:
         return wording.plural(len(clients), "client")
     if any(isinstance(client, wording.NamedClient) for client in clients):
-        return wording.listed([wording.client_name(client) for client in clients])
-    return f"client{'s' * (len(clients) > 1)} {wording.listed([str(c) for c in clients])}"
+        return wording.join_and([wording.client_name(client) for client in clients])
+    return f"client{'s' * (len(clients) > 1)} {wording.join_and([str(c) for c in clients])}"
 
 
 def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
     """Return headline figures of defended clients, then of undefended ones; else of ""."""
-    figures = evidence.headline(record)
+    figures = evidence.main_figures(record)
     usage = [row for row in record.usage if row.defense != NO_DEFENSE]
     users = {row.client for row in usage if row.defended}
     others = {row.client for row in usage} - users
@@ -46,14 +46,14 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
     groups = {}
     for clients, word in ((users, "defended"), (others, "undefended")):
         if audited := [target for target in targets if target in clients]:
-            name = f"{clients_named(audited)}, {word}"
+            name = f"{client_list(audited)}, {word}"
             groups[name] = [figure for figure in figures if figure.target in clients]
     return groups if len(groups) == 2 and all(groups.values()) else {"": figures}
 
 
 def is_defended(record: Record) -> bool:
     """Return True if every figure on membership, sources or clusters is of a defended run."""
-    defenses = [figure.defense for figure in evidence.headline(record)] + run_defenses(record)
+    defenses = [figure.defense for figure in evidence.main_figures(record)] + run_defenses(record)
     # A record without such figures can be on canary clients alone.
     defenses = defenses or [figure.defense for figure in record.estimates]
     return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
@@ -74,7 +74,7 @@ def hardly_learned(
 
 def leaking_defenses(record: Record) -> set[str]:
     """Return the defenses, or "none", under which some attack is above chance."""
-    figures = [*evidence.headline(record), *record.where(topic="source", against="")]
+    figures = [*evidence.main_figures(record), *record.where(topic="source", against="")]
     above = {figure.defense for figure in figures if guessing.above_chance(figure)}
     risky = {
         run.defense
@@ -87,7 +87,7 @@ def leaking_defenses(record: Record) -> set[str]:
 
 def clusters_doubted(record: Record) -> bool:
     """Return True if a failed control, not of one attack, takes back risks of clusters' models."""
-    return any(not result.attack for result in evidence.checks_of(record.controls).failed)
+    return any(not result.attack for result in evidence.outcomes_of(record.controls).failed)
 
 
 def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
@@ -133,16 +133,16 @@ def coverage_gaps(record: Record) -> str:
     if coverage.n_missing_uploads:
         missing = [upload for upload in coverage.missing_uploads if upload.aggregated]
         senders = sorted({upload.client for upload in missing})
-        names = f" of {clients_named(senders)}" if senders else ""
+        names = f" of {client_list(senders)}" if senders else ""
         gaps.append(f"{wording.plural(coverage.n_missing_uploads, 'upload')}{names}")
-    return f"Not measured: {wording.listed(gaps)}" * bool(gaps)
+    return f"Not measured: {wording.join_and(gaps)}" * bool(gaps)
 
 
-def left_out(record: Record) -> list[str]:
+def omissions(record: Record) -> list[str]:
     """Return what a recording leaves out: clients by choice, and rounds after its last."""
     coverage, texts = record.coverage, []
     if coverage is not None and coverage.unattacked:
-        texts.append(f"Not attacked, by choice: {clients_named(coverage.unattacked)}")
+        texts.append(f"Not attacked, by choice: {client_list(coverage.unattacked)}")
     if coverage is not None and coverage.is_open:
         texts.append(f"The recorder was not closed: rounds after {coverage.rounds} may have run")
     return texts
@@ -172,55 +172,59 @@ MOST_FAILED = 3  # largest number of failed controls that a line names
 
 def controls_line(records: Sequence[Record]) -> str:
     """Return the numbers of controls that hold, failed or were not run, in one line."""
-    checks = evidence.checks_of(control for record in records for control in record.controls)
+    checks = evidence.outcomes_of(control for record in records for control in record.controls)
     total = len(checks.ran) + checks.not_run
     if not total:
         return "No control was run"
     line = f"{checks.passed} of {total} controls hold"
     line += f", {checks.not_run} without a result" * bool(checks.not_run)
     failed = evidence.distinct(map(_control_name, checks.failed))
-    return f"{line}; failed: {wording.some(failed, MOST_FAILED)}" if failed else line
+    return f"{line}; failed: {wording.join_some(failed, MOST_FAILED)}" if failed else line
 
 
-def failures_beside(record: Record, status: evidence.Status) -> list[str]:
+def failed_control_notes(record: Record, status: evidence.Status) -> list[str]:
     """Return the sentences on failed controls for a leak that other figures show."""
     if status in ("void", "control failed"):
         return []
-    failed, texts = evidence.checks_of(record.controls).failed, []
+    failed, texts = evidence.outcomes_of(record.controls).failed, []
     by_effect = evidence.grouped(failed, lambda result: result.control in guessing.HIDES_LEAKS)
     for effect, hides in (("Not relied on", False), ("Perhaps too low", True)):
         if controls := by_effect.get(hides):
-            names = evidence.distinct(_about(c) or shortened(c.control, 40) for c in controls)
-            texts.append(f"{effect}, because a control failed: {wording.some(names, MOST_FAILED)}")
+            names = evidence.distinct(
+                _control_subject(c) or shortened(c.control, 40) for c in controls
+            )
+            texts.append(
+                f"{effect}, because a control failed: {wording.join_some(names, MOST_FAILED)}"
+            )
     return texts
 
 
 def _control_name(control: ControlResult) -> str:
-    clients = clients_named(control.clients) if control.clients else ""
-    about = wording.joined(_about(control), clients, by="; ")
+    clients = client_list(control.clients) if control.clients else ""
+    about = wording.join(_control_subject(control), clients, by="; ")
     return f"{shortened(control.control, 40)}{f' ({about})' * bool(about)}"
 
 
-def _about(control: ControlResult) -> str:
+def _control_subject(control: ControlResult) -> str:
     client = "" if control.target is None else wording.client_name(control.target)
-    return wording.joined(client, shortened(control.attack, 60))
+    return wording.join(client, shortened(control.attack, 60))
 
 
 def controls_sign(records: Sequence[Record]) -> str:
     """Return "✓" if every control holds, "✗" if one failed, else "?", also if none was run."""
-    checks = evidence.checks_of(control for record in records for control in record.controls)
+    checks = evidence.outcomes_of(control for record in records for control in record.controls)
     return "✗" if checks.failed else "?" if checks.not_run or not checks.ran else "✓"
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:
     """Return the headline of a leak whose figures allow several sizes; else ""."""
     above = [figure for figure in figures if guessing.above_chance(figure)]
-    if evidence.largest([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
+    if evidence.max_size([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
         return ""
     wide = [(figure, between) for figure in above if (between := evidence.size_range(figure))]
     if not wide:
         return ""
     best, (least, most) = max(wide, key=lambda pair: pair[0].number)
     metric, attack = wording.metric_name(best.metric), shortened(best.attack, 60)
-    estimate = f"{wording.value_of(best)} ({metric}, {attack})"
+    estimate = f"{wording.value_text(best)} ({metric}, {attack})"
     return f"Leak shown; size between {least} and {most}; best estimate {estimate}"

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import clean, cut_within, shortened
+from fedaudit.report.grid import clean, shorten_middle, shortened
 from fedaudit.results import estimate
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import AGREEMENT, COUNTS, NO_DEFENSE, Estimate, Interval, range_of
@@ -33,7 +33,7 @@ def setting(record: BaseModel, *names: str) -> object:
     return value
 
 
-def explained(text: str) -> tuple[tuple[str, str], ...]:
+def glossary_entries(text: str) -> tuple[tuple[str, str], ...]:
     """Return the terms of the glossary that a page uses, each with its explanation."""
     return tuple(
         (term, meaning)
@@ -50,7 +50,7 @@ def _with_plurals(term: str) -> str:
 # Numbers and intervals.
 
 
-def _rounded(value: float, digits: int, side: int) -> float:
+def _round(value: float, digits: int, side: int) -> float:
     # Float noise must not lift 0.646 to 0.647.
     scaled = round(value * 10**digits, 6)
     return (math.ceil(scaled) if side > 0 else math.floor(scaled)) / 10**digits if side else value
@@ -63,7 +63,7 @@ def percent(share: float, side: int = 0) -> str:
     """
     value = 100 * share
     digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
-    value = _rounded(value, digits, side)
+    value = _round(value, digits, side)
     if value in (0, 100):
         return f"{value:.0f}%"
     if 0 < value < 0.005:
@@ -78,46 +78,41 @@ def number(value: float, side: int = 0) -> str:
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")
     digits = 3 if size < 10 else 1
-    return f"{_rounded(value, digits, side):,.{digits}f}".replace("-", "−")
+    return f"{_round(value, digits, side):,.{digits}f}".replace("-", "−")
 
 
-def count(value: int) -> str:
-    """Format a whole number with separators."""
-    return f"{value:,}"
-
-
-def from_to(
+def format_range(
     values: Iterable[Number], joint: str = " to ", *, text: Callable[[Number], str] | None = None
 ) -> str:
     """Format the least and the largest number, whole ones by default; one if all are equal."""
     numbers = list(values)
-    speak = text or (lambda value: count(round(value)))
+    speak = text or (lambda value: f"{round(value):,}")
     low, high = speak(min(numbers)), speak(max(numbers))
     return low if low == high else f"{low}{joint}{high}"
 
 
-def amount(value: float) -> str:
+def format_amount(value: float) -> str:
     """Format a count that may be a mean over runs: whole numbers without decimals."""
-    return count(round(value)) if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
+    return f"{round(value):,}" if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
 
 
-def given(value: float | None, text: Callable[[float], str] = percent) -> str | None:
+def optional(value: float | None, text: Callable[[float], str] = percent) -> str | None:
     """Format a value; return None for None, which is an empty cell of a table."""
     return None if value is None else text(value)
 
 
-def shown(value: float | None, metric: str, side: int = 0) -> str:
+def format_value(value: float | None, metric: str, side: int = 0) -> str:
     """Format a metric's value, in per cent if it is a share; return a dash for None."""
     if value is None:
         return MISSING
     if metric in COUNTS:
-        return amount(value)
+        return format_amount(value)
     if metric == AGREEMENT:
         return f"{value:.2f}".replace("-", "−")
     return percent(value, side) if is_share(metric) else number(value, side)
 
 
-def points(change: float, side: int = 0) -> str:
+def format_points(change: float, side: int = 0) -> str:
     """Format a difference of shares in percentage points, with its sign."""
     return _signed(100 * change, 1, side)
 
@@ -125,27 +120,27 @@ def points(change: float, side: int = 0) -> str:
 def signed(value: float, metric: str, side: int = 0) -> str:
     """Format a difference of two values of a metric with its sign; of shares in points."""
     if is_share(metric):
-        return points(value, side)
+        return format_points(value, side)
     return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3, side)
 
 
 def _signed(value: float, digits: int, side: int) -> str:
-    size = f"{abs(_rounded(value, digits, side)):.{digits}f}"
+    size = f"{abs(_round(value, digits, side)):.{digits}f}"
     return size if float(size) == 0 else ("+" if value > 0 else "−") + size
 
 
-def span(low: float | None, high: float | None, metric: str) -> str:
+def limits_of_change(low: float | None, high: float | None, metric: str) -> str:
     """Format both limits of a difference; return "" without them."""
     if low is None or high is None:
         return ""
     return f"{signed(low, metric, -1)} to {signed(high, metric, 1)}"
 
 
-def value_of(figure: Estimate) -> str:
+def value_text(figure: Estimate) -> str:
     """Format the value of a figure, with its sign if it is a difference."""
     if figure.against and figure.value is not None:
         return signed(figure.value, figure.metric)
-    return shown(figure.value, figure.metric, -1 if figure.metric in LOWER_BOUNDS else 0)
+    return format_value(figure.value, figure.metric, -1 if figure.metric in LOWER_BOUNDS else 0)
 
 
 def interval(low: float | None, high: float | None, metric: str) -> str:
@@ -153,7 +148,7 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
     The lower limit is rounded down and the upper one up, so that they still are limits.
     """
-    lower, upper = shown(low, metric, -1), shown(high, metric, 1)
+    lower, upper = format_value(low, metric, -1), format_value(high, metric, 1)
     if low is None or high is None:
         return "" if low is high else f"≤ {upper}" if low is None else f"≥ {lower}"
     if lower.endswith("%") and upper.endswith("%"):
@@ -161,14 +156,14 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
     return f"{lower}–{upper}" if not lower.startswith("−") else f"{lower} to {upper}"
 
 
-def interval_of(figure: Estimate) -> str:
+def interval_text(figure: Estimate) -> str:
     """Format the interval of a figure; of older rates that at the threshold used."""
     limits = figure.at_threshold
     used = interval(limits.low, limits.high, figure.metric) if limits else ""
     return _limits(figure.low, figure.high, figure) or (used and f"{estimate.AT_THRESHOLD} {used}")
 
 
-def rate(measured: Rate) -> tuple[str, str]:
+def rate_texts(measured: Rate) -> tuple[str, str]:
     """Format a rate of games, and its interval."""
     return percent(measured.value), interval(measured.low, measured.high, "accuracy")
 
@@ -179,10 +174,10 @@ def limits_in_words(limits: str) -> str:
 
 
 def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
-    return (span if figure.against else interval)(low, high, figure.metric)
+    return (limits_of_change if figure.against else interval)(low, high, figure.metric)
 
 
-def further_of(figure: Estimate) -> str:
+def further_interval(figure: Estimate) -> str:
     """Return "further runs 0.580–0.660", which is below an interval for these runs, or ""."""
     further = figure.further or Interval()
     if further.low is None or further.high is None:
@@ -190,7 +185,7 @@ def further_of(figure: Estimate) -> str:
     return f"further runs {_limits(further.low, further.high, figure)}"
 
 
-def about_runs(further: Iterable[Interval | None]) -> str:
+def interval_remark(further: Iterable[Interval | None]) -> str:
     """Return what the intervals of a table's figures over several runs mean, or ""."""
     intervals = [interval for interval in further if interval is not None]
     if not intervals:
@@ -202,7 +197,7 @@ def about_runs(further: Iterable[Interval | None]) -> str:
     return f"{text}the line below each gives the interval for further runs ({methods})."
 
 
-def level_of(method: str) -> str:
+def confidence_level(method: str) -> str:
     """Return the level named in a method, such as "95%"; empty if it names none."""
     match = re.search(r"\d+(?:\.\d+)?\s?%", method)
     return match[0].replace(" ", "") if match else ""
@@ -210,22 +205,20 @@ def level_of(method: str) -> str:
 
 def with_interval(figure: Estimate) -> str:
     """Format a figure for running text: "0.931 (95% interval 0.918–0.944)"."""
-    limits, level = interval_of(figure), level_of(figure.method)
+    limits, level = interval_text(figure), confidence_level(figure.method)
     name = f"{level} interval" if level else shortened(figure.method, 60) or "interval"
-    return (
-        f"{shown(figure.value, figure.metric)} ({f'{name} {limits}' if limits else 'no interval'})"
-    )
+    return f"{format_value(figure.value, figure.metric)} ({f'{name} {limits}' if limits else 'no interval'})"
 
 
 # Words in a row.
 
 
-def joined(*parts: str, by: str = " · ") -> str:
+def join(*parts: str, by: str = " · ") -> str:
     """Join the parts that are not empty."""
     return by.join(filter(None, parts))
 
 
-def listed(items: Sequence[str]) -> str:
+def join_and(items: Sequence[str]) -> str:
     """Join words: "a", "a and b", "a, b and c"."""
     if len(items) < 2:
         return "".join(items)
@@ -235,15 +228,15 @@ def listed(items: Sequence[str]) -> str:
 MOST_NAMED = 5  # items that a sentence names; of more, their number is given
 
 
-def some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more") -> str:
+def join_some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more") -> str:
     """Join items; of many only the first: "a, b and 3 more"."""
     excess = len(items) - limit
-    return listed([*items[:limit], f"{count(excess)} {what}"] if excess > 0 else items)
+    return join_and([*items[:limit], f"{excess:,} {what}"] if excess > 0 else items)
 
 
 def plural(amount: int, singular: str, plural: str = "") -> str:
     """Return a count with its noun: "1 seed", "3 seeds"."""
-    return f"{count(amount)} {singular if amount == 1 else plural or singular + 's'}"
+    return f"{amount:,} {singular if amount == 1 else plural or singular + 's'}"
 
 
 def sentence(text: str) -> str:
@@ -288,23 +281,23 @@ def attack_code(name: str) -> str:
     return code if attack_name(code) == name else name
 
 
-def _named(name: str, section: str) -> str:
+def _name_in(name: str, section: str) -> str:
     return fixed_texts(section).get(name) or shortened(name.replace("_", " "))
 
 
 def contrast_name(contrast: str) -> str:
     """Return the heading of a contrast."""
-    return _named(contrast, "contrasts.heading")
+    return _name_in(contrast, "contrasts.heading")
 
 
-def against(contrast: str) -> str:
+def versus(contrast: str) -> str:
     """Return the non-members of a contrast after a figure of members: "v. unseen"."""
     return f"v. {contrast_name(contrast).lower()}"
 
 
 def contrast_meaning(contrast: str, unit: str = "sample") -> str:
     """Return the non-members of a contrast, samples or people, for running text."""
-    return _named(contrast, f"contrasts.{'person' if unit == 'person' else 'sample'}")
+    return _name_in(contrast, f"contrasts.{'person' if unit == 'person' else 'sample'}")
 
 
 def contrast_order(contrast: str) -> tuple[int, str]:
@@ -328,13 +321,13 @@ def defense_name(defense: str) -> str:
 
 def sight_name(sight: str) -> str:
     """Return the name of a part of the run that an adversary sees or an attack needs."""
-    return _named(sight.lower(), "sights")
+    return _name_in(sight.lower(), "sights")
 
 
 def metric_name(metric: str) -> str:
     """Return a metric's name for a heading: "auc" is AUC, "tpr@0.001" is TPR at 0.1% FPR."""
     rate = rate_of(metric)
-    return _named(metric, "metrics") if rate is None else f"TPR at {100 * rate:g}% FPR"
+    return _name_in(metric, "metrics") if rate is None else f"TPR at {100 * rate:g}% FPR"
 
 
 def is_share(metric: str) -> bool:
@@ -370,12 +363,12 @@ def client_names(record: BaseModel) -> dict[int, NamedClient]:
         names = {row.client: row.name for row in getattr(record, "clients", ()) if row.name}
     numbers = ((_as_number(str(key)), str(name)) for key, name in names.items())
     full_names = {number: name for number, name in numbers if number is not None}
-    printed = {number: cut_within(name, LONGEST_NAME) for number, name in full_names.items()}
+    printed = {number: shorten_middle(name, LONGEST_NAME) for number, name in full_names.items()}
     uses = Counter(printed.values())
     for number, name in printed.items():
         # Names that differ where they are cut are distinguished by number.
         if uses[name] > 1:
-            printed[number] = cut_within(f"{full_names[number]} ({number})", LONGEST_NAME)
+            printed[number] = shorten_middle(f"{full_names[number]} ({number})", LONGEST_NAME)
     return {number: NamedClient(number, name) for number, name in printed.items()}
 
 
@@ -389,7 +382,7 @@ LONGEST_NAME = 40  # characters of a client's name that are printed
 # Texts of records, made safe to show.
 
 Model = TypeVar("Model", bound=BaseModel)
-Speaker = Callable[[str], str]
+TextCleaner = Callable[[str], str]
 """Makes a text safe to show."""
 
 _NOT_SHOWN = "config"  # A study's settings are shown as a study file, which escapes its texts
@@ -399,7 +392,7 @@ _NUMBERS = {float, int, bool, type(None)}
 _DIGEST = re.compile(r"([^\s#\"]{1,100})(#[0-9a-f]{8})\b")
 
 
-def without_digests(models: Iterable[BaseModel]) -> Speaker:
+def without_digests(models: Iterable[BaseModel]) -> TextCleaner:
     """Return a function that makes texts safe and leaves out the digests of custom objects.
 
     A digest stays if two objects of the records share a name.
@@ -423,7 +416,7 @@ def without_digests(models: Iterable[BaseModel]) -> Speaker:
 
 def cleaned(
     model: Model,
-    speak: Speaker = clean,
+    speak: TextCleaner = clean,
     clients: Mapping[int, NamedClient] | None = None,
     *,
     watched: bool | None = None,
@@ -472,7 +465,7 @@ def printable_comparison(
 
 @dataclass(frozen=True)
 class _Cleaner:
-    speak: Speaker
+    speak: TextCleaner
     clients: Mapping[int, NamedClient]
     watched: bool
     name_attacks: bool = False
@@ -499,7 +492,7 @@ class _Cleaner:
             return UnknownDefense(NO_DEFENSE)
         safe = self._value(value)
         if name == "note" and isinstance(safe, str):
-            return in_words(safe)
+            return without_identifiers(safe)
         if self.name_attacks and name == "attack" and isinstance(safe, str):
             return attack_name(safe)
         if self.name_attacks and name == "attacks" and isinstance(safe, list):
@@ -527,6 +520,6 @@ _IN_NOTES["other_client"] = "other clients'"
 _NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 
 
-def in_words(note: str) -> str:
+def without_identifiers(note: str) -> str:
     """Return a note with words in the place of identifiers of the program."""
     return _NOTED.sub(lambda match: _IN_NOTES[match[1]], note)

@@ -9,18 +9,18 @@ from fedaudit.report.comparison.tradeoffs import (
     SIZES_DIFFER,
     TradeOff,
     best_tradeoff,
+    cheapest,
+    compares_defenses,
     doubted_rows,
     front_name,
-    holds_defenses,
     labels_of,
     largest_difference,
-    least_cost,
     tradeoffs,
 )
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import DOUBTED
-from fedaudit.report.first import First
+from fedaudit.report.first import FirstScreen
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.pictures import comparison_picture
@@ -40,16 +40,16 @@ _BEST = charts.Style("var(--ink)", "", "star")
 
 def first_of_comparison(
     comparison: Comparison, records: Sequence[Record], verdicts: Sequence[PlainVerdict]
-) -> First:
+) -> FirstScreen:
     """Return the first screen of a comparison, with its best trade-off in front."""
     failed = any(verdict.status == "void" for verdict in verdicts)
-    failed = failed or any(evidence.checks_of(record.controls).failed for record in records)
+    failed = failed or any(evidence.outcomes_of(record.controls).failed for record in records)
     undefended = [
         verdict
         for record, verdict in zip(records, verdicts, strict=True)
         if {figure.defense for figure in record.findings} == {NO_DEFENSE}
     ]
-    compared = holds_defenses(comparison)
+    compared = compares_defenses(comparison)
     plain: list[evidence.Status] = [verdict.status for verdict in undefended]
     nothing = bool(plain) and not any(status in LEAKS for status in plain)
     if compared:
@@ -61,7 +61,7 @@ def first_of_comparison(
             for entry in comparison.entries
         )
     rows, best = tradeoffs(comparison), best_tradeoff(comparison)
-    row = best or least_cost([row for row in rows if row.lowers]) or least_cost(rows)
+    row = best or cheapest([row for row in rows if row.lowers]) or cheapest(rows)
     look: evidence.Status = "inconclusive"
     if failed:
         look, status, row = "control failed", "control failed", None
@@ -76,7 +76,7 @@ def first_of_comparison(
         text = f"Undefended {reason}: which defense lowers a leak cannot be said here"
     elif not compared:
         status, difference = "side by side", largest_difference(comparison)
-        text = wording.joined(_side_by_side(comparison, verdicts), difference, by=". ")
+        text = wording.join(_side_by_side(comparison, verdicts), difference, by=". ")
     elif best is not None:
         status, look = "best trade-off", "no leak shown"
         text = f"{shortened(best.name, 80)}: {_bargain(best)}"
@@ -87,11 +87,13 @@ def first_of_comparison(
             text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
             text = f"{text} {shortened(row.name, 80)}: {_bargain(row)}"
     sizes = {
-        frozenset((figure.n_members, figure.n_nonmembers) for figure in evidence.headline(record))
+        frozenset(
+            (figure.n_members, figure.n_nonmembers) for figure in evidence.main_figures(record)
+        )
         for record in records
     }
     steps = fixed_texts("choosing")
-    return First(
+    return FirstScreen(
         look,
         status,
         text,
@@ -127,13 +129,13 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     count = len(tradeoffs(comparison))
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
-    limits = wording.span(change.low, change.high, TEST_ACCURACY) if change else ""
+    limits = wording.limits_of_change(change.low, change.high, TEST_ACCURACY) if change else ""
     return (
         Tile(
             "Membership advantage (2 AUC − 1)",
             wording.percent(max(row.undefended + row.leakage, 0.0)),
             f"{wording.percent(row.undefended)} without the defense; strongest attack "
-            f"{wording.against(row.contrast)}; guessing has 0%"
+            f"{wording.versus(row.contrast)}; guessing has 0%"
             + f"; not corrected for picking one of {count} rows"
             * (count > 1),
             "good" if row.lowers else "",
@@ -142,7 +144,7 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
             "Test accuracy",
             wording.percent(1 - row.undefended_error - row.error),
             f"{wording.percent(1 - row.undefended_error)} without the defense, same clients; "
-            f"change {wording.points(-row.error)} points"
+            f"change {wording.format_points(-row.error)} points"
             + f", 95% interval {limits}"
             * bool(limits),
         ),
@@ -177,7 +179,7 @@ def front_figure(
     choices = []
     for (metric, contrast), inside in by_panel.items():
         leakage = "Advantage" if metric == AUC else wording.metric_name(metric)
-        label = f"{leakage}, strongest attack, {wording.against(contrast)}"
+        label = f"{leakage}, strongest attack, {wording.versus(contrast)}"
         choices.append(charts.Choice(label, (_panel(inside, looks, rows, labels),)))
     caption = fixed("pictures.fronts") + f" {fixed('pictures.best')}" * bool(best)
     looks |= {
@@ -220,7 +222,7 @@ def _panel(
         for point in front.points
     ]
     metric, contrast = fronts[0].metric, fronts[0].contrast
-    title, leakage = f"Members {wording.against(contrast)}", leakage_name(metric)
+    title, leakage = f"Members {wording.versus(contrast)}", leakage_name(metric)
     errors = _reach((point.x, point.x_limits) for point in points)
     largest = max(_reach((point.y, point.y_limits) for point in points))
     low, high = min(errors), max(errors)

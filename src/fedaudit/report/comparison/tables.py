@@ -5,23 +5,24 @@ from dataclasses import replace
 from statistics import fmean
 
 from fedaudit.core import metric_names
-from fedaudit.report import evidence, wording
+from fedaudit.report import wording
 from fedaudit.report.clusters import FIGURES, group_heading
 from fedaudit.report.comparison.tradeoffs import (
-    case_of,
     clients_of,
+    clients_text,
     doubted_rows,
     estimate_of,
     front_name,
     headings_of,
     labels_of,
-    on_clients,
+    users_text,
 )
+from fedaudit.report.evidence import DOUBTED, Marker, by_contrast, distinct, grouped, marker_of
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
-from fedaudit.report.section import Section, of_table
-from fedaudit.report.sources import Named, look_of_source, named_in
-from fedaudit.report.tables.cells import change_lines, estimate_table, measured
+from fedaudit.report.grid import Cell, Cells, Footnotes, Grid, grid_of, name_cell, shortened, stack
+from fedaudit.report.section import Section, table_section
+from fedaudit.report.sources import SourceAttack, attacks_in, source_marker
+from fedaudit.report.tables.cells import change_lines, estimate_table, value_cell
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     MIRRORED,
@@ -59,17 +60,19 @@ def comparison_sections(
         columns=lambda entry: wording.capital(wording.metric_name(entry.figure.metric)),
     )
     parts = [
-        of_table("rows", "What is compared", rows_table(comparison, verdicts)),
-        of_table("tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison, records)),
-        of_table("sources", "Source inference", sources),
-        of_table("clusters", "Clustered learning", clusters),
+        table_section("rows", "What is compared", rows_table(comparison, verdicts)),
+        table_section(
+            "tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison, records)
+        ),
+        table_section("sources", "Source inference", sources),
+        table_section("clusters", "Clustered learning", clusters),
         attacks if inside or not (sources or clusters) else None,
         _attacks("outside", "Clients outside the coalition", outside, fixed("compared.outside"))
         if outside
         else None,
-        of_table("epsilons", "Epsilon", epsilon_comparison(comparison, records)),
-        of_table("utility", "Utility", utility),
-        of_table("usage", "Use of training data", usage_table(comparison, records)),
+        table_section("epsilons", "Epsilon", epsilon_comparison(comparison, records)),
+        table_section("utility", "Utility", utility),
+        table_section("usage", "Use of training data", usage_table(comparison, records)),
     ]
     return [part for part in parts if part is not None]
 
@@ -88,19 +91,19 @@ def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text:
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     """Return the rows of a comparison: defense, its users, settings that differ, and verdict."""
-    names = evidence.distinct(name for row in comparison.rows for name in row.settings)
-    rows: list[Filled] = []
+    names = distinct(name for row in comparison.rows for name in row.settings)
+    rows: list[Cells] = []
     for row in comparison.rows:
-        defense = named(wording.defense_name(row.defense), case_of(row), limit=120)
+        defense = name_cell(wording.defense_name(row.defense), users_text(row), limit=120)
         rows.append(
             {
                 "Defense and coalition": defense,
-                **{n: named(row.settings.get(n, wording.MISSING), limit=32) for n in names},
+                **{n: name_cell(row.settings.get(n, wording.MISSING), limit=32) for n in names},
                 "Verdict": verdicts[row.source],
-                "Record": named(comparison.sources[row.source].name, limit=60),
+                "Record": name_cell(comparison.sources[row.source].name, limit=60),
             }
         )
-    return tabled("What is compared", rows, words=(*names, "Verdict", "Record"))
+    return grid_of("What is compared", rows, words=(*names, "Verdict", "Record"))
 
 
 def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) -> Grid | None:
@@ -110,16 +113,16 @@ def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) ->
         return None
     doubted = doubted_rows(comparison, records)
     in_doubt = [f for f in fronts if any(point.row in doubted for point in f.points)]
-    methods = wording.listed(evidence.distinct(front.method for front in fronts)[:3])
+    methods = wording.join_and(distinct(front.method for front in fronts)[:3])
     return estimate_table(
         "Hypervolume",
         sorted(fronts, key=front_order),
-        rows=lambda front: named(front_name(front), limit=120),
+        rows=lambda front: name_cell(front_name(front), limit=120),
         columns=lambda front: (
-            f"Members {wording.against(front.contrast)}",
+            f"Members {wording.versus(front.contrast)}",
             leakage_name(front.metric),
         ),
-        cell=lambda front: _area(front, evidence.DOUBTED if front in in_doubt else evidence.Look()),
+        cell=lambda front: _area(front, DOUBTED if front in in_doubt else Marker()),
         first="Defense and coalition",
         remark=f"{fixed('compared.hypervolume', methods=methods)} {_DOUBTED * bool(in_doubt)}",
     )
@@ -138,14 +141,14 @@ def leakage_name(metric: str) -> str:
     return wording.metric_name(metric)
 
 
-def _area(front: Front, look: evidence.Look) -> Cell:
+def _area(front: Front, look: Marker) -> Cell:
     lines = [look.word, wording.interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
         ends = (front.gain_low, front.gain_high)
         low, high = (None if end is None else round(end, 3) for end in ends)
         limits = wording.interval(low, high, "hypervolume")
         lines += [f"gain {wording.number(round(front.gain, 3))}", f"({limits})" if limits else ""]
-    return Cell(f"{look.sign}{wording.number(front.hypervolume)}", below(*lines))
+    return Cell(f"{look.sign}{wording.number(front.hypervolume)}", stack(*lines))
 
 
 def attack_tables(
@@ -158,11 +161,9 @@ def attack_tables(
     that defend, and "outside" for the others. Without records no figure is doubted.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
-    order = evidence.distinct(
-        (*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries))
-    )
+    order = distinct((*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries)))
     tables: dict[str, list[Grid]] = {}
-    for contrast, inside in evidence.by_contrast(entries).items():
+    for contrast, inside in by_contrast(entries).items():
         for metric in order:
             same = [entry for entry in inside if entry.metric == metric]
             if any(entry.value is not None for entry in same):
@@ -178,7 +179,7 @@ def _attack_table(
     *,
     every_attack: bool,
 ) -> Grid:
-    attacks = evidence.distinct(entry.attack for entry in entries)
+    attacks = distinct(entry.attack for entry in entries)
     singles = [attack for attack in attacks if attack not in OF_SEVERAL]
     several = len(singles) > 1
     # The strongest of one attack is that attack.
@@ -197,20 +198,20 @@ def _attack_table(
     def heading(entry: AttackEntry) -> Cell:
         if entry.part != "reference":
             return headings[entry.row]
-        return replace(headings[entry.row], detail=f"on {on_clients(clients_of(entry))}")
+        return replace(headings[entry.row], detail=f"on {clients_text(clients_of(entry))}")
 
-    in_mean = evidence.distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
+    in_mean = distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
     mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
     parts = [
         fixed("compared.signs"),
-        fixed("compared.mean", attacks=wording.listed(in_mean)) if in_mean else "",
+        fixed("compared.mean", attacks=wording.join_and(in_mean)) if in_mean else "",
         fixed("compared.mirrored") if mirrored else "",
         fixed("compared.strongest") if several else "",
         _about(comparison, [row[1:] for row in rows]),
         "Single attacks: comparison.json." * (several and not every_attack),
     ]
     return estimate_table(
-        f"{wording.metric_name(entries[0].metric)}: members {wording.against(entries[0].contrast)}",
+        f"{wording.metric_name(entries[0].metric)}: members {wording.versus(entries[0].contrast)}",
         rows,
         rows=lambda row: heading(row[0]),
         columns=lambda row: column(row[0].attack),
@@ -218,14 +219,14 @@ def _attack_table(
         order=map(column, (*OF_SEVERAL, *attacks)),
         first="Defense",
         notes=notes,
-        remark=wording.joined(*parts, by=" "),
+        remark=wording.join(*parts, by=" "),
     )
 
 
 def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[AttackEntry]:
     """Return entries in blocks of the same clients, the undefended row on these clients first."""
     kind = (entries[0].contrast, entries[0].metric)
-    references = evidence.grouped(
+    references = grouped(
         (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
         lambda entry: (entry.row, clients_of(entry)),
     )
@@ -245,11 +246,11 @@ def _attack_cell(
         return Cell(wording.MISSING, "not given", "muted", notes.mark(entry.note))
     lines = []
     if entry.clients and entry.targets != entry.clients:
-        lines.append(f"on {on_clients(entry.targets)} alone")
+        lines.append(f"on {clients_text(entry.targets)} alone")
     if entry.attack == STRONGEST_ATTACK:
-        lines.append(shortened(wording.listed(entry.attacks), 60))
+        lines.append(shortened(wording.join_and(entry.attacks), 60))
     lines += change_lines(change, entry.metric)
-    return measured(figure, evidence.look_of(figure), *lines, mark=notes.mark(entry.note))
+    return value_cell(figure, marker_of(figure), *lines, mark=notes.mark(entry.note))
 
 
 def _relied_on(
@@ -264,20 +265,20 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
     """Return the methods of intervals, and what changes are against."""
     figures, changes = zip(*rows, strict=True)
     of_figures, of_changes = (
-        evidence.distinct(shortened(part.method, 80) for part in parts if part and part.method)[:3]
+        distinct(shortened(part.method, 80) for part in parts if part and part.method)[:3]
         for parts in (figures, changes)
     )
     base = "the undefended row of the same settings, or else the first row"
     if {row.base for row in comparison.rows} - {None} == {0}:
         base = "the first row"
-    methods = wording.listed(of_changes)
+    methods = wording.join_and(of_changes)
     parts = [
-        f"Intervals: {wording.listed(of_figures)}." * bool(of_figures),
+        f"Intervals: {wording.join_and(of_figures)}." * bool(of_figures),
         fixed("compared.changes", base=base, methods=methods) if any(changes) else "",
         _DOUBTED * any(figure.doubt for figure in figures),
-        wording.about_runs(figure.further for figure in figures).strip(),
+        wording.interval_remark(figure.further for figure in figures).strip(),
     ]
-    return wording.joined(*parts, by=" ")
+    return wording.join(*parts, by=" ")
 
 
 def _figures_table(
@@ -287,7 +288,7 @@ def _figures_table(
     *,
     rows: Callable[[FigureEntry], Cell] | None = None,
     columns: Callable[[FigureEntry], str | tuple[str, str]],
-    look: Callable[[FigureEntry], evidence.Look] = lambda entry: evidence.Look(),
+    look: Callable[[FigureEntry], Marker] = lambda entry: Marker(),
     line: Callable[[FigureEntry], str] = lambda entry: "",
     first: str = "Defense",
     remark: str = "",
@@ -302,7 +303,7 @@ def _figures_table(
         entries,
         rows=rows or (lambda entry: headings[entry.row]),
         columns=columns,
-        cell=lambda entry: measured(
+        cell=lambda entry: value_cell(
             entry.figure,
             look(entry),
             line(entry),
@@ -314,9 +315,9 @@ def _figures_table(
     )
 
 
-def attacks_of(comparison: Comparison, row: int) -> list[Named]:
+def attacks_of(comparison: Comparison, row: int) -> list[SourceAttack]:
     """Return the source attacks of a row of a comparison."""
-    return named_in(
+    return attacks_in(
         entry.figure
         for entry in comparison.figures
         if entry.row == row and entry.figure.topic == "source"
@@ -335,9 +336,9 @@ def source_comparison(comparison: Comparison) -> Grid | None:
         "Attack success rate",
         [entry for entry in comparison.on("source") if (entry.row, entry.figure.attack) in attacks],
         columns=lambda entry: entry.figure.attack,
-        look=lambda entry: look_of_source(attacks[entry.row, entry.figure.attack]),
+        look=lambda entry: source_marker(attacks[entry.row, entry.figure.attack]),
         line=lambda entry: (
-            f"labels {wording.percent(attacks[entry.row, entry.figure.attack].mixes)}"
+            f"labels {wording.percent(attacks[entry.row, entry.figure.attack].label_level)}"
         ),
         remark=fixed("compared.sources"),
     )
@@ -361,7 +362,7 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
             figures += [(place, min(same, key=lambda f: f.seed is not None))] if same else []
     if not figures:
         return None
-    notes = evidence.distinct(
+    notes = distinct(
         f"{shortened(figure.method, 60)}; {shortened(figure.note, 100)}"
         for _, figure in figures
         if figure.metric in _FORMAL and figure.method
@@ -372,7 +373,7 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         rows=lambda pair: headings[pair[0]],
         columns=lambda pair: _EPSILONS[pair[1].metric],
         cell=lambda pair: (
-            wording.given(pair[1].value, wording.number)
+            wording.optional(pair[1].value, wording.number)
             or "none proven" * (pair[1].metric in _FORMAL)
             or None
         ),
@@ -385,18 +386,18 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
 def cluster_comparison(comparison: Comparison) -> Grid | None:
     """Return figures of clustered learning by group, a column for each row of the comparison."""
     entries, labels = comparison.on("clusters"), labels_of(comparison)
-    order = evidence.distinct((*FIGURES, *(entry.figure.metric for entry in entries)))
+    order = distinct((*FIGURES, *(entry.figure.metric for entry in entries)))
 
     def place(entry: FigureEntry) -> tuple[int, bool, str]:
         group = entry.figure.group
         return order.index(entry.figure.metric), group != ALL_CLIENTS, group
 
-    notes = evidence.distinct(entry.figure.note for entry in entries if entry.figure.note)
+    notes = distinct(entry.figure.note for entry in entries if entry.figure.note)
     return _figures_table(
         comparison,
         "Clustered learning",
         sorted(entries, key=place),
-        rows=lambda entry: named(
+        rows=lambda entry: name_cell(
             FIGURES.get(entry.figure.metric, wording.capital(entry.figure.metric)),
             group_heading(entry.figure.group),
         ),
@@ -408,7 +409,7 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
 
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
     """Return use of data and cost of a defending client, compared with a client of the base."""
-    headings, rows = headings_of(comparison), list[Filled]()
+    headings, rows = headings_of(comparison), list[Cells]()
     usage = [
         [use for use in records[row.source].usage if use.defense == row.family]
         for row in comparison.rows
@@ -437,5 +438,5 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         )
     remark = fixed("compared.usage")
     return (
-        tabled("Use of training data and cost to a client", rows, remark=remark) if rows else None
+        grid_of("Use of training data and cost to a client", rows, remark=remark) if rows else None
     )

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
-from fedaudit.report.evidence import checks_of
+from fedaudit.report.evidence import outcomes_of
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import Cell, named, shortened
+from fedaudit.report.grid import Cell, name_cell, shortened
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.verdict import clients_named
+from fedaudit.report.verdict import client_list
 from fedaudit.report.wording import NamedClient, defense_name
 from fedaudit.results import comparison as parts
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
@@ -34,7 +34,7 @@ def labels_of(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         settings = settings_text(row.settings)
         is_named = any_defense or row.family != NO_DEFENSE or not settings
-        labels.append(_joined(80, defense_name(row.defense) * is_named, case_of(row), settings))
+        labels.append(_joined(80, defense_name(row.defense) * is_named, users_text(row), settings))
     names = [
         f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
         if labels.count(label) > 1
@@ -49,10 +49,10 @@ def labels_of(comparison: Comparison) -> list[str]:
 def headings_of(comparison: Comparison) -> list[Cell]:
     """Return the labels of rows as cells: the defense, and the rest in a smaller line."""
     labels = [label.partition(" · ") for label in labels_of(comparison)]
-    return [named(defense, details, limit=120) for defense, _, details in labels]
+    return [name_cell(defense, details, limit=120) for defense, _, details in labels]
 
 
-def case_of(row: Row | Front) -> str:
+def users_text(row: Row | Front) -> str:
     """Return the users of a defense: "pair: clients 0 and 1 of 10"; empty if unknown."""
     if row.family == NO_DEFENSE:
         return ""
@@ -62,7 +62,7 @@ def case_of(row: Row | Front) -> str:
     name = {1: "one client", 2: "pair"}.get(size, f"{size} clients")
     if row.clients == 2 * size and size > 2:
         name = "half"
-    return f"{name}: {on_clients(row.coalition)} of {row.clients}"
+    return f"{name}: {clients_text(row.coalition)} of {row.clients}"
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
@@ -79,11 +79,11 @@ def settings_text(settings: Mapping[str, str]) -> str:
     return ", ".join(texts[:MOST_SETTINGS] + [f"and {hidden} more"] * (hidden > 0))
 
 
-def on_clients(targets: Sequence[int]) -> str:
+def clients_text(targets: Sequence[int]) -> str:
     """Format clients by number or name: "client 3", "clients 0–4", "hospital-a"."""
     ordered = sorted(targets)
     if any(isinstance(client, NamedClient) for client in ordered):
-        return clients_named(ordered)
+        return client_list(ordered)
     text = shortened(", ".join(map(str, ordered)), 40)
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         text = f"{ordered[0]}–{ordered[-1]}"
@@ -133,17 +133,17 @@ def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:
 
 def front_name(front: Front) -> str:
     """Return the label of a front: defense, its users, and settings that differ."""
-    return _joined(60, defense_name(front.family), case_of(front), settings_text(front.settings))
+    return _joined(60, defense_name(front.family), users_text(front), settings_text(front.settings))
 
 
 def _joined(limit: int, *texts: str) -> str:
-    return wording.joined(*(shortened(text, limit) for text in texts))
+    return wording.join(*(shortened(text, limit) for text in texts))
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     """Return differences other than sample sizes that make records hard to compare."""
     names = [(shortened(record.name, 60), record) for record in records]
-    failed = [name for name, record in names if checks_of(record.controls).failed]
+    failed = [name for name, record in names if outcomes_of(record.controls).failed]
     redrawn = [name for name, record in names if record.evaluation == "redraw"]
     texts = [fixed("cautions.redraw", record=name) for name in redrawn]
     texts += [fixed("cautions.failed", record=name) for name in failed[:5]]
@@ -208,10 +208,10 @@ def best_tradeoff(comparison: Comparison) -> TradeOff | None:
     lost share of the undefended model's accuracy above guessing. That both have the same weight is
     a convention of this report. The front shows all rows.
     """
-    return least_cost([row for row in tradeoffs(comparison) if row.pays])
+    return cheapest([row for row in tradeoffs(comparison) if row.pays])
 
 
-def least_cost(rows: Sequence[TradeOff]) -> TradeOff | None:
+def cheapest(rows: Sequence[TradeOff]) -> TradeOff | None:
     """Return the trade-off with the lowest cost; None for an empty list."""
     return min(rows, key=lambda row: row.cost, default=None)
 
@@ -254,7 +254,7 @@ def tradeoffs(comparison: Comparison) -> list[TradeOff]:
     ]
 
 
-def holds_defenses(comparison: Comparison) -> bool:
+def compares_defenses(comparison: Comparison) -> bool:
     """Return True if membership in a defended row is compared with an undefended one."""
     return any(front.gain is not None for front in comparison.fronts)
 
@@ -314,8 +314,8 @@ def largest_difference(comparison: Comparison) -> str:
         shortened(" · ".join([part for part in label if part not in other_label] or label), 60)
         for label, other_label in (pair, pair[::-1])
     )
-    limits = wording.limits_in_words(wording.span(change.low, change.high, AUC))
+    limits = wording.limits_in_words(wording.limits_of_change(change.low, change.high, AUC))
     return (
-        f"Largest difference in the strongest AUC {wording.against(contrast)}: "
+        f"Largest difference in the strongest AUC {wording.versus(contrast)}: "
         f"{wording.signed(change.value, AUC)} ({limits}), {name} against {other}"
     )

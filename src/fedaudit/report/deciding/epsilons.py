@@ -90,10 +90,10 @@ class EpsilonBounds(NamedTuple):
 
 def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
     """Return the lower bounds of a record by unit: one sample, one client, one round's sum."""
-    if evidence.says_nothing(record):
+    if evidence.is_uninformative(record):
         return []
-    of_run = partial(evidence.over_all_runs, record)
-    of_attacks = partial(evidence.strongest, _relied_on(record, record.findings))
+    of_run = partial(evidence.run_figure, record)
+    of_attacks = partial(evidence.largest_figure, _relied_on(record, record.findings))
     is_ordinary, bounds = unit_of(record) != "canary sample", []
     if measured := _measured(record, of_attacks, "sample"):
         lead = measured[0].bound
@@ -141,5 +141,5 @@ def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:
 
     A refuted claim is a finding about the defense, and does not invalidate the bound.
     """
-    failed = {result.control for result in evidence.checks_of(record.controls).failed}
+    failed = {result.control for result in evidence.outcomes_of(record.controls).failed}
     return figures if failed <= {_CLAIM_CONTROL, *HIDES_LEAKS} else without_doubts(figures)

@@ -3,10 +3,10 @@
 from typing import NamedTuple, get_args
 
 from fedaudit.report import evidence, verdict
-from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_status, clustered_of
+from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_status, clusterings
 from fedaudit.report.deciding.membership import member_status
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.sources import SOURCE_HEADLINES, on_sources, source_meaning, source_status
+from fedaudit.report.sources import SOURCE_HEADLINES, source_attacks, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
 from fedaudit.results.record import Record
 
@@ -26,16 +26,16 @@ class Finding(NamedTuple):
 
 def findings(record: Record) -> tuple[Finding, ...]:
     """Return the verdict on each topic of a record, the worst first."""
-    is_about_members = evidence.about_members(record)
+    is_about_members = evidence.has_membership(record)
     alone = is_about_members + bool(record.sources) + bool(record.clusters) == 1
     topics = [_on_membership(record, alone=alone)] if is_about_members else []
     if record.sources:
-        attacks = on_sources(record)
+        attacks = source_attacks(record)
         status = source_status(attacks)
         meaning = source_meaning(status, attacks)
         topics.append(Finding("sources", status, SOURCE_HEADLINES[status], meaning))
     if record.clusters:
-        studies = clustered_of(record)
+        studies = clusterings(record)
         headline, meaning = cluster_headline(studies), cluster_meaning(studies)
         topics.append(Finding("clusters", cluster_status(studies), headline, meaning))
     if verdict.hardly_learned(record):
@@ -62,19 +62,19 @@ def _on_membership(record: Record, *, alone: bool) -> Finding:
         "membership",
         status,
         member_headline(record, statuses[0], alone=alone),
-        member_meaning(record, status, evidence.headline(record)),
+        member_meaning(record, status, evidence.main_figures(record)),
         "leak shown" if ranged else "",
     )
 
 
-def standing(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def reliable_findings(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return the findings that are relied on; one for all if no figure is.
 
     If a control failed, only leaks that figures of other attacks or clients show remain.
     """
-    if evidence.says_nothing(record):
+    if evidence.is_uninformative(record):
         return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)
-    if not evidence.checks_of(record.controls).failed:
+    if not evidence.outcomes_of(record.controls).failed:
         return every
     doubted = "clusters" if verdict.clusters_doubted(record) else ""
     leaks = [f for f in every if f.status in LEAKS and f.topic != doubted]

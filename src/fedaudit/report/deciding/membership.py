@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, wording
-from fedaudit.report.verdict import clients_named, coverage_gaps, wrong_sign
+from fedaudit.report.verdict import client_list, coverage_gaps, wrong_sign
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, by_test_alone, without_doubts
 from fedaudit.results.record import Record
@@ -16,15 +16,15 @@ def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
     above = [figure for figure in figures if above_chance(figure)]
     if above:
         sizes = [size for figure in above if (size := evidence.size_of(figure))]
-        return evidence.LEAKS[evidence.largest(sizes) or "trace"]
+        return evidence.LEAKS[evidence.max_size(sizes) or "trace"]
     if wrong_sign(figures) or coverage_gaps(record):
         return "inconclusive"
     # Clients that are too small to be judged alone are judged together.
-    judged = evidence.pooled(figures) or figures
-    return "no leak shown" if little_can_hide(record, judged) else "inconclusive"
+    judged = evidence.pooled_figures(figures) or figures
+    return "no leak shown" if excludes_clear_leak(record, judged) else "inconclusive"
 
 
-def little_can_hide(record: Record, figures: list[Estimate]) -> bool:
+def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
     """Return True if no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
 
     Every contrast must have an AUC and a TPR at a low FPR: a leak of a few samples shows in the
@@ -38,14 +38,16 @@ def little_can_hide(record: Record, figures: list[Estimate]) -> bool:
             return False
     single = (figure for figure in record.findings if figure.seed is not None)
     runs = evidence.grouped(single, _subject)
-    highs = [(upper_limit(f, runs), f.metric) for f in figures if f.value is not None]
+    highs = [(upper_limit_over_runs(f, runs), f.metric) for f in figures if f.value is not None]
     return all(
         high is not None and evidence.size_reached(high, metric) not in evidence.DOUBTFUL
         for high, metric in highs
     )
 
 
-def upper_limit(figure: Estimate, runs: Mapping[Hashable, list[Estimate]]) -> float | None:
+def upper_limit_over_runs(
+    figure: Estimate, runs: Mapping[Hashable, list[Estimate]]
+) -> float | None:
     """Return a figure's upper limit; for a mean over runs without one, the largest of the runs'."""
     if figure.high is not None or figure.seed is not None:
         return figure.high
@@ -70,7 +72,7 @@ def are_several(figures: Sequence[Estimate]) -> bool:
     return len({figure.target for figure in figures}) > 1
 
 
-def name_of(figure: Estimate, figures: Sequence[Estimate]) -> str:
+def client_label(figure: Estimate, figures: Sequence[Estimate]) -> str:
     """Return a client's name; of a pooled figure among others how many clients it covers."""
     if figure.target is not None:
         return wording.client_name(figure.target)
@@ -86,13 +88,13 @@ class Limit(NamedTuple):
     name: str
 
 
-def largest_limits(figures: Sequence[Estimate], metric: str) -> list[Limit]:
+def limits_to_print(figures: Sequence[Estimate], metric: str) -> list[Limit]:
     """Return a metric's upper limits to print: of pooled clients, then the largest of a client."""
     limited = [f for f in figures if f.metric == metric and f.high is not None]
     pooled = [figure for figure in limited if figure.target is None]
     single = [figure for figure in limited if figure.target is not None]
-    largest = [max(part, key=evidence.highest_of) for part in (pooled, single) if part]
-    return [Limit(evidence.highest_of(best), name_of(best, figures)) for best in largest]
+    largest = [max(part, key=evidence.upper_limit) for part in (pooled, single) if part]
+    return [Limit(evidence.upper_limit(best), client_label(best, figures)) for best in largest]
 
 
 def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
@@ -100,16 +102,16 @@ def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
 
     The highest of many small clients is high by chance.
     """
-    over_all = evidence.strongest(evidence.pooled(figures), AUC)
-    return over_all or evidence.strongest(figures, AUC)
+    over_all = evidence.largest_figure(evidence.pooled_figures(figures), AUC)
+    return over_all or evidence.largest_figure(figures, AUC)
 
 
-def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
+def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
     """Return the sentence on the clients of a headline's figures; empty for a single client."""
     clients = audited_clients(figures)
     if len(clients) < 2:
         return ""
-    every = evidence.pooled(figures)
+    every = evidence.pooled_figures(figures)
     pooled = without_doubts(every)
     single = [figure for figure in figures if figure.target is not None]
     above = audited_clients(filter(above_chance, single))
@@ -118,19 +120,19 @@ def scope_of(record: Record, figures: Sequence[Estimate]) -> str:
             return ""
         count = f"{len(above)} of {len(clients)} audited clients"
         withheld = "; figures of all clients together are not relied on" * bool(every)
-        return f"Shown for {clients_named(above)} ({count}){withheld}"
+        return f"Shown for {client_list(above)} ({count}){withheld}"
     by_all = any(map(above_chance, pooled))
     attack = (highest_auc(pooled) or pooled[0]).attack
     together = f"{pooled_over(record)(attack)}, each compared with its own held-out samples"
     if above:
         start = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
-        return f"{start} for {clients_named(above)} alone"
+        return f"{start} for {client_list(above)} alone"
     outcome = "Shown" if by_all else "Judged"
     by_client = evidence.grouped(single, lambda figure: figure.target)
-    small = [client for client in clients if not little_can_hide(record, by_client[client])]
+    small = [client for client in clients if not excludes_clear_leak(record, by_client[client])]
     if not small:
         return f"{outcome} {together}"
-    names = "single clients" if small == clients else clients_named(small)
+    names = "single clients" if small == clients else client_list(small)
     verb = "are" if len(small) > 1 else "is"
     return f"{outcome} {together}; {names} {verb} too small to be judged alone"
 

@@ -25,7 +25,7 @@ DOUBTED = charts.Style(charts.GREY, "", "circle-open")
 MOST_LINES = 20  # largest number of rows of a picture; the tables have the others
 
 
-def doubted(look: charts.Style) -> charts.Style:
+def hollow(look: charts.Style) -> charts.Style:
     """Return the look of a figure that a failed control invalidates: the symbol as an outline."""
     return charts.Style(charts.GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
@@ -71,7 +71,7 @@ class TrackCell(NamedTuple):
         return placed
 
 
-class Line(NamedTuple):
+class Row(NamedTuple):
     """A row: its label, its figures in each track, and the tone and the band of the first."""
 
     label: str
@@ -87,7 +87,7 @@ class Forest(NamedTuple):
     label: str
     caption: str
     tracks: tuple[charts.Axis, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[Row, ...]
     keys: tuple[charts.LegendEntry, ...] = ()
 
 
@@ -97,26 +97,26 @@ Picture = tuple[Forest, ...]
 
 def mark_of(estimate: Estimate, look: charts.Style, name: str) -> Mark:
     """Return the mark of a figure, whose text has its name, value and interval."""
-    limits = evidence.DOUBTED.word if estimate.doubt else wording.interval_of(estimate)
-    text = f"{name} {wording.value_of(estimate)}" + f" ({limits})" * bool(limits)
-    look = doubted(look) if estimate.doubt else look
+    limits = evidence.DOUBTED.word if estimate.doubt else wording.interval_text(estimate)
+    text = f"{name} {wording.value_text(estimate)}" + f" ({limits})" * bool(limits)
+    look = hollow(look) if estimate.doubt else look
     return Mark(estimate.value or 0.0, estimate.low, estimate.high, look, text)
 
 
-def cell_of(estimate: Estimate, marks: Sequence[Mark], sign: str = "") -> TrackCell:
+def track_cell(estimate: Estimate, marks: Sequence[Mark], sign: str = "") -> TrackCell:
     """Return a cell whose text is a figure with a sign, or that it is not relied on."""
-    value, limits = wording.value_of(estimate), wording.interval_of(estimate)
+    value, limits = wording.value_text(estimate), wording.interval_text(estimate)
     if estimate.doubt:
         sign, limits = evidence.DOUBTED.sign, evidence.DOUBTED.word
     return TrackCell(tuple(marks), f"{sign}{value}", limits)
 
 
-def forest(
+def build_forest(
     title: str,
     label: str,
     caption: str,
     tracks: Sequence[charts.Axis],
-    lines: Sequence[Line],
+    lines: Sequence[Row],
     looks: Mapping[str, charts.Style] | None = None,
 ) -> Picture:
     """Return the first rows upon tracks that are as long as their marks need, with a legend."""
@@ -140,9 +140,9 @@ def _keys(
     """Return the legend of used looks; empty for a single look that is relied on."""
     keys = {name: look for name, look in looks.items() if look in used}
     in_doubt = {
-        f"{name}, {evidence.DOUBTED.sign}{evidence.DOUBTED.word}": doubted(look)
+        f"{name}, {evidence.DOUBTED.sign}{evidence.DOUBTED.word}": hollow(look)
         for name, look in looks.items()
-        if doubted(look) in used - set(looks.values())
+        if hollow(look) in used - set(looks.values())
     }
     if not in_doubt and DOUBTED in used:
         in_doubt = {f"{evidence.DOUBTED.sign}{NOT_RELIED_ON}": DOUBTED}

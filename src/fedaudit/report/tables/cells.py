@@ -2,21 +2,28 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from fedaudit.report.evidence import DOUBTED, Kept, Look
-from fedaudit.report.grid import Cell, Content, Footnotes, Grid, Place, as_cell, below, tabled
-from fedaudit.report.wording import further_of, interval_of, is_share, signed, span, value_of
+from fedaudit.report.evidence import DOUBTED, Item, Marker
+from fedaudit.report.grid import Cell, Content, Footnotes, Grid, Header, as_cell, grid_of, stack
+from fedaudit.report.wording import (
+    further_interval,
+    interval_text,
+    is_share,
+    limits_of_change,
+    signed,
+    value_text,
+)
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate, Interval
 
 
 def estimate_table(
     caption: str,
-    estimates: Iterable[Kept],
+    estimates: Iterable[Item],
     *,
-    rows: Callable[[Kept], Cell | str],
-    columns: Callable[[Kept], Place],
-    cell: Callable[[Kept], Content],
-    order: Iterable[Place] = (),
+    rows: Callable[[Item], Cell | str],
+    columns: Callable[[Item], Header],
+    cell: Callable[[Item], Content],
+    order: Iterable[Header] = (),
     first: str = "Attack",
     under: Mapping[str, str] | None = None,
     notes: Footnotes | None = None,
@@ -28,19 +35,19 @@ def estimate_table(
     figures belong to one cell, the first is shown. ``first`` is the heading of the first column.
     The other arguments are those of :func:`tabled`.
     """
-    lines: dict[Cell, dict[Place, Content]] = {}
+    lines: dict[Cell, dict[Header, Content]] = {}
     for estimate in estimates:
         heading = as_cell(rows(estimate))
         line, place = lines.setdefault(heading, {first: heading}), columns(estimate)
         if place not in line:
             line[place] = cell(estimate)
     order = (first, *order)
-    return tabled(caption, lines.values(), order=order, under=under, notes=notes, remark=remark)
+    return grid_of(caption, lines.values(), order=order, under=under, notes=notes, remark=remark)
 
 
-def measured(
+def value_cell(
     figure: Estimate | None,
-    look: Look = Look(),  # noqa: B008 - a constant
+    look: Marker = Marker(),  # noqa: B008 - a constant
     *details: str,
     mark: str = "",
     unbounded: str = "no interval",
@@ -53,8 +60,8 @@ def measured(
     if figure is None:
         return None
     look = DOUBTED if figure.doubt else look
-    lines = (look.word, interval_of(figure) or unbounded, further_of(figure), *details)
-    return Cell(f"{look.sign}{value_of(figure)}", below(*lines), look.tone, mark)
+    lines = (look.word, interval_text(figure) or unbounded, further_interval(figure), *details)
+    return Cell(f"{look.sign}{value_text(figure)}", stack(*lines), look.tone, mark)
 
 
 def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
@@ -68,7 +75,7 @@ def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
     limits = further if change.low is None else change
     is_shown = limits.low is not None and limits.high is not None
     star = " *" * (is_shown and not (limits.low or 0) <= 0 <= (limits.high or 0))
-    these_runs, further_runs = (span(i.low, i.high, metric) for i in (change, further))
+    these_runs, further_runs = (limits_of_change(i.low, i.high, metric) for i in (change, further))
     return (
         f"Δ {signed(change.value, metric)}{' points' * is_share(metric)}{star}",
         f"({these_runs})" * bool(these_runs),

@@ -2,13 +2,21 @@
 
 from collections.abc import Sequence
 
-from fedaudit.report.evidence import distinct, least_of
+from fedaudit.report.evidence import distinct, lower_limit
 from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Filled, Grid, Tone, named, shortened, tabled
-from fedaudit.report.section import Section, of_table
+from fedaudit.report.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shortened
+from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
-from fedaudit.report.wording import count, from_to, given, interval, number, percent, plural, some
+from fedaudit.report.wording import (
+    format_range,
+    interval,
+    join_some,
+    number,
+    optional,
+    percent,
+    plural,
+)
 from fedaudit.results import games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import Detection, PointPlayed, Rate, TargetCertificate
@@ -18,7 +26,7 @@ from fedaudit.results.record import Record
 def game_sections(record: Record) -> list[Section]:
     """Return the sections of games: points by signs and in rounds, and what a client can see."""
     sections = [
-        of_table(ident, title, table, fixed(f"games.{ident}"))
+        table_section(ident, title, table, fixed(f"games.{ident}"))
         for ident, title, table in (
             ("points", "Every point", points_table(record)),
             ("rounds", "In real rounds", points_table(record, in_rounds=True)),
@@ -38,15 +46,17 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
     items = [item for item in every if bool(item.point.rounds) == in_rounds]
     if not items:
         return None
-    rows = [{"Point": named(item.name, _label(item.point)), **_row(item.point)} for item in items]
+    rows = [
+        {"Point": name_cell(item.name, _label(item.point)), **_row(item.point)} for item in items
+    ]
     used = {place for row in rows for place, cell in row.items() if cell}
     sizes = (
-        f"{from_to(item.point.adv.total for item in items)} games a point, "
-        f"{from_to(item.point.targets for item in items)} targets, "
-        f"batches of {from_to(item.point.batch for item in items)} records"
+        f"{format_range(item.point.adv.total for item in items)} games a point, "
+        f"{format_range(item.point.targets for item in items)} targets, "
+        f"batches of {format_range(item.point.batch for item in items)} records"
     )
     remark = fixed("games.remark_rounds" if in_rounds else "games.remark_points")
-    return tabled(
+    return grid_of(
         f"Games {'in rounds' if in_rounds else 'by sign'}: {sizes}",
         [{place: cell for place, cell in row.items() if place in used} for row in rows],
         remark=f"{fixed('games.remark')} {remark}",
@@ -56,32 +66,36 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
 def certificates_table(record: Record) -> Grid | None:
     """Return what is certified of each point's targets; None without certificates."""
     rows = [
-        {"Point": named(item.name), **_certified(item.point.certificates)}
+        {"Point": name_cell(item.name), **_certified(item.point.certificates)}
         for item in points.shown_points(record.games)
         if item.point.certificates
     ]
     remark = fixed("games.remark_certificates")
-    return tabled("Certificates", rows, remark=remark) if rows else None
+    return grid_of("Certificates", rows, remark=remark) if rows else None
 
 
 _SMALL_FAILURE, _NEAR_GUESSING = 0.01, 0.6
 
 
-def _certified(certificates: Sequence[TargetCertificate]) -> Filled:
+def _certified(certificates: Sequence[TargetCertificate]) -> Cells:
     played = [each.played for each in certificates if each.played is not None]
     sound = [each.delta_sound for each in certificates if each.delta_sound is not None]
     misleading = any(
         each.delta_sample <= _SMALL_FAILURE and (each.high or 1.0) <= _NEAR_GUESSING
         for each in certificates
     )
-    published = from_to((each.delta_sample for each in certificates), text=number)
+    published = format_range((each.delta_sample for each in certificates), text=number)
     success, failure = "Success on one target", "Failure probability of the sign"
     return {
-        "Targets": count(len(certificates)),
-        (success, "At least"): from_to((each.low or 0.0 for each in certificates), text=percent),
-        (success, "At most"): from_to((each.high or 1.0 for each in certificates), text=percent),
-        (success, "Played"): from_to(played, text=percent) if played else None,
-        (failure, "Sound"): from_to(sound, text=number) if sound else "no range",
+        "Targets": f"{len(certificates):,}",
+        (success, "At least"): format_range(
+            (each.low or 0.0 for each in certificates), text=percent
+        ),
+        (success, "At most"): format_range(
+            (each.high or 1.0 for each in certificates), text=percent
+        ),
+        (success, "Played"): format_range(played, text=percent) if played else None,
+        (failure, "Sound"): format_range(sound, text=number) if sound else "no range",
         (failure, "As published"): Cell(
             published, "yet near guessing" * misleading, "alarm" if misleading else ""
         ),
@@ -94,15 +108,15 @@ def _label(point: PointPlayed) -> str:
     return "" if by_settings else shortened(point.label)
 
 
-def _row(point: PointPlayed) -> Filled:
-    in_rounds, exceeded = point.rounds is not None, points.overtaken(point)
+def _row(point: PointPlayed) -> Cells:
+    in_rounds, exceeded = point.rounds is not None, points.exceeds_bound(point)
     bound = point.figure(games.DISTANCE) if in_rounds else point.actual_epsilon
     ceiling = _NO_BOUND if bound is None else Cell(percent(point.most), "exceeded" * exceeded)
     return {
         ("Success rate", "Adv"): _rate(point.adv, "alarm" if in_rounds and exceeded else ""),
         ("Success rate", "At most"): ceiling,
-        ("Success rate", "Noise leaves"): given(point.figure(games.EXPECTED_SUCCESS)),
-        ("ε of one record", "Claimed ε"): given(point.claimed_epsilon, points.epsilon),
+        ("Success rate", "Noise leaves"): optional(point.figure(games.EXPECTED_SUCCESS)),
+        ("ε of one record", "Claimed ε"): optional(point.claimed_epsilon, points.format_epsilon),
         ("ε of one record", "Actual ε"): None if in_rounds else _actual(point),
         ("ε of one record", "Lower bound"): None if in_rounds else _proven(point),
         ("Games", "TPR"): _rate(point.tpr),
@@ -120,16 +134,16 @@ def _rate(estimate: Rate, tone: Tone = "") -> Cell:
 
 
 def _actual(point: PointPlayed) -> Cell:
-    actual, above = point.actual_epsilon, points.ratio(point)
+    actual, above = point.actual_epsilon, points.epsilon_ratio(point)
     if not points.far_above(point):
-        return _NO_BOUND if actual is None else Cell(points.epsilon(actual))
-    text = _NO_BOUND.text if actual is None else points.epsilon(actual)
-    return Cell(text, "" if above is None else f"× {points.times(above)}", "alarm")
+        return _NO_BOUND if actual is None else Cell(points.format_epsilon(actual))
+    text = _NO_BOUND.text if actual is None else points.format_epsilon(actual)
+    return Cell(text, "" if above is None else f"× {points.format_ratio(above)}", "alarm")
 
 
 def _proven(point: PointPlayed) -> Cell:
-    above = "> actual" if points.overtaken(point) else "> claimed" if point.refuted else ""
-    return Cell(points.epsilon(point.proven_epsilon), above, "alarm" if above else "")
+    above = "> actual" if points.exceeds_bound(point) else "> claimed" if point.refuted else ""
+    return Cell(points.format_epsilon(point.proven_epsilon), above, "alarm" if above else "")
 
 
 _DISTINGUISHES = 0.95
@@ -140,11 +154,11 @@ def detector_table(detection: Detection) -> Grid:
     """Return a row for each sign: how well it separates planted models from honest ones."""
     servers = _servers(detection)
     columns = {games.SIGN_AUC: "AUC", games.DETECTED: "Found", games.FALSE_ALARMS: "False alarms"}
-    right = {_server(name): given(detection.success(name)) for name in servers}
+    right = {_server(name): optional(detection.success(name)) for name in servers}
     return estimate_table(
         f"Signs of a planted neuron, over {plural(detection.runs, 'federation')}",
         [e for e in detection.estimates if e.group and e.attack in servers and e.metric in columns],
-        rows=lambda item: named(*_sign(item.group)),
+        rows=lambda item: name_cell(*_sign(item.group)),
         columns=lambda item: (
             _server(item.attack) * (item.metric != games.FALSE_ALARMS),
             columns[item.metric],
@@ -157,9 +171,9 @@ def detector_table(detection: Detection) -> Grid:
             "games.remark_detector",
             judged=plural(detection.judged, "federation"),
             federation=shortened(detection.federation, 200),
-            honest=count(detection.honest),
-            planted=count(detection.planted),
-            own=count(detection.own),
+            honest=f"{detection.honest:,}",
+            planted=f"{detection.planted:,}",
+            own=f"{detection.own:,}",
         ),
     )
 
@@ -173,8 +187,8 @@ def detector_words(detection: Detection) -> list[str]:
             for (name, sign), figures in detection.signs.items()
             if name == server
         }
-        clear = [sign for sign, auc in aucs.items() if least_of(auc) >= _DISTINGUISHES]
-        names = some([_sign(sign)[0].lower() for sign in clear])
+        clear = [sign for sign, auc in aucs.items() if lower_limit(auc) >= _DISTINGUISHES]
+        names = join_some([_sign(sign)[0].lower() for sign in clear])
         sentences.append(
             f"{_server(server)}: {len(clear)} of {plural(len(aucs), 'sign')} identify nearly every "
             f"planted model (AUC of {number(_DISTINGUISHES)} or more){f': {names}' * bool(names)}."

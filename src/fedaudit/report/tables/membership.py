@@ -7,12 +7,19 @@ from statistics import fmean
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
 from fedaudit.report import evidence, wording
-from fedaudit.report.evidence import Setting, by_contrast, differing, distinct, grouped, setting_of
+from fedaudit.report.evidence import (
+    Setting,
+    by_contrast,
+    distinct,
+    grouped,
+    setting_labels,
+    setting_of,
+)
 from fedaudit.report.figures import charts
 from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import Cell, Filled, Footnotes, Grid, below, named, shortened, tabled
-from fedaudit.report.section import Section, of_table
-from fedaudit.report.tables.cells import estimate_table, measured
+from fedaudit.report.grid import Cell, Cells, Footnotes, Grid, grid_of, name_cell, shortened, stack
+from fedaudit.report.section import Section, table_section
+from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.report.text.verdict import needs_more
 from fedaudit.report.verdict import independence
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
@@ -29,8 +36,8 @@ _MOST_COLOURED = 4
 def membership_section(record: Record) -> Section | None:
     """Return the section on membership; of a record about other topics its remaining figures."""
     others = other_figures_table(record)
-    if not evidence.about_members(record):
-        return of_table("figures", "Other figures", others)
+    if not evidence.has_membership(record):
+        return table_section("figures", "Other figures", others)
     tables, exposed = attack_tables(record), exposed_table(record)
     texts = [] if tables else [fixed("members.none")]
     texts += [fixed("members.not_exposed")] * bool(record.exposed and not exposed)
@@ -45,27 +52,27 @@ def attack_tables(record: Record) -> list[Grid]:
     Figures over seeds replace those of single seeds. Each of several clients has its own rows. If
     people are the units, tables of their single samples follow.
     """
-    figures = evidence.summarised(record.findings)
+    figures = evidence.most_summarised(record.findings)
     tables = _by_setting("Attacks by contrast", figures)
     if tables:
-        remark = wording.joined(tables[0].remark, signs_of(figures), independence(record), by=" ")
+        remark = wording.join(tables[0].remark, signs_of(figures), independence(record), by=" ")
         tables[0] = replace(tables[0], remark=remark)
-    single = evidence.summarised(record.of_single_samples)
+    single = evidence.most_summarised(record.of_single_samples)
     return tables + _by_setting("Their samples one by one", single)
 
 
 def _by_setting(caption: str, figures: list[Estimate]) -> list[Grid]:
     by_setting = grouped(figures, _setting_of_all)
-    labels = differing(by_setting)
+    labels = setting_labels(by_setting)
     ordered = sorted(by_setting, key=lambda setting: setting.defense != NO_DEFENSE)
-    captions = {s: wording.joined(caption, shortened(labels[s], 100), by=": ") for s in ordered}
+    captions = {s: wording.join(caption, shortened(labels[s], 100), by=": ") for s in ordered}
     return [_figures_table(captions[setting], by_setting[setting]) for setting in ordered]
 
 
 def other_figures_table(record: Record) -> Grid | None:
     """Return figures of other metrics (epsilon, balanced accuracy); None without such figures."""
-    figures = evidence.summarised(record.findings, headline=False)
-    labels = differing(map(_setting_of_all, figures))
+    figures = evidence.most_summarised(record.findings, headline=False)
+    labels = setting_labels(map(_setting_of_all, figures))
     return _figures_table("Other figures", figures, labels) if figures else None
 
 
@@ -102,8 +109,8 @@ def _figures_table(
         client = "pooled clients" if figure.target is None else wording.client_name(figure.target)
         name = f"{client} · {figure.attack}" if several and figure.attack else figure.attack
         label = labels[_setting_of_all(figure)] if labels else ""
-        detail = below(label, sizes[figure.attack, figure.target])
-        return named(name or "The run", detail, limit=80)
+        detail = stack(label, sizes[figure.attack, figure.target])
+        return name_cell(name or "The run", detail, limit=80)
 
     return estimate_table(
         caption,
@@ -112,11 +119,11 @@ def _figures_table(
         columns=lambda figure: (contrast(figure), _short_name(figure.metric)),
         cell=lambda figure: figure_cell(figure, notes),
         under={
-            name: below("" if several else _sizes(same), *distinct(map(_compared_within, same)))
+            name: stack("" if several else _sizes(same), *distinct(map(_compared_within, same)))
             for name, same in grouped(ordered, contrast).items()
         },
         notes=notes,
-        remark=_methods(figures) + wording.about_runs(figure.further for figure in figures),
+        remark=_methods(figures) + wording.interval_remark(figure.further for figure in figures),
     )
 
 
@@ -135,10 +142,10 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     ceiling, labels = figure.ceiling, figure.labels_alone
     lines = (
         counts,
-        "" if ceiling is None else f"of at most {wording.shown(ceiling, figure.metric, -1)}",
+        "" if ceiling is None else f"of at most {wording.format_value(ceiling, figure.metric, -1)}",
         "" if labels is None else f"labels alone {wording.number(labels)}",
     )
-    return measured(figure, evidence.look_of(figure), *lines, mark=mark)
+    return value_cell(figure, evidence.marker_of(figure), *lines, mark=mark)
 
 
 def _counts(figure: Estimate) -> str:
@@ -149,8 +156,8 @@ def _counts(figure: Estimate) -> str:
     members, others = figure.n_members, figure.n_nonmembers
     if not others:
         return f"FPR {wording.percent(fpr)}"
-    hits = f"{wording.count(round(value * members))}/{wording.count(members)}" if members else ""
-    return below(hits, f"FP {wording.count(round(fpr * others))}/{wording.count(others)}")
+    hits = f"{round(value * members):,}/{members:,}" if members else ""
+    return stack(hits, f"FP {round(fpr * others):,}/{others:,}")
 
 
 def _sizes(figures: Iterable[Estimate]) -> str:
@@ -159,13 +166,13 @@ def _sizes(figures: Iterable[Estimate]) -> str:
     if not counted:
         return ""
     parts = ([f.n_members for f in counted], [f.n_nonmembers for f in counted])
-    sizes = " v. ".join(wording.from_to(part, "–") for part in parts)
+    sizes = " v. ".join(wording.format_range(part, "–") for part in parts)
     return sizes + ", all seeds" * any(figure.seed is None for figure in counted)
 
 
 def _compared_within(figure: Estimate) -> str:
     caveat = "" if figure.fair else wording.NO_FAIR_DRAW
-    return wording.joined(_WITHIN.get(figure.within, ""), caveat, by="; ")
+    return wording.join(_WITHIN.get(figure.within, ""), caveat, by="; ")
 
 
 _WITHIN = {"client": "each client's members with its own held-out samples", "class": "same classes"}
@@ -185,7 +192,7 @@ def _methods(figures: Iterable[Estimate]) -> str:
     """Return the methods of intervals with the metrics that each is for."""
     by_method = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
     texts = [
-        f"{wording.listed(distinct(_short_name(figure.metric) for figure in same))} by {method}"
+        f"{wording.join_and(distinct(_short_name(figure.metric) for figure in same))} by {method}"
         for method, same in by_method.items()
     ]
     return f"Intervals: {'; '.join(texts)}." * bool(texts)
@@ -196,15 +203,15 @@ def classes_table(record: Record) -> Grid | None:
     groups = [group for group in record.groups if group.by == "class"]
     if not groups:
         return None
-    labels = differing(map(setting_of, groups))
+    labels = setting_labels(map(setting_of, groups))
 
     def heading(figure: Estimate) -> Cell:
-        detail = wording.joined(wording.against(figure.contrast), labels[setting_of(figure)])
-        return named(figure.attack, shortened(detail, 80))
+        detail = wording.join(wording.versus(figure.contrast), labels[setting_of(figure)])
+        return name_cell(figure.attack, shortened(detail, 80))
 
     def cell(figure: Estimate) -> Cell | None:
         if figure.value is not None:
-            return measured(figure, unbounded="")
+            return value_cell(figure, unbounded="")
         return Cell(wording.MISSING, f"{figure.n_members} v. {figure.n_nonmembers}", "muted")
 
     missing = any(figure.value is None for figure in groups)
@@ -221,21 +228,21 @@ def classes_table(record: Record) -> Grid | None:
 
 def exposed_table(record: Record) -> Grid | None:
     """Return members by the number of attacks above chance that list them; None for none."""
-    leaking = filter(above_chance, evidence.headline(record))
+    leaking = filter(above_chance, evidence.main_figures(record))
     above = {(figure.attack, figure.defense, figure.target) for figure in leaking}
     listed = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
     if not listed:
         return None
-    labels = differing(Setting(row.defense, "", row.target, None) for row in listed)
+    labels = setting_labels(Setting(row.defense, "", row.target, None) for row in listed)
     attacks_by_defense = grouped(listed, lambda row: row.defense)
     ranked = []
     for same in grouped(listed, lambda row: (row.defense, row.target, row.sample)).values():
         best = max(same, key=lambda row: row.above_nonmembers)
         attacks, share = distinct(row.attack for row in same), 1 - best.above_nonmembers
         total = len({row.attack for row in attacks_by_defense[best.defense]})
-        names = wording.some(list(map(shortened, attacks)), MOST_NAMED)
+        names = wording.join_some(list(map(shortened, attacks)), MOST_NAMED)
         label = labels[Setting(best.defense, "", best.target, None)]
-        filled: Filled = {
+        filled: Cells = {
             wording.capital(best.unit): Cell(str(best.sample), label),
             "Class": None if best.label is None else str(best.label),
             "Attacks that list it": Cell(f"{len(attacks)} of {total}", names),
@@ -244,7 +251,7 @@ def exposed_table(record: Record) -> Grid | None:
         ranked.append(((-len(attacks), share, best.sample), filled))
     ranked.sort(key=lambda pair: pair[0])
     hidden = len(ranked) - MOST_SAMPLES
-    return tabled(
+    return grid_of(
         "Most exposed samples" if record.unit == "sample" else "Most exposed people",
         [filled for _, filled in ranked[:MOST_SAMPLES]],
         words=("Class", "Attacks that list it"),
@@ -279,7 +286,7 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     floor = max(_LOWEST_RATE, min(smallest / 2, 5e-4))
 
     settings = grouped(curves, lambda c: Setting(c.defense, c.view, c.target, c.seed))
-    labels = differing(settings)
+    labels = setting_labels(settings)
     choices = []
     for setting, same in settings.items():
         panels = by_contrast(same)
@@ -288,7 +295,7 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
         parts = tuple(_roc_panel(panels[name], looks, floor) for name in names)
         choices.append(charts.Choice(labels[setting], parts))
 
-    other_names = "others: " + wording.listed([shortened(attack) for attack in others])
+    other_names = "others: " + wording.join_and([shortened(attack) for attack in others])
     greys = ({other_names: _PALE} if others else {}) | {"guessing": _GUESSING}
     caption = fixed("pictures.roc")
     caption += f" In colour: the {len(coloured)} attacks with the highest TPR there." * bool(others)
@@ -322,5 +329,5 @@ def _roc_panel(
         lines.append(charts.Curve(curve.attack, fpr, tpr, looks.get(curve.attack, _PALE)))
     others = wording.contrast_meaning(contrast)
     summary = fixed("pictures.roc_summary", attacks=len(curves), others=others)
-    title = f"Members {wording.against(contrast)}"
+    title = f"Members {wording.versus(contrast)}"
     return charts.Panel(title, summary, x, y, lines, uprights=(0.001, 0.01))

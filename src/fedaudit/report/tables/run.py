@@ -5,10 +5,10 @@ from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
-from fedaudit.report.evidence import Checks, checks_of, distinct, grouped
+from fedaudit.report.evidence import Outcomes, distinct, grouped, outcomes_of
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Cell, Filled, Grid, Tone, below, named, shortened, tabled
-from fedaudit.report.section import Section, of_table
+from fedaudit.report.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shortened, stack
+from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
@@ -18,11 +18,11 @@ def run_sections(record: Record) -> list[Section | None]:
     """Return the sections on controls, utility and clients; None for what a record lacks."""
     no_controls = Section("controls", "Controls", ["No controls were run."])
     return [
-        of_table("controls", "Controls", controls_table(record))
+        table_section("controls", "Controls", controls_table(record))
         if record.controls
         else no_controls,
-        of_table("utility", "Utility", utility_table(record)),
-        of_table("clients", "Clients", clients_table(record)),
+        table_section("utility", "Utility", utility_table(record)),
+        table_section("clients", "Clients", clients_table(record)),
     ]
 
 
@@ -37,33 +37,33 @@ MOST_FAILED = 12  # failed controls of one kind that are listed; the number of o
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed ones first: how many passed, values, each failure."""
     kinds = grouped(record.controls, lambda result: result.control)
-    checks = {kind: checks_of(results) for kind, results in kinds.items()}
+    checks = {kind: outcomes_of(results) for kind, results in kinds.items()}
     ordered = sorted(kinds, key=lambda kind: (not checks[kind].failed, not checks[kind].ran))
     rows = [_controls_row(kind, kinds[kind], checks[kind]) for kind in ordered]
-    return tabled("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
+    return grid_of("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
 
 
-def _controls_row(kind: str, results: list[ControlResult], checks: Checks) -> Filled:
+def _controls_row(kind: str, results: list[ControlResult], checks: Outcomes) -> Cells:
     text, tone = _PASSED[not checks.failed if checks.ran else None]
     # Controls of a kind that expect different things have different quantities as values.
     valued = [result for result in checks.ran if result.value is not None]
     values = [
         _QUANTITIES.get(kind, "")
-        + wording.from_to([result.value or 0.0 for result in same], "–", text=wording.number)
+        + wording.format_range([result.value or 0.0 for result in same], "–", text=wording.number)
         for same in grouped(valued, lambda result: result.expected).values()
     ]
     expected = distinct(shortened(result.expected, 120) for result in results)
     hidden = len(checks.failed) - MOST_FAILED
     lines = [_failure(result) for result in checks.failed[:MOST_FAILED]]
-    lines += [f"and {wording.count(hidden)} more"] * (hidden > 0)
+    lines += [f"and {hidden:,} more"] * (hidden > 0)
     lines += distinct(shortened(r.note, 200) for r in results if r.passed is None)[:3]
     return {
-        "Control": named(kind),
+        "Control": name_cell(kind),
         "Result": Cell(text, tone=tone),
         "Passed": f"{checks.passed} of {len(checks.ran)}"
         + f", {checks.not_run} not run" * bool(checks.not_run),
         "Values": "; ".join(values[:3]) or None,
-        "Expected, and what failed": Cell("; ".join(expected[:3]), below(*lines)),
+        "Expected, and what failed": Cell("; ".join(expected[:3]), stack(*lines)),
     }
 
 
@@ -71,9 +71,9 @@ _QUANTITIES = {"retrained federation": "p-value "}  # values that are not AUCs o
 
 
 def _failure(result: ControlResult) -> str:
-    value = wording.shown(result.value, AUC)
+    value = wording.format_value(result.value, AUC)
     limits = wording.interval(result.low, result.high, AUC)
-    where = wording.joined(
+    where = wording.join(
         shortened(result.attack),
         "" if result.defense == NO_DEFENSE else shortened(result.defense),
         "" if result.target is None else wording.client_name(result.target),
@@ -95,19 +95,19 @@ def utility_table(record: Record) -> Grid | None:
     return estimate_table(
         "Utility",
         figures,
-        rows=lambda figure: named(wording.capital(wording.defense_name(figure.defense))),
+        rows=lambda figure: name_cell(wording.capital(wording.defense_name(figure.defense))),
         columns=lambda figure: names.get(figure.metric, wording.capital(figure.metric)),
         cell=lambda figure: _utility_cell(by_column[figure.defense, figure.metric]),
         first="Defense",
-        remark=f"Intervals: {wording.listed(methods)}{of_means}.",
+        remark=f"Intervals: {wording.join_and(methods)}{of_means}.",
     )
 
 
 def _utility_cell(seeds: Sequence[Estimate]) -> Cell:
     first, values = seeds[0], [one.number for one in seeds]
-    value = wording.shown(fmean(values), first.metric)
+    value = wording.format_value(fmean(values), first.metric)
     if len(seeds) == 1:
-        return Cell(value, wording.interval_of(first))
+        return Cell(value, wording.interval_text(first))
     limits = wording.interval(min(values), max(values), first.metric)
     return Cell(value, f"{limits}\nmean of {len(seeds)} seeds")
 
@@ -116,17 +116,17 @@ def clients_table(record: Record) -> Grid | None:
     """Return each client's size, its audited samples, and its label distribution."""
     rows = [_client_row(wording.client_name(row.client, "Client"), row) for row in record.clients]
     if (others := record.other_clients) is not None:
-        rows.append(_client_row(f"{wording.count(others.clients)} others", others))
-    return tabled("Clients", rows) if record.clients else None
+        rows.append(_client_row(f"{others.clients:,} others", others))
+    return grid_of("Clients", rows) if record.clients else None
 
 
-def _client_row(name: str, row: ClientRow | OtherClients) -> Filled:
+def _client_row(name: str, row: ClientRow | OtherClients) -> Cells:
     counts, largest = row.class_counts, max(row.class_counts, default=0)
     share = wording.percent(largest / sum(counts)) if largest else ""
     return {
         "Client": name,
-        "Samples": wording.count(row.samples),
-        "Audited": None if row.audited is None else wording.count(row.audited),
+        "Samples": f"{row.samples:,}",
+        "Audited": None if row.audited is None else f"{row.audited:,}",
         "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}",
         "Largest class": f"{share} (class {counts.index(largest)})" if largest else None,
     }

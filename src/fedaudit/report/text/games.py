@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedaudit.report import evidence, wording
 from fedaudit.report.evidence import status_between
-from fedaudit.report.first import First
+from fedaudit.report.first import FirstScreen
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.report.pictures import games_picture
@@ -19,7 +19,7 @@ MOST_NAMED = 8  # largest number of sentences of one kind; the tables have the o
 class GameVerdict(NamedTuple):
     """The first screen of a report of games, and sentences for each of its parts."""
 
-    first: First
+    first: FirstScreen
     played: str
     contradictions: tuple[str, ...]
     claims: tuple[str, ...]
@@ -40,7 +40,7 @@ def game_verdict(record: Record) -> GameVerdict:
     protection = points.protection_word(record)
     names = {"protection": protection, "bound": fixed(f"games.bounds.{protection}")}
     claims = tuple(_claims(items)[:MOST_NAMED])
-    first = First(
+    first = FirstScreen(
         "strong leak" if refuted else status,
         "claim contradicted" if refuted else status,
         _contradiction_headline(refuted) if refuted else _headline(behind, bare, protection),
@@ -91,10 +91,10 @@ def _headline(
     behind: Sequence[points.ShownPoint], bare: Sequence[points.ShownPoint], protection: str
 ) -> str:
     if not behind:
-        text = f"The server is right in {_success(points.most_right(bare))} of games"
+        text = f"The server is right in {_success(points.most_successful(bare))} of games"
         return f"{text} without a {protection}; guessing is right in 50%"
     # The status is about protected clients, and so is this: without protection is in a tile.
-    weakest, strongest = points.most_right(behind), points.least_right(behind)
+    weakest, strongest = points.most_successful(behind), points.strongest_protection(behind)
     text = f"With {weakest.name} the server is right in {_success(weakest)} of games"
     if strongest and weakest.point.adv.low > strongest.point.adv.high:
         text += f", with {strongest.name} in {_success(strongest)}"
@@ -111,10 +111,10 @@ def _played(items: Sequence[points.ShownPoint]) -> str:
     return fixed(
         "games.played",
         points=wording.capital(wording.plural(len(played), "point")),
-        games=wording.from_to(point.adv.total for point in played),
-        targets=wording.from_to(point.targets for point in played),
-        batches=wording.from_to(point.batch for point in played),
-        records=wording.some(records, 3),
+        games=wording.format_range(point.adv.total for point in played),
+        targets=wording.format_range(point.targets for point in played),
+        batches=wording.format_range(point.batch for point in played),
+        records=wording.join_some(records, 3),
     )
 
 
@@ -123,17 +123,17 @@ def _contradiction(item: points.ShownPoint) -> str:
     point, kind = item.point, "claim"
     if point.rounds is not None:
         kind = "noise"
-    elif points.overtaken(point) and point.actual_epsilon is not None:
+    elif points.exceeds_bound(point) and point.actual_epsilon is not None:
         kind = "actual"
-    right, limits = wording.rate(point.adv)
+    right, limits = wording.rate_texts(point.adv)
     success = f"{item.name}: the server is right in {right} (95% interval {limits})"
     return fixed(
         f"games.contradiction.{kind}",
         success=success,
-        proven=points.epsilon(point.proven_epsilon),
+        proven=points.format_epsilon(point.proven_epsilon),
         noise=wording.percent(point.most),
-        actual=points.epsilon(point.actual_epsilon or 0.0),
-        claimed=points.epsilon(point.claimed_epsilon or 0.0),
+        actual=points.format_epsilon(point.actual_epsilon or 0.0),
+        claimed=points.format_epsilon(point.claimed_epsilon or 0.0),
     )
 
 
@@ -150,14 +150,16 @@ def _claims(items: Sequence[points.ShownPoint]) -> list[str]:
         else:
             actual = _range([point.actual_epsilon for point in far])
             gives = f"by its own probabilities gives ε {actual} for one record"
-            if ratios := [value for p in far if (value := points.ratio(p)) is not None]:
-                gives += f", {wording.from_to(ratios, text=points.times)} times as much"
+            if ratios := [value for p in far if (value := points.epsilon_ratio(p)) is not None]:
+                gives += f", {wording.format_range(ratios, text=points.format_ratio)} times as much"
         sentences.append(f"{shortened(name, 80)} claims ε {claimed} and {gives}.")
     return sentences
 
 
 def _range(values: Sequence[float | None]) -> str:
-    return wording.from_to([value for value in values if value is not None], text=points.epsilon)
+    return wording.format_range(
+        [value for value in values if value is not None], text=points.format_epsilon
+    )
 
 
 def fit_warnings(items: Sequence[points.ShownPoint]) -> list[str]:
@@ -166,7 +168,7 @@ def fit_warnings(items: Sequence[points.ShownPoint]) -> list[str]:
     return [
         fixed(
             f"games.fit.{problem}",
-            points=wording.some([shortened(item.name, 60) for item in by_problem[problem]], 4),
+            points=wording.join_some([shortened(item.name, 60) for item in by_problem[problem]], 4),
         )
         for problem in fixed_texts("games.fit")
         if problem in by_problem
@@ -177,12 +179,16 @@ def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
     played = [item.point for item in items]
     claims = [point for point in played if point.claimed_epsilon is not None]
     beyond = [
-        provable for p in claims if (p.claimed_epsilon or 0) >= (provable := points.provable(p))
+        provable
+        for p in claims
+        if (p.claimed_epsilon or 0) >= (provable := points.provable_epsilon(p))
     ]
     limits = fit_warnings(items)
     if beyond:
-        counts = {"beyond": wording.count(len(beyond)), "claims": wording.count(len(claims))}
-        limits.append(fixed("games.limits.unprovable", most=points.epsilon(max(beyond)), **counts))
+        counts = {"beyond": f"{len(beyond):,}", "claims": f"{len(claims):,}"}
+        limits.append(
+            fixed("games.limits.unprovable", most=points.format_epsilon(max(beyond)), **counts)
+        )
     limits += [fixed("games.limits.claims")] * bool(claims)
     limits += [fixed("games.limits.rounds")] * any(point.rounds for point in played)
     repeated = any(point.targets < point.adv.total for point in played)

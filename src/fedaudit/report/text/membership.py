@@ -3,7 +3,12 @@
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, verdict, wording
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.membership import are_several, largest_limits, member_status, scope_of
+from fedaudit.report.deciding.membership import (
+    are_several,
+    limits_to_print,
+    member_status,
+    scope_sentence,
+)
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import Estimate
@@ -23,10 +28,10 @@ def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> 
         other = member_status(record, sides[names[1]])
         text = f"{wording.capital(names[0])}: {text[:1].lower()}{text[1:]}"
         text += f". {wording.capital(names[1])}: {other}"
-    figures = evidence.headline(record)
+    figures = evidence.main_figures(record)
     unfair = fixed("membership.unfair") * (bool(figures) and not any(f.fair for f in figures))
     people = verdict.people_caveat(record)
-    return wording.joined(text, scope_of(record, front), unfair, people, by=". ")
+    return wording.join(text, scope_sentence(record, front), unfair, people, by=". ")
 
 
 def _headline(
@@ -67,14 +72,14 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
         parts += [_affected(figures), _may_be_larger(figures)]
     elif status == "no leak shown":
         parts.append(_hidden(record, figures))
-    return wording.joined(*parts, by=" ")
+    return wording.join(*parts, by=" ")
 
 
 def _affected(figures: list[Estimate]) -> str:
     affected = {wording.defense_name(figure.defense) for figure in figures if above_chance(figure)}
     names = evidence.distinct(wording.defense_name(figure.defense) for figure in figures)
-    leaking = wording.some([shortened(name, 60) for name in names if name in affected])
-    spared = wording.some([shortened(name, 60) for name in names if name not in affected])
+    leaking = wording.join_some([shortened(name, 60) for name in names if name in affected])
+    spared = wording.join_some([shortened(name, 60) for name in names if name not in affected])
     if len(names) < 2:
         return ""
     return f"Found with {leaking}{f', not found with {spared}' if spared else ''}."
@@ -83,8 +88,8 @@ def _affected(figures: list[Estimate]) -> str:
 def _may_be_larger(figures: list[Estimate]) -> str:
     above = [figure for figure in figures if above_chance(figure)]
     highs = [evidence.size_reached(f.high, f.metric) for f in above if f.high is not None]
-    least = evidence.largest([size for figure in above if (size := evidence.size_of(figure))])
-    largest = evidence.largest([size for size in highs if size])
+    least = evidence.max_size([size for figure in above if (size := evidence.size_of(figure))])
+    largest = evidence.max_size([size for size in highs if size])
     if least is None or largest is None or largest == least:
         return ""
     return f"The size is by the lower limits; the upper limits allow a {largest} leak."
@@ -110,10 +115,10 @@ def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *RATE
     several, parts = are_several(figures), []
     for metric in metrics:
         limits = [
-            f"{wording.shown(limit.value, metric, 1)}{f' for {limit.name}' * several}"
-            for limit in largest_limits(figures, metric)
+            f"{wording.format_value(limit.value, metric, 1)}{f' for {limit.name}' * several}"
+            for limit in limits_to_print(figures, metric)
         ]
         if limits:
             second = f" ({limits[1]})" if limits[1:] and several else ""
             parts.append(f"{wording.metric_name(metric)} up to {limits[0]}{second}")
-    return wording.listed(parts)
+    return wording.join_and(parts)

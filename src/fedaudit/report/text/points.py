@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.report import evidence
-from fedaudit.report.evidence import grouped
+from fedaudit.report.evidence import grouped, size_of_share, tone_of
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened
-from fedaudit.report.wording import count, joined, number, plural, rate
+from fedaudit.report.wording import join, number, plural, rate_texts
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
@@ -55,13 +54,13 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
             settings = point.settings.items()
             texts = [_in_words(*pair) for pair in settings if pair[0] in varying[point.mechanism]]
             parts = [protection_name(point), *texts]
-            step = "" if claimed is None else f"ε {epsilon(claimed)}"
+            step = "" if claimed is None else f"ε {format_epsilon(claimed)}"
         else:
             parts = ["in rounds" * bool(by_signs), defense_words(how), plan_words(how)]
-            parts += [f"batch {count(point.batch)}"] * (point.batch != usual_batch)
+            parts += [f"batch {point.batch:,}"] * (point.batch != usual_batch)
             step = plural(how.averaged, "round") * (how.averaged > 1)
-        family = joined(*parts, by=", ")
-        items.append(ShownPoint(point, family, shortened(joined(family, step, by=", "), 80)))
+        family = join(*parts, by=", ")
+        items.append(ShownPoint(point, family, shortened(join(family, step, by=", "), 80)))
     return items
 
 
@@ -79,7 +78,7 @@ def protection_name(point: PointPlayed) -> str:
     """Return what protects clients at a point: "bitrand, shared mask", "no defense, sum of 10"."""
     how = point.rounds
     if how is not None:
-        return defense_words(how) + f", sum of {count(how.clients)}" * (how.clients > 1)
+        return defense_words(how) + f", sum of {how.clients:,}" * (how.clients > 1)
     name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
     return name + ", shared mask" * point.shared_mask
 
@@ -98,8 +97,8 @@ def defense_words(rounds: InRounds) -> str:
 
 def plan_words(rounds: InRounds) -> str:
     """Return the changes of the server to plain averaging: copies, louder neurons, sums."""
-    total = f"sum of {count(rounds.clients)}, {fixed(f'games.others.{rounds.others}')}"
-    return joined(
+    total = f"sum of {rounds.clients:,}, {fixed(f'games.others.{rounds.others}')}"
+    return join(
         plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "louder" * (rounds.louder != 1),
         total * (rounds.clients > 1),
@@ -129,20 +128,20 @@ def protection_word(record: Record) -> str:
     return " or ".join(sorted(kinds, reverse=True))
 
 
-def most_right(items: Sequence[ShownPoint]) -> ShownPoint:
+def most_successful(items: Sequence[ShownPoint]) -> ShownPoint:
     """Return the point with the highest success rate, by lower limit as the verdict is."""
     return max(items, key=lambda item: (item.point.adv.low, item.point.adv.value))
 
 
-def least_right(behind: Sequence[ShownPoint]) -> ShownPoint | None:
+def strongest_protection(behind: Sequence[ShownPoint]) -> ShownPoint | None:
     """Return the point of the strongest other protection, each by its point with most success.
 
     Points with the same epsilon or number of rounds are compared, if there are any.
     """
-    best = most_right(behind)
+    best = most_successful(behind)
     others = [item for item in behind if protection_name(item.point) != protection_name(best.point)]
     others = [item for item in others if _step(item) == _step(best)] or others
-    worst = map(most_right, grouped(others, lambda item: protection_name(item.point)).values())
+    worst = map(most_successful, grouped(others, lambda item: protection_name(item.point)).values())
     return min(worst, key=lambda item: (item.point.adv.high, item.point.adv.value), default=None)
 
 
@@ -153,23 +152,23 @@ def _step(item: ShownPoint) -> float:
     return math.inf if claimed is None else claimed
 
 
-def epsilon(value: float) -> str:
+def format_epsilon(value: float) -> str:
     """Format a privacy budget: 3, 0.25, 668 or 35,342."""
     if 0 < value < 0.0005 or value >= 1e9:
         return number(value)
-    return f"{value:.3g}" if value < 100 else count(round(value))
+    return f"{value:.3g}" if value < 100 else f"{round(value):,}"
 
 
-def ratio(point: PointPlayed) -> float | None:
+def epsilon_ratio(point: PointPlayed) -> float | None:
     """Return the actual epsilon divided by the claimed one; None without both."""
     if point.actual_epsilon is None or not point.claimed_epsilon:
         return None
     return point.actual_epsilon / point.claimed_epsilon
 
 
-def times(value: float) -> str:
+def format_ratio(value: float) -> str:
     """Format a ratio of epsilons: 1, 1.3 or 223."""
-    return count(round(value)) if value >= 10 else f"{value:.2g}"
+    return f"{round(value):,}" if value >= 10 else f"{value:.2g}"
 
 
 def far_above(point: PointPlayed) -> bool:
@@ -178,7 +177,7 @@ def far_above(point: PointPlayed) -> bool:
     return claimed is not None and (actual is None or actual > FAR_ABOVE * claimed)
 
 
-def overtaken(point: PointPlayed) -> bool:
+def exceeds_bound(point: PointPlayed) -> bool:
     """Return True if success exceeds what the actual epsilon, or the noise, allows any server."""
     if point.rounds is not None:
         return point.adv.low > point.most + 1e-9
@@ -188,10 +187,10 @@ def overtaken(point: PointPlayed) -> bool:
 
 def contradicted(point: PointPlayed) -> bool:
     """Return True if success refutes the claimed epsilon, the actual one or the noise bound."""
-    return point.refuted or overtaken(point)
+    return point.refuted or exceeds_bound(point)
 
 
-def provable(point: PointPlayed) -> float:
+def provable_epsilon(point: PointPlayed) -> float:
     """Return the epsilon that these games prove if the server is never wrong."""
     right = [_MISSED ** (1 / kind.total) for kind in (point.tpr, point.tnr)]
     return max(0.0, *(math.log(r / -math.expm1(math.log(o))) for r, o in (right, right[::-1])))
@@ -214,26 +213,30 @@ def game_tiles(record: Record) -> list[Tile]:
     what = protection_word(record)
     tiles = []
     if behind:
-        tiles.append(_success_tile(f"Server right, weakest {what}", most_right(behind)))
-        if least := least_right(behind):
+        tiles.append(_success_tile(f"Server right, weakest {what}", most_successful(behind)))
+        if least := strongest_protection(behind):
             tiles.append(_success_tile(f"Server right, strongest {what}", least))
     if bare:
-        tiles.append(_success_tile(f"Server right, no {what}", most_right(bare)))
+        tiles.append(_success_tile(f"Server right, no {what}", most_successful(bare)))
     claiming = [item for item in items if item.point.claimed_epsilon is not None]
     if wrong := sum(item.point.refuted for item in claiming):
-        share = f"{count(wrong)} of {count(len(claiming))}"
+        share = f"{wrong:,} of {len(claiming):,}"
         detail = "points whose success refutes the epsilon that they claim"
         tiles.append(Tile("Claimed epsilon contradicted", share, detail, "alarm"))
-    if ratios := [(value, p) for p in claiming if (value := ratio(p.point)) is not None]:
+    if ratios := [(value, p) for p in claiming if (value := epsilon_ratio(p.point)) is not None]:
         above, item = max(ratios, key=lambda pair: pair[0])
-        detail = f"{item.name}: the actual one is {epsilon(item.point.actual_epsilon or 0.0)}"
+        detail = (
+            f"{item.name}: the actual one is {format_epsilon(item.point.actual_epsilon or 0.0)}"
+        )
         tone = "alarm" * far_above(item.point)
-        tiles.append(Tile("Actual epsilon over the claimed one", f"{times(above)} ×", detail, tone))
+        tiles.append(
+            Tile("Actual epsilon over the claimed one", f"{format_ratio(above)} ×", detail, tone)
+        )
     return tiles
 
 
 def _success_tile(label: str, item: ShownPoint) -> Tile:
-    size = evidence.size_reached_by(2 * item.point.adv.low - 1)
-    success, limits = rate(item.point.adv)
+    size = size_of_share(2 * item.point.adv.low - 1)
+    success, limits = rate_texts(item.point.adv)
     detail = f"{item.name}; 95% interval {limits}; guessing 50%"
-    return Tile(label, success, detail, evidence.tone_of(size) if size else "")
+    return Tile(label, success, detail, tone_of(size) if size else "")

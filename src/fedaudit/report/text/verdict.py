@@ -8,17 +8,17 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.findings import findings, headlines, standing
+from fedaudit.report.deciding.findings import findings, headlines, reliable_findings
 from fedaudit.report.deciding.membership import audited_clients
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
-from fedaudit.report.unlearning import deletion
+from fedaudit.report.unlearning import deletion_result
 from fedaudit.report.verdict import (
-    clients_named,
+    client_list,
     coverage_gaps,
-    failures_beside,
+    failed_control_notes,
     hardly_learned,
-    left_out,
+    omissions,
     run_defenses,
     unit_of,
     units_of,
@@ -65,24 +65,24 @@ def verdict(record: Record) -> PlainVerdict:
     """Return the verdict on a record, computed from its figures and controls alone."""
     record = wording.cleaned(record)
     topics = findings(record)
-    relied_on, after = standing(record, topics), deletion(record)
+    relied_on, after = reliable_findings(record, topics), deletion_result(record)
     sentences = [
         *headlines(relied_on),
-        *failures_beside(record, relied_on[0].status),
+        *failed_control_notes(record, relied_on[0].status),
         coverage_gaps(record),
-        *left_out(record),
-        after.headline if after and not evidence.says_nothing(record) else "",
+        *omissions(record),
+        after.headline if after and not evidence.is_uninformative(record) else "",
         *(bounds.sentence for bounds in shown_bounds(record)),
     ]
     return PlainVerdict(
         relied_on[0].status,
         relied_on[0].badge or relied_on[0].status,
         tuple((finding.topic, finding.status) for finding in topics),
-        wording.joined(*evidence.distinct(sentences), by=". "),
+        wording.join(*evidence.distinct(sentences), by=". "),
         learning_warning(record),
         audited(record),
         " ".join(evidence.distinct(finding.meaning for finding in relied_on)),
-        open_points(record, evidence.headline(record)),
+        open_points(record, evidence.main_figures(record)),
     )
 
 
@@ -100,7 +100,7 @@ def learning_warning(record: Record) -> str:
         measured, guess = wording.percent(row.train_accuracy), wording.percent(row.guess)
         text = fixed("verdict.train_accuracy", run=of_run, measured=measured, guess=guess)
         accuracies.append(defense + text)
-    named = wording.capital(wording.some(accuracies, MOST_WARNED, "more rows"))
+    named = wording.capital(wording.join_some(accuracies, MOST_WARNED, "more rows"))
     return fixed("verdict.hardly_learned", accuracies=named)
 
 
@@ -115,7 +115,7 @@ def audited(record: Record) -> str:
     return fixed(
         f"audited.{'watched' if record.watched else 'trained'}",
         clients=clients,
-        sizes=f" with {wording.from_to(sizes)} samples each" if sizes else "",
+        sizes=f" with {wording.format_range(sizes)} samples each" if sizes else "",
         seeds=wording.plural(len(record.seeds), "seed"),
         defenses=_defenses(record),
         questions=" ".join(questions(record)),
@@ -131,10 +131,10 @@ def audited_samples(record: Record) -> str:
     if not figures:
         return "every client" if record.sources or record.clusters else "no sample"
     targets = audited_clients(figures)
-    members = wording.from_to(figure.n_members for figure in figures)
-    others = wording.from_to(figure.n_nonmembers for figure in figures)
+    members = wording.format_range(figure.n_members for figure in figures)
+    others = wording.format_range(figure.n_nonmembers for figure in figures)
     each = " for each" * (len(targets) > 1)
-    clients = clients_named(targets) if targets else "all clients"
+    clients = client_list(targets) if targets else "all clients"
     return f"{clients}: {members} {units_of(record)} as members, {others} as non-members{each}"
 
 
@@ -144,21 +144,21 @@ def _defenses(record: Record) -> str:
     if not names:
         return ""
     is_defended = len(names) == 1 and names[0] != wording.defense_name(NO_DEFENSE)
-    return f", with {'the defense ' * is_defended}{wording.listed(names)}"
+    return f", with {'the defense ' * is_defended}{wording.join_and(names)}"
 
 
 def questions(record: Record) -> list[str]:
     """Return the questions that a study or a recording answers."""
     clients = audited_clients(record.findings)
     topics = {
-        unit_of(record): evidence.about_members(record),
+        unit_of(record): evidence.has_membership(record),
         "sources": record.sources,
         "clusters": record.clusters,
         "deletion": unlearning_rows(record),
         "secure_sum": record.config.get("secure_sum"),
         "canaries": record.config.get("canaries"),
     }
-    whose = f" of {clients_named(clients)}" if clients else ""
+    whose = f" of {client_list(clients)}" if clients else ""
     return [fixed(f"questions.{topic}", of=whose) for topic, applies in topics.items() if applies]
 
 
@@ -182,7 +182,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         if row not in folded and (row.status != "run" or row.note or row.uncovered)
     ]
     if folded:
-        names = wording.some([shortened(wording.attack_name(row.name), 80) for row in folded])
+        names = wording.join_some([shortened(wording.attack_name(row.name), 80) for row in folded])
         reasons = " ".join(evidence.distinct(map(_why, folded))[:MOST_WARNED])
         points.append(fixed("verdict.refused", names=names, reasons=reasons))
     if below := sum(f.metric == AUC and f.high is not None and f.high < 0.5 for f in figures):
@@ -204,7 +204,7 @@ def refusals(figures: Iterable[Estimate]) -> list[str]:
 
 
 def _why(row: AttackRow) -> str:
-    return wording.sentence(_reason(wording.in_words(row.note or row.uncovered)))
+    return wording.sentence(_reason(wording.without_identifiers(row.note or row.uncovered)))
 
 
 def _reason(note: str) -> str:

@@ -50,7 +50,7 @@ class Answer(AnswerFields):
 
     def __str__(self) -> str:
         """Return the answer in sentences."""
-        from fedaudit.report.text.answer import answer_lines
+        from fedaudit.study.front.answer_text import answer_lines
 
         return "\n".join(answer_lines(self))
 

@@ -6,7 +6,7 @@ from textwrap import wrap
 
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
-from fedaudit.report.wording import count, listed, number, percent, plural, sentence
+from fedaudit.report.wording import join_and, number, percent, plural, sentence
 from fedaudit.results.answer import AnswerFields, AttackAnswer, RunAnswer, SourceAnswer
 
 _WIDTH = 80
@@ -68,7 +68,7 @@ def _summary(answer: AnswerFields) -> Iterator[str]:
         yield f"NOT FLAGGED {by}"
         flagged = [f"{run.members_flagged} of {run.members}" for run in answer.runs]
         yield (
-            f"No flag is not proof of absence: the attacks flag {listed(flagged)} other "
+            f"No flag is not proof of absence: the attacks flag {join_and(flagged)} other "
             "audited members."
         )
 
@@ -90,7 +90,7 @@ _ORIGINS = {
 
 def _heading(answer: AnswerFields, run: RunAnswer) -> str:
     return (
-        f"Seed {run.seed}, {count(run.nonmembers)} {_nonmembers(answer)} to compare with: p = "
+        f"Seed {run.seed}, {run.nonmembers:,} {_nonmembers(answer)} to compare with: p = "
         f"{_p_value(run.p_value)}. True origin: {_ORIGINS[run.origin]}."
     )
 
@@ -122,7 +122,7 @@ def _row(cells: Sequence[str]) -> str:
 def _reading(answer: AnswerFields) -> Iterator[str]:
     """Yield how to read the table."""
     each = [_agreement(run.attacks, run.seed) for run in answer.runs]
-    yield f"Agreement: flagged alone (*) by {listed(each)}."
+    yield f"Agreement: flagged alone (*) by {join_and(each)}."
     yield f"Above: share of {_nonmembers(answer)} with a lower score."
     assumed = ", which is assumed" if answer.prior_is_assumed else ""
     yield (
