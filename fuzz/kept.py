@@ -30,7 +30,12 @@ from fedaudit.observe.usage import USAGE_FILE, add_round, empty_usage, read_usag
 from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.read import read_record
-from fedaudit.study.running.folder import STUDY_FILE, growth_notes, read_study_file, recorded_study
+from fedaudit.study.running.folder import (
+    STUDY_FILE,
+    additions_note,
+    read_study_file,
+    recorded_study,
+)
 from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, Identity, _identity_in, run_folder
 from fedaudit.study.running.record import usage_rows
 from fuzz.target import FOLDER, file
@@ -264,7 +269,7 @@ def settings_seeds() -> list[bytes]:
 
 def growth(content: bytes) -> None:
     """What was added to a study after it had a record."""
-    growth_notes(read_study_file(file(f"grown/{STUDY_FILE}", content).parent).growth)
+    additions_note(read_study_file(file(f"grown/{STUDY_FILE}", content).parent).additions)
 
 
 def growth_seeds() -> list[bytes]:

@@ -10,6 +10,7 @@ from fedaudit.core.metric_names import (
     CLIENT_EPSILON_IF_GAUSSIAN,
     FORMAL_EPSILON,
 )
+from fedaudit.pack.packing import clauses_json
 from fedaudit.report import clauses as answers
 from fedaudit.report.clauses import (
     CAVEAT,
@@ -17,7 +18,6 @@ from fedaudit.report.clauses import (
     UNCHECKED,
     Answer,
     clause_summary,
-    clauses_json,
     predictive_value,
 )
 from fedaudit.report.comparison.tables import epsilon_comparison

@@ -11,8 +11,8 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
 from fedaudit.metrics.unlearning import verdict_words
+from fedaudit.pack.packing import clauses_json
 from fedaudit.report.advice import advice
-from fedaudit.report.clauses import clauses_json
 from fedaudit.report.evidence import main_figures, marker_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html

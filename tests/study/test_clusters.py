@@ -205,8 +205,8 @@ def test_estimated_and_actual_risk_match_hand_calculation(updates: bool) -> None
             continue
         start = last.exposed[users[name][0]].base
         others = run.dataset.test.take(torch.from_numpy(np.isin(place, users[name])))
-        caught = torch.cat([judge.decide(model, data[c], start=start) for c in users[name]])
-        cleared = ~judge.decide(model, others, start=start)
+        caught = torch.cat([judge.attack(model, data[c], start=start) for c in users[name]])
+        cleared = ~judge.attack(model, others, start=start)
         assert state.estimated == judge.value
         assert state.risk == pytest.approx(
             float(caught.double().mean() + cleared.double().mean()) / 2

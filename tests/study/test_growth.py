@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import fedaudit as fa
+from fedaudit.cli.running import write_report_of
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.sections import Study
-from fedaudit.report.page import write_report_beside
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.study.running.folder import (
@@ -366,10 +366,10 @@ def test_all_files_of_a_record_are_written_under_the_lock(
 def test_no_report_is_written_next_to_the_record_of_another_process(folder: Path) -> None:
     record = read_record(folder / "record.json")
     (folder / "report.html").unlink(missing_ok=True)
-    write_report_beside(record, folder)
+    write_report_of(folder, record)
     assert (folder / "report.html").stat().st_size > 1000
     (folder / "report.html").unlink()
     write_record(record.model_copy(update={"seeds": [1, 2]}), folder / "record.json")
     with pytest.raises(BadInput, match="another process has replaced"):
-        write_report_beside(record, folder)
+        write_report_of(folder, record)
     assert not (folder / "report.html").exists()

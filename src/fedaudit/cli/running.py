@@ -30,8 +30,11 @@ from fedaudit.core.files import (
     ATTACKED,
     RECORD_FILE,
     REPORT_FILE,
+    TooLarge,
+    exclusive_access,
     own_folder,
     own_place,
+    read_bytes,
     write_whole,
 )
 from fedaudit.core.importing import code_named_in, line_of
@@ -320,13 +323,35 @@ def _run(
 
 
 def _finish(record: "fedaudit.results.record.Record", folder: Path, *, brief: bool = False) -> None:
-    from fedaudit.report.page import write_report_beside
     from fedaudit.report.terminal import print_record
 
-    write_report_beside(record, folder)
+    write_report_of(folder, record)
     print_record(record, brief=brief)
     gap = () if brief else ("",)
     log(*gap, f"record: {folder / RECORD_FILE}", f"report: {folder / REPORT_FILE}")
+
+
+def write_report_of(folder: Path, record: "fedaudit.results.record.Record") -> None:
+    """Write the report of a record to the folder that contains the record.
+
+    Raises:
+        BadInput: Another process has replaced the record.
+    """
+    from fedaudit.report.page import write_report
+    from fedaudit.results.record import record_json
+
+    path, expected = folder / RECORD_FILE, record_json(record).encode()
+    with exclusive_access(folder):
+        try:
+            is_unchanged = read_bytes(path, max_bytes=len(expected)) == expected
+        except (OSError, TooLarge):
+            is_unchanged = False
+        if not is_unchanged:
+            raise BadInput(
+                f"another process has replaced {path}, so no report is written next to it; write "
+                f"the report with `fedaudit report {folder}`"
+            )
+        write_report(record, folder / REPORT_FILE)
 
 
 def settings_from(words: Sequence[str], *, games: bool = False) -> dict[str, object]:

@@ -18,8 +18,8 @@ LEAST_LOWERED = 0.03
 which the change is suggested."""
 
 _USABLE = 0.2
-"""Test accuracy below which a model is useless on the ladder's data, with ten classes or more."""
-_CHEAP = 0.05  # largest loss of test accuracy at which a change is preferred to more expensive ones
+"""Test accuracy below which a model is useless on the ladder's data, which have ten classes."""
+_CHEAP = 0.05  # largest loss of test accuracy of a change that is preferred to costlier changes
 _DEFENSES = ("clipping", "dp-sgd")
 _ONE_ALREADY = {"epochs": 1, "rounds": 1}
 _FIXED = fixed_texts("ladder")
@@ -27,7 +27,7 @@ _KINDS: Mapping[str, str] = _FIXED["changes"]
 
 
 class Advice(NamedTuple):
-    """A federation's place on the leak ladder, changes that lowered leaks there, and the best."""
+    """Place of a federation on the leak ladder, changes that lowered leaks, and the best change."""
 
     place: str
     lowered: tuple[str, ...]
@@ -37,7 +37,7 @@ class Advice(NamedTuple):
 def advice(record: Record) -> Advice | None:
     """Compare a federation with the leak ladder; None if the ladder has no such federations.
 
-    The ladder has classifiers, audits of single samples, and honest clients.
+    The ladder consists of classifiers with honest clients, audited by single samples.
     """
     view, rungs = record.view.name, ladder.ladder()
     not_covered = (
@@ -102,7 +102,7 @@ def _in_force(record: Record) -> list[str]:
 
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:
-    """Return the changes that lowered a leak on the ladder below this one and can be made here."""
+    """Return the applicable changes that lowered a leak on the ladder below this one."""
     training = {kind: wording.setting(record, "training", kind) for kind in _KINDS}
     excluded = {kind for kind in _KINDS if training[kind] == _ONE_ALREADY.get(kind, "")}
     excluded |= set(_DEFENSES if _in_force(record) else ())

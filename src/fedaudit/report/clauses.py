@@ -1,9 +1,8 @@
-"""The map from clause to figure: questions of assessments of a model, and a record's answers.
+"""Questions that legal and technical assessments of a model ask, and a record's answers.
 
 Questions and documents are data (``templates/clauses.toml``).
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -45,10 +44,10 @@ class Answer(NamedTuple):
     """A record's answer to one question, in a line, and what it is based on.
 
     Attributes:
-        kind: "figure" for numbers of this record; "stated" for other facts in it. "Inconclusive"
-            if there were too few samples or a control failed. "Not tested" if fedaudit could test
-            it and did not; "not stated" if the record does not have it; "out of scope" if no part
-            of fedaudit tests it.
+        kind: "figure" for numbers of this record, "stated" for other facts in it. "Inconclusive"
+            means too few samples or a failed control. "Not tested" means that fedaudit could test
+            it but did not; "not stated", that the record lacks the fact; "out of scope", that no
+            part of fedaudit tests it.
     """
 
     kind: Kind
@@ -60,7 +59,7 @@ Answering = Callable[[Record], Answer]
 
 
 class Source(NamedTuple):
-    """A document that asks a question: name, date, and the clause or why it is not quoted."""
+    """Document that asks a question, with the quoted clause or the reason for no quotation."""
 
     name: str
     date: str
@@ -113,7 +112,7 @@ def _not_tested(why: str) -> Answer:
 
 
 def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
-    """Return that nothing was tested, or that figures were refused for lack of samples."""
+    """Return the answer "not tested", or "inconclusive" if there were too few samples."""
     blank = [f for f in record.findings if f.metric == metric and f.value is None]
     blank = [figure for figure in blank if "inconclusive" in figure.note]
     refused = refusals([figure for figure in blank if figure.seed is None] or blank)
@@ -123,7 +122,7 @@ def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
 
 
 def caveats(record: Record) -> str:
-    """Return what qualifies every figure of a record, in sentences; empty for nothing."""
+    """Return the caveats that apply to every figure of a record, in sentences."""
     views = {figure.view for figure in record.findings if figure.attack}
     applying = {
         "deletion": unlearning_rows(record),
@@ -154,7 +153,7 @@ def adversary(record: Record) -> Answer:
 
 
 def controls(record: Record) -> Answer:
-    """Return how many checks of the audit itself hold, and which kinds were not run."""
+    """Return how many controls passed, and which kinds of controls were not run."""
     ran = evidence.outcomes_of(record.controls).ran
     if not ran:
         return _not_tested(fixed(f"answers.{'games' if record.games else 'no'}_controls"))
@@ -179,7 +178,7 @@ def parameters(record: Record) -> Answer:
 
 
 def defenses(record: Record) -> Answer:
-    """Return leakage and accuracy with a defense and without, if the record has both."""
+    """Return leakage and accuracy with and without a defense, if the record has both."""
     if record.games or evidence.is_uninformative(record):
         return _not_tested(fixed("answers.no_accuracy"))
     figures = (*record.others, *evidence.main_figures(record))
@@ -221,7 +220,7 @@ def references(record: Record) -> Answer:
 
 
 def tester(record: Record) -> Answer:
-    """Return the date and version of the audit; nothing in a record states who made it."""
+    """Return the date and version of the audit; records do not name their author."""
     environment = record.environment
     date, versions = environment.started[:10] or "not stated", environment.versions
     text = f"Date: {date}; tester and role: not stated"
@@ -300,7 +299,7 @@ class _UpperLimit(NamedTuple):
 def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     """Return the largest 95% upper limit of a metric; None if there is none or a control failed.
 
-    It is valid for the strongest attack with the confidence of a single limit.
+    It holds for the strongest attack at the confidence level of a single limit.
     """
     figures = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
     figures = [figure for figure in figures if figure.fair] or figures
@@ -332,7 +331,7 @@ def _has_limit(figure: Estimate) -> bool:
 
 
 def bound_on_success(record: Record) -> Answer:
-    """Return an upper bound on success: no test can show that success is that of guessing."""
+    """Return an upper bound on success; no test can show that attacks only guess."""
     limit = _largest_limit(record, AUC)
     if limit is None:
         return _unbounded(record, AUC)
@@ -342,7 +341,7 @@ def bound_on_success(record: Record) -> Answer:
 
 
 def flagged(record: Record) -> Answer:
-    """Return the chance that a flagged record is a member, at two priors."""
+    """Return the probability that a flagged record is a member, at two priors."""
     limit = _largest_limit(record, _RATE)
     if limit is None:
         return _unbounded(record, _RATE)
@@ -355,7 +354,7 @@ def flagged(record: Record) -> Answer:
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
-    """Return the chance that a flagged record is a member, by Bayes' theorem."""
+    """Return the probability that a flagged record is a member, by Bayes' theorem."""
     return tpr * prior / (tpr * prior + fpr * (1 - prior))
 
 
@@ -368,7 +367,7 @@ def _unbounded(record: Record, metric: str) -> Answer:
 
 
 def residual(record: Record) -> Answer:
-    """Return the risk that remains if the model is deployed; a limit of 100% bounds nothing."""
+    """Return the upper limits of the risks that remain if the model is deployed."""
     if evidence.is_uninformative(record):
         return Answer("stated", "Nothing follows from this record", "It was made to show a flaw.")
     bounds = [bound.sentence for bound in shown_bounds(record)]
@@ -378,7 +377,7 @@ def residual(record: Record) -> Answer:
 
 
 def residual_risks(record: Record) -> list[str]:
-    """Return the largest upper limit of each risk in words, without bounds on epsilon."""
+    """Return the largest upper limit of each risk in words; limits of 100% bound nothing."""
     by_metric = {name: _largest_limit(record, m) for name, m in (("pairs", AUC), ("rate", _RATE))}
     limits = {name: (limit.value, limit.figure) for name, limit in by_metric.items() if limit}
     highs = [a.success.high for a in source_attacks(record) if a.success.high is not None]
@@ -403,7 +402,7 @@ ROWS = tuple(
 
 
 def clause_summary(record: Record) -> tuple[str, list[tuple[str, str]]]:
-    """Return the map in short: an introduction, and the topics with an answer of each kind."""
+    """Return an introduction to the questions, and the topics by kind of answer."""
     by_kind = grouped(ROWS, lambda row: row.answer(record).kind)
     sources = distinct(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
     topics = [
@@ -412,27 +411,3 @@ def clause_summary(record: Record) -> tuple[str, list[tuple[str, str]]]:
         if kind in by_kind
     ]
     return _FIXED["summary"].format(sources=wording.join_and(sources)), topics
-
-
-def clauses_json(record: Record) -> str:
-    """Return the map as JSON: a file of a pack, which is computed again to check it."""
-    record = wording.printable(record)
-    rows = [(row, row.answer(record)) for row in ROWS]
-    answers = [
-        {
-            "question": row.question,
-            "sources": [source._asdict() for source in row.sources],
-            **answer._asdict(),
-        }
-        for row, answer in rows
-    ]
-    document = {
-        "format": "fedaudit-clauses",
-        "version": 4,
-        "about": CAVEAT,
-        "record": record.content_hash,
-        "verdict": rows[0][1].text,
-        "caveats": caveats(record),
-        "clauses": answers,
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -24,7 +24,7 @@ FIGURES = fixed_texts("cluster_figures")  # names of figures, in the order of a 
 
 @dataclass(frozen=True)
 class Clustered:
-    """One algorithm under one defense: results of its runs, and figures of some or all of them."""
+    """Results of an algorithm under a defense: its runs, and figures of one or all runs."""
 
     algorithm: str
     defense: str
@@ -33,18 +33,18 @@ class Clustered:
 
     @cached_property
     def means(self) -> Mapping[tuple[str, str], Estimate]:
-        """Figures over all runs, by name and group."""
+        """Figures over all runs, by metric and group."""
         return {
             (figure.metric, figure.group): figure for figure in self.figures if figure.seed is None
         }
 
-    def mean(self, figure: str, group: str = ALL_CLIENTS) -> Estimate | None:
+    def mean(self, metric: str, group: str = ALL_CLIENTS) -> Estimate | None:
         """Return a figure over all runs; None if no run has it."""
-        return self.means.get((figure, group))
+        return self.means.get((metric, group))
 
 
 def clusterings(record: Record) -> tuple[Clustered, ...]:
-    """Return every algorithm and defense of a record in which clients choose between models."""
+    """Return the results of each algorithm with several models, under each defense."""
     by_setting = evidence.grouped(record.clusters, lambda run: (run.algorithm, run.defense))
     studies = []
     for (algorithm, defense), runs in by_setting.items():
@@ -54,7 +54,7 @@ def clusterings(record: Record) -> tuple[Clustered, ...]:
 
 
 def group_names(study: Clustered) -> list[str]:
-    """Return the groups, largest first, as the record has them."""
+    """Return the names of groups in the record, largest group first."""
     run = study.runs[0]
     return [run.group_names[group] for group in groups_by_size(run)]
 
@@ -66,7 +66,7 @@ def label_of(study: Clustered, studies: Sequence[Clustered]) -> str:
 
 
 def risk_size(mean: Estimate | None) -> evidence.Size | None:
-    """Return the least size of the leak that a model's risk shows; None at guessing."""
+    """Return the size of the leak by the lower limit of a model's risk; None at guessing."""
     return None if mean is None else evidence.size_of_share(2 * evidence.lower_limit(mean) - 1)
 
 
@@ -163,7 +163,7 @@ def cluster_table(record: Record) -> Grid:
     )
 
 
-_ON_ATTACKS = ("risk", "violations", "estimate")  # words in the names of figures of attacks
+_ON_ATTACKS = ("risk", "violations", "estimate")  # words in the names of attacks' metrics
 
 
 def group_heading(group: str) -> str:

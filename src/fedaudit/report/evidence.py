@@ -1,4 +1,4 @@
-"""Selection of the main figures of a report, and the size of the leak that each shows."""
+"""Selection of a report's main figures, and the size of the leak that each figure shows."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import compress
@@ -26,7 +26,7 @@ Status = Literal[
     "inconclusive",
     "no leak shown",
 ]
-"""Verdicts, the worst first. "Above guessing" is for source inference whose success label
+"""Verdicts, the worst first. "Above guessing" is for source inference with a success that label
 distributions alone may explain."""
 
 LEAKS: Mapping[Size, Status] = {
@@ -39,13 +39,13 @@ LEAKS: Mapping[Size, Status] = {
 
 
 class Threshold(NamedTuple):
-    """Smallest lower limits at which a leak has a size.
+    """Smallest lower confidence limits at which a leak has a size.
 
     Attributes:
-        percent_rate: Limit of a true-positive rate at over 0.1 % to 1 % false positives.
-        thousandth_rate: Limit of a true-positive rate at 0.1 % or fewer false positives.
-        share: Limit of an excess over guessing or over label distributions, as a share of the
-            largest possible excess.
+        percent_rate: Smallest limit of a TPR at an FPR above 0.1 % and up to 1 %.
+        thousandth_rate: Smallest limit of a TPR at an FPR of up to 0.1 %.
+        share: Smallest limit of an excess over guessing or over label distributions, as a share of
+            the largest possible excess.
     """
 
     word: Size
@@ -55,7 +55,7 @@ class Threshold(NamedTuple):
     share: float
 
     def of(self, metric: str) -> float | None:
-        """Return the smallest lower limit of a metric; None for metrics without sizes."""
+        """Return the threshold for a metric; None for metrics without sizes."""
         rate = metric_names.rate_of(metric)
         if metric == metric_names.AUC:
             return self.auc
@@ -79,7 +79,7 @@ DOUBTFUL: tuple[Size, ...] = ("clear", "strong")
 
 
 def size_reached(value: float, metric: str) -> Size | None:
-    """Return the largest size that a value reaches; None at or below guessing, or without sizes."""
+    """Return the largest size that a value reaches; None at or below guessing."""
     reached: Size | None = None
     for threshold in SIZES:
         limit = threshold.of(metric)
@@ -93,9 +93,9 @@ def size_of_share(share: float) -> Size | None:
     return max_size([size.word for size in SIZES if share >= size.share]) if share > 0 else None
 
 
-def status_between(least: Iterable[float], highest: Iterable[float]) -> Status:
+def status_between(lows: Iterable[float], highs: Iterable[float]) -> Status:
     """Return the verdict on shares of the possible excess, by their lower and upper limits."""
-    sizes, highs = [size for share in least if (size := size_of_share(share))], list(highest)
+    sizes, highs = [size for share in lows if (size := size_of_share(share))], list(highs)
     if sizes:
         return LEAKS[max_size(sizes) or "trace"]
     is_open = not highs or any(size_of_share(share) in DOUBTFUL for share in highs)
@@ -128,12 +128,11 @@ def max_size(sizes: list[Size]) -> Size | None:
 
 
 def size_of(figure: Estimate) -> Size | None:
-    """Return the smallest size of the leak that a figure above guessing shows, or None.
+    """Return the size of the leak that a figure above guessing shows, or None.
 
-    The size is that of the lower limit, since the largest of many values is biased upwards. Without
-    an interval, the value itself is used, except for a rate, whose threshold is unknown. A rate may
-    be above guessing by its test but have a small lower limit for lack of non-members. It is then a
-    trace.
+    The lower limit decides, since the largest of many values is biased upwards. Without an
+    interval, the value decides; a rate without an interval has no size. A rate can be above
+    guessing by its test, but have a small lower limit for lack of non-members. It is then a trace.
     """
     if not above_chance(figure) or figure.value is None:
         return None
@@ -148,7 +147,7 @@ def size_of(figure: Estimate) -> Size | None:
 def size_range(figure: Estimate) -> tuple[Size, Size] | None:
     """Return the sizes of both limits if the value is at least two sizes above the lower limit.
 
-    The smaller size alone would then hide the best estimate. Return None otherwise.
+    The smaller size alone would then hide the best estimate. Otherwise, return None.
     """
     least, value = size_of(figure), figure.value
     by_value = None if value is None else size_reached(value, figure.metric)
@@ -178,10 +177,10 @@ def _size_rank(figure: Estimate) -> int:
 
 
 def leading_figures(figures: list[Estimate]) -> tuple[Estimate, ...]:
-    """Return the figures for tile, headline and sentence: the AUC and rate that show the most.
+    """Return the AUC and the rate that show the largest leak, for tile, headline and sentence.
 
-    They are above guessing and have the largest lower limits; of equal rates that at the fewest
-    false positives. The one with the larger size comes first.
+    Both are above guessing and have the largest lower limits. Of equal rates, the one at the lowest
+    FPR is taken. The figure with the larger size comes first.
     """
     above = grouped(filter(above_chance, figures), lambda figure: figure.metric)
     best = {
@@ -195,13 +194,13 @@ def leading_figures(figures: list[Estimate]) -> tuple[Estimate, ...]:
 
 
 def largest_figure(figures: Iterable[Estimate], metric: str) -> Estimate | None:
-    """Return the figure of a metric with the largest value; None if all were refused."""
+    """Return the figure of a metric with the largest value; None if none has a value."""
     values = [figure for figure in figures if figure.metric == metric and figure.value is not None]
     return max(values, key=lambda figure: figure.number, default=None)
 
 
 class Marker(NamedTuple):
-    """Mark of a figure: the sign before it, its colour, and the word for its size."""
+    """Marker of a figure: the sign before it, its colour, and the word for its size."""
 
     sign: str = ""
     tone: Tone = ""
@@ -213,7 +212,7 @@ SIZE_OPEN = Marker("△ ", "", "size open")  # above guessing by the test, and n
 
 
 def marker_of(figure: Estimate) -> Marker:
-    """Return the mark of a figure in tables."""
+    """Return the marker of a figure in tables."""
     if figure.doubt:
         return DOUBTED
     if by_test_alone(figure):
@@ -230,7 +229,7 @@ def tone_of(size: Size | None) -> Tone:
 
 
 class Setting(NamedTuple):
-    """Setting of a figure; a target or seed of None means all of them."""
+    """Setting of a figure; a target or seed of None stands for all targets or seeds."""
 
     defense: str
     view: str
@@ -257,22 +256,22 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def by_contrast(items: Iterable[WithContrast]) -> dict[str, list[WithContrast]]:
-    """Return the items by the kind of their non-members, in a report's order."""
+    """Return the items by contrast, in the order of a report."""
     groups = grouped(items, lambda item: item.contrast)
     return {contrast: groups[contrast] for contrast in sorted(groups, key=contrast_order)}
 
 
 def main_figures(record: Record) -> list[Estimate]:
-    """Return the figures of attacks for the main tables: the fair ones, if there are any."""
+    """Return the attacks' figures for the main tables: figures on fair draws if there are any."""
     figures = most_summarised(record.findings)
     fair = [figure for figure in figures if figure.fair]
     return fair if any(figure.value is not None for figure in fair) else figures
 
 
 def most_summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
-    """Return figures on membership over all seeds and clients if there are such.
+    """Return figures on membership, preferably means over seeds and figures of pooled clients.
 
-    ``headline`` selects AUCs and rates of attacks, or else other figures, such as epsilons.
+    ``headline`` selects AUCs and rates of attacks; otherwise, other figures such as epsilons.
     """
     figures = list(figures)
     contrasts = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}
@@ -292,13 +291,13 @@ def _over_seeds_and_clients(figures: list[Estimate]) -> list[Estimate]:
     over_seeds = [figure for figure in figures if figure.seed is None] or figures
     over_clients = [figure for figure in over_seeds if figure.target is None]
     if any(figure.within == "client" for figure in over_clients):
-        # Pooled clients come first; a single client may leak far more than all together.
+        # Pooled clients come first. Single clients follow, since one may leak far more than all.
         return over_clients + [figure for figure in over_seeds if figure.target is not None]
     return over_clients or over_seeds
 
 
 def pooled_figures(figures: Iterable[Estimate]) -> list[Estimate]:
-    """Return the figures over all audited clients, each compared within its own draw."""
+    """Return the figures over all audited clients, each client compared within its own draw."""
     return [f for f in figures if f.target is None and f.within == "client"]
 
 
@@ -308,7 +307,7 @@ def setting_of(figure: Estimate) -> Setting:
 
 
 def setting_labels(settings: Iterable[Setting]) -> dict[Setting, str]:
-    """Return a label for each setting that names only what differs between them."""
+    """Return a label for each setting that names only the parts that differ."""
     names = {setting: _parts(setting) for setting in settings}
     varies = [len(set(values)) > 1 for values in zip(*names, strict=True)]
     return {s: shortened(" · ".join(compress(parts, varies)), 120) for s, parts in names.items()}
@@ -321,7 +320,7 @@ def _parts(setting: Setting) -> tuple[str, ...]:
 
 
 def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
-    """Return for each setting the part that distinguishes it; empty if nothing does."""
+    """Return a distinguishing label for the setting of each figure; empty for one setting."""
     return setting_labels(map(setting_of, figures))
 
 
@@ -342,14 +341,14 @@ def attacks_tried(record: Record) -> int:
 
 
 def is_uninformative(record: Record) -> bool:
-    """Return True if a record demonstrates a flaw, so that its figures are not about leakage."""
+    """Return True if a record only demonstrates a flaw; its figures are not about leakage."""
     return record.evaluation == "redraw" or record.nobody_is_a_member
 
 
 def run_figure(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
-    """Return a figure of the run over all seeds, or else of one seed; None without any.
+    """Return a metric's figure over all seeds, else of one seed; None if there is no figure.
 
-    With ``like`` only figures under the defense of that figure count.
+    ``like`` restricts the choice to figures under the same defense as another figure.
     """
     figures = [
         figure
@@ -360,7 +359,7 @@ def run_figure(record: Record, metric: str, *, like: Estimate | None = None) -> 
 
 
 class Outcomes(NamedTuple):
-    """Controls that ran and those that failed, and how many passed or were not run."""
+    """Controls that ran, controls that failed, and the numbers that passed or were not run."""
 
     ran: list[ControlResult]
     failed: list[ControlResult]

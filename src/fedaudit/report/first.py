@@ -1,4 +1,4 @@
-"""The first screen of a report: verdict, picture, three numbers, controls, what to do next."""
+"""First screen of a report: verdict, picture, three numbers, controls and next steps."""
 
 from statistics import fmean
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from fedaudit.results.guessing import NOT_RELIED_ON, above_chance, by_interval_a
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import UNLEARNING
 
-LOW = 6  # rows up to which a picture leaves room below it, next to the numbers
+LOW = 6  # largest number of rows of a picture below which the next steps fit
 _STEPS = fixed_texts("steps")
 
 
@@ -40,7 +40,7 @@ class FirstScreen(NamedTuple):
         look: The verdict that decides the colour of the screen.
         status: The verdict in two or three words.
         warning: Why nothing follows from the figures; empty if the models learned.
-        picture: Empty if no figure is relied on, or if the page shows another one instead.
+        picture: Empty if no figure is relied on, or if the page has another picture instead.
         sign: "✓" if all controls hold, "✗" if one failed, "?" if some have no result.
         caveats: Sentences without which the headline would mislead.
     """
@@ -63,7 +63,7 @@ class FirstScreen(NamedTuple):
 
     @property
     def caveat(self) -> str:
-        """Return the warning in a line; it is about other rows if an attack succeeds."""
+        """Return the warning in one line; it is about other rows if an attack succeeds."""
         return fixed(f"verdict.caveat.{'others' if self.look in LEAKS else 'all'}")
 
     @property
@@ -90,7 +90,7 @@ def first_screen(record: Record, conclusion: PlainVerdict) -> FirstScreen:
 
 
 def idle_parts(record: Record) -> tuple[str, ...]:
-    """Return a sentence for each defense that never acted, and for risks that decided nothing."""
+    """Return a sentence for each defense that never acted, and for risks without effect."""
     sentences = []
     defended = [row for row in record.usage if row.defended and row.defense != NO_DEFENSE]
     for defense, rows in grouped(defended, lambda row: row.defense).items():
@@ -104,7 +104,7 @@ def idle_parts(record: Record) -> tuple[str, ...]:
 
 
 def unanswered(record: Record) -> tuple[str, ...]:
-    """Return why attacks that the study names have no figures."""
+    """Return reasons why attacks that the study names have no figures."""
     named = evidence.named_attacks(record)
     return tuple(
         f"No figures of {shortened(wording.attack_name(row.name), 80)}: {shortened(row.note, 240)}"
@@ -152,16 +152,16 @@ def _main_numbers(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
     if not (tiles := tiles_of(record)):
         return ()
     worst = conclusion.topics[0][1]
-    # A leak that is smaller than that of the verdict is left to the full report.
+    # Leaks of other topics that are smaller than the verdict's appear in the full report only.
     topics = [topic for topic, s in conclusion.topics if s == worst or s not in LEAKS]
     of_topics = [tile for topic in topics for tile in tiles[topic][: 2 if len(topics) == 1 else 1]]
-    # These numbers are what a study of canary clients or of unlearning was made for.
+    # These numbers are the purpose of studies of canary clients or of unlearning.
     special = [*tiles["epsilon"], *tiles["deletion"]]
     return (*of_topics[: max(2 - len(special), 0)], *special, *tiles["utility"])[:3]
 
 
 def tiles_of(record: Record) -> dict[str, list[Tile]]:
-    """Return the numbers of each topic, the most important first; none if figures say nothing."""
+    """Return the numbers of each topic, the most important first; see also is_uninformative."""
     if evidence.is_uninformative(record):
         return {}
     if record.games:
@@ -206,7 +206,7 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
 
 
 def _membership_tiles(figures: list[Estimate]) -> list[Tile]:
-    """Return the AUC and the rate that show most of a leak, or else how large one may be."""
+    """Return the AUC and rate that show the largest leak, or else upper limits of a leak."""
     trusted = without_doubts(figures)
     figures = trusted or figures
     leading = list(evidence.leading_figures(figures))
@@ -225,7 +225,7 @@ def _membership_tile(best: Estimate, figures: list[Estimate]) -> Tile:
     if best.doubt:
         size = NOT_RELIED_ON
     elif is_above and best.metric != AUC and best.low is None:
-        # Its size is not known: "a trace" would sound like one.
+        # The size is unknown, and "a trace" would be read as a size.
         size = "above guessing; more non-members are needed to say by how much"
     elif not size:
         size, tone = ("above guessing", "raised") if is_above else (_not_above(best), "")

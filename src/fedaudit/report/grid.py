@@ -1,4 +1,4 @@
-"""Data of tables, which are printed on the terminal and in the HTML report."""
+"""Data of tables, for the terminal and the HTML report."""
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
@@ -47,7 +47,7 @@ class Column(NamedTuple):
 class Grid:
     """Table in which the first cell of each row is the row's heading.
 
-    The spans of ``headings`` add up to the number of columns. Notes are pairs of letter and text.
+    The spans of ``headings`` add up to the number of columns. Notes are pairs (letter, text).
     """
 
     caption: str
@@ -60,7 +60,7 @@ class Grid:
 
 @dataclass
 class Footnotes:
-    """Letters for the notes of one table; the same note gets the same letter."""
+    """Letters for the notes of one table; equal notes get the same letter."""
 
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ def shortened(text: str, limit: int = 48) -> str:
 
 
 def shorten_middle(text: str, limit: int) -> str:
-    """Return clean text cut to a length before its last third: names differ at the end."""
+    """Shorten clean text but keep the end, where names differ."""
     text = clean(text)
     if len(text) <= limit:
         return text
@@ -107,7 +107,7 @@ _LONGEST_FULL = 400  # largest number of characters in the ``full`` text of a ce
 
 
 def name_cell(text: str, detail: str = "", *, limit: int = 48) -> Cell:
-    """Return a cell with a name from a record: shortened, and in full in ``full``."""
+    """Return a cell with a shortened name from a record; ``full`` has the full name."""
     short, full = shortened(text, limit), shortened(text, _LONGEST_FULL)
     return Cell(short, detail, full=full if full != short else "")
 
@@ -115,17 +115,17 @@ def name_cell(text: str, detail: str = "", *, limit: int = 48) -> Cell:
 EMPTY = Cell("–", tone="muted")  # placeholder for a missing value
 
 Header = str | tuple[str, str]
-"""A column by its heading, or by a heading over several columns and its own."""
+"""Heading of a column, or a pair: heading over several columns, and the column's heading."""
 
 Content = Cell | str | None
 """Content of a cell; None is printed as a dash."""
 
 Cells = Mapping[Header, Content]
-"""A row by the headings of its columns."""
+"""Cells of a row by the headings of their columns."""
 
 
 def as_cell(value: Content) -> Cell:
-    """Return a text as a cell, and a dash for None."""
+    """Return a text as a cell, and None as a cell with a dash."""
     return EMPTY if value is None else Cell(value) if isinstance(value, str) else value
 
 
@@ -139,14 +139,14 @@ def grid_of(
     notes: Footnotes | None = None,
     remark: str = "",
 ) -> Grid:
-    """Return a table of rows, with the columns that any of them has.
+    """Return a table of rows, with all columns that occur in a row.
 
     Args:
         caption: Caption.
-        rows: The first column of each is its heading.
-        words: Columns without numbers, except the first; the others are set flush right.
-        order: Columns that come first; columns below one heading are put side by side.
-        under: Smaller lines below headings over columns.
+        rows: Rows; the first column is the row's heading.
+        words: Columns of text; all others except the first are right-aligned.
+        order: Columns that come first; columns below one heading become adjacent.
+        under: Smaller lines below headings over several columns.
         remark: Sentences below the table.
     """
     cells = [{_column_key(name): as_cell(cell) for name, cell in row.items()} for row in rows]
@@ -174,7 +174,7 @@ def _column_key(place: Header) -> tuple[str, str]:
 
 
 def stack(*lines: str) -> str:
-    """Return the lines of a cell below its text, without empty ones."""
+    """Join the lines below a cell's text, without empty lines."""
     return "\n".join(filter(None, lines))
 
 

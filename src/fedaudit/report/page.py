@@ -29,11 +29,11 @@ from fedaudit.report.tables.run import run_sections
 from fedaudit.report.text.verdict import verdict
 from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.record import Record, record_json
+from fedaudit.results.record import Record
 
-MOST_VERDICTS = 6  # compared records that each get a tile; a table has all verdicts anyway
+MOST_VERDICTS = 6  # largest number of compared records with a tile each; a table has all verdicts
 _MOST_PICTURE_BYTES, _MOST_PICTURE_PIXELS = 2**20, 2**22
-"""Largest file of pictures that is shown. Ten images of 32x32 take a twentieth of these bytes."""
+"""Largest file of pictures that is included; ten images of 32x32 take a twentieth of it."""
 _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
@@ -47,26 +47,6 @@ def write_report(record: Record, path: Path) -> None:
         BadInput: The path is not that of an HTML file, or is a folder.
     """
     write_page(path, report_html(record, _pictures(path.with_name(files.PICTURES_FILE))))
-
-
-def write_report_beside(record: Record, folder: Path) -> None:
-    """Write the report of a record to the folder that contains the record.
-
-    Raises:
-        BadInput: Another process has replaced the record.
-    """
-    path, expected = folder / files.RECORD_FILE, record_json(record).encode()
-    with files.exclusive_access(folder):
-        try:
-            is_unchanged = read_bytes(path, max_bytes=len(expected)) == expected
-        except (OSError, files.TooLarge):
-            is_unchanged = False
-        if not is_unchanged:
-            raise BadInput(
-                f"another process has replaced {path}, so that no report is written next to it; "
-                f"write one with `fedaudit report {folder}`"
-            )
-        write_report(record, folder / files.REPORT_FILE)
 
 
 def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
@@ -83,8 +63,8 @@ def write_page(path: Path, document: str) -> None:
     files.refuse_other_suffix(path, *files.PAGE_SUFFIXES, what="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
-            f"{shortened(str(path), 80)} is not a file, so that no page can be written there; give "
-            "the name of a new file"
+            f"{shortened(str(path), 80)} is not a file, so no page can be written there; give the "
+            "name of a new file"
         )
     files.write_whole(path, document, private=True)
 
@@ -93,7 +73,7 @@ def report_html(record: Record, pictures: str = "") -> str:
     """Return the report of a record as an HTML document; ``pictures`` is a ``data:`` URL."""
     record = wording.printable(record)
     if record.kind == "games":
-        # Imported here and below, since few records are of games or comparisons.
+        # Not at the top of the module, since few records are of games or comparisons.
         from fedaudit.report.text.games import game_verdict
 
         conclusion = game_verdict(record)
@@ -145,7 +125,7 @@ def _report(
 
 
 def sections_of(record: Record) -> list[Section]:
-    """Return the sections of a record's report, one per topic that the record has figures on."""
+    """Return the sections of a record's report: one for each topic with figures."""
     if record.kind == "games":
         from fedaudit.report.tables.games import game_sections
 

@@ -1,4 +1,4 @@
-"""The first picture of each kind of report: figures with their limits, next to the chance level."""
+"""First picture of each kind of report: figures with limits, next to the chance level."""
 
 from collections.abc import Mapping, Sequence
 
@@ -63,7 +63,7 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
         return ()
     builders = {"membership": _membership, "sources": _sources, "clusters": _clusters}
     parts = [builders[topic](record) for topic in topics or builders]
-    # A study of deletion, of canaries or of a round's sum opens with its own picture.
+    # Pictures on deletion, canaries or a round's sum come first: they are such a study's purpose.
     return tuple(f for part in (_deletion(record), _epsilons(record), *parts) for f in part)
 
 
@@ -116,7 +116,7 @@ def _epsilons(record: Record) -> Picture:
 
 
 def _membership(record: Record) -> Picture:
-    """Return attacks by contrast; of a partly defended run the clients that leak most first."""
+    """Return attacks by contrast; in partly defended runs, clients that leak most come first."""
     picture: Picture = ()
     sides = figures_by_side(record).items()
     for side, every in sorted(sides, key=lambda item: -_largest_lower_limit(item[1])):
@@ -134,7 +134,10 @@ def _largest_lower_limit(figures: Sequence[Estimate]) -> float:
 
 
 def _drawn_rate(figures: Sequence[Estimate]) -> str:
-    """Return the TPR at the lowest FPR that at least half of the attacks have; else at 1 %."""
+    """Return the TPR at the lowest FPR at which enough attacks have a figure; else at 1 %.
+
+    Enough is half of the attacks at the most frequent FPR.
+    """
     rates = [f.metric for f in figures if rate_of(f.metric) is not None]
     ascending = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
     highest = max((rates.count(metric) for metric in ascending), default=0)
@@ -153,7 +156,7 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     drawn = [figure for figure in figures if figure.defense in looks and figure.metric in tracks]
     # A metric without any value needs no track.
     tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in drawn)}
-    # Clients have their own rows: in a shared row their marks would have no names.
+    # Each client has its own row, since marks in a shared row would have no names.
     rows = evidence.grouped(drawn, lambda f: (f.attack, f.target if several else None))
     lead = next(iter(tracks), AUC)
 
@@ -184,7 +187,7 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
 def _membership_cell(
     figures: Sequence[Estimate], looks: Mapping[str, Style], labels: Mapping[evidence.Setting, str]
 ) -> TrackCell:
-    """Return an attack's figures as marks, a look for each defense; the text is one undefended."""
+    """Return an attack's figures as marks by defense; the text is the undefended figure."""
     if not figures:
         return TrackCell()
     marks = []
@@ -256,7 +259,7 @@ def _clusters(record: Record) -> Picture:
 
 
 def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) -> Row | None:
-    """Return the risk of a group's model, and what its clients accept; None without a risk."""
+    """Return the risk of a group's model, and the risks that clients accept; None without risk."""
     risk, guess = study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
@@ -278,7 +281,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
 
 
 def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
-    """Return the risks that a group's clients accept, each compared with its own model's risk."""
+    """Return marks for the risks that clients accept, compared with the risk of their model."""
     run = study.runs[0]
     group = run.group_names.index(name)
     model = models_of_groups(run)[group]
@@ -298,7 +301,7 @@ def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
 
 
 def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
-    """Return rows side by side for comparisons without a front: membership, sources, clusters."""
+    """Return rows on membership, sources and clusters, for comparisons without a front."""
     labels = labels_of(comparison)
     by_row = [(label, attacks_of(comparison, row)) for row, label in enumerate(labels)]
     strongest = [
@@ -337,7 +340,7 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
     largest = max(strongest, key=lambda entry: entry.value or 0.0)
     contrast = falls[0].contrast if falls else largest.contrast
     accuracies = {entry.row: entry.figure for entry in comparison.on("utility", TEST_ACCURACY)}
-    # The undefended row is on the clients that defend, as in the front, if these are the same.
+    # The undefended row uses the clients that defend, as in the front, if all rows share them.
     defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
     clients = defending.pop() if len(defending) == 1 else None
     lines = []
@@ -368,8 +371,8 @@ _GAME_LOOKS = {
 def games_picture(record: Record) -> Picture:
     """Return the first picture of games: a row per point, with its epsilon or rounds.
 
-    If there are too many points, it has the ends of each family, in the order of epsilons or
-    rounds, or the point of each family at which the server succeeds most.
+    If there are too many points, only the first and last point of each family are drawn, or else
+    only the point of each family at which the server succeeds most.
     """
     groups = families(shown_points(record.games)).values()
     ends = [item for group in groups for item in (group[0], group[-1])[: len(group)]]

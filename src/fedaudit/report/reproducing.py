@@ -18,7 +18,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def study_file(config: Mapping[str, object]) -> str:
     """Return the configuration of a study as TOML: a table for each section, all else inline.
 
-    Settings without a value are left out, since TOML has no null: a study uses their defaults.
+    Settings that are None are left out, since TOML has no null. A study then uses the defaults.
     """
     settings = {key: value for key, value in config.items() if value is not None}
     lines = [
@@ -66,9 +66,9 @@ _OF_A_SCRIPT = re.compile(r"__main__:|[^\s#]{1,80}#[0-9a-f]{8}$")
 
 
 class Recipe(NamedTuple):
-    """Study file, command, data set and versions to reproduce a record; empty if not known.
+    """Study file, command, data set and versions to reproduce a record; empty if unknown.
 
-    An audit ``of_script`` used objects of a script or notebook.
+    ``of_script`` means that the audit used objects of a script or notebook.
     """
 
     study: str
@@ -79,10 +79,10 @@ class Recipe(NamedTuple):
 
 
 def reproducing(record: Record) -> Recipe:
-    """Return the steps to reproduce a record; of games, with a variant for each further point."""
+    """Return the steps to reproduce a record; games have a variant for each further point."""
     games = record.kind == "games"
     study = study_file(_with_points(record) if games else resolve_older_settings(record.config))
-    # A damaged record can have settings that would make the page too large to open.
+    # Settings of a damaged record could make the page too large to open.
     study = "" if games and len(study) > MOST_SETTINGS else study
     name = setting(record, "data", "name")
     if any(map(_OF_A_SCRIPT.match, _texts(record.config))):

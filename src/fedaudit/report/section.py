@@ -9,7 +9,7 @@ from fedaudit.report.grid import Grid
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a report below its first screen; ``folded`` tables are collapsed at first."""
+    """Section of a report below its first screen; ``folded`` tables start collapsed."""
 
     ident: str
     title: str

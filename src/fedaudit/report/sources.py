@@ -16,11 +16,11 @@ SAME_LABELS = "all with the label distribution of an audited client"  # samples 
 
 
 class SourceAttack(NamedTuple):
-    """One source attack under one defense and view: its success rate over all runs, and baselines.
+    """Source attack under one defense and view: success rate over all runs, and baselines.
 
     Attributes:
-        excess: The success rate minus the level that label distributions explain.
-        over_baseline: The success rate minus the label-distribution baseline.
+        excess: Success rate minus the level that label distributions explain.
+        over_baseline: Success rate minus the label-distribution baseline.
         on_fair_draw: Success rate on samples of a fair draw; None if the record has one draw only.
     """
 
@@ -41,7 +41,7 @@ class SourceAttack(NamedTuple):
 
     @property
     def older_level(self) -> str:
-        """A remark if an earlier version computed the level of label distributions; else ""."""
+        """Remark if an earlier version computed the label level; else ""."""
         return OLDER_LEVEL if has_older_level(self.excess) else ""
 
     @property
@@ -61,7 +61,7 @@ class SourceAttack(NamedTuple):
 
 
 def source_attacks(record: Record) -> tuple[SourceAttack, ...]:
-    """Return every source attack of a record, those without a defense first."""
+    """Return every source attack of a record, undefended attacks first."""
     fair = {
         _key(figure): figure
         for figure in record.on_fair_sources
@@ -75,7 +75,7 @@ def source_attacks(record: Record) -> tuple[SourceAttack, ...]:
 
 
 def attacks_in(figures: Iterable[Estimate]) -> list[SourceAttack]:
-    """Return the attacks of figures."""
+    """Return the source attacks to which figures belong."""
     by_attack = [
         {figure.against: figure for figure in same}
         for same in evidence.grouped(figures, _key).values()
@@ -92,7 +92,7 @@ def _key(figure: Estimate) -> tuple[str, str, str]:
 
 
 def source_labels(attacks: Sequence[SourceAttack]) -> list[str]:
-    """Return a label for each attack: its name, and its defense and view if these differ."""
+    """Return a label for each attack: name, and defense and view if they differ."""
     settings = [evidence.setting_of(attack.success) for attack in attacks]
     labels = evidence.setting_labels(settings)
     return [
@@ -102,7 +102,7 @@ def source_labels(attacks: Sequence[SourceAttack]) -> list[str]:
 
 
 def strongest_attack(attacks: Sequence[SourceAttack]) -> SourceAttack | None:
-    """Return the attack with the largest excess by its lower limit, else the highest success."""
+    """Return the attack with the largest lower limit of the excess, or else of highest success."""
     above = [attack for attack in attacks if attack.above_labels]
     if above:
         return max(above, key=lambda attack: attack.share_beyond)
@@ -110,7 +110,7 @@ def strongest_attack(attacks: Sequence[SourceAttack]) -> SourceAttack | None:
 
 
 def excess_size(attack: SourceAttack) -> evidence.Size | None:
-    """Return the least size of the leak beyond label distributions; None if none is shown."""
+    """Return the size of the leak beyond label distributions; None if no leak is shown."""
     return evidence.size_of_share(attack.share_beyond) if attack.above_labels else None
 
 
@@ -120,7 +120,7 @@ def excess_share(excess: float, level: float) -> float:
 
 
 def source_marker(attack: SourceAttack) -> evidence.Marker:
-    """Return the mark of a success rate in tables."""
+    """Return the marker of a success rate in tables."""
     if attack.success.doubt:
         return evidence.DOUBTED
     if not attack.above_guessing:
@@ -135,7 +135,7 @@ SOURCE_HEADLINES = cast(Mapping[evidence.Status, str], fixed_texts("source_headl
 
 
 def below_guessing(attacks: Sequence[SourceAttack]) -> list[SourceAttack]:
-    """Return attacks that are right less often than a guess: their scores may be inverted."""
+    """Return attacks with success below guessing: their scores may be inverted."""
     return [attack for attack in attacks if evidence.upper_limit(attack.success) < attack.chance]
 
 
@@ -146,8 +146,8 @@ def source_status(attacks: Sequence[SourceAttack]) -> evidence.Status:
         return evidence.LEAKS[size]
     if any(attack.above_guessing for attack in attacks):
         return "above guessing"
-    # Against guessing and not label distributions, so that "no leak shown" covers both. A
-    # significant test, in one seed of several, leaves the question open.
+    # Compare with guessing instead of label distributions, so that "no leak shown" covers both.
+    # A significant test in one of several seeds leaves the question open.
     shares = [excess_share(evidence.upper_limit(a.success) - a.chance, a.chance) for a in attacks]
     is_open = any(attack.success.significant for attack in attacks) or below_guessing(attacks)
     return "inconclusive" if is_open else evidence.status_between([], shares or [0.0])
@@ -163,7 +163,7 @@ def source_meaning(status: evidence.Status, attacks: Sequence[SourceAttack]) -> 
 
 
 def source_question(record: Record) -> str:
-    """Return what was asked: "120 samples, 12 of each of 10 clients"; seeds together."""
+    """Describe the attributed samples of all seeds: "120 samples, 12 of each of 10 clients"."""
     samples = wording.format_range([run.samples for run in record.sources], "–")
     each = wording.format_range([run.samples // len(run.clients) for run in record.sources], "–")
     clients = wording.format_range([len(run.clients) for run in record.sources], "–")
@@ -172,7 +172,7 @@ def source_question(record: Record) -> str:
 
 
 def source_sentence(record: Record) -> str:
-    """Return the sentence of the section on sources: what was asked, and what qualifies it."""
+    """Return the question of the section on sources, with its caveats."""
     attacks = source_attacks(record)
     texts = [fixed("sources.question", question=source_question(record))]
     if any(a.on_fair_draw is None and a.success.contrast == FAIR for a in attacks):
@@ -190,7 +190,7 @@ def kind_of(record: Record) -> str:
 
 
 def source_table(record: Record) -> Grid:
-    """Return all source attacks: success, and how far it is above guessing and baselines."""
+    """Return a table of all source attacks: success, and excess over guessing and baselines."""
     attacks = source_attacks(record)
     figures = [
         (label, heading, figure, source_marker(attack) if figure is attack.success else _PLAIN)

@@ -1,27 +1,25 @@
-"""The summary for filing: what was asked, of which model, the answer, what was not tested.
+"""Summary of an audit for archives: question, model, answer, and what was not tested.
 
-HTML and Markdown are two templates over the same sections. Verdict, numbers and controls are those
-of the report.
+HTML and Markdown are two templates over the same sections. Verdict, numbers and controls equal
+those of the report.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import NamedTuple
 
 from markupsafe import Markup
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import write_whole
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
 from fedaudit.report.evidence import SIZES, attacks_tried, distinct, outcomes_of
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Tile, clean, shortened
-from fedaudit.report.page import templates, write_page
+from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproducing
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
@@ -54,7 +52,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a summary, with the texts that its two forms print in this order."""
+    """Section of a summary; both formats print its texts in the order of the fields."""
 
     title: str
     badge: str = ""
@@ -69,7 +67,7 @@ class Section:
 
 
 class Summary(NamedTuple):
-    """A record as a summary for filing; ``signed`` is the statement that is signed."""
+    """Contents of a summary; ``signed`` is the statement above the signatures."""
 
     name: str
     kind: str
@@ -107,20 +105,6 @@ def summary_markdown(record: Record, policy: Section | None = None, valid_until:
     return without_commands(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
 
-def write_summary(
-    record: Record, path: Path, policy: Section | None = None, valid_until: str = ""
-) -> None:
-    """Write a summary, as Markdown if the name ends in .md, else as HTML (:func:`summary_html`).
-
-    Raises:
-        BadInput: The path is not that of such a file, or the date is invalid.
-    """
-    if path.suffix.lower() in MARKDOWN_SUFFIXES:
-        write_whole(path, summary_markdown(record, policy, valid_until), private=True)
-    else:
-        write_page(path, summary_html(record, policy, valid_until))
-
-
 _BACKSLASHED = re.compile(r"([\\`*_\[\]|~])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", "$": "&#36;"}
 _LINKS = re.compile(r"://|(?i:\bwww)\.")
@@ -128,7 +112,7 @@ _OPENS_BLOCK = re.compile(r"^(\s*)([-+=]|\d+[.)])")
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text as Markdown that shows it as it is: one line, without markup or links."""
+    """Escape a text for Markdown, so that it prints verbatim on one line, without links."""
     safe = "".join(_ENTITIES.get(char, char) for char in clean(text))
     safe = _BACKSLASHED.sub(r"\\\1", safe)
     return _LINKS.sub(lambda match: match[0].replace(":", "&#58;").replace(".", "&#46;"), safe)
@@ -145,12 +129,12 @@ def _row(cells: Sequence[str]) -> Markup:
 
 
 def _paragraph(text: str) -> Markup:
-    """Return a text for the start of a line, where further characters start a list or heading."""
+    """Escape a text at the start of a line, where more characters begin a list or heading."""
     return Markup(_OPENS_BLOCK.sub(r"\1\\\2", escape_markdown(text)))
 
 
 def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
-    """Return the contents of a summary: see :func:`summary_html`."""
+    """Return the contents of a summary; see :func:`summary_html` for the arguments."""
     until = _valid_until(record, valid_until)
     record = wording.printable(record)
     if record.kind == "games":
@@ -240,7 +224,7 @@ _ZERO_IS_UNSET = ("first_class", "samples_per_client")
 
 
 def settings_line(entry: object) -> str:
-    """Return a table of a study in one line: "dp-sgd (clip = 1.0, noise_multiplier = 2.0)"."""
+    """Format a table of settings: "dp-sgd (clip = 1.0, noise_multiplier = 2.0)"."""
     if not isinstance(entry, dict):
         return "not stated in the result"
     settings, options = dict(entry), entry.get("options")

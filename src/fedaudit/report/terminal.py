@@ -1,4 +1,4 @@
-"""The end of a command on a terminal: the conclusion first, in a screen of 80 columns."""
+"""Terminal output of a record or comparison: conclusion first, in 80 columns."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from fedaudit.results.record import Record
 from fedaudit.results.text import one_line
 
 MOST_LINES = 28
-"""Lines of a conclusion at most; with the notes of a run it must fit on a screen of 40."""
-WIDTH = 80  # columns at most, however wide the terminal is
+"""Largest number of lines of a conclusion; with the notes of a run, it must fit on 40 lines."""
+WIDTH = 80  # largest number of columns, also on wider terminals
 _LEAST_ROWS = 3
 _NARROW = 60  # columns below which a row's figures are printed below its name
 _MOST_POINTS = 2
@@ -56,7 +56,7 @@ def print_comparison(
 
 
 def width_of(console: Console) -> int:
-    """Return the columns at which lines are broken; a terminal would lose their indents."""
+    """Return the width at which lines are wrapped; wrapping by the terminal would lose indents."""
     return max(min(WIDTH, console.width), 20)
 
 

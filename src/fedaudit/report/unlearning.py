@@ -1,7 +1,7 @@
 """Section on unlearning: how well attacks distinguish deleted samples from unseen samples.
 
-The models compared are the one before deletion, the one after it, and one retrained without the
-deleted samples.
+Three models are compared: before deletion, after deletion, and retrained without the deleted
+samples.
 """
 
 from typing import NamedTuple
@@ -49,22 +49,22 @@ def deletion_result(record: Record) -> Deletion | None:
 
 
 def deletion_verdict(record: Record, figures_verdict: str) -> str:
-    """Return the verdict by figures, corrected for failed controls and destroyed models.
+    """Return the verdict of the figures after corrections for failed controls and broken models.
 
     A model that no longer predicts is called destroyed: it reveals nothing about any sample.
     """
     verdict = figures_verdict or CANNOT_TELL
     failed = outcomes_of(record.controls).failed
     may_hide_leaks = all(result.control in HIDES_LEAKS for result in failed)
-    # If these controls fail, AUCs may be too low, and "not forgotten" remains valid.
+    # These controls fail if AUCs may be too low, so the verdict "not forgotten" remains valid.
     if failed and not (verdict == NOT_FORGOTTEN and may_hide_leaks):
         return WITHHELD
-    is_evidence = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
-    return DESTROYED if not is_evidence and unlearning.is_destroyed(record) else verdict
+    shows_change = verdict.startswith((NOT_FORGOTTEN, OVERDONE))
+    return DESTROYED if not shows_change and unlearning.is_destroyed(record) else verdict
 
 
 def verdict_text(verdict: str) -> str:
-    """Return a verdict after deletion, or the sentence that begins with it, as a page shows it."""
+    """Replace the verdict in a text after deletion by the words of a page."""
     for name, words in fixed_texts("deletion_verdicts").items():
         verdict = verdict.replace(name, words)
     return verdict

@@ -1,4 +1,4 @@
-"""Decisions about a record that headline, tiles, terminal, gate and clause map share."""
+"""Decisions about a record that headlines, tiles, terminal, gate and clauses share."""
 
 from collections.abc import Sequence
 from math import exp, log
@@ -28,7 +28,7 @@ def units_of(record: Record) -> str:
 
 
 def client_list(clients: Sequence[int]) -> str:
-    """Return clients by name: "clients 0 and 9", "hospital-a"; many as "12 clients"."""
+    """Return clients in words: "clients 0 and 9", "hospital-a", or only "12 clients" for many."""
     if len(clients) > wording.MOST_NAMED:
         return wording.plural(len(clients), "client")
     if any(isinstance(client, wording.NamedClient) for client in clients):
@@ -37,7 +37,10 @@ def client_list(clients: Sequence[int]) -> str:
 
 
 def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
-    """Return headline figures of defended clients, then of undefended ones; else of ""."""
+    """Return the main figures of defended and undefended clients, by words for these clients.
+
+    If not both kinds of clients were audited, all figures have the key "".
+    """
     figures = evidence.main_figures(record)
     usage = [row for row in record.usage if row.defense != NO_DEFENSE]
     users = {row.client for row in usage if row.defended}
@@ -52,7 +55,7 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 
 def is_defended(record: Record) -> bool:
-    """Return True if every figure on membership, sources or clusters is of a defended run."""
+    """Return True if all figures on membership, sources and clusters are of defended runs."""
     defenses = [figure.defense for figure in evidence.main_figures(record)] + run_defenses(record)
     # A record without such figures can be on canary clients alone.
     defenses = defenses or [figure.defense for figure in record.estimates]
@@ -86,28 +89,28 @@ def leaking_defenses(record: Record) -> set[str]:
 
 
 def clusters_doubted(record: Record) -> bool:
-    """Return True if a failed control, not of one attack, takes back risks of clusters' models."""
+    """Return True if a control that covers all attacks failed, so no model's risk is reliable."""
     return any(not result.attack for result in evidence.outcomes_of(record.controls).failed)
 
 
 def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
     """Return AUCs whose interval lies below 0.5: the score may have the wrong sign.
 
-    Limits are widened for the number of AUCs: of forty 95 % intervals of sound scores at chance
-    level, one lies below 0.5.
+    Limits are widened for the number of AUCs. Otherwise, one of forty 95 % intervals at chance
+    level would lie below 0.5.
     """
-    areas = [f for f in figures if f.metric == AUC and f.value is not None and f.high is not None]
-    return [figure for figure in areas if _high_among(figure, len(areas)) < 0.5]
+    aucs = [f for f in figures if f.metric == AUC and f.value is not None and f.high is not None]
+    return [figure for figure in aucs if _widened_upper_limit(figure, len(aucs)) < 0.5]
 
 
-def _high_among(figure: Estimate, count: int) -> float:
+def _widened_upper_limit(figure: Estimate, count: int) -> float:
     value, high = figure.number, figure.high if figure.high is not None else 1.0
     if not 0 < value <= high < 1:
         return high
-    # Intervals of AUCs are made on the logit scale.
+    # Intervals of AUCs are symmetric on the logit scale.
     widened = NormalDist().inv_cdf(0.025 / count) / NormalDist().inv_cdf(0.025)
     logits = [log(share / (1 - share)) for share in (value, high)]
-    # A smaller logit than that overflows, and its share is 0 to any digit.
+    # Below -700, the exponential would overflow; the AUC is 0 to all digits there.
     return 1 / (1 + exp(-max(logits[0] + widened * (logits[1] - logits[0]), -700.0)))
 
 
@@ -115,9 +118,9 @@ WRONG_SIGN = fixed("membership.inconclusive.wrong sign")
 
 
 def coverage_gaps(record: Record) -> str:
-    """Return what was not measured, clients by name; empty if nothing is missing.
+    """Return a text on rounds and uploads that were not measured; empty if all were measured.
 
-    A client that never took part has sent nothing that could be missing.
+    Clients that never took part sent no upload, so they are not listed.
     """
     coverage = record.coverage
     if coverage is None:
@@ -139,7 +142,7 @@ def coverage_gaps(record: Record) -> str:
 
 
 def omissions(record: Record) -> list[str]:
-    """Return what a recording leaves out: clients by choice, and rounds after its last."""
+    """Return texts on clients that were left out by choice, and on a recorder left open."""
     coverage, texts = record.coverage, []
     if coverage is not None and coverage.unattacked:
         texts.append(f"Not attacked, by choice: {client_list(coverage.unattacked)}")
@@ -149,15 +152,15 @@ def omissions(record: Record) -> list[str]:
 
 
 def people_caveat(record: Record) -> str:
-    """Return a sentence if intervals take samples of one person as independent; else ""."""
+    """Return a warning if intervals treat samples of one person as independent; else ""."""
     ignored = any(PEOPLE_IGNORED in figure.method for figure in record.findings)
     return fixed("verdict.people") if ignored else ""
 
 
 def independence(record: Record) -> str:
-    """Return what intervals and tests of a record assume about its samples.
+    """Return the independence assumption of a record's intervals and tests.
 
-    Empty if people are the units, or if the data name each sample's person and none has several.
+    Empty if people are the units, or if each person has a single sample.
     """
     if caveat := people_caveat(record):
         return f"{wording.sentence(caveat)} Tests err more often as well."
@@ -171,7 +174,7 @@ MOST_FAILED = 3  # largest number of failed controls that a line names
 
 
 def controls_line(records: Sequence[Record]) -> str:
-    """Return the numbers of controls that hold, failed or were not run, in one line."""
+    """Return the numbers of controls that passed, failed or were not run, in one line."""
     checks = evidence.outcomes_of(control for record in records for control in record.controls)
     total = len(checks.ran) + checks.not_run
     if not total:
@@ -183,19 +186,17 @@ def controls_line(records: Sequence[Record]) -> str:
 
 
 def failed_control_notes(record: Record, status: evidence.Status) -> list[str]:
-    """Return the sentences on failed controls for a leak that other figures show."""
+    """Return sentences on failed controls that do not affect the verdict's own figures."""
     if status in ("void", "control failed"):
         return []
     failed, texts = evidence.outcomes_of(record.controls).failed, []
     by_effect = evidence.grouped(failed, lambda result: result.control in guessing.HIDES_LEAKS)
     for effect, hides in (("Not relied on", False), ("Perhaps too low", True)):
-        if controls := by_effect.get(hides):
-            names = evidence.distinct(
-                _control_subject(c) or shortened(c.control, 40) for c in controls
-            )
-            texts.append(
-                f"{effect}, because a control failed: {wording.join_some(names, MOST_FAILED)}"
-            )
+        subjects = (
+            _control_subject(c) or shortened(c.control, 40) for c in by_effect.get(hides, ())
+        )
+        names = wording.join_some(evidence.distinct(subjects), MOST_FAILED)
+        texts += [f"{effect}, because a control failed: {names}"] * bool(names)
     return texts
 
 
@@ -211,13 +212,13 @@ def _control_subject(control: ControlResult) -> str:
 
 
 def controls_sign(records: Sequence[Record]) -> str:
-    """Return "✓" if every control holds, "✗" if one failed, else "?", also if none was run."""
+    """Return "✓" if all controls passed, "✗" if one failed, and "?" otherwise."""
     checks = evidence.outcomes_of(control for record in records for control in record.controls)
     return "✗" if checks.failed else "?" if checks.not_run or not checks.ran else "✓"
 
 
 def range_headline(figures: Sequence[Estimate]) -> str:
-    """Return the headline of a leak whose figures allow several sizes; else ""."""
+    """Return the headline of a leak whose size is uncertain; else ""."""
     above = [figure for figure in figures if guessing.above_chance(figure)]
     if evidence.max_size([s for f in above if (s := evidence.size_of(f))]) not in ("trace", None):
         return ""

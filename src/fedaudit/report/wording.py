@@ -1,4 +1,4 @@
-"""Numbers, names and sentences as a reader sees them, and records with text made safe to show."""
+"""Formatting of numbers, names and sentences, and records with text that is safe to print."""
 
 import math
 import re
@@ -26,7 +26,7 @@ Number = int | float
 
 
 def setting(record: BaseModel, *names: str) -> object:
-    """Return a setting of a record's study by its tables and name; None if it is not given."""
+    """Return a setting of a record's study by its tables and name; None if it is not set."""
     value: object = getattr(record, "config", None)
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
@@ -34,7 +34,7 @@ def setting(record: BaseModel, *names: str) -> object:
 
 
 def glossary_entries(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the terms of the glossary that a page uses, each with its explanation."""
+    """Return the glossary terms that a page uses, each with its explanation."""
     return tuple(
         (term, meaning)
         for term, meaning in fixed_texts("glossary").items()
@@ -47,9 +47,6 @@ def _with_plurals(term: str) -> str:
     return "|".join(f"{n[:-1]}(?:y|ies)" if n.endswith("y") else f"{n}s?" for n in names)
 
 
-# Numbers and intervals.
-
-
 def _round(value: float, digits: int, side: int) -> float:
     # Float noise must not lift 0.646 to 0.647.
     scaled = round(value * 10**digits, 6)
@@ -59,7 +56,7 @@ def _round(value: float, digits: int, side: int) -> float:
 def percent(share: float, side: int = 0) -> str:
     """Format a share in per cent: one decimal, two near the ends, none at exactly 0 or 100%.
 
-    ``side`` 1 rounds up, as for an upper limit; -1 down, as for a lower one; 0 to the nearest.
+    ``side`` 1 rounds up (for upper limits), -1 down (for lower limits), 0 to the nearest.
     """
     value = 100 * share
     digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
@@ -68,12 +65,12 @@ def percent(share: float, side: int = 0) -> str:
         return f"{value:.0f}%"
     if 0 < value < 0.005:
         return f"{value:.1g}%"
-    # 99.996% must not read as 100%: cut, not rounded.
+    # 99.996% must not be printed as 100%.
     return f"{min(value, 99.99) if value < 100 else value:.{digits}f}%"
 
 
 def number(value: float, side: int = 0) -> str:
-    """Format a number that is not a share: three decimals up to 10, fewer for larger ones."""
+    """Format a number that is not a share: three decimals below 10, one decimal from there on."""
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")
@@ -84,10 +81,10 @@ def number(value: float, side: int = 0) -> str:
 def format_range(
     values: Iterable[Number], joint: str = " to ", *, text: Callable[[Number], str] | None = None
 ) -> str:
-    """Format the least and the largest number, whole ones by default; one if all are equal."""
+    """Format the smallest and the largest number, as whole numbers by default."""
     numbers = list(values)
-    speak = text or (lambda value: f"{round(value):,}")
-    low, high = speak(min(numbers)), speak(max(numbers))
+    format_one = text or (lambda value: f"{round(value):,}")
+    low, high = format_one(min(numbers)), format_one(max(numbers))
     return low if low == high else f"{low}{joint}{high}"
 
 
@@ -97,7 +94,7 @@ def format_amount(value: float) -> str:
 
 
 def optional(value: float | None, text: Callable[[float], str] = percent) -> str | None:
-    """Format a value; return None for None, which is an empty cell of a table."""
+    """Format a value; None stays None, which a table prints as an empty cell."""
     return None if value is None else text(value)
 
 
@@ -118,7 +115,7 @@ def format_points(change: float, side: int = 0) -> str:
 
 
 def signed(value: float, metric: str, side: int = 0) -> str:
-    """Format a difference of two values of a metric with its sign; of shares in points."""
+    """Format a difference of two values of a metric with its sign; shares in percentage points."""
     if is_share(metric):
         return format_points(value, side)
     return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3, side)
@@ -144,9 +141,9 @@ def value_text(figure: Estimate) -> str:
 
 
 def interval(low: float | None, high: float | None, metric: str) -> str:
-    """Format both limits, such as "0.918–0.944" or "38.0–44.5%"; return "" without them.
+    """Format both limits, such as "0.918–0.944" or "38.0–44.5%"; return "" without limits.
 
-    The lower limit is rounded down and the upper one up, so that they still are limits.
+    The lower limit is rounded down and the upper limit up, so that the coverage does not decrease.
     """
     lower, upper = format_value(low, metric, -1), format_value(high, metric, 1)
     if low is None or high is None:
@@ -157,10 +154,11 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
 
 def interval_text(figure: Estimate) -> str:
-    """Format the interval of a figure; of older rates that at the threshold used."""
+    """Format a figure's interval; older rates only have an interval at a fixed threshold."""
     limits = figure.at_threshold
-    used = interval(limits.low, limits.high, figure.metric) if limits else ""
-    return _limits(figure.low, figure.high, figure) or (used and f"{estimate.AT_THRESHOLD} {used}")
+    fixed_at = interval(limits.low, limits.high, figure.metric) if limits else ""
+    at_threshold = f"{estimate.AT_THRESHOLD} {fixed_at}" if fixed_at else ""
+    return _limits(figure.low, figure.high, figure) or at_threshold
 
 
 def rate_texts(measured: Rate) -> tuple[str, str]:
@@ -178,7 +176,7 @@ def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
 
 
 def further_interval(figure: Estimate) -> str:
-    """Return "further runs 0.580–0.660", which is below an interval for these runs, or ""."""
+    """Return "further runs 0.580–0.660": Student-t limits of the mean over seeds; else ""."""
     further = figure.further or Interval()
     if further.low is None or further.high is None:
         return ""
@@ -186,7 +184,7 @@ def further_interval(figure: Estimate) -> str:
 
 
 def interval_remark(further: Iterable[Interval | None]) -> str:
-    """Return what the intervals of a table's figures over several runs mean, or ""."""
+    """Explain the intervals of a table's means over seeds; empty without such intervals."""
     intervals = [interval for interval in further if interval is not None]
     if not intervals:
         return ""
@@ -194,11 +192,11 @@ def interval_remark(further: Iterable[Interval | None]) -> str:
     text = " Intervals of means over seeds are for these runs; "
     if all(interval.low is None for interval in intervals):
         return f"{text}{methods}."
-    return f"{text}the line below each gives the interval for further runs ({methods})."
+    return f"{text}“further runs” are limits of the mean over all possible seeds ({methods})."
 
 
 def confidence_level(method: str) -> str:
-    """Return the level named in a method, such as "95%"; empty if it names none."""
+    """Return the confidence level in a method's text, such as "95%"; empty if it has no level."""
     match = re.search(r"\d+(?:\.\d+)?\s?%", method)
     return match[0].replace(" ", "") if match else ""
 
@@ -207,10 +205,8 @@ def with_interval(figure: Estimate) -> str:
     """Format a figure for running text: "0.931 (95% interval 0.918–0.944)"."""
     limits, level = interval_text(figure), confidence_level(figure.method)
     name = f"{level} interval" if level else shortened(figure.method, 60) or "interval"
-    return f"{format_value(figure.value, figure.metric)} ({f'{name} {limits}' if limits else 'no interval'})"
-
-
-# Words in a row.
+    value = format_value(figure.value, figure.metric)
+    return f"{value} ({name} {limits})" if limits else f"{value} (no interval)"
 
 
 def join(*parts: str, by: str = " · ") -> str:
@@ -225,11 +221,11 @@ def join_and(items: Sequence[str]) -> str:
     return ", ".join(items[:-1]) + " and " + items[-1]
 
 
-MOST_NAMED = 5  # items that a sentence names; of more, their number is given
+MOST_NAMED = 5  # largest number of items that a sentence names; the rest is counted
 
 
 def join_some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more") -> str:
-    """Join items; of many only the first: "a, b and 3 more"."""
+    """Join the first items and count the rest: "a, b and 3 more"."""
     excess = len(items) - limit
     return join_and([*items[:limit], f"{excess:,} {what}"] if excess > 0 else items)
 
@@ -240,7 +236,7 @@ def plural(amount: int, singular: str, plural: str = "") -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text with a full stop, unless it ends as a sentence does."""
+    """Return a text that ends like a sentence; a full stop is added if necessary."""
     text = text.strip()
     return text if text.endswith((".", "!", "?", "…")) else text + "."
 
@@ -261,10 +257,8 @@ def without_verdict(headline: str, status: str) -> str:
     return capital(headline[start.end() :]) if start else headline
 
 
-# Names.
-
 NO_FAIR_DRAW = "no fair draw: differences between clients may be part of it"
-"""Mark of a contrast whose members and non-members come from different draws."""
+"""Remark on a contrast whose members and non-members come from different draws."""
 
 _ATTACKS = fixed_texts("attacks")
 
@@ -276,7 +270,7 @@ def attack_name(attack: str) -> str:
 
 
 def attack_code(name: str) -> str:
-    """Return the catalogue name of an attack from :func:`attack_name`; else the text itself."""
+    """Return the catalogue name of an attack; the inverse of :func:`attack_name`."""
     code = name.rpartition("(")[2][:-1]
     return code if attack_name(code) == name else name
 
@@ -291,7 +285,7 @@ def contrast_name(contrast: str) -> str:
 
 
 def versus(contrast: str) -> str:
-    """Return the non-members of a contrast after a figure of members: "v. unseen"."""
+    """Return the non-members with which members are compared: "v. unseen"."""
     return f"v. {contrast_name(contrast).lower()}"
 
 
@@ -301,13 +295,13 @@ def contrast_meaning(contrast: str, unit: str = "sample") -> str:
 
 
 def contrast_order(contrast: str) -> tuple[int, str]:
-    """Return a sort key that puts contrasts in the order of a report."""
+    """Return a sort key for the order of contrasts in a report."""
     order = list(fixed_texts("contrasts.heading"))
     return (order.index(contrast) if contrast in order else len(order), contrast)
 
 
 class UnknownDefense(str):
-    """The defense of a recording: equal to "none", and printed as unknown."""
+    """Defense of a live recording: compares equal to "none", but is printed as unknown."""
 
     __slots__ = ()
 
@@ -320,7 +314,7 @@ def defense_name(defense: str) -> str:
 
 
 def sight_name(sight: str) -> str:
-    """Return the name of a part of the run that an adversary sees or an attack needs."""
+    """Return the name of something that an adversary sees or an attack needs."""
     return _name_in(sight.lower(), "sights")
 
 
@@ -331,12 +325,12 @@ def metric_name(metric: str) -> str:
 
 
 def is_share(metric: str) -> bool:
-    """Return True if a metric is a share of something, and so is shown in per cent."""
+    """Return True if a metric is a share and therefore printed in per cent."""
     return range_of(metric) == (0.0, 1.0) and not metric.endswith(AUC)
 
 
 class NamedClient(int):
-    """Number of a client that also has a name; it is printed and formatted as that name."""
+    """Number of a client that has a name; it is printed as this name."""
 
     name: str
 
@@ -366,7 +360,7 @@ def client_names(record: BaseModel) -> dict[int, NamedClient]:
     printed = {number: shorten_middle(name, LONGEST_NAME) for number, name in full_names.items()}
     uses = Counter(printed.values())
     for number, name in printed.items():
-        # Names that differ where they are cut are distinguished by number.
+        # Shortened names that are equal are distinguished by the client's number.
         if uses[name] > 1:
             printed[number] = shorten_middle(f"{full_names[number]} ({number})", LONGEST_NAME)
     return {number: NamedClient(number, name) for number, name in printed.items()}
@@ -379,13 +373,11 @@ def _as_number(text: str) -> int | None:
 LONGEST_NAME = 40  # characters of a client's name that are printed
 
 
-# Texts of records, made safe to show.
-
 Model = TypeVar("Model", bound=BaseModel)
 TextCleaner = Callable[[str], str]
-"""Makes a text safe to show."""
+"""Function that makes a text safe to print."""
 
-_NOT_SHOWN = "config"  # A study's settings are shown as a study file, which escapes its texts
+_NOT_CLEANED = "config"  # settings are printed as a study file, which escapes its texts itself
 _LISTS_OF_CLIENTS = ("clients", "targets", "coalition", "unattacked")  # fields of clients
 _NUMBERS = {float, int, bool, type(None)}
 """Types of most values of a record, which need no cleaning."""
@@ -416,7 +408,7 @@ def without_digests(models: Iterable[BaseModel]) -> TextCleaner:
 
 def cleaned(
     model: Model,
-    speak: TextCleaner = clean,
+    clean_text: TextCleaner = clean,
     clients: Mapping[int, NamedClient] | None = None,
     *,
     watched: bool | None = None,
@@ -424,48 +416,48 @@ def cleaned(
 ) -> Model:
     """Return a record or comparison without control or direction characters in any text.
 
-    Every text of a record passes through this function before it is shown: a name must not reverse
-    the text next to it. Identifiers of the program in notes are replaced by words. Values that a
-    failed control takes back are marked. Unchanged parts are not copied, which would take long.
+    Every text of a record passes through this function before it is printed: a client's name must
+    not reverse the text next to it. Notes get words instead of the program's identifiers. Values
+    that a failed control invalidates are marked. Unchanged parts are not copied, to save time.
 
     Args:
         model: The record or comparison.
-        speak: Makes each text safe.
+        clean_text: Function that makes a text safe to print.
         clients: Clients that have names; read from the record by default.
-        watched: Whether defenses are not known; read from the record by default.
-        name_attacks: Whether attacks are called as in :func:`attack_name`.
+        watched: Whether defenses are unknown; read from the record by default.
+        name_attacks: Whether attacks get the names of :func:`attack_name`.
     """
     clients = client_names(model) if clients is None else clients
     watched = bool(getattr(model, "watched", False)) if watched is None else watched
-    safe = _Cleaner(speak, clients, watched, name_attacks).model(model)
+    safe = _Cleaner(clean_text, clients, watched, name_attacks).model(model)
     return mark_doubts(safe) if isinstance(safe, Record) else safe
 
 
 def printable(record: Record) -> Record:
-    """Return a record as a page or a terminal shows it."""
+    """Return a record whose texts are ready to print on a page or a terminal."""
     return cleaned(record, without_digests([record]), name_attacks=True)
 
 
 def printable_comparison(
     comparison: Comparison, records: Sequence[Record]
 ) -> tuple[Comparison, list[Record]]:
-    """Return a comparison and its records as a page or a terminal shows them."""
-    speak = without_digests([comparison, *records])
+    """Return a comparison and its records with texts that are ready to print."""
+    clean_text = without_digests([comparison, *records])
     watched = all(record.watched for record in records)
     names = [client_names(record) for record in records]
-    # A number that has another name in another record is of different clients.
+    # A number with different names in two records refers to different clients.
     same = {
         number: client
         for number, client in (names[0] if names else {}).items()
         if all(str(client) == str(others.get(number)) for others in names)
     }
-    safe = cleaned(comparison, speak, same, watched=watched, name_attacks=True)
-    return safe, [cleaned(record, speak, name_attacks=True) for record in records]
+    safe = cleaned(comparison, clean_text, same, watched=watched, name_attacks=True)
+    return safe, [cleaned(record, clean_text, name_attacks=True) for record in records]
 
 
 @dataclass(frozen=True)
 class _Cleaner:
-    speak: TextCleaner
+    clean_text: TextCleaner
     clients: Mapping[int, NamedClient]
     watched: bool
     name_attacks: bool = False
@@ -486,7 +478,7 @@ class _Cleaner:
             return self.clients.get(value, value)
         if self.clients and name in _LISTS_OF_CLIENTS and isinstance(value, list):
             value = [self.clients.get(v, v) if type(v) is int else v for v in value]
-        if type(value) in _NUMBERS or name == _NOT_SHOWN:
+        if type(value) in _NUMBERS or name == _NOT_CLEANED:
             return value
         if self.watched and name == "defense" and value == NO_DEFENSE:
             return UnknownDefense(NO_DEFENSE)
@@ -501,7 +493,7 @@ class _Cleaner:
 
     def _value(self, value: object) -> object:
         if isinstance(value, str):
-            return self.speak(value)
+            return self.clean_text(value)
         if isinstance(value, BaseModel):
             return self.model(value)
         if isinstance(value, list | tuple):
@@ -521,5 +513,5 @@ _NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 
 
 def without_identifiers(note: str) -> str:
-    """Return a note with words in the place of identifiers of the program."""
+    """Return a note with words instead of the program's identifiers."""
     return _NOTED.sub(lambda match: _IN_NOTES[match[1]], note)

@@ -1,4 +1,4 @@
-"""The first screen of a comparison: its best trade-off, and leakage against test error."""
+"""First screen of a comparison: best trade-off, and leakage against test error."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -32,7 +32,7 @@ from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 
 LEAST_SPANS = {"leakage": 0.2, "error": 0.1}
-"""Least lengths of a front's axes: differences within the noise of few samples must not fill it."""
+"""Smallest lengths of a front's axes, so that differences within the noise look small."""
 
 _UNDEFENDED = charts.Style(charts.GREY, "", charts.RESERVED)
 _BEST = charts.Style("var(--ink)", "", "star")
@@ -125,7 +125,7 @@ def _bargain(row: TradeOff) -> str:
 
 
 def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
-    """Return the leakage and the accuracy of a row; the headline has the change of leakage."""
+    """Return tiles for leakage and accuracy of a row; the headline has the change of leakage."""
     count = len(tradeoffs(comparison))
     accuracies = comparison.on("utility", TEST_ACCURACY)
     change = next((entry.change for entry in accuracies if entry.row == row.row), None)
@@ -156,7 +156,7 @@ def front_figure(
 ) -> charts.Figures | None:
     """Return leakage to the strongest attack against test error; None without a defended row.
 
-    No row is called best unless ``ranked``, and without records no figure is doubted.
+    Without ``ranked``, no row is called best. Without records, no figure is marked as doubtful.
     """
     fronts = _drawn_fronts(comparison)
     if not fronts:
@@ -187,7 +187,7 @@ def front_figure(
         f"best trade-off: {labels[best.row] if best else ''}": _BEST,
         NOT_RELIED_ON: DOUBTED,
     }
-    # The only strength of a front may have another look, and the front then needs no entry.
+    # A front needs no entry if all of its points have another style.
     drawn = {point.look for choice in choices for point in choice.panels[0].points}
     keys = charts.legend({name: look for name, look in looks.items() if look in drawn})
     return charts.Figures("fronts", caption, tuple(choices), keys, "tall")
@@ -207,7 +207,7 @@ def _panel(
     rows: Mapping[int, charts.Style],
     labels: Sequence[str],
 ) -> charts.Panel:
-    """Return a panel of fronts, in the styles of their names or else of single rows."""
+    """Return a panel of fronts; a row's own style precedes the style of its front."""
     points = [
         charts.Point(
             point.error,
@@ -231,7 +231,7 @@ def _panel(
         charts.Axis(name, *ends, charts.ticks(*ends, 6, "%"))
         for name, ends in (
             ("Test error", (low - margin, high + margin)),
-            # This axis starts at guessing, so that a large leak has a large distance from it.
+            # Start this axis at guessing: distances then correspond to leakage.
             (leakage, (-largest / 40, max(1.1 * largest, LEAST_SPANS["leakage"]))),
         )
     )
@@ -241,7 +241,7 @@ def _panel(
 
 
 def _reach(values: Iterable[tuple[float, Interval | None]]) -> list[float]:
-    """Return the values and the limits that an axis has to include."""
+    """Return the values and limits that an axis must include."""
     ends = [
         end
         for value, limits in values

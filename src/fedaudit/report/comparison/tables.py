@@ -78,7 +78,7 @@ def comparison_sections(
 
 
 def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text: str) -> Section:
-    """Return the section of attacks; further tables of all contrasts but the first are folded."""
+    """Return the section of attacks; only the first contrast shows all of its tables at first."""
     first, *others = list(tables.values()) or [[]]
     return Section(
         ident,
@@ -154,11 +154,11 @@ def _area(front: Front, look: Marker) -> Cell:
 def attack_tables(
     comparison: Comparison, records: Sequence[Record] = (), *, part: str = "inside"
 ) -> dict[str, list[Grid]]:
-    """Return for each contrast a table of defenses by attacks for every metric with figures.
+    """Return tables of defenses by attacks for each contrast, one per metric with figures.
 
-    The first table has every attack. The others have what several attacks show together, since
-    all figures of many attacks would take dozens of pages. ``part`` is "inside" for the clients
-    that defend, and "outside" for the others. Without records no figure is doubted.
+    The first table has every attack. The others only have figures over several attacks, since all
+    figures of many attacks would take dozens of pages. ``part`` is "inside" for the defending
+    clients, and "outside" for the other clients. Without records, no figure is marked as doubtful.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
     order = distinct((*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries)))
@@ -182,7 +182,7 @@ def _attack_table(
     attacks = distinct(entry.attack for entry in entries)
     singles = [attack for attack in attacks if attack not in OF_SEVERAL]
     several = len(singles) > 1
-    # The strongest of one attack is that attack.
+    # With a single attack, "strongest" and "mean" would repeat it.
     columns = attacks if every_attack and several else list(OF_SEVERAL) if several else singles
     headings, notes = headings_of(comparison), Footnotes()
     doubted = doubted_rows(comparison, records)
@@ -262,7 +262,7 @@ def _relied_on(
 
 
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
-    """Return the methods of intervals, and what changes are against."""
+    """Return the methods of intervals, and the base of changes."""
     figures, changes = zip(*rows, strict=True)
     of_figures, of_changes = (
         distinct(shortened(part.method, 80) for part in parts if part and part.method)[:3]
@@ -408,7 +408,7 @@ def cluster_comparison(comparison: Comparison) -> Grid | None:
 
 
 def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
-    """Return use of data and cost of a defending client, compared with a client of the base."""
+    """Return use of data and cost of a defending client, compared with the base row."""
     headings, rows = headings_of(comparison), list[Cells]()
     usage = [
         [use for use in records[row.source].usage if use.defense == row.family]
@@ -423,7 +423,7 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         same = [use.seconds for use in others if (use.seed, use.client) in clients]
         seconds, samples = fmean(u.seconds for u in defended), sum(u.samples for u in defended)
         uses = sum(times * count for use in defended for times, count in enumerate(use.times_used))
-        # Of the rounds in which a client takes part, the share of its samples that it uses.
+        # Share of a client's samples that it uses in a round in which it takes part.
         shares = [count / use.samples for use in defended for count in use.distinct if count]
         slower = f"{seconds / fmean(same):.2f} times" if same and fmean(same) else ""
         extra = sum(use.extra_bytes for use in defended) / max(len(shares), 1)

@@ -17,7 +17,7 @@ from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Compariso
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
-MOST_SETTINGS = 4  # largest number of settings in a row's heading; the table of rows lists all
+MOST_SETTINGS = 4  # largest number of settings in a row's heading; the table has all
 MOST_LOST = 0.75
 """A defense that loses at least this share of the accuracy above chance is never the best."""
 SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show a smaller leak."
@@ -26,8 +26,8 @@ SIZES_DIFFER = "Rows audit different numbers of samples. A larger audit can show
 def labels_of(comparison: Comparison) -> list[str]:
     """Return a distinct label for each row: defense, its users, and settings that differ.
 
-    A label that two rows share is preceded by the study's name, and followed by a number if that
-    is not distinct either.
+    If two rows have the same label, the study's name precedes it. If the names are equal too, a
+    number follows.
     """
     any_defense = any(row.family != NO_DEFENSE for row in comparison.rows)
     labels = []
@@ -47,7 +47,7 @@ def labels_of(comparison: Comparison) -> list[str]:
 
 
 def headings_of(comparison: Comparison) -> list[Cell]:
-    """Return the labels of rows as cells: the defense, and the rest in a smaller line."""
+    """Return the labels of rows as cells: the defense, and details in a smaller line."""
     labels = [label.partition(" · ") for label in labels_of(comparison)]
     return [name_cell(defense, details, limit=120) for defense, _, details in labels]
 
@@ -67,7 +67,7 @@ def users_text(row: Row | Front) -> str:
 
 def settings_text(settings: Mapping[str, str]) -> str:
     """Format settings: the last part of each name, preceded by its section if ambiguous."""
-    # A setting that only other rows have is not a property of this row.
+    # Leave out settings that only other rows have.
     present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
     short = {n: n.rpartition(".")[0 if n.endswith((".name", ".scheme")) else 2] for n in present}
     counts = Counter(short.values())
@@ -109,7 +109,7 @@ def estimate_of(
         high=entry.high,
         method=entry.method,
         further=entry.further,
-        # The interval alone must not mark a figure without a test, or the largest of several.
+        # Without a test, or for the largest of several attacks, the interval proves no leak.
         tests=tests_of(entry.by_test if entry.attack not in parts.OF_SEVERAL else False),
     )
     row = comparison.rows[entry.row]
@@ -141,7 +141,7 @@ def _joined(limit: int, *texts: str) -> str:
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
-    """Return differences other than sample sizes that make records hard to compare."""
+    """Return warnings about differences, other than sample sizes, that hinder a comparison."""
     names = [(shortened(record.name, 60), record) for record in records]
     failed = [name for name, record in names if outcomes_of(record.controls).failed]
     redrawn = [name for name, record in names if record.evaluation == "redraw"]
@@ -191,7 +191,7 @@ class TradeOff(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """True if leakage falls by more than accuracy, of which over a quarter is kept."""
+        """True if leakage falls by more than accuracy, and over a quarter of accuracy is kept."""
         keeps = self.lost is not None and self.lost < MOST_LOST
         return self.lowers and keeps and self.cost < 0
 
@@ -204,9 +204,9 @@ class TradeOff(NamedTuple):
 def best_tradeoff(comparison: Comparison) -> TradeOff | None:
     """Return the row with the lowest cost among rows with more benefit than cost, or None.
 
-    Benefit is the decrease of the strongest attack's membership advantage (2 AUC - 1). Cost is the
-    lost share of the undefended model's accuracy above guessing. That both have the same weight is
-    a convention of this report. The front shows all rows.
+    The benefit is the decrease of the strongest attack's membership advantage (2 AUC - 1). The cost
+    is the lost share of the undefended model's accuracy above guessing. Giving both the same weight
+    is a convention of this report.
     """
     return cheapest([row for row in tradeoffs(comparison) if row.pays])
 
@@ -219,8 +219,8 @@ def cheapest(rows: Sequence[TradeOff]) -> TradeOff | None:
 def tradeoffs(comparison: Comparison) -> list[TradeOff]:
     """Compare every defended row with its undefended row, for the contrast that leaks most.
 
-    Rows are omitted if their undefended row has no attack above chance, so that no leak can be
-    lowered.
+    Rows are omitted if their undefended row has no attack above chance, since there is no leak to
+    lower.
     """
     fronts = [
         front
@@ -296,7 +296,7 @@ def _limits(
 
 
 def largest_difference(comparison: Comparison) -> str:
-    """Return the largest change of a row's strongest attack against its base; "" without any."""
+    """Describe the largest change of a strongest attack against its base; "" without changes."""
     changes = [
         (entry.change, entry.row, base, entry.contrast)
         for entry in comparison.entries
@@ -307,7 +307,7 @@ def largest_difference(comparison: Comparison) -> str:
     if not changes:
         return ""
     change, row, base, contrast = max(changes, key=lambda item: abs(item[0].value))
-    # Parts that both labels share are omitted, so that the difference is visible.
+    # Leave out parts that both labels share, so that the difference is visible.
     labels = labels_of(comparison)
     pair = [labels[place].split(" · ") for place in (row, base)]
     name, other = (

@@ -1,4 +1,4 @@
-"""Measured lower bounds on epsilon, each with its unit, its observer and the claim it tests."""
+"""Measured lower bounds on epsilon, with unit, observer and the claim that they test."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from fedaudit.results.record import Record
 
 
 class Measured(NamedTuple):
-    """A lower bound and the assumption under which it is valid; empty for none."""
+    """A lower bound, and the assumption under which it is valid (empty without assumption)."""
 
     bound: Estimate
     assumes: str = ""
@@ -29,11 +29,11 @@ class EpsilonBounds(NamedTuple):
     """Lower bounds on the epsilon of one unit.
 
     Attributes:
-        unit: What an adversary distinguishes: with it, or without.
+        unit: Unit of privacy, such as one sample; neighbouring data sets differ in it.
         measured: The bounds, the leading one first.
         claim: The epsilon that the audited training claims; None without one.
         word: "proven" or "claimed"; empty if nothing could claim an epsilon.
-        deployed: The epsilon that is claimed without canary clients; None likewise.
+        deployed: The epsilon that is claimed without canary clients; None if there is none.
         is_ordinary: True for ordinary samples, which no headline is about.
     """
 
@@ -47,7 +47,7 @@ class EpsilonBounds(NamedTuple):
 
     @property
     def lead(self) -> Estimate:
-        """The bound that is compared with the claim, and shown if only one is."""
+        """Bound that is compared with the claim, and that is printed if space allows only one."""
         return self.measured[0].bound
 
     @property
@@ -107,7 +107,7 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
         deployed = of_run(metric_names.CLAIMED_CLIENT_EPSILON_ALONE, like=lead)
         bounds.append(_bounds("client", measured, claim, "claimed", deployed))
     if measured := _measured(record, of_run, "sum"):
-        # A bound of 0 is trivial, so that it must not come before a positive one.
+        # A positive bound comes before a trivial bound of 0.
         bounds.append(_bounds("sum", sorted(measured, key=lambda item: not item.bound.number)))
     return bounds
 
@@ -118,7 +118,7 @@ def _bounds(kind: str, measured: Sequence[Measured], *claims: Any) -> EpsilonBou
 
 
 def shown_bounds(record: Record) -> list[EpsilonBounds]:
-    """Return the lower bounds of headline and numbers, which leave out ordinary samples."""
+    """Return the lower bounds for headline and numbers, without bounds for ordinary samples."""
     return [bounds for bounds in epsilon_bounds(record) if not bounds.is_ordinary]
 
 
@@ -126,7 +126,7 @@ _CLAIM_CONTROL = "claimed epsilon"  # control that fails if a measured bound ref
 
 
 def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str) -> list[Measured]:
-    """Return the bounds that the record has and that are relied on, in their fixed order."""
+    """Return a record's reliable bounds in the order of the fixed texts."""
     metrics = fixed_texts(f"epsilons.{kind}.metrics").items()
     bounds = [
         Measured(bound, assumes)
@@ -137,9 +137,9 @@ def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str)
 
 
 def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:
-    """Return the figures that no failed control takes back.
+    """Return the figures that no failed control invalidates.
 
-    A refuted claim is a finding about the defense, and does not invalidate the bound.
+    A refuted claim is a finding about the defense and does not invalidate the bound.
     """
     failed = {result.control for result in evidence.outcomes_of(record.controls).failed}
     return figures if failed <= {_CLAIM_CONTROL, *HIDES_LEAKS} else without_doubts(figures)

@@ -1,4 +1,4 @@
-"""Findings of a record: its verdict on each topic, decided once for every reader."""
+"""Findings of a record: the verdict on each topic, for all outputs."""
 
 from typing import NamedTuple, get_args
 
@@ -11,11 +11,11 @@ from fedaudit.report.text.membership import LEAKAGE, member_headline, member_mea
 from fedaudit.results.record import Record
 
 LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")
-"""Verdicts that something is shown."""
+"""Verdicts that show a leak or a success above guessing."""
 
 
 class Finding(NamedTuple):
-    """The verdict on one topic with its sentences; a badge replaces the status for a reader."""
+    """Verdict on one topic with its sentences; a badge is printed instead of the status."""
 
     topic: str
     status: evidence.Status
@@ -39,7 +39,7 @@ def findings(record: Record) -> tuple[Finding, ...]:
         headline, meaning = cluster_headline(studies), cluster_meaning(studies)
         topics.append(Finding("clusters", cluster_status(studies), headline, meaning))
     if verdict.hardly_learned(record):
-        # Finding nothing in a model that has barely learned is not a result.
+        # "No leak" is not a result if the model has barely learned.
         topics = [
             f if f.status in LEAKS else _fixed("unlearned", "inconclusive", f.topic) for f in topics
         ]
@@ -53,7 +53,7 @@ def _fixed(name: str, status: evidence.Status, topic: str = "membership") -> Fin
 
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
-    """Return the verdict on membership: of a partly defended run that on the worst clients."""
+    """Return the verdict on membership; in a partly defended run, the worst clients decide."""
     sides = list(verdict.figures_by_side(record).values())
     statuses = [member_status(record, figures) for figures in sides]
     status = evidence.worst_status(statuses)
@@ -68,9 +68,9 @@ def _on_membership(record: Record, *, alone: bool) -> Finding:
 
 
 def reliable_findings(record: Record, every: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return the findings that are relied on; one for all if no figure is.
+    """Return the findings that can be relied on, or one finding that says why none can.
 
-    If a control failed, only leaks that figures of other attacks or clients show remain.
+    If a control failed, only leaks in figures of other attacks or clients remain.
     """
     if evidence.is_uninformative(record):
         return (_fixed("null" if record.nobody_is_a_member else "void", "void"),)

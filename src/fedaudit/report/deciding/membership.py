@@ -1,4 +1,4 @@
-"""Decisions on membership: how large a leak is shown, and which clients a sentence names."""
+"""Decisions on membership: size of the leak, and clients that a sentence names."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from fedaudit.results.record import Record
 
 
 def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
-    """Return the verdict on membership by the headline's figures that can be relied on."""
+    """Return the verdict on membership by the main figures that can be relied on."""
     above = [figure for figure in figures if above_chance(figure)]
     if above:
         sizes = [size for figure in above if (size := evidence.size_of(figure))]
@@ -25,10 +25,10 @@ def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
 
 
 def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
-    """Return True if no upper limit, of an AUC or a rate, leaves room for more than a weak leak.
+    """Return True if the upper limits of all AUCs and rates exclude more than a weak leak.
 
-    Every contrast must have an AUC and a TPR at a low FPR: a leak of a few samples shows in the
-    TPR alone.
+    Every contrast must have an AUC and a TPR at a low FPR, since only the TPR shows a leak of a
+    few samples.
     """
     if not figures or any(by_test_alone(figure) for figure in figures):
         return False
@@ -48,7 +48,7 @@ def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
 def upper_limit_over_runs(
     figure: Estimate, runs: Mapping[Hashable, list[Estimate]]
 ) -> float | None:
-    """Return a figure's upper limit; for a mean over runs without one, the largest of the runs'."""
+    """Return a figure's upper limit; a mean without limit has the largest limit of its runs."""
     if figure.high is not None or figure.seed is not None:
         return figure.high
     limits = [run.high for run in runs.get(_subject(figure), [])]
@@ -68,12 +68,12 @@ def audited_clients(figures: Iterable[Estimate]) -> list[int]:
 
 
 def are_several(figures: Sequence[Estimate]) -> bool:
-    """Return True if figures are about more than one client, or about one and all of them."""
+    """Return True if figures have several targets; pooled clients count as a target."""
     return len({figure.target for figure in figures}) > 1
 
 
 def client_label(figure: Estimate, figures: Sequence[Estimate]) -> str:
-    """Return a client's name; of a pooled figure among others how many clients it covers."""
+    """Return a client's name, or the number of clients that a pooled figure covers."""
     if figure.target is not None:
         return wording.client_name(figure.target)
     every, covered = audited_clients(figures), _pooled_clients(figures, figure.attack)
@@ -89,7 +89,7 @@ class Limit(NamedTuple):
 
 
 def limits_to_print(figures: Sequence[Estimate], metric: str) -> list[Limit]:
-    """Return a metric's upper limits to print: of pooled clients, then the largest of a client."""
+    """Return the upper limit of pooled clients, then the largest upper limit of a client."""
     limited = [f for f in figures if f.metric == metric and f.high is not None]
     pooled = [figure for figure in limited if figure.target is None]
     single = [figure for figure in limited if figure.target is not None]
@@ -98,9 +98,9 @@ def limits_to_print(figures: Sequence[Estimate], metric: str) -> list[Limit]:
 
 
 def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
-    """Return the AUC to print if none is above chance: of pooled clients, if there is one.
+    """Return the AUC to print if none is above chance, preferably the AUC of pooled clients.
 
-    The highest of many small clients is high by chance.
+    The largest AUC of many small clients is large by chance.
     """
     over_all = evidence.largest_figure(evidence.pooled_figures(figures), AUC)
     return over_all or evidence.largest_figure(figures, AUC)
@@ -138,9 +138,9 @@ def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
 
 
 def pooled_over(record: Record) -> Callable[[str], str]:
-    """Return a function that names the clients of an attack's pooled figure: "over 2 of 3 ...".
+    """Return a function that describes the clients of an attack's pooled figure: "over 2 of 3 ...".
 
-    It leaves out clients that took part in too few measured rounds. The record is read once.
+    Pooled figures leave out clients that took part in too few measured rounds.
     """
     figures = [figure for figure in record.findings if figure.attack]
     by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)

@@ -23,10 +23,10 @@ MARKS = {
     "star": '<path d="M0-5.4l1.5 3.4 3.7.4-2.8 2.5.8 3.6-3.2-1.9-3.2 1.9.8-3.6-2.8-2.5 3.7-.4z"/>',
     "cross": '<path d="M-1.6-4.4h3.2v2.8h2.8v3.2h-2.8v2.8h-3.2v-2.8h-2.8v-3.2h2.8z"/>',
 }
-"""Marks about the origin, eight units wide. They are fixed strings and thus safe as markup."""
+"""Symbols around the origin, eight units wide. They are constants and thus safe as markup."""
 
-MUTED = "#8A939E"  # lines beyond the few that colours can distinguish
-RESERVED = "cross"  # marker of no defense, which nothing else has
+MUTED = "#8A939E"  # further lines, since only a few colours can be distinguished
+RESERVED = "cross"  # symbol that only "no defense" has
 GREY = "#7A7A7A"  # guessing, baselines and limits
 
 
@@ -54,7 +54,7 @@ class Style(NamedTuple):
 
 
 def style(position: int) -> Style:
-    """Return the style at a position; no two of the first 210 have all parts in common."""
+    """Return the style at a position; the first 210 styles are distinct."""
     kinds = (OKABE_ITO, list(DASHES), [mark for mark in MARKS if mark != RESERVED])
     return Style(*(kind[position % len(kind)] for kind in kinds))
 
@@ -83,9 +83,9 @@ class Placed(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis with its title, its ends (of a logarithmic one exponents of ten), and its ticks.
+    """An axis with title, ends and ticks; the ends of a logarithmic axis are exponents of ten.
 
-    ``form`` is "%" for shares, and ``guess`` the value of a guess.
+    ``form`` is "%" for shares, and ``guess`` is the chance level.
     """
 
     title: str
@@ -102,11 +102,11 @@ class Axis(NamedTuple):
         return (place - self.low) / ((self.high - self.low) or 1.0)
 
     def share(self, value: float) -> float:
-        """Return the place of a value, for one outside of the axis that of the nearer end."""
+        """Return the place of a value; values outside of the axis are moved to the nearer end."""
         return min(max(self.at(value), 0.0), 1.0)
 
     def places(self) -> list[tuple[float, str]]:
-        """Return the ticks between the ends as shares of the axis, with their texts."""
+        """Return the places and texts of the ticks between the ends."""
         places = [(self.at(value), text) for value, text in self.ticks]
         return [(place, text) for place, text in places if -1e-9 <= place <= 1 + 1e-9]
 
@@ -127,7 +127,7 @@ class Curve(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A mark with its intervals on both axes and its text under the pointer."""
+    """A mark with intervals on both axes, and its tooltip."""
 
     x: float
     y: float
@@ -151,7 +151,7 @@ class Point(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Axes with lines and marks, the first below the others; ``uprights`` are dotted lines."""
+    """Axes with lines and marks in drawing order; ``uprights`` are dotted vertical lines."""
 
     title: str
     summary: str
@@ -176,7 +176,7 @@ class Choice(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A figure of the report; the first of its choices is drawn at the start."""
+    """A figure of the report with choices to select; the first choice is drawn at first."""
 
     ident: str
     caption: str
@@ -186,7 +186,7 @@ class Figures(NamedTuple):
 
 
 def ticks(low: float, high: float, count: int, form: str = "") -> tuple[tuple[float, str], ...]:
-    """Return about a number of ticks between two ends, with their texts; "%" is for shares."""
+    """Return about ``count`` ticks between two ends with their texts; form "%" is for shares."""
     step = tick_step(high - low, count)
     scale = 100 if form == "%" else 1
     decimals = max(0, -math.floor(math.log10(step * scale) + 1e-9))
@@ -198,7 +198,7 @@ def ticks(low: float, high: float, count: int, form: str = "") -> tuple[tuple[fl
 
 
 def tick_step(span: float, count: int) -> float:
-    """Return a distance between ticks of 1, 2 or 5 times a power of ten that gives few ticks."""
+    """Return a tick distance of 1, 2 or 5 times a power of ten, for about ``count`` ticks."""
     rough = abs(span) / max(count, 1) or 1.0
     unit = 10.0 ** math.floor(math.log10(rough))
     return next(unit * size for size in (1, 2, 5, 10) if unit * size >= rough * (1 - 1e-9))

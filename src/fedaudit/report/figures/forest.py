@@ -1,6 +1,6 @@
-"""Interval charts: a row for each attack, model or point, with its figures and their limits.
+"""Interval charts with a row per attack, model or point.
 
-The same rows make the first picture of a page and the table of a terminal.
+A page draws the rows as its first picture, and a terminal prints them as a table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ MOST_LINES = 20  # largest number of rows of a picture; the tables have the othe
 
 
 def hollow(look: charts.Style) -> charts.Style:
-    """Return the look of a figure that a failed control invalidates: the symbol as an outline."""
+    """Return the style of a figure that a failed control invalidates: an outlined symbol."""
     return charts.Style(charts.GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
 
 class Mark(NamedTuple):
-    """A figure in a track: its value, its limits, how it looks, its text, and its size."""
+    """A figure in a track: value, limits, style, text and size."""
 
     value: float
     low: float | None
@@ -42,17 +42,17 @@ class Mark(NamedTuple):
 
 
 class TrackCell(NamedTuple):
-    """A row's figures in a track: marks, the first on top, and the main figure as text."""
+    """Figures of a row in a track: marks (the first is on top), and the main figure as text."""
 
     marks: tuple[Mark, ...] = ()
     value: str = wording.MISSING
     limits: str = ""
 
     def placed(self, track: charts.Axis) -> list[charts.Placed]:
-        """Return the marks at their places, those behind first.
+        """Return the marks at their places in drawing order.
 
-        Up to four main marks of a row are drawn below each other. Baselines lie behind them, and
-        small marks in the lower half, where they cannot hide the figure that they belong to.
+        Up to four main marks of a row are drawn below each other. Baselines lie behind them. Small
+        marks lie in the lower part, where they cannot hide a main mark.
         """
         main = [mark for mark in self.marks if mark.look != BASELINE and mark.size >= 9]
         room = 0.6 if any(mark.size < 9 for mark in self.marks) else 1.0
@@ -72,7 +72,7 @@ class TrackCell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: its label, its figures in each track, and the tone and the band of the first."""
+    """A row: label, figures in each track, and tone and band of the first track."""
 
     label: str
     cells: tuple[TrackCell, ...]
@@ -81,7 +81,7 @@ class Row(NamedTuple):
 
 
 class Forest(NamedTuple):
-    """Rows upon tracks, with a title, a name among several, a caption and a legend."""
+    """Interval chart; ``label`` distinguishes it from other charts of the same page."""
 
     title: str
     label: str
@@ -92,11 +92,11 @@ class Forest(NamedTuple):
 
 
 Picture = tuple[Forest, ...]
-"""The first picture of a page: the forest that supports the verdict, and others to choose."""
+"""First picture of a page: the chart that supports the verdict, and alternatives to select."""
 
 
 def mark_of(estimate: Estimate, look: charts.Style, name: str) -> Mark:
-    """Return the mark of a figure, whose text has its name, value and interval."""
+    """Return the mark of a figure; its text has name, value and interval."""
     limits = evidence.DOUBTED.word if estimate.doubt else wording.interval_text(estimate)
     text = f"{name} {wording.value_text(estimate)}" + f" ({limits})" * bool(limits)
     look = hollow(look) if estimate.doubt else look
@@ -104,7 +104,7 @@ def mark_of(estimate: Estimate, look: charts.Style, name: str) -> Mark:
 
 
 def track_cell(estimate: Estimate, marks: Sequence[Mark], sign: str = "") -> TrackCell:
-    """Return a cell whose text is a figure with a sign, or that it is not relied on."""
+    """Return a cell with a figure and its sign; a doubtful figure is marked as not relied on."""
     value, limits = wording.value_text(estimate), wording.interval_text(estimate)
     if estimate.doubt:
         sign, limits = evidence.DOUBTED.sign, evidence.DOUBTED.word
@@ -119,7 +119,7 @@ def build_forest(
     lines: Sequence[Row],
     looks: Mapping[str, charts.Style] | None = None,
 ) -> Picture:
-    """Return the first rows upon tracks that are as long as their marks need, with a legend."""
+    """Return a chart of the first rows with a legend; tracks get the length that marks need."""
     drawn, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
     if not drawn:
         return ()
@@ -137,7 +137,7 @@ def build_forest(
 def _keys(
     looks: Mapping[str, charts.Style], used: set[charts.Style]
 ) -> tuple[charts.LegendEntry, ...]:
-    """Return the legend of used looks; empty for a single look that is relied on."""
+    """Return the legend of used styles; empty for a single style without doubtful figures."""
     keys = {name: look for name, look in looks.items() if look in used}
     in_doubt = {
         f"{name}, {evidence.DOUBTED.sign}{evidence.DOUBTED.word}": hollow(look)
@@ -153,8 +153,7 @@ def _keys(
 def _fitted(track: charts.Axis, marks: Sequence[Mark]) -> charts.Axis:
     """Return a track with ends and ticks.
 
-    A track with chance level one half gets that in its left part, and one of other shares starts
-    at 0.
+    A track with chance level 0.5 starts slightly below it; tracks of other shares start at 0.
     """
     ends = [end for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
     low, high, smallest, largest = 0.0, track.high, min([*ends, 0.5]), max([*ends, 0.0])

@@ -52,10 +52,10 @@ def value_cell(
     mark: str = "",
     unbounded: str = "no interval",
 ) -> Cell | None:
-    """Return the cell of a figure: its value, size, interval, and the interval for further runs.
+    """Return the cell of a figure: value, size, interval, and limits of the mean over seeds.
 
-    A figure that a failed control invalidates is marked as such. The result is None without a
-    figure. The text ``unbounded`` replaces a missing interval.
+    A figure that a failed control invalidates is marked. The result is None without a figure. The
+    text ``unbounded`` replaces a missing interval.
     """
     if figure is None:
         return None
@@ -65,9 +65,9 @@ def value_cell(
 
 
 def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
-    """Return lines with a change, its limits for these runs, and its limits for further runs.
+    """Return lines with a change, its limits for these runs, and limits of the mean over seeds.
 
-    A star marks a change whose interval excludes 0: for these runs, else for further ones.
+    A star marks an interval that excludes 0: the interval for these runs, if there is one.
     """
     if change is None:
         return ()

@@ -1,4 +1,4 @@
-"""Tables of security games: points, certificates, and signs that a client can look for."""
+"""Tables of security games: points, certificates, and signs that a client can check."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ from fedaudit.results.record import Record
 
 
 def game_sections(record: Record) -> list[Section]:
-    """Return the sections of games: points by signs and in rounds, and what a client can see."""
+    """Return the sections of games: points by sign and in rounds, certificates, detection."""
     sections = [
         table_section(ident, title, table, fixed(f"games.{ident}"))
         for ident, title, table in (
@@ -41,7 +41,7 @@ def game_sections(record: Record) -> list[Section]:
 
 
 def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
-    """Return the figures of every point that was played by signs or in rounds; None for none."""
+    """Return the figures of all points by sign, or else in rounds; None without such points."""
     every = points.shown_points(record.games)
     items = [item for item in every if bool(item.point.rounds) == in_rounds]
     if not items:
@@ -64,7 +64,7 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
 
 
 def certificates_table(record: Record) -> Grid | None:
-    """Return what is certified of each point's targets; None without certificates."""
+    """Return the certified properties of each point's targets; None without certificates."""
     rows = [
         {"Point": name_cell(item.name), **_certified(item.point.certificates)}
         for item in points.shown_points(record.games)
@@ -103,7 +103,7 @@ def _certified(certificates: Sequence[TargetCertificate]) -> Cells:
 
 
 def _label(point: PointPlayed) -> str:
-    """Return the name that the study's author chose for a point; "" if settings name it."""
+    """Return the author's name of a point; "" if it only repeats settings."""
     by_settings = point.label == point.mechanism or set("=,") & set(point.label)
     return "" if by_settings else shortened(point.label)
 
@@ -151,7 +151,7 @@ _MOST_SERVERS = 6
 
 
 def detector_table(detection: Detection) -> Grid:
-    """Return a row for each sign: how well it separates planted models from honest ones."""
+    """Return a row for each sign: how well it separates planted from honest models."""
     servers = _servers(detection)
     columns = {games.SIGN_AUC: "AUC", games.DETECTED: "Found", games.FALSE_ALARMS: "False alarms"}
     right = {_server(name): optional(detection.success(name)) for name in servers}
@@ -179,7 +179,7 @@ def detector_table(detection: Detection) -> Grid:
 
 
 def detector_words(detection: Detection) -> list[str]:
-    """Return for each kind of server the signs that identify nearly every model of it."""
+    """Return, for each kind of server, the signs that identify nearly all of its models."""
     sentences = []
     for server in _servers(detection):
         aucs = {
@@ -205,7 +205,7 @@ def _sign_cell(item: Estimate) -> Cell:
 
 
 def _sign(name: str) -> tuple[str, str]:
-    """Return what a sign is called, and what it measures."""
+    """Return the name of a sign, and what it measures."""
     heading, _, detail = fixed_texts("signs").get(name, shortened(name)).partition(": ")
     return heading, detail
 

@@ -26,7 +26,7 @@ from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Curve, Record
 
-MOST_SAMPLES = 20  # largest number of exposed samples that are shown; the record has all
+MOST_SAMPLES = 20  # largest number of exposed samples in the table; the record has all
 MOST_NAMED = 3
 """Largest number of attacks that are named for each exposed sample, next to their total."""
 _MOST_COLOURED = 4
@@ -34,7 +34,7 @@ _MOST_COLOURED = 4
 
 
 def membership_section(record: Record) -> Section | None:
-    """Return the section on membership; of a record about other topics its remaining figures."""
+    """Return the section on membership, or a section with other figures of attacks."""
     others = other_figures_table(record)
     if not evidence.has_membership(record):
         return table_section("figures", "Other figures", others)
@@ -47,9 +47,9 @@ def membership_section(record: Record) -> Section | None:
 
 
 def attack_tables(record: Record) -> list[Grid]:
-    """Return attacks by contrasts: AUC and TPR at 1 % and 0.1 % FPR, one table a defense and view.
+    """Return AUC and TPR by attack and contrast, with one table per defense and view.
 
-    Figures over seeds replace those of single seeds. Each of several clients has its own rows. If
+    Figures over seeds replace figures of single seeds. Each of several clients has its own rows. If
     people are the units, tables of their single samples follow.
     """
     figures = evidence.most_summarised(record.findings)
@@ -96,7 +96,7 @@ def _figures_table(
             metrics.index(figure.metric),
         ),
     )
-    # Sizes are given once: below the contrasts, or below the names of several clients.
+    # Print sample sizes once: below the contrasts, or below the names of several clients.
     sizes = {
         row: _sizes(same) if several else ""
         for row, same in grouped(ordered, lambda figure: (figure.attack, figure.target)).items()
@@ -130,7 +130,7 @@ def _figures_table(
 def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     """Return a figure with its interval and counts, and the sign and size of a leak.
 
-    ``notes`` takes the figure's note, which a rate with counts in its cell does not need.
+    The figure's note becomes a footnote in ``notes``, unless the cell has the counts of a rate.
     """
     counts, few = _counts(figure), needs_more(figure)
     if figure.value is None and few:
@@ -161,7 +161,7 @@ def _counts(figure: Estimate) -> str:
 
 
 def _sizes(figures: Iterable[Estimate]) -> str:
-    """Return the numbers of members and non-members of figures, of means those of all seeds."""
+    """Return the numbers of members and non-members; for means, the sums over all seeds."""
     counted = [figure for figure in figures if figure.n_members]
     if not counted:
         return ""
@@ -179,7 +179,7 @@ _WITHIN = {"client": "each client's members with its own held-out samples", "cla
 
 
 def signs_of(figures: Sequence[Estimate]) -> str:
-    """Return what signs and words in tables of attacks mean."""
+    """Explain the signs and words in tables of attacks."""
     is_open_below = any(figure.low is None and figure.high is not None for figure in figures)
     return fixed("members.signs") + " ≤: too few non-members for a lower limit." * is_open_below
 
@@ -189,7 +189,7 @@ def _short_name(metric: str) -> str:
 
 
 def _methods(figures: Iterable[Estimate]) -> str:
-    """Return the methods of intervals with the metrics that each is for."""
+    """Return the methods of intervals, each with its metrics."""
     by_method = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
     texts = [
         f"{wording.join_and(distinct(_short_name(figure.metric) for figure in same))} by {method}"
@@ -227,7 +227,7 @@ def classes_table(record: Record) -> Grid | None:
 
 
 def exposed_table(record: Record) -> Grid | None:
-    """Return members by the number of attacks above chance that list them; None for none."""
+    """Return members by the number of successful attacks that list them; None without any."""
     leaking = filter(above_chance, evidence.main_figures(record))
     above = {(figure.attack, figure.defense, figure.target) for figure in leaking}
     listed = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
@@ -260,8 +260,6 @@ def exposed_table(record: Record) -> Grid | None:
     )
 
 
-# ROC curves.
-
 _GUESSING = charts.Style(charts.GREY, "dot")
 _PALE = charts.Style(charts.MUTED, "solid")
 _LOWEST_RATE = 1e-5
@@ -271,8 +269,8 @@ _TICKS = tuple((10.0**exponent, f"{10.0 ** (exponent + 2):g}%") for exponent in 
 def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     """Return the ROC curves of all attacks, a panel for each contrast, with logarithmic axes.
 
-    The strongest attacks have a colour each; the others are grey, since more than a few curves
-    cannot be distinguished at low FPRs.
+    The strongest attacks have colours. The others are grey, since more than a few curves cannot be
+    distinguished at low FPRs.
     """
     if not curves:
         return None
@@ -290,7 +288,7 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     choices = []
     for setting, same in settings.items():
         panels = by_contrast(same)
-        # A mixture repeats both of its parts.
+        # The contrast "mixed" repeats both of its parts.
         names = [name for name in panels if name != "mixed"] or list(panels)
         parts = tuple(_roc_panel(panels[name], looks, floor) for name in names)
         choices.append(charts.Choice(labels[setting], parts))
@@ -322,8 +320,8 @@ def _roc_panel(
     lines = [charts.Curve("guessing", [floor, 1], [floor, 1], _GUESSING)]
     # Grey curves come first, so that they lie below the others.
     for curve in sorted(curves, key=lambda curve: curve.attack in looks):
-        # A logarithmic axis has no zero: such points go to the edge, below it for the TPR. A step
-        # goes across before it goes up.
+        # A logarithmic axis has no zero: move such points to the edge, or below it for the TPR.
+        # Duplicate points to draw steps that go right before they go up.
         fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
         tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
         lines.append(charts.Curve(curve.attack, fpr, tpr, looks.get(curve.attack, _PALE)))

@@ -31,11 +31,11 @@ _PASSED: Mapping[bool | None, tuple[str, Tone]] = {
     False: ("✗ failed", "alarm"),
     None: ("– not run", "muted"),
 }
-MOST_FAILED = 12  # failed controls of one kind that are listed; the number of others is given
+MOST_FAILED = 12  # largest number of failed controls of one kind that are listed
 
 
 def controls_table(record: Record) -> Grid:
-    """Return the controls by kind, failed ones first: how many passed, values, each failure."""
+    """Return the controls by kind, failed kinds first: number passed, values, and failures."""
     kinds = grouped(record.controls, lambda result: result.control)
     checks = {kind: outcomes_of(results) for kind, results in kinds.items()}
     ordered = sorted(kinds, key=lambda kind: (not checks[kind].failed, not checks[kind].ran))
@@ -45,7 +45,7 @@ def controls_table(record: Record) -> Grid:
 
 def _controls_row(kind: str, results: list[ControlResult], checks: Outcomes) -> Cells:
     text, tone = _PASSED[not checks.failed if checks.ran else None]
-    # Controls of a kind that expect different things have different quantities as values.
+    # Values of a kind are different quantities if the controls expect different results.
     valued = [result for result in checks.ran if result.value is not None]
     values = [
         _QUANTITIES.get(kind, "")
@@ -83,7 +83,7 @@ def _failure(result: ControlResult) -> str:
 
 
 def utility_table(record: Record) -> Grid | None:
-    """Return the utility of the trained models under each defense, of several seeds the mean."""
+    """Return the utility of the trained models under each defense; a mean over several seeds."""
     figures, names = record.where(topic="utility"), fixed_texts("utility")
     figures = [figure for figure in figures if figure.metric in names] or figures
     if not figures:

@@ -1,4 +1,4 @@
-"""Security games in words: the verdict, the first screen, contradictions and limits."""
+"""Sentences on security games: verdict, first screen, contradictions and limits."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ MOST_NAMED = 8  # largest number of sentences of one kind; the tables have the o
 
 
 class GameVerdict(NamedTuple):
-    """The first screen of a report of games, and sentences for each of its parts."""
+    """First screen of a report of games, and sentences for its other parts."""
 
     first: FirstScreen
     played: str
@@ -62,7 +62,7 @@ def game_verdict(record: Record) -> GameVerdict:
 
 
 def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
-    """Return whether games contradict claims and bounds, which take the place of controls."""
+    """Return a line and a sign on claims and bounds, which games have instead of controls."""
     claiming = sum(item.point.claimed_epsilon is not None for item in items)
     bounded = sum(item.point.rounds is not None and item.point.most < 1 for item in items)
     wrong = sum(points.contradicted(item.point) for item in items)
@@ -93,7 +93,7 @@ def _headline(
     if not behind:
         text = f"The server is right in {_success(points.most_successful(bare))} of games"
         return f"{text} without a {protection}; guessing is right in 50%"
-    # The status is about protected clients, and so is this: without protection is in a tile.
+    # The status is about protected clients, and so is the headline; a tile has the others.
     weakest, strongest = points.most_successful(behind), points.strongest_protection(behind)
     text = f"With {weakest.name} the server is right in {_success(weakest)} of games"
     if strongest and weakest.point.adv.low > strongest.point.adv.high:
@@ -119,7 +119,7 @@ def _played(items: Sequence[points.ShownPoint]) -> str:
 
 
 def _contradiction(item: points.ShownPoint) -> str:
-    """Return why a point's success and an epsilon, or a bound, cannot both hold."""
+    """Explain why a point's success contradicts an epsilon or a bound."""
     point, kind = item.point, "claim"
     if point.rounds is not None:
         kind = "noise"
@@ -163,7 +163,7 @@ def _range(values: Sequence[float | None]) -> str:
 
 
 def fit_warnings(items: Sequence[points.ShownPoint]) -> list[str]:
-    """Return warnings about points at which low success is no sign of protection."""
+    """Return warnings about points where a low success is no sign of protection."""
     by_problem = evidence.grouped(items, lambda item: points.fit_problem(item.point))
     return [
         fixed(

@@ -1,7 +1,7 @@
 """Sentences on membership inference: headline, upper limits, and what a verdict means."""
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, verdict, wording
+from fedaudit.report import verdict, wording
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import (
     are_several,
@@ -9,6 +9,7 @@ from fedaudit.report.deciding.membership import (
     member_status,
     scope_sentence,
 )
+from fedaudit.report.evidence import Status, distinct, main_figures, max_size, size_of, size_reached
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import Estimate
@@ -19,8 +20,8 @@ LEAKAGE = fixed_texts("membership.leakage")  # beginnings of headlines by verdic
 RATES = ("tpr@0.01", "tpr@0.001")  # rates at few false alarms
 
 
-def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> str:
-    """Return the headline on membership with its caveats; ``alone`` without another topic."""
+def member_headline(record: Record, status: Status, *, alone: bool) -> str:
+    """Return the headline on membership with its caveats; ``alone`` if it is the only topic."""
     sides = verdict.figures_by_side(record)
     names, front = list(sides), next(iter(sides.values()))
     text = _headline(record, status, front, alone=alone)
@@ -28,15 +29,13 @@ def member_headline(record: Record, status: evidence.Status, *, alone: bool) -> 
         other = member_status(record, sides[names[1]])
         text = f"{wording.capital(names[0])}: {text[:1].lower()}{text[1:]}"
         text += f". {wording.capital(names[1])}: {other}"
-    figures = evidence.main_figures(record)
+    figures = main_figures(record)
     unfair = fixed("membership.unfair") * (bool(figures) and not any(f.fair for f in figures))
     people = verdict.people_caveat(record)
     return wording.join(text, scope_sentence(record, front), unfair, people, by=". ")
 
 
-def _headline(
-    record: Record, status: evidence.Status, front: list[Estimate], *, alone: bool
-) -> str:
+def _headline(record: Record, status: Status, front: list[Estimate], *, alone: bool) -> str:
     if status in LEAKAGE:
         distinguished = fixed(f"membership.distinguished.{verdict.unit_of(record)}")
         better = fixed_texts("membership.better").get(status, "")
@@ -57,8 +56,8 @@ def _reason(record: Record, figures: list[Estimate]) -> str:
     return "samples" if of_clients else "small"
 
 
-def member_meaning(record: Record, status: evidence.Status, figures: list[Estimate]) -> str:
-    """Return what follows from the verdict on the figures of its headline, and what does not."""
+def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> str:
+    """Return what follows from a verdict, and what does not."""
     texts, key = fixed_texts("membership.meaning"), str(status)
     if status in LEAKAGE:
         if verdict.unit_of(record) == "canary sample":
@@ -77,7 +76,7 @@ def member_meaning(record: Record, status: evidence.Status, figures: list[Estima
 
 def _affected(figures: list[Estimate]) -> str:
     affected = {wording.defense_name(figure.defense) for figure in figures if above_chance(figure)}
-    names = evidence.distinct(wording.defense_name(figure.defense) for figure in figures)
+    names = distinct(wording.defense_name(figure.defense) for figure in figures)
     leaking = wording.join_some([shortened(name, 60) for name in names if name in affected])
     spared = wording.join_some([shortened(name, 60) for name in names if name not in affected])
     if len(names) < 2:
@@ -87,9 +86,9 @@ def _affected(figures: list[Estimate]) -> str:
 
 def _may_be_larger(figures: list[Estimate]) -> str:
     above = [figure for figure in figures if above_chance(figure)]
-    highs = [evidence.size_reached(f.high, f.metric) for f in above if f.high is not None]
-    least = evidence.max_size([size for figure in above if (size := evidence.size_of(figure))])
-    largest = evidence.max_size([size for size in highs if size])
+    highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
+    least = max_size([size for figure in above if (size := size_of(figure))])
+    largest = max_size([size for size in highs if size])
     if least is None or largest is None or largest == least:
         return ""
     return f"The size is by the lower limits; the upper limits allow a {largest} leak."
@@ -110,7 +109,7 @@ def _hidden(record: Record, figures: list[Estimate]) -> str:
 def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *RATES)) -> str:
     """Return the largest upper limits: "AUC up to 0.596 and TPR at 1% FPR up to 2.0%".
 
-    Of several clients, each limit names its client, and that of pooled clients comes first.
+    With several clients, each limit names its client, and pooled clients come first.
     """
     several, parts = are_several(figures), []
     for metric in metrics:

@@ -1,4 +1,4 @@
-"""Points of security games: their names, their families, and what their figures mean."""
+"""Points of security games: names, families, and interpretation of their figures."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from fedaudit.results.record import Record
 
 NO_MECHANISM = "none"
 
-FAR_ABOVE = 2.0  # ratio of the actual to the claimed epsilon from which on it is far above
+FAR_ABOVE = 2.0  # smallest ratio of actual and claimed epsilon that counts as far above
 POOR_FIT = 0.9  # fit below which a neuron does not separate even its training rows
 MEMORISED = 0.25
-"""Difference between fit and held-out AUC from which on training rows are memorised."""
-_MISSED = 0.025  # one side of an interval of 95%
+"""Smallest difference of fit and held-out AUC at which training rows count as memorised."""
+_ONE_SIDE = 0.025  # error probability of one limit of a 95% interval
 _IN_EVERY_NAME = {
     "mechanism.name",
     "mechanism.options.shared_mask",
@@ -28,7 +28,7 @@ _IN_EVERY_NAME = {
 
 
 class ShownPoint(NamedTuple):
-    """A point, its family that differs in epsilon or rounds only, and its name within that."""
+    """A point, its family (points that differ only in epsilon or rounds), and its name."""
 
     point: PointPlayed
     family: str
@@ -40,7 +40,7 @@ Families = dict[str, list[ShownPoint]]
 
 
 def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
-    """Name points by what differs between them."""
+    """Name points by the settings that differ between them."""
     by_signs = [point for point in points if point.rounds is None]
     varying = {
         mechanism: _varying(same)
@@ -75,7 +75,7 @@ def _in_words(name: str, value: str) -> str:
 
 
 def protection_name(point: PointPlayed) -> str:
-    """Return what protects clients at a point: "bitrand, shared mask", "no defense, sum of 10"."""
+    """Name the protection at a point: "bitrand, shared mask", "no defense, sum of 10"."""
     how = point.rounds
     if how is not None:
         return defense_words(how) + f", sum of {how.clients:,}" * (how.clients > 1)
@@ -107,13 +107,13 @@ def plan_words(rounds: InRounds) -> str:
 
 
 def families(items: Sequence[ShownPoint]) -> Families:
-    """Return points by family, in the record's order; inside a family by epsilon or rounds."""
+    """Return points by family in the record's order, each family sorted by epsilon or rounds."""
     by_name = grouped(items, lambda item: item.family)
     return {name: sorted(inside, key=_step) for name, inside in by_name.items()}
 
 
 def by_protection(items: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[ShownPoint]]:
-    """Return the points behind a mechanism, a defense or a sum of clients, and the others."""
+    """Return the protected points (mechanism, defense or sum), and the unprotected points."""
     behind, bare = list[ShownPoint](), list[ShownPoint]()
     for item in items:
         how = item.point.rounds
@@ -123,20 +123,21 @@ def by_protection(items: Sequence[ShownPoint]) -> tuple[list[ShownPoint], list[S
 
 
 def protection_word(record: Record) -> str:
-    """Return what protects clients in games: "mechanism" by signs, "defense" in rounds."""
+    """Return the word for the protection: "mechanism" by signs, "defense" in rounds."""
     kinds = {"mechanism" if point.rounds is None else "defense" for point in record.games}
     return " or ".join(sorted(kinds, reverse=True))
 
 
 def most_successful(items: Sequence[ShownPoint]) -> ShownPoint:
-    """Return the point with the highest success rate, by lower limit as the verdict is."""
+    """Return the point with the highest lower limit of the success rate, as for the verdict."""
     return max(items, key=lambda item: (item.point.adv.low, item.point.adv.value))
 
 
 def strongest_protection(behind: Sequence[ShownPoint]) -> ShownPoint | None:
-    """Return the point of the strongest other protection, each by its point with most success.
+    """Return the point of the strongest protection other than that of the highest success.
 
-    Points with the same epsilon or number of rounds are compared, if there are any.
+    A protection is judged by its point with the highest success. Points with the same epsilon or
+    number of rounds are compared, if there are any.
     """
     best = most_successful(behind)
     others = [item for item in behind if protection_name(item.point) != protection_name(best.point)]
@@ -160,7 +161,7 @@ def format_epsilon(value: float) -> str:
 
 
 def epsilon_ratio(point: PointPlayed) -> float | None:
-    """Return the actual epsilon divided by the claimed one; None without both."""
+    """Return the actual divided by the claimed epsilon; None if one is unknown."""
     if point.actual_epsilon is None or not point.claimed_epsilon:
         return None
     return point.actual_epsilon / point.claimed_epsilon
@@ -172,13 +173,13 @@ def format_ratio(value: float) -> str:
 
 
 def far_above(point: PointPlayed) -> bool:
-    """Return True if the actual epsilon is far above the claimed one, or unbounded."""
+    """Return True if the actual epsilon is unbounded or far above the claimed epsilon."""
     claimed, actual = point.claimed_epsilon, point.actual_epsilon
     return claimed is not None and (actual is None or actual > FAR_ABOVE * claimed)
 
 
 def exceeds_bound(point: PointPlayed) -> bool:
-    """Return True if success exceeds what the actual epsilon, or the noise, allows any server."""
+    """Return True if the success exceeds the bound by the actual epsilon or by the noise."""
     if point.rounds is not None:
         return point.adv.low > point.most + 1e-9
     actual = point.actual_epsilon
@@ -186,18 +187,18 @@ def exceeds_bound(point: PointPlayed) -> bool:
 
 
 def contradicted(point: PointPlayed) -> bool:
-    """Return True if success refutes the claimed epsilon, the actual one or the noise bound."""
+    """Return True if the success refutes the claimed or actual epsilon, or the noise bound."""
     return point.refuted or exceeds_bound(point)
 
 
 def provable_epsilon(point: PointPlayed) -> float:
     """Return the epsilon that these games prove if the server is never wrong."""
-    right = [_MISSED ** (1 / kind.total) for kind in (point.tpr, point.tnr)]
-    return max(0.0, *(math.log(r / -math.expm1(math.log(o))) for r, o in (right, right[::-1])))
+    lows = [_ONE_SIDE ** (1 / kind.total) for kind in (point.tpr, point.tnr)]
+    return max(0.0, *(math.log(a / -math.expm1(math.log(b))) for a, b in (lows, lows[::-1])))
 
 
 def fit_problem(point: PointPlayed) -> str:
-    """Return why low success is no sign of protection: "poor" or "memorised" fit; else ""."""
+    """Return "poor" or "memorised" if a low success can be due to the fit; else ""."""
     fit, held_out = point.figure(FIT), point.figure(HELD_OUT)
     if fit is None:
         return ""

@@ -37,13 +37,13 @@ _NEEDS = re.compile(
 
 
 class PlainVerdict(NamedTuple):
-    """A record in plain words.
+    """Verdict on a record in sentences.
 
     Attributes:
-        badge: The verdict in two or three words, as a reader sees it.
+        badge: The verdict in two or three words.
         topics: "membership", "sources" and "clusters" with the verdict on each, the worst first.
         warning: Why nothing follows from the figures; empty if the models learned.
-        open: What could not be concluded, point by point.
+        open: Questions that the audit could not settle.
     """
 
     status: evidence.Status
@@ -87,7 +87,7 @@ def verdict(record: Record) -> PlainVerdict:
 
 
 def learning_warning(record: Record) -> str:
-    """Return which rows' training accuracy is near guessing; empty for none."""
+    """Return a warning about rows with a training accuracy near guessing; else ""."""
     rows = hardly_learned(record)
     if not rows:
         return ""
@@ -105,7 +105,7 @@ def learning_warning(record: Record) -> str:
 
 
 def audited(record: Record) -> str:
-    """Return federation, questions and adversary of the audit."""
+    """Describe the federation, the questions and the adversary of the audit."""
     clients = wording.plural(record.federation_size, "client")
     if isinstance(record.config.get("canaries"), dict):
         clients += f" and {wording.setting(record, 'canaries', 'count')} canary clients"
@@ -163,13 +163,13 @@ def questions(record: Record) -> list[str]:
 
 
 def needs_more(figure: Estimate) -> str:
-    """Return how many more non-members a refused figure needs; "" for another reason."""
+    """Return how many more non-members a missing figure needs; "" for other reasons."""
     match = _NEEDS.fullmatch(figure.note)
     return match[1] if match else ""
 
 
 def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
-    """Return the points that could not be concluded, given the figures of the headline."""
+    """Return the questions that the main figures leave open."""
     points = refusals(figures)
     if unsure := sum(by_test_alone(figure) for figure in figures):
         points.append(fixed("verdict.unsure", figures=wording.plural(unsure, "figure")))
@@ -191,7 +191,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 
 def refusals(figures: Iterable[Estimate]) -> list[str]:
-    """Return a text for each metric and reason for which figures were refused."""
+    """Return a text for each metric and each reason why figures are missing."""
     refused = Counter[tuple[str, str]]()
     for figure in figures:
         if figure.value is None:

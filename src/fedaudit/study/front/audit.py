@@ -23,6 +23,7 @@ from fedaudit.core.files import (
     SCORES_FILE,
     own_place,
     record_at,
+    write_whole,
 )
 from fedaudit.core.importing import RegisteredObject, with_registered
 from fedaudit.core.naming import changed_fields
@@ -259,10 +260,14 @@ class Run:
             BadInput: The policy cannot be read, the date is invalid, or the path cannot be written.
         """
         refuse_unfit("path of Run.save_summary", path, Path | str | None, None)
-        from fedaudit.report.summary import SUMMARY_FILE, write_summary
+        from fedaudit.report import page, summary
 
-        target = self.folder / SUMMARY_FILE if path is None else Path(path)
-        write_summary(self.record, target, self._judged(policy), valid_until)
+        target = self.folder / summary.SUMMARY_FILE if path is None else Path(path)
+        values = (self.record, self._judged(policy), valid_until)
+        if target.suffix.lower() in summary.MARKDOWN_SUFFIXES:
+            write_whole(target, summary.summary_markdown(*values), private=True)
+        else:
+            page.write_page(target, summary.summary_html(*values))
         return target
 
     def _judged(self, policy: Path | str | None) -> SummarySection | None:
