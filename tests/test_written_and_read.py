@@ -45,7 +45,7 @@ def test_objects_beyond_the_readers_limit_are_not_written(tmp_path: Path, limit:
     assert len(largest) == limit
     write_object(path, largest)
     assert read_object(path) == json.loads(largest)
-    with pytest.raises(BadInput, match=r"a\.json would have 3,001 bytes, and at most 3,000"):
+    with pytest.raises(BadInput, match=r"a\.json would have 3,001 bytes, but at most 3,000"):
         write_object(path, largest.replace("x", "xx", 1))
     assert path.read_text() == largest
 
@@ -55,10 +55,10 @@ def test_an_object_of_more_keys_than_are_read_is_not_written(
 ) -> None:
     monkeypatch.setattr(files, "MOST_KEYS", 3)
     write_object(tmp_path / "a.json", '{"a": {"b": 1}, "c": {"d": 2}}')
-    with pytest.raises(BadInput, match="an object has 4 keys, and at most 3 are read"):
+    with pytest.raises(BadInput, match="an object has 4 keys, but at most 3 are read"):
         write_object(tmp_path / "b.json", '{"a": 1, "b": 2, "c": 3, "d": 4}')
     monkeypatch.setattr(files, "MOST_VALUES", 3)
-    with pytest.raises(BadInput, match=r"it has about .* values, and at most 3 are read"):
+    with pytest.raises(BadInput, match=r"it has about .* values, but at most 3 are read"):
         write_object(tmp_path / "b.json", "[1, 2, 3, 4]")
     assert not (tmp_path / "b.json").exists()
 

@@ -387,7 +387,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "a softmax": (Case(Probabilities, VECTOR), "probabilities; .* omits the softmax"),
     "one logit of more classes": (
         Case(OneLogit, VECTOR),
-        "1 logits per sample, and labels go up",
+        "1 logits per sample, but labels go up",
     ),
     "a size of batches": (Case(HardBatch, VECTOR), "cannot be run on 3 samples"),
     "what mixes samples": (Case(Mixing, VECTOR), "different outputs in different batches"),

@@ -116,7 +116,7 @@ def test_a_pack_verifies_and_matches_its_manifest(original: Path) -> None:
 @pytest.mark.parametrize("name", ["pack.zip", "pack.tar.gz", "PACK.HTML", "pack.json"])
 def test_a_file_name_as_pack_folder_raises(name: str, original: Path, tmp_path: Path) -> None:
     run = original.parent
-    said = r"a pack is a folder, and .* is the name of a file; .*, such as pack, and compress"
+    said = r"a pack is a folder, but .* is the name of a file; .*, such as pack, and compress"
     with pytest.raises(BadInput, match=rf"(?i:{said})"):
         write_pack(run / "record.json", run / "policy.toml", tmp_path / name)
     assert not (tmp_path / name).exists()

@@ -108,7 +108,7 @@ def test_scaled_down_shadows_are_noted() -> None:
         ModelState(clients=2, risk=0.7, estimated=0.71, samples=400, shadow_samples=400),
     )
     text = words(report_html(record))
-    assert "trained on 5,000 for 42,500 samples, and small ones overstate" in text
+    assert "trained on 5,000 for 42,500 samples, and small training sets overstate" in text
 
 
 def test_violations_are_shown_with_their_number_by_chance() -> None:
@@ -123,7 +123,7 @@ def test_violations_are_shown_with_their_number_by_chance() -> None:
 
 def test_without_server_estimates_the_report_notes_missing_warnings() -> None:
     model = ModelState(clients=3, risk=0.6, low=0.5, high=0.7)
-    assert "no client could have been warned" in words(report_html(with_models(model, model)))
+    assert "it could not have warned any client" in words(report_html(with_models(model, model)))
 
 
 def test_the_table_has_all_clients_and_groups() -> None:

@@ -66,7 +66,7 @@ def test_a_cell_has_a_figure_and_its_change_with_their_intervals() -> None:
     assert strong.detail.split("\n")[1] == "Δ −0.270 *"
     strongest = table.rows[2][2]
     assert (strongest.text, strongest.detail.split("\n")[1]) == ("0.730", "a")
-    assert "Mean: over the attacks that find something undefended (a)" in table.remark
+    assert "Mean: over the attacks that are above chance without a defense (a)" in table.remark
 
 
 def test_a_mean_over_some_clients_names_them_and_stays_in_its_block() -> None:

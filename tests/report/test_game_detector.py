@@ -20,7 +20,7 @@ def test_detector_rows_are_signs_and_columns_servers() -> None:
     assert (twins[2].text, twins[2].detail) == ("0.990", "0.970–1.000")
     assert rewritten[2].detail == ""
     assert (twins[3].text, twins[3].detail) == ("4 of 10", "12.0–74.0%")
-    assert "40 honest models, 80 of each server" in grid.remark
+    assert "40 honest models and 80 models of each server" in grid.remark
 
 
 def test_a_sign_that_one_server_lacks_leaves_a_dash() -> None:

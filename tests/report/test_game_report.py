@@ -117,7 +117,7 @@ def test_an_actual_epsilon_above_the_claim_is_reported_with_its_factor() -> None
         "bitrand claims ε 3 to 5 and by its own probabilities gives ε 668 for one record, 134 to "
         "223 times as much.",
         "bitrand, shared mask claims ε 3 and gives no epsilon at all: all records of a batch get "
-        "the same noise, so that one record reveals the noise on another.",
+        "the same noise, so one record reveals the noise on the others.",
         "ome claims ε 1 and by its own probabilities gives ε 35,342 for one record, 35,342 times "
         "as much.",
     )
@@ -273,7 +273,7 @@ def test_the_first_chart_of_many_mechanisms_shows_the_best_points() -> None:
     points = [point(name, 1.0 + at, right=50 + at) for name in names for at in range(3)]
     (forest,) = games_picture(played(*points))
     assert [line.label for line in forest.lines] == [f"{name}, ε 3" for name in names]
-    assert "where the server does best" in forest.caption
+    assert "with the server’s highest success" in forest.caption
 
 
 def test_no_contradiction_is_reported_without_one() -> None:
@@ -385,7 +385,7 @@ def test_games_records_cannot_be_compared(
     path = tmp_path / "record.json"
     path.write_text(ALL.model_dump_json())
     assert exit_code("compare", path, path, "--out", tmp_path / "two.html") == 2
-    assert "is a record of games, and only studies can be compared" in capsys.readouterr().err
+    assert "is a record of games, but only studies can be compared" in capsys.readouterr().err
 
 
 def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

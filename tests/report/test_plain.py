@@ -92,7 +92,7 @@ def test_a_failed_control_takes_precedence_in_the_verdict() -> None:
 def test_a_redraw_evaluation_has_a_void_verdict() -> None:
     said = verdict(record(evaluation="redraw", details=False))
     assert said.status == "void"
-    assert "nothing here describes the model" in said.meaning
+    assert "no figure here describes the model" in said.meaning
 
 
 def test_an_auc_below_one_half_is_not_mirrored() -> None:

@@ -267,7 +267,7 @@ def test_compared_records_show_success_and_formal_epsilon() -> None:
     epsilons = must(epsilon_comparison(compare_records(records), records))
     assert column(epsilons, "Formal ε, training") == ["1.900"]
     assert column(epsilons, "Formal ε, one round") == ["0.700"]
-    assert "sees that round's upload and no other" in epsilons.remark
+    assert "sees only the upload of that round" in epsilons.remark
     assert "unit: one sample" in epsilons.remark
 
 

@@ -142,7 +142,7 @@ def test_a_study_can_select_another_attack_set(later: None, tmp_path: Path) -> N
 
 
 def test_an_unknown_set_or_a_set_with_single_attacks_raises(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"attack_set is '2026-1', and \[attacks\] names"):
+    with pytest.raises(BadInput, match=r"attack_set is '2026-1', but \[attacks\] names"):
         quick_study(attack_set="2026-1")
     with pytest.raises(BadInput, match="no set of attacks named '2026-01'; did you mean '2026-1'"):
         run_study(quick_study(attacks={}, attack_set="2026-01"), tmp_path)

@@ -302,9 +302,9 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
     [
         (
             {"algorithm": fa.algorithms.FedProx(rounds=2)},
-            r"'fedprox' has one network for all clients, and models names 2: .* such as fedmd",
+            r"'fedprox' has one network for all clients, but models names 2: .* such as fedmd",
         ),
-        ({"model": "cnn"}, "model is 'cnn' for all clients, and models has one for each"),
+        ({"model": "cnn"}, "model is 'cnn' for all clients, but models has one for each"),
         ({"models": [Linear] * 4}, "there are 4 models and 3 clients"),
         (
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},

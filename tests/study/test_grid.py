@@ -90,7 +90,7 @@ def test_invalid_grids_are_refused(text: str, sentence: str, tmp_path: Path) -> 
 
 def test_too_many_points_are_counted_and_refused_before_they_are_made() -> None:
     grid = {f"a.x{place}": list(range(10)) for place in range(9)}
-    with pytest.raises(BadInput, match=f"has 1,000,000,000 points, and at most {MAX_POINTS}"):
+    with pytest.raises(BadInput, match=f"has 1,000,000,000 points, but at most {MAX_POINTS}"):
         grid_points(grid, "here")
 
 

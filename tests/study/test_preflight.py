@@ -375,7 +375,7 @@ def test_pooled_tests_count_for_the_detectable_leak(tmp_path: Path) -> None:
 
 def test_a_study_too_small_for_any_leak_is_reported() -> None:
     (line,) = detectable_leaks(setup(small_study(audit={"fair": 4}), 2, None))
-    assert line.startswith("a study of this size can detect no leak at all")
+    assert line.startswith("a study of this size cannot detect any leak")
 
 
 def test_a_defense_is_checked_with_its_prepared_state(tmp_path: Path) -> None:

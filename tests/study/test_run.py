@@ -292,7 +292,7 @@ def test_rounds_are_not_written_through_symlinks(tmp_path: Path) -> None:
         out = tmp_path / name.replace("/", "-")
         (out / name).parent.mkdir(parents=True)
         (out / name).symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(BadInput, match="is a link, so that files of"):
+        with pytest.raises(BadInput, match="is a link, so files of"):
             run_study(quick_study(training={"rounds": 2}), out)
         assert not any((tmp_path / "elsewhere").iterdir())
 

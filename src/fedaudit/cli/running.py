@@ -126,7 +126,7 @@ def run_command(
         if refused:
             raise BadInput(
                 f"{study} is a study of games, which are all played in this process and written to "
-                f"one record, and --{refused[0]} applies to studies that train; leave it out"
+                f"one record, but --{refused[0]} applies to studies that train; leave it out"
             )
         _play(study, overrides, out, data_dir)
 
@@ -280,7 +280,7 @@ def attack(
         return
     if targets is not None:
         raise BadInput(
-            "--targets applies to live recordings, and a study names its targets in audit.targets; "
+            "--targets applies to live recordings, but a study names its targets in audit.targets; "
             "leave it out"
         )
     with expecting(recording, RUN, RECORDING), bars() as progress:

@@ -268,7 +268,7 @@ def summary(
     kind, pack_policy = _format_of(format, out), _policy_of_pack(path)
     if pack_policy is not None and out is None and kind == "html":
         raise BadInput(
-            f"{path.parent} is a pack, and the {SUMMARY_FILE} of a pack must not be replaced; "
+            f"{path.parent} is a pack, but the {SUMMARY_FILE} of a pack must not be replaced; "
             "give another file with --out"
         )
     target = path.with_name(SUMMARY_FILE) if out is None and kind == "html" else out

@@ -104,7 +104,7 @@ def own_place(root: Path, *names: str) -> Path:
         place /= name
         if place.is_symlink():
             raise BadInput(
-                f"{place} is a link, so that files of {root} would be read or written "
+                f"{place} is a link, so files of {root} would be read or written "
                 "elsewhere; remove it, or choose another folder"
             )
     return place
@@ -280,7 +280,7 @@ def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
     """
     if path.suffix and path.suffix.lower() not in suffixes:
         raise BadInput(
-            f"{path} would be {what}, and its name ends in {path.suffix!r}; give a name that "
+            f"{path} would be {what}, but its name ends in {path.suffix!r}; give a name that "
             f"ends in {suffixes[0]}, such as {path.with_suffix(suffixes[0]).name}"
         )
 
@@ -307,7 +307,7 @@ def refuse_oversized(what: str, needed: int, *, on_disk: int) -> None:
         needed = min(needed, 2**80)
         raise BadInput(
             f"{what} would take {needed / 2**30:,.2f} GiB of memory for {on_disk:,} bytes on the "
-            f"disk, and at most {limit / 2**30:,.2f} are allowed for these; if you trust the file, "
+            f"disk, but at most {limit / 2**30:,.2f} are allowed for these; if you trust the file, "
             f"set {MAX_GIB_VARIABLE}={-(-needed // 2**30) + 1} in the environment"
         )
 
@@ -362,7 +362,7 @@ def refuse_many_values(text: str) -> None:
     # are counted too.
     values = text.count(",") + text.count("[") + text.count("{")
     if values > MOST_VALUES:
-        raise ValueError(f"it has about {values:,} values, and at most {MOST_VALUES:,} are read")
+        raise ValueError(f"it has about {values:,} values, but at most {MOST_VALUES:,} are read")
 
 
 def _of_64_bits(digits: str) -> int:
@@ -374,7 +374,7 @@ def _of_64_bits(digits: str) -> int:
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(pairs) > MOST_KEYS:
-        raise ValueError(f"an object has {len(pairs):,} keys, and at most {MOST_KEYS:,} are read")
+        raise ValueError(f"an object has {len(pairs):,} keys, but at most {MOST_KEYS:,} are read")
     entries = dict(pairs)
     if len(entries) != len(pairs):
         seen = set[str]()
@@ -427,7 +427,7 @@ def refuse_unreadable(
     remedy = remedy or "name fewer clients, or give shorter names and settings"
     if size > max_bytes:
         raise BadInput(
-            f"{path} would have {size:,} bytes, and at most {max_bytes:,} are read back; {remedy}"
+            f"{path} would have {size:,} bytes, but at most {max_bytes:,} are read back; {remedy}"
         )
     try:
         refuse_many_values(text)

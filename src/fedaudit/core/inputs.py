@@ -81,7 +81,7 @@ def packed(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "sample
     for name, value in inputs.items():
         if is_whole[name] and value.numel() and int(value.abs().max()) > _EXACT:
             raise BadInput(
-                f"the input {name!r} has whole numbers up to {int(value.abs().max())}, and only "
+                f"the input {name!r} has whole numbers up to {int(value.abs().max())}, but only "
                 f"those up to {_EXACT} are exact in 32-bit floating point; number them from 0"
             )
     fields = tuple(Field(n, tuple(value.shape[1:]), is_whole[n]) for n, value in inputs.items())

@@ -157,7 +157,7 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
     largest = int(samples.labels.max())
     if task.classes and outputs.shape[1] < max(2, largest + 1):
         raise BadInput(
-            f"model {name!r} gives {outputs.shape[1]} logits per sample, and labels go up to "
+            f"model {name!r} gives {outputs.shape[1]} logits per sample, but labels go up to "
             f"{largest}; {SUPPORTED}, one for each class and at least two"
         )
     if not outputs.requires_grad:
@@ -174,7 +174,7 @@ def refuse_unfit(model: Model, samples: Samples) -> int:
         )
     if bool(((one_by_one - outputs).abs() > slack).any()):
         raise BadInput(
-            f"model {name!r} gives a sample different outputs in different batches, so that "
+            f"model {name!r} gives a sample different outputs in different batches, so "
             "per-sample gradients are undefined; remove batch statistics, and views that mix rows, "
             "from its evaluation mode"
         )

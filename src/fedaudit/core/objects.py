@@ -81,7 +81,7 @@ def plain_options(kind: str, name: str, options: Mapping[str, object]) -> dict[s
             continue
         if not isinstance(value, bool | int | float | str):
             raise BadInput(
-                f"{option} of the {kind} {name!r} is {type_of(value)}, and a setting is a number, "
+                f"{option} of the {kind} {name!r} is {type_of(value)}, but a setting is a number, "
                 "a text, or true or false; give a constructed object, or a function that holds it"
             )
         plain[option] = value

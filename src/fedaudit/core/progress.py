@@ -133,7 +133,7 @@ def bars() -> Iterator[Progress]:
         if not total:
             display.remove_task(tasks.pop(phase))
             return
-        # Rich measures from the first step, so that steps of an earlier start do not count.
+        # Rich measures from the first step, so steps of an earlier start do not count.
         display.update(tasks[phase], completed=done)
         warning = pace.warning(phase, done, total)
         if warning:

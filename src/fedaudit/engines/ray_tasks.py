@@ -329,7 +329,7 @@ def _run_task(
 ) -> _Result:
     if tuple(versions) != tuple(VERSIONS):
         raise Unsupported(
-            f"results depend on versions, and a machine of the cluster has others: fedaudit "
+            f"results depend on versions, but a machine of the cluster has others: fedaudit "
             f"{VERSIONS.fedaudit} with torch {VERSIONS.torch} instead of {versions.fedaudit} with "
             f"{versions.torch}; install the same versions everywhere"
         )

@@ -221,7 +221,7 @@ def _risk_on_members(
             for part in (members, others)
         )
     except NotVisible:
-        # No client trained the model in this round, so that an attack on updates is impossible.
+        # No client trained the model in this round, so an attack on updates is impossible.
         return {"estimated": estimate.value}
     correct = len(others) - false_alarms
     risk = counted_balanced_accuracy(hits, len(members), correct, len(others))
@@ -485,7 +485,7 @@ def _of_clients(run: ClusterResult) -> Iterator[Estimate]:
                 if model.risk is not None and model.low is not None and model.high is not None
             ]
             if len(limited) == len(risks):
-                # Clients share models, so that limits are averaged like risks.
+                # Clients share models, so limits are averaged like risks.
                 low, high = averaged(limited)
                 limits = {"low": low, "high": high, "method": COUNTED}
             yield _figure(run, CLIENT_RISK, name, fmean(risks), **limits)

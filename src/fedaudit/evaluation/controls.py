@@ -459,7 +459,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         expected="finds mislabelled samples that the target of a twin run has memorised",
     )
     if not setup.algorithm.architecture.task.classes:
-        note = "this task has no classes, so that no sample can have a wrong label"
+        note = "this task has no classes, so no sample can have a wrong label"
         yield control(value=None, passed=None, note=note)
         return
     canaries, is_member = _canaries(setup)

@@ -1,7 +1,7 @@
 """Scores of audited samples in ``scores.safetensors``, for paired differences of attacks.
 
 The file is in the folder of a study. It has ids, origins and scores of samples for each run and
-target. Records contain no scores, so that they can be shared.
+target. Records contain no scores, so they can be shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -135,7 +135,7 @@ def refuse_scores_of_another(record: Record, stored: Scores) -> None:
         if not isclose(auc(scores[chosen], is_member), figure.value, abs_tol=_ROUNDING):
             raise Damaged(
                 f"the scores of {figure.attack} in {SCORES_FILE} do not give the AUC of the "
-                "record, so that one of the files was altered or is of another result; restore "
+                "record, so one of the files was altered or is of another result; restore "
                 "them from a copy, or write both again with `fedaudit attack`"
             )
 

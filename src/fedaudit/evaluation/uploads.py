@@ -294,7 +294,7 @@ class _Outcome(NamedTuple):
 
 def _compared(rounds: Sequence[Comparison], classes: int) -> _Outcome:
     counted = [c for c in rounds if ACCURACY in c.reported and c.correct is not None]
-    # Clients' losses may have different scales, so that accuracy decides if it is known.
+    # Clients' losses may have different scales, so accuracy decides if it is known.
     if not counted:
         return _losses(rounds)
     percent = [

@@ -145,8 +145,8 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
     rounds = tuple(range(section.first, last - section.every + 2, section.every))
     if not rounds:
         raise BadInput(
-            f"attacker.first is {section.first} and attacker.every {section.every}, so that honest "
-            f"rounds would follow until round {section.first + section.every - 1}, and training "
+            f"attacker.first is {section.first} and attacker.every {section.every}, so honest "
+            f"rounds would follow until round {section.first + section.every - 1}, but training "
             f"has {last} rounds; raise {setting('training.rounds')}, or lower these"
         )
     return rounds
@@ -155,7 +155,7 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
 def _as_attacker(study: Study, section: AttackerSection, view: View) -> View:
     if view.name != PARTICIPANT:
         raise NotVisible(
-            f"a malicious client has the view of a participant, and audit.view is {view.name!r}; "
+            f"a malicious client has the view of a participant, but audit.view is {view.name!r}; "
             f"use the view {PARTICIPANT!r}"
         )
     rounds, client = poisoned_rounds(study), study.malicious_client
@@ -178,7 +178,7 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
     run.refuse_several_models("attacker")
     if study.task.name != "classification":
         raise Unsupported(
-            "a malicious client uses wrong classes, or the loss of guessing among classes, and the "
+            "a malicious client uses wrong classes, or the loss of guessing among classes, but the "
             f"task is {study.task.name!r}; use classification"
         )
     client = study.malicious_client
@@ -187,19 +187,19 @@ def _attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
         defense.cancels or any(defense.acts_in(hook) for hook in TRAINING_HOOKS)
     ):
         raise Unsupported(
-            f"client {client} is malicious, and its defense acts on more than its update; name "
+            f"client {client} is malicious, but its defense acts on more than its update; name "
             f"the other clients in {setting('defense.clients')}, or use a defense of updates, such "
             "as client-dp"
         )
     if study.training.participation < 1:
         raise Unsupported(
-            f"{setting('training.participation')} is {study.training.participation:g}, and a "
+            f"{setting('training.participation')} is {study.training.participation:g}, but a "
             "malicious client must participate in each round that it poisons; give 1, or "
             f"leave {table('attacker')} out"
         )
     if study.canaries is not None:
         raise Unsupported(
-            "canary clients measure how well honest clients' updates are hidden, and "
+            "canary clients measure how well honest clients' updates are hidden, but "
             f"{table('attacker')} adds a malicious client; leave out {table('canaries')} or "
             f"{table('attacker')}"
         )

@@ -163,7 +163,7 @@ class Canaries(Extension):
         if finite:
             bounds = _bounds(measured, _CLAIM_ERROR)
             if len(bounds) > 1:
-                # The largest is compared with the claim, so that they share the error.
+                # The largest is compared with the claim, so they share the error.
                 bounds = _bounds(measured, _CLAIM_ERROR / len(bounds))
             best = max(bounds.values(), key=lambda bound: bound.value)
             checks.append(
@@ -187,7 +187,7 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
     run.refuse_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
-            f"audit.merge is {list(study.audit.merge)}, and canary clients measure how single "
+            f"audit.merge is {list(study.audit.merge)}, but canary clients measure how single "
             f"clients are hidden; leave out audit.merge or {table('canaries')}"
         )
     private = client_dp_of(defenses)
@@ -199,7 +199,7 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
     length = section.length or (private.clip if private else 0.0)
     if not 0 < length < math.inf:
         raise BadInput(
-            f"canaries.length is {section.length:g}, and there is no clip norm of a defense to use "
+            f"canaries.length is {section.length:g}, but there is no clip norm of a defense to use "
             "instead; give the norm of the canaries' updates"
         )
     if private is not None and length < private.clip:

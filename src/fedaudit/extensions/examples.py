@@ -327,8 +327,8 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
 def _known(run: Setup, section: ShadowSection) -> KnownMembers:
     if run.study.shift is not None:
         raise Unsupported(
-            "a known split compares samples of one client with held-out samples, and "
-            f"{table('shift')} makes these differ, so that attacks would learn the shift; set "
+            "a known split compares samples of one client with held-out samples, but "
+            f"{table('shift')} makes these differ, so attacks would learn the shift; set "
             'shadow.mode to "federation"'
         )
     audit = run.study.audit

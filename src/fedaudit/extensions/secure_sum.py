@@ -44,7 +44,7 @@ _UNIT = (
     "clients' data are random draws from the training samples"
 )
 _NOT_NORMAL = (
-    "no noise is added, and the sum of a few updates may not be normally distributed, so that this "
+    "no noise is added, and the sum of a few updates may not be normally distributed, so this "
     "bound could far exceed the true epsilon"
 )
 
@@ -157,7 +157,7 @@ def _refuse_misfit(run: Setup, study: Study) -> None:
         if available < needed:
             raise BadInput(
                 f"{table('secure_sum')} needs {needed} training samples that client {target} does "
-                f"not have, and there are {available}; lower "
+                f"not have, but there are {available}; lower "
                 f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
             )
 

@@ -72,7 +72,7 @@ def detector_roc(inspected: Inspected, *, seed: int) -> list[Estimate]:
     """Compute the figures of each sign against each kind of server.
 
     The first half of the runs chooses thresholds. One honest and one planted model of each other
-    run are judged, so that counts are independent.
+    run are judged, so counts are independent.
     """
     kinds = np.asarray(inspected.server)
     honest, runs = kinds == HONEST, np.unique(inspected.run)

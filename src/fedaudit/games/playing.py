@@ -234,7 +234,7 @@ def refuse_too_few(study: GameStudy, drawn: Drawn) -> None:
 def rules_of(study: GameStudy) -> Rules:
     """Return the rules of games that a study sets."""
     game, without = study.game, study.mechanism.name == NO_MECHANISM
-    # Without noise all copies are equal, so that one is enough. Each batch needs a copy, however.
+    # Without noise all copies are equal, so one is enough. Each batch needs a copy, however.
     copies = 1 if without and not study.neuron.batch_size else game.copies
     return Rules(
         batch=game.batch,
@@ -264,7 +264,7 @@ def _training(estimate: At, played: Played) -> tuple[list[Estimate], TrainingLen
 def _by_others(estimate: At, played: Played, batch: int, shared_mask: bool) -> Estimate:
     """Compute how often neurons fire for other records.
 
-    If the records of a batch share a noise mask, neurons fire for all of them or for none, so that
+    If the records of a batch share a noise mask, neurons fire for all of them or for none, so
     games are the independent units.
     """
     fired = int(played.by_others.sum())
@@ -397,7 +397,7 @@ def _success_of(
     inside, outside = int(was_in.sum()), int((~was_in).sum())
     if not (inside and outside):
         raise BadInput(
-            f"of {len(said_in)} games {inside} had the target in the batch, and figures need "
+            f"of {len(said_in)} games {inside} had the target in the batch, but figures need "
             "games of both kinds; raise game.games"
         )
     right = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())

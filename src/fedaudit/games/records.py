@@ -55,7 +55,7 @@ def efficientnet_lite0_512(pictures: Float[Tensor, "pictures channels height wid
     """Compute the first 512 of the 1280 features of :func:`efficientnet_lite0`.
 
     Source: AMI, section 5, embeds by a ResNet-18, which gives 512 features.
-    Differs: Another network, whose channels have no order, so that the first are as good as any.
+    Differs: Another network, whose channels have no order, so the first are as good as any.
     """
     return efficientnet_lite0(pictures)[:, :512].contiguous()
 

@@ -50,13 +50,13 @@ def defense_of(section: RoundsSection) -> Defense:
     make = defense_named(name)
     if isinstance(make, type) and issubclass(make, LocalDP):
         raise BadInput(
-            f"{name!r} perturbs records before training, and neurons must be trained for it; "
+            f"{name!r} perturbs records before training, but neurons must be trained for it; "
             f'name it as {setting("mechanism.name")}, with rounds.play = "signs"'
         )
     is_joint = isinstance(make, type) and issubclass(make, CoalitionDefense)
     if is_joint or "coalition" in signature(make).parameters:
         raise BadInput(
-            f"{name!r} is for a coalition of clients, and the game is about one client; name "
+            f"{name!r} is for a coalition of clients, but the game is about one client; name "
             "another defense for games in rounds"
         )
     check_options("defense", name, make, section.options, section="rounds")
@@ -233,7 +233,7 @@ class RoundGames:
         games, clients = batches.labels.shape[:2]
         flat = zip(batches.features.flatten(0, 1), batches.labels.flatten(0, 1), strict=True)
         data = {client: _samples(*batch) for client, batch in enumerate(flat)}
-        # The same models in every round, so that the scores of rounds measure one signal.
+        # The same models in every round, so the scores of rounds measure one signal.
         sent = {c: models.others if c % clients else models.asked.model for c in data}
         server = Tampering({client: partial(_always, model) for client, model in sent.items()})
         rounds = simulate(

@@ -582,7 +582,7 @@ def _excess(figure: Estimate, figures: Sequence[Estimate], question: Question) -
     fails = figure.low is not None and figure.low > question.ceiling
     passes = success.high is not None and success.high <= question.ceiling
     if has_older_level(figure) and not (fails or passes):
-        # The older level is too high and the excess too low, so that only a failure, or a pass of
+        # The older level is too high and the excess too low, so only a failure, or a pass of
         # the success rate itself, is certain.
         return Judged(what, judged, OLDER_LEVEL)
     if figure.seed is not None:

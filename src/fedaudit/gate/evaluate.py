@@ -138,7 +138,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     questions = []
     if policy.membership is not None:
         questions += [
-            f"{versus(contrast)}: no fair draw decided between them and members, so that "
+            f"{versus(contrast)}: no fair draw decided between them and members, so "
             "differences between clients would pass for leakage"
             for contrast in unfair_contrasts(record)
             if contrast in policy.membership.contrasts

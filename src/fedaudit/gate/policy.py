@@ -65,9 +65,8 @@ class MembershipPolicy(Table):
         small_audits: Outcome of a true-positive rate that could not be shown to be below its
             ceiling with this many samples: "inconclusive" or "not judged".
         seeds: "each" judges every run by its own limits. "these runs" judges the mean over the runs
-            by its confidence interval. "further runs" judges the mean by an interval that allows
-            for other seeds (Student's t), and needs five seeds. "mean" is an older name of "further
-            runs".
+            by its confidence interval. "further runs" judges the mean over all possible seeds by
+            Student-t limits, and needs five seeds. "mean" is an older name of "further runs".
         smallest_group: Least number of members and of non-members in a judged group. Smaller groups
             are counted and not judged.
     """
@@ -265,7 +264,7 @@ sampled_rounds = false                    # live recordings that measure some ro
 
 
 def asks_further(seeds: Over) -> bool:
-    """Return True if a policy judges what further runs would give."""
+    """Return True if a policy judges the mean over all possible seeds."""
     return seeds in ("further runs", "mean")
 
 

@@ -89,7 +89,7 @@ def smallest_settling_size(
         if high >= largest:
             return None
         low, high = high, min(2 * high, largest)
-    # Limits narrow as the sample grows, so that all larger sizes decide too.
+    # Limits narrow as the sample grows, so all larger sizes decide too.
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle) is Outcome.INCONCLUSIVE else (low, middle)

@@ -101,7 +101,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         faults = _uncovered(record, record.coverage, sampled=demands.sampled_rounds)
         if record.coverage.is_open:
             faults.append(
-                f"the recorder was not closed, so that rounds after {record.coverage.rounds} may "
+                f"the recorder was not closed, so rounds after {record.coverage.rounds} may "
                 "have run; close it after the last round, and attack the recording again"
             )
         chosen = policy.membership.targets if policy.membership is not None else ()
@@ -195,7 +195,7 @@ def _unlearned(record: Record, demands: EvidencePolicy) -> list[str]:
     return _first(
         [
             f"its task has no accuracy, and no attack is above guessing with "
-            f"{shortened(defense_name(name))}, so that the models may have learned nothing; if "
+            f"{shortened(defense_name(name))}, so the models may have learned nothing; if "
             "their loss shows that they have, set evidence.least_learned to 0"
             for name in sorted({row.defense for row in rows} - with_accuracy - leaks)
         ]

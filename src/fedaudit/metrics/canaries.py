@@ -84,7 +84,7 @@ def secure_sum_bounds(
     The counted bound is valid for any distribution if the draws are independent and distributed as
     the others' sum. It cannot exceed what this number of draws can show. The Gaussian bound uses
     the upper confidence limit of the standard deviation in the other half. Another test may
-    distinguish better than this one, so that a low bound guarantees nothing.
+    distinguish better than this one, so a low bound guarantees nothing.
 
     Args:
         others: Sums of all other updates, with any noise that is added to the sum; one

@@ -332,9 +332,9 @@ def redraw(
     """Redraw the non-members of each round and client, to reproduce a published flaw.
 
     Members keep their positions. The values of non-members are permuted among the non-members in
-    each round and for each client, so that a position holds a different sample each time. This is
+    each round and for each client, so a position holds a different sample each time. This is
     wrong in two ways. An attack that compares clients then compares values of *different samples*.
-    A mean over rounds averages *different samples*, so that the scores of non-members shrink
+    A mean over rounds averages *different samples*, so the scores of non-members shrink
     towards their common mean, while those of members keep their spread. Members are then
     distinguishable even if no client was trained on them. Use this function only to reproduce
     published tables, never for a finding.

@@ -65,7 +65,7 @@ def clopper_pearson_epsilon(
     """Compute a lower bound on epsilon from the error rates of one rule.
 
     The threshold of the rule is fixed in advance. The bound is valid for independent runs (or
-    games) with one sample each. Samples of one training run are not independent, so that the figure
+    games) with one sample each. Samples of one training run are not independent, so the figure
     is then indicative only; use ``one_run_epsilon``.
 
     Args:
@@ -260,7 +260,7 @@ def one_sided_coins(is_member: npt.ArrayLike) -> str:
         return ""
     return (
         f"every coin fell on the same side: {members} members and {len(truth) - members} "
-        "non-members, so that guesses bound nothing; audit more samples"
+        "non-members, so guesses bound nothing; audit more samples"
     )
 
 

@@ -235,7 +235,7 @@ def fairness_gaps(
     the mean over one-vs-rest gaps. The gap of equalised odds is the larger of the gaps of the
     true-positive and the false-positive rate, for each class.
 
-    An absolute difference is never negative, so that its expectation is above 0 even under equal
+    An absolute difference is never negative, so its expectation is above 0 even under equal
     treatment. Resampling adds to it: a value may lie below its lower limit. Only compare gaps of
     the same numbers of samples.
 

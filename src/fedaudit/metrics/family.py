@@ -178,7 +178,7 @@ class Side(NamedTuple):
 
     The AUC is a weighted sum of placements. A sample's placement is the share of the other side
     that is ordered correctly with it. Contributions are measured relative to that of a sample with
-    the most frequent score, so that nearly all of them are 0. A unit is a sample or a person.
+    the most frequent score, so nearly all of them are 0. A unit is a sample or a person.
 
     Attributes:
         deficit: Amount by which each unit's contribution is below the reference, at least 0.

@@ -109,7 +109,7 @@ def gaussian_mechanism(epsilon: float, delta: float) -> float:
 def rounds_as_published(epsilon: float, delta: float, *, neurons: int, success: float) -> int:
     """Return the rounds that the paper predicts, with classic Gaussian noise on every neuron's row.
 
-    Every row has norm 1, so that K copies of the neuron are as good as K rounds (the appendix's
+    Every row has norm 1, so K copies of the neuron are as good as K rounds (the appendix's
     "K-fold"). A clip of whole gradients does not allow that; see :func:`rounds_under_a_clip`.
 
     Args:
@@ -168,7 +168,7 @@ class SignsOfMeans(NamedTuple):
 
     Attributes:
         delta: Smallest failure probability of each claim at which both can be made; 1 if a sample
-            mean has the wrong sign, so that nothing is certified.
+            mean has the wrong sign, so nothing is certified.
         failure: Bound on the probability that either claim is wrong: twice delta, at most 1.
     """
 

@@ -1,8 +1,9 @@
 """Exact confidence intervals of shares, and intervals of a mean over several runs.
 
-A mean over runs can answer two questions. *These runs*: how much did these trained models leak? The
-only error is that of the samples in each run. *Further runs*: how much would another run of the
-same procedure leak? The runs are then the sample, and a few of them give wide limits.
+A mean over runs can answer two questions. *These runs*: how much did these trained models leak?
+Then only the samples in each run are random. *Further runs*: what is the mean over all possible
+seeds? Then the runs are the sample, and few runs give wide limits. The limits are for the mean and
+do not predict the figure of another run.
 """
 
 import math
@@ -347,7 +348,7 @@ def over_further_runs(
     confidence: float = 0.95,
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> SeedMean:
-    """Compute the mean over runs with Student's t interval for further runs of the procedure.
+    """Compute the mean over runs with Student's t interval of the mean over all possible seeds.
 
     Samples of one run share one model. The independent units are therefore the runs.
 

@@ -196,7 +196,7 @@ def larger_auc(
 
     DeLong's variance is a sum of two parts, one over the number of members and one over the number
     of non-members. It therefore shrinks by that factor if both sides grow alike. An interval does
-    not determine the two parts, so that growth of one side alone cannot be predicted.
+    not determine the two parts, so growth of one side alone cannot be predicted.
     """
     if pairs < 1:
         return None

@@ -136,7 +136,7 @@ def as_strata(strata: npt.ArrayLike, samples: int) -> Shaped[np.ndarray, " sampl
         raise BadInput(
             f"every sample needs a stratum, got strata of shape {labels.shape} for {samples} scores"
         )
-    # NaN differs from itself, so that its samples would belong to no stratum.
+    # NaN differs from itself, so its samples would belong to no stratum.
     if labels.dtype.kind in "fcO" and any(map(_is_missing, labels.tolist())):
         raise BadInput("some samples have no stratum; leave them out, or give them one")
     return labels
@@ -261,7 +261,7 @@ def ranked(split: SplitScores) -> SplitScores:
 
 def within_side(ranks: Float[np.ndarray, " side"]) -> Float[np.ndarray, " side"]:
     """Return the midranks within one side from midranks among all samples, without sorting."""
-    # Midranks are multiples of one half, so that twice a midrank indexes a table of counts.
+    # Midranks are multiples of one half, so twice a midrank indexes a table of counts.
     place = (2 * ranks).astype(np.int64)
     upto = np.cumsum(np.bincount(place))
     before = np.concatenate([[0], upto[:-1]])

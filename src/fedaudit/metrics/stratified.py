@@ -66,7 +66,7 @@ def stratified_auc(
 ) -> AucInterval:
     """Compute the AUC over pairs of a member and a non-member of the same stratum.
 
-    Every such pair has the same weight, so that a stratum's weight is its number of pairs. Samples
+    Every such pair has the same weight, so a stratum's weight is its number of pairs. Samples
     are assumed to be independent. The variance is that of the first-order (Hájek) projection around
     the common AUC, and includes differences between the AUCs of strata. For one large stratum, it
     equals DeLong's variance. With one pair per stratum, it is up to twice too large.
@@ -334,7 +334,7 @@ def _aucs_of_cells(
 ) -> Float[np.ndarray, " with_pairs"]:
     """Compute the AUC of each draw over pairs within strata; leave out draws without such pairs.
 
-    All samples of a cell have the same score, so that counts per cell determine the AUC. All draws
+    All samples of a cell have the same score, so counts per cell determine the AUC. All draws
     are computed at once: a group is one stratum in one draw.
     """
     draws = np.arange(len(scores)).repeat(len(strata))
@@ -409,7 +409,7 @@ def _by_stratum(
             parts.append(SplitScores(members, others))
     if not parts:
         raise BadInput(
-            "no stratum has both members and non-members, so that there are no pairs to compare; "
+            "no stratum has both members and non-members, so there are no pairs to compare; "
             "use coarser strata or none"
         )
     return parts

@@ -244,7 +244,7 @@ _FILE_SUFFIXES = {
     ".xz",
     ".zip",
 }
-"""Suffixes of file names. A pack is a folder, so that its name may not have them."""
+"""Suffixes of file names. A pack is a folder, so its name may not have them."""
 
 
 def _refuse_file_name(folder: Path) -> None:
@@ -256,7 +256,7 @@ def _refuse_file_name(folder: Path) -> None:
             stem = stem.with_suffix("")
         endings = folder.name.removeprefix(stem.name)
         raise BadInput(
-            f"a pack is a folder, and {folder.name} is the name of a file; give a name without "
+            f"a pack is a folder, but {folder.name} is the name of a file; give a name without "
             f"{endings} with {option('out')}, such as {stem.name}, and compress the folder "
             "afterwards"
         )

@@ -98,7 +98,7 @@ def hidden_of(record: Record, smallest: int) -> Hidden:
         for division, sizes in divisions.items()
     }
     places = _hidden_places(figures, smallest)
-    # The mean over classes can be computed from its classes, so that these are hidden with it.
+    # The mean over classes can be computed from its classes, so these are hidden with it.
     hidden_means = {
         _division(figure, "class")
         for figure in figures
@@ -200,7 +200,7 @@ def _hidden_groups(
 ) -> set[str]:
     if division.by == "class":
         return _with_complement(sizes, (), smallest, total)
-    # All clients have the target's members in their figures, so that only non-members add up.
+    # All clients have the target's members in their figures, so only non-members add up.
     if any(size.members < smallest for size in sizes.values()):
         return set(sizes)
     others = {name: Size(size.nonmembers, size.nonmembers) for name, size in sizes.items()}
@@ -354,7 +354,7 @@ def is_suppressed(figure: Estimate) -> bool:
 def least_suppressed(record: Record) -> Mapping[str, int]:
     """Count the entries that must have been suppressed, judging by the rest of the record.
 
-    Removed list entries leave no trace, so that only the count of findings is exact.
+    Removed list entries leave no trace, so only the count of findings is exact.
     """
     blank = [figure for figure in record.findings if is_suppressed(figure)]
     drawn = {(row.attack, row.defense, row.target, row.seed) for row in record.curves}

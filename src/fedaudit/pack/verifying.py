@@ -211,7 +211,7 @@ class Verified(NamedTuple):
         unchecked: What could not be checked.
         policy: The policy in the pack; None if it could not be read.
         own_policy: The receiver's policy; None without one.
-        other_version: True if another version of fedaudit or its parts made the pack, so that its
+        other_version: True if another version of fedaudit or its parts made the pack, so its
             files may differ from those made here.
     """
 

@@ -78,7 +78,7 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
         raise BadInput(f"{fault}; take one that averages parameters, such as fedavg")
     if study.models and tuple(algorithm.nets) != nets:
         raise BadInput(
-            f"the algorithm {name!r} has one network for all clients, and models names "
+            f"the algorithm {name!r} has one network for all clients, but models names "
             f"{len(nets)}: parameters of different networks cannot be averaged; give one network "
             "in model, or take an algorithm whose clients share outputs, such as fedmd"
         )
@@ -168,7 +168,7 @@ def refuse_unmeasured(study: Study, data: GroupedData, seed: int, algorithm: Alg
     rounds = study.training.rounds
     if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
         raise BadInput(
-            f"risks are measured every {algorithm.every} rounds, and of {rounds} rounds none is "
+            f"risks are measured every {algorithm.every} rounds, but of {rounds} rounds none is "
             f"left in which clients could use them; lower {setting('algorithm.options.every')}, "
             f"or raise {setting('training.rounds')}"
         )
@@ -186,7 +186,7 @@ def _server_samples(data: GroupedData, count: int, seed: int, other_deal: Deal |
     size = count or len(ids)
     if not FEWEST <= size <= len(ids):
         raise BadInput(
-            f"the server measures membership risk on {size} samples, and needs at least {FEWEST} "
+            f"the server measures membership risk on {size} samples, but needs at least {FEWEST} "
             f"of the {len(ids)} that no client trains on and that are not audited; set "
             "risk.samples to a number between these, or give clients fewer samples "
             f"({setting('partition.samples_per_client')})"

@@ -181,19 +181,19 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
     names = dataset.client_names
     if dataset.client is None:
         raise BadInput(
-            f"{setting('partition.scheme')} is 'natural', and {dataset.name!r} names no client of "
+            f"{setting('partition.scheme')} is 'natural', but {dataset.name!r} names no client of "
             f"its samples; set {setting('data.options.client')} to the column of a table, or use "
             "another partition"
         )
     if not isinstance(partition, Natural):
         raise BadInput(
-            f"{dataset.name!r} names the client of each sample, and {setting('partition.scheme')} "
+            f"{dataset.name!r} names the client of each sample, but {setting('partition.scheme')} "
             f"is {study.partition.scheme!r}, which would mix them; use 'natural' "
             f"(fedaudit.partitions.Natural({len(names)})), or leave client out of the data"
         )
     if len(names) != study.partition.clients:
         raise BadInput(
-            f"{dataset.name!r} names {len(names)} clients, and {setting('partition.clients')} is "
+            f"{dataset.name!r} names {len(names)} clients, but {setting('partition.clients')} is "
             f"{study.partition.clients}; set it to {len(names)}"
         )
     _refuse_small_targets(study, dataset, dataset.client)
@@ -215,7 +215,7 @@ def _refuse_small_targets(study: Study, dataset: Dataset, client: Int[Tensor, " 
     if small:
         raise BadInput(
             f"the audit of client {small[0]} ({dataset.client_names[small[0]]!r}) needs {needed} "
-            f"of its training samples, and it has {counts[small[0]]}; lower "
+            f"of its training samples, but it has {counts[small[0]]}; lower "
             f"{setting('audit.samples')}, the number of audited samples, or audit another client"
         )
 
@@ -320,7 +320,7 @@ def _refuse_different_targets(study: Study) -> None:
         if len({int(group[c]) for c in clients if c < len(group)}) < 2:
             return
     raise Unsupported(
-        f"clients {clients} are compared with the same non-members, and a shift makes their "
+        f"clients {clients} are compared with the same non-members, but a shift makes their "
         "samples differ from each other, which attacks would mistake for membership; name "
         "one client in audit.targets, none in audit.merge, and run a study for each client"
     )

@@ -122,7 +122,7 @@ def _variants(tables: object, grid: object, source: str) -> dict[str, dict[str, 
         variants[label] = changes
     if _ALL in variants:
         raise BadInput(
-            f"a variant in {source} is named {_ALL!r}, and --variant {_ALL} runs the study with "
+            f"a variant in {source} is named {_ALL!r}, but --variant {_ALL} runs the study with "
             "all of its variants; give the variant another name"
         )
     renamed = [label for label, changes in variants.items() if "name" in changes]
@@ -199,7 +199,7 @@ def grid_points(tables: object, source: str) -> list[GridPoint]:
     total = sum(math.prod(len(v) for v in grid.values() if isinstance(v, list)) for grid in grids)
     if total > MAX_POINTS:
         raise BadInput(
-            f"the grid in {source} has {total:,} points, and at most {MAX_POINTS} run together; "
+            f"the grid in {source} has {total:,} points, but at most {MAX_POINTS} run together; "
             "shorten a list, or split the grid into several studies, which share runs"
         )
     points = [point for grid in grids for point in _points(grid)]

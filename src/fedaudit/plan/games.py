@@ -62,7 +62,7 @@ class GameSection(Section):
     def _check_targets(self) -> "GameSection":
         if self.targets > self.games:
             raise ValueError(
-                f"each target needs a game, and there are {self.games} games for {self.targets} "
+                f"each target needs a game, but there are {self.games} games for {self.targets} "
                 "targets; raise games, or lower targets"
             )
         return self
@@ -140,7 +140,7 @@ class DetectorSection(Section):
     def _enough_runs(self) -> "DetectorSection":
         if 0 < self.runs < 10:
             raise ValueError(
-                f"runs is {self.runs}, and detection is measured over at least 10 runs; "
+                f"runs is {self.runs}, but detection is measured over at least 10 runs; "
                 "raise it, or set it to 0 for no detector"
             )
         return self
@@ -216,7 +216,7 @@ class GameStudy(Section):
     def _check_units(self) -> "GameStudy":
         if 0 < self.detector.units < self.neuron.hidden:
             raise ValueError(
-                f"detector.units is {self.detector.units}, and a neuron reads neuron.hidden = "
+                f"detector.units is {self.detector.units}, but a neuron reads neuron.hidden = "
                 f"{self.neuron.hidden} units; raise it, or set it to 0 for twice as many"
             )
         return self
@@ -225,7 +225,7 @@ class GameStudy(Section):
     def _check_play(self) -> "GameStudy":
         if self.rounds.play == "rounds" and self.mechanism.name != "none":
             raise ValueError(
-                f'rounds.play is "rounds", which takes a defense of gradients, and mechanism.name '
+                f'rounds.play is "rounds", which takes a defense of gradients, but mechanism.name '
                 f'is {self.mechanism.name!r}; leave mechanism out, or set rounds.play = "signs"'
             )
         if self.rounds.play == "signs" and self.rounds != RoundsSection():

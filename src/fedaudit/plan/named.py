@@ -190,7 +190,7 @@ def partition_of(study: Study) -> Partition:
         options |= {"samples_per_client": section.samples_per_client}
     elif section.samples_per_client:
         raise BadInput(
-            f"the partition {section.scheme!r} gives out all samples, and "
+            f"the partition {section.scheme!r} gives out all samples, but "
             f"partition.samples_per_client is {section.samples_per_client}; leave it at 0"
         )
     check_options("partition", section.scheme, scheme, options, set_elsewhere=section.set_elsewhere)
@@ -292,7 +292,7 @@ def _refuse_unfit_hooks(kind: type[Defense]) -> None:
         similar = [hook for name in vars(kind) for hook in nearest(name, HOOKS, limit=1)]
         hint = f"did you mean {similar[0]!r}? " if similar else ""
         raise BadInput(
-            f"the defense {kind.__name__} overrides no hook, so that it changes nothing; "
+            f"the defense {kind.__name__} overrides no hook, so it changes nothing; "
             f"{hint}hooks are {', '.join(HOOKS)}"
         )
 

@@ -170,7 +170,7 @@ class ReferencesSection(Section):
     def _check_count(self) -> "ReferencesSection":
         if self.online and (self.count < 4 or self.count % 2):
             raise ValueError(
-                f"count is {self.count}, and with online every sample is in half of the "
+                f"count is {self.count}, but with online every sample is in half of the "
                 "federations; give an even number of at least 4"
             )
         return self

@@ -60,7 +60,7 @@ class Recorded(NamedTuple):
         missing: Sentences for the reader about what is unknown of the federation.
         names: Names of clients that have one.
         coverage: Measured rounds and updates.
-        has_models: False if signals were measured elsewhere, so that no model was evaluated.
+        has_models: False if signals were measured elsewhere, so no model was evaluated.
         is_separate: Whether each client was measured on the samples of its own draw only.
     """
 
@@ -254,7 +254,7 @@ class Setup:
         """Raise if not all clients send an update of one common model."""
         if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
             raise Unsupported(
-                f"{table(name)} needs clients that all send an update of one common model, and "
+                f"{table(name)} needs clients that all send an update of one common model, but "
                 f"those of {type(self.algorithm).__name__} do not; use fedavg, or leave "
                 f"{table(name)} out"
             )

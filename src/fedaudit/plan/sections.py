@@ -269,7 +269,7 @@ class AuditSection(Section):
     def _check_unit(self) -> "AuditSection":
         if self.unit == "person" and self.draw != "fair":
             raise ValueError(
-                f'unit "person" needs the draw "fair", and draw is {self.draw!r}; leave out draw'
+                f'unit "person" needs the draw "fair", but draw is {self.draw!r}; leave out draw'
             )
         if self.unit == "sample" and self.clients_per_person != 1:
             raise ValueError(
@@ -363,7 +363,7 @@ class RiskSection(Section):
             return values
         if values.get("training", "continued") != "continued":
             raise ValueError(
-                f"epochs is {values['epochs']}, which only continued shadow models use, and "
+                f"epochs is {values['epochs']}, which only continued shadow models use, but "
                 f"training is {values['training']!r}; leave out one of them"
             )
         return {**values, "training": "continued"}
@@ -499,18 +499,18 @@ class Study(Section):
             raise ValueError(f"a seed is repeated in {list(self.seeds)}; give each once")
         if self.audit.draw == "fair" and self.audit.samples == 0:
             raise ValueError(
-                f"{setting('audit.samples')} is 0, so that no audited sample would be a member; "
+                f"{setting('audit.samples')} is 0, so no audited sample would be a member; "
                 "give at least 1"
             )
         if self.audit.draw == "fair" and self.audit.options:
             raise ValueError(
-                f"{setting('audit.options')} has {sorted(self.audit.options)}, and the fair draw "
+                f"{setting('audit.options')} has {sorted(self.audit.options)}, but the fair draw "
                 "takes no options; leave them out"
             )
         self._check_sources()
         if self.attacks and self.attack_set:
             raise ValueError(
-                f"attack_set is {self.attack_set!r}, and {table('attacks')} names single attacks; "
+                f"attack_set is {self.attack_set!r}, but {table('attacks')} names single attacks; "
                 "leave out one of them"
             )
         if self.shadow and (self.shadow.client or 0) >= self.partition.clients:
@@ -532,7 +532,7 @@ class Study(Section):
         if self.audit.draw in OF_EACH_CLIENT:
             raise ValueError(
                 f"the draw {self.audit.draw!r} already gives source inference random samples of "
-                f"each client, and audit.sources is {self.audit.sources}; leave it out"
+                f"each client, but audit.sources is {self.audit.sources}; leave it out"
             )
 
     def _check_merge(self) -> None:
@@ -550,7 +550,7 @@ class Study(Section):
     def _check_models(self) -> None:
         if self.models and self.model != ModelSection():
             raise ValueError(
-                f"model is {self.model.name!r} for all clients, and models has one for each; "
+                f"model is {self.model.name!r} for all clients, but models has one for each; "
                 "leave out one of them"
             )
         if len(self.models) > self.partition.clients:
@@ -572,7 +572,7 @@ class Study(Section):
         is_disjoint = classes and public_classes and not classes & public_classes
         if public.name == self.data.name and not is_disjoint:
             raise ValueError(
-                f"pretraining.data and data are both {self.data.name!r}, and public samples must "
+                f"pretraining.data and data are both {self.data.name!r}, but public samples must "
                 "not be audited; give both different classes"
             )
 

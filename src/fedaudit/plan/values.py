@@ -99,11 +99,11 @@ def parsed_toml(text: str, source: str) -> dict[str, object]:
 
 def _checked(values: dict[str, object], source: str) -> dict[str, object]:
     if deeper_than(values, MAX_DEPTH):
-        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
+        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, but no setting does")
     for key in keys(values):
         refuse_many_dots(key, source)
     if any(abs(number) > LARGEST for number in whole_numbers(values)):
-        raise BadInput(f"{source} has a whole number of over 64 bits, and no setting is so large")
+        raise BadInput(f"{source} has a whole number of over 64 bits, but no setting is so large")
     return values
 
 
@@ -111,7 +111,7 @@ def refuse_many_dots(name: str, source: str) -> None:
     """Raise if the dotted name of a setting has more parts than settings nest."""
     if name.count(".") >= MAX_DEPTH:
         raise BadInput(
-            f"{source} nests over {MAX_DEPTH} levels deep, by the dots of {name[:40]!r}..., and no "
+            f"{source} nests over {MAX_DEPTH} levels deep, by the dots of {name[:40]!r}..., but no "
             "setting does"
         )
 
@@ -159,7 +159,7 @@ def settings_from(
         BadInput: A setting is wrong. One sentence names the first such setting and what is allowed.
     """
     if deeper_than(values, MAX_DEPTH):
-        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, and no setting does")
+        raise BadInput(f"{source} nests over {MAX_DEPTH} levels deep, but no setting does")
     try:
         return kind.model_validate(values)
     except ValidationError as error:

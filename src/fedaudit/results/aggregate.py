@@ -67,11 +67,11 @@ def further_runs_interval(
     within: tuple[float, float] = (-math.inf, math.inf),
     these: tuple[float | None, float | None] | None = None,
 ) -> Interval:
-    """Return the interval for further runs, or the reason why fewer than five runs give none.
+    """Return Student-t limits of the mean over all seeds, or why fewer than five runs give none.
 
-    Uncertainty about the completed runs also applies to further ones. The interval is therefore
-    widened to contain that of the completed runs. For rates that one is the wider one, because its
-    limits hold at every threshold.
+    The uncertainty about the completed runs also applies to the mean over all seeds. The interval
+    is therefore widened to contain the interval for the completed runs. For rates, the latter is
+    the wider one, because its limits hold at every threshold.
 
     Args:
         values: The figure in each run.

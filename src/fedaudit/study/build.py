@@ -304,7 +304,7 @@ def _refuse_absent_targets(run: Setup) -> None:
         if not participants & (merged if target in merged else {target}):
             raise BadInput(
                 f"client {target} takes part in no measured round of seed {run.seed} (rounds "
-                f"measured: {len(rounds)}), so that no update of it would be seen; raise "
+                f"measured: {len(rounds)}), so no update of it would be seen; raise "
                 f"{setting('training.participation')}, measure more rounds "
                 f"({setting('training.rounds')}, audit.every), or audit another client"
             )
@@ -392,17 +392,17 @@ def _refuse_impossible(name: str, attack: Attack, study: Study, task: Task, view
         raise NotVisible(lacking(f"the attack {name!r}", attack.reads, task))
     if attack.infers_source and study.audit.unit == "person":
         raise NotVisible(
-            f"the attack {name!r} infers the source of single samples, and samples of one person "
+            f"the attack {name!r} infers the source of single samples, but samples of one person "
             'are not independent; leave it out, or leave audit.unit at "sample"'
         )
     if attack.infers_source and study.audit.merge:
         raise NotVisible(
-            f"the attack {name!r} distinguishes single clients, and audit.merge attacks the "
+            f"the attack {name!r} distinguishes single clients, but audit.merge attacks the "
             f"clients {list(study.audit.merge)} together; leave audit.merge out"
         )
     if attack.infers_source and study.figures.nobody_is_a_member:
         raise NotVisible(
-            f"the attack {name!r} infers the client of a sample, and with "
+            f"the attack {name!r} infers the client of a sample, but with "
             "figures.nobody_is_a_member samples of no client are called members; leave out either"
         )
 
@@ -417,7 +417,7 @@ def _measured_rounds(
     step = study.measured_every
     if step > last:
         raise BadInput(
-            f"audit.every is {step}, but there are only {last} rounds, so that nothing would be "
+            f"audit.every is {step}, but there are only {last} rounds, so nothing would be "
             f"measured; give at most {last}, or 0 for a tenth of the rounds"
         )
     further = (kind.extra_rounds(study) for kind in extensions)

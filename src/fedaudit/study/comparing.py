@@ -69,9 +69,9 @@ _IGNORED = (
 _COMPARABLE = ("evaluation", "nobody_is_a_member")
 """Settings of figures that must be equal in two records for their figures to be compared."""
 
-NOTHING_COUNTS = "no attack is above chance undefended, so that there is no average"
+NOTHING_COUNTS = "no attack is above chance undefended, so there is no average"
 NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
-NO_SHARED_RUN = "no run has every attack that counts, so that there is no average"
+NO_SHARED_RUN = "no run has every attack that counts, so there is no average"
 
 
 class _AttackFigures(NamedTuple):
@@ -114,7 +114,7 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
     games = next((record for record in records if record.kind == "games"), None)
     if games is not None:
         raise BadInput(
-            f"{games.name[:80]!r} is a record of games, and only studies can be compared; the "
+            f"{games.name[:80]!r} is a record of games, but only studies can be compared; the "
             "report of games compares their points"
         )
     if len(records) < 2:

@@ -46,7 +46,7 @@ def refuse_other_labels(
     by_id = dict(zip(tensors["ids"].tolist(), tensors["labels"].tolist(), strict=True))
     if [by_id.get(number) for number in ids.tolist()] != labels.tolist():
         raise Damaged(
-            "the data set has other labels than the audited samples, so that it was changed after "
+            "the data set has other labels than the audited samples, so it was changed after "
             "the audit; use the data set of the audit"
         )
 

@@ -210,7 +210,7 @@ def _tables(record: Record, stored: Scores, question: Question) -> _Tables:
     if target is None and len(targets) != 1:
         listed = ", ".join(client_name(names.get(t, t)) for t in targets[:10])
         raise BadInput(
-            f"{len(targets)} clients were audited ({listed}), and a question is about one; give "
+            f"{len(targets)} clients were audited ({listed}), but a question is about one; give "
             f"{option('target')}"
         )
     if target is not None and str(target) not in called:
@@ -332,7 +332,7 @@ def _caveats(record: Record, target: ClientId, contrast: Contrast) -> Iterator[s
     compared = [f for f in record.findings if (f.target, f.contrast) == (target, contrast)]
     if any(not figure.fair for figure in compared):
         yield (
-            "No fair coin decided between members and these non-members, so that differences "
+            "No fair coin decided between members and these non-members, so differences "
             "between both groups may look like membership"
         )
     if caveat := people_caveat(record):

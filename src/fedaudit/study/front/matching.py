@@ -82,7 +82,7 @@ def audited_samples(
         ids = of_sample = units
     if len(ids) and int(ids.max()) >= len(first):
         raise Damaged(
-            f"the data set {first.name!r} has {len(first)} samples, and the result audited sample "
+            f"the data set {first.name!r} has {len(first)} samples, but the result audited sample "
             f"{int(ids.max())}; use the data set of the audit"
         )
     samples = [dataset.samples(torch.from_numpy(ids)) for dataset in data]
@@ -120,7 +120,7 @@ def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
     labels = sorted(set(audited.labels[torch.from_numpy(is_same)].tolist()))
     if sample.label is not None and sample.label not in labels:
         raise BadInput(
-            f"the audited sample with these features has the label {labels[0]}, and the file "
+            f"the audited sample with these features has the label {labels[0]}, but the file "
             f"{sample.label}; leave the label out, or audit the sample with that label"
         )
     return int(units[0])
@@ -164,7 +164,7 @@ def same_units(unit: int, runs: Mapping[int, AuditedSamples]) -> dict[int, int]:
         unit: The unit in the first run.
         runs: Audited samples of each run, the first one first.
     """
-    # Scaling depends on the training part, so that the last form differs least between runs.
+    # Scaling depends on the training part, so the last form differs least between runs.
     parts = [_without_targets(audited.forms[-1]) for audited in runs.values()]
     if len({part.features.shape[1:] for part in parts}) > 1:
         return {next(iter(runs)): unit}

@@ -62,7 +62,7 @@ def refuse_unmeasured(runs: Iterable[Setup]) -> None:
     folders = ", ".join(map(str, missing))
     raise BadInput(
         f"the signals {', '.join(names)} were not measured in {folders} and no updates were kept "
-        f"there, so that {'these runs' if len(missing) > 1 else 'this run'} would have to be "
+        f"there, so {'these runs' if len(missing) > 1 else 'this run'} would have to be "
         f"trained again; give another folder with {option('out')}, or delete these folders "
         '(audit.keep = "full" keeps updates, on which more attacks can be run)'
     )

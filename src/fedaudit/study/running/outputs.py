@@ -25,7 +25,7 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
     """
     if path.name in _RESERVED:
         raise BadInput(
-            f"the figures would be written to {path}, and {path.name} is the name of another file "
+            f"the figures would be written to {path}, but {path.name} is the name of another file "
             f"of fedaudit; give {option('out')} another name, such as comparison.html"
         )
     if not path.exists():
@@ -36,7 +36,7 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
         sources = read_comparison(path).sources
     except FedauditError as refusal:
         raise BadInput(
-            f"{path} exists and is not a comparison, so that it is not replaced; give another file "
+            f"{path} exists and is not a comparison, so it is not replaced; give another file "
             f"with {option('out')}, or delete it"
         ) from refusal
     compared = {resolved(record) for record in records}
@@ -57,7 +57,7 @@ def refuse_page_alone(target: Path, source: Path) -> None:
     refuse_foreign_page(target)
     if target.exists() and not source.exists():
         raise BadInput(
-            f"{target} exists without a {source.name}, so that it was not written by fedaudit and "
+            f"{target} exists without a {source.name}, so it was not written by fedaudit and "
             f"is not replaced; rename it, or choose another place with {option('out')}"
         )
 
@@ -76,7 +76,7 @@ def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
         raise BadInput(f"{target} is an input; give another HTML file with {option('out')}")
     if not target.is_file() or not _is_page(target):
         raise BadInput(
-            f"{target} exists and is not an HTML file, so that it is not replaced; give another "
+            f"{target} exists and is not an HTML file, so it is not replaced; give another "
             f"file with {option('out')}"
         )
 

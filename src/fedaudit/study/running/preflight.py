@@ -90,7 +90,7 @@ def detectable_leaks(run: Setup) -> list[str]:
     )
     if not smallest:
         return [
-            f"a study of this size can detect no leak at all ({size}); audit more samples "
+            f"a study of this size cannot detect any leak ({size}); audit more samples "
             f"({setting('audit.samples')}) or seeds"
         ]
     ranked = sorted(smallest.values(), key=lambda entry: entry[0])
@@ -99,8 +99,8 @@ def detectable_leaks(run: Setup) -> list[str]:
         f"{auc:.3f} ({_describe(compared)})" for auc, compared in (ranked[0], ranked[-1])
     )
     return [
-        f"smallest leak that is detected four times in five: an AUC of {' to '.join(ends)}; {size}"
-        + (f"; none can be detected at {undetected} of the audited clients" if undetected else "")
+        f"smallest leak that is detected with 80 % power: an AUC of {' to '.join(ends)}; {size}"
+        + (f"; {undetected} of the audited clients have no detectable leak" if undetected else "")
     ]
 
 
@@ -211,7 +211,7 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
             ]
             for extreme in (min, max):
                 batch = extreme(batches, key=lambda batch: batch.size, default=None)
-                # A client trains one of several networks only, so that one shows the largest.
+                # A client trains one of several networks only, so one shows the largest.
                 if batch is None or (index and extreme is max):
                     continue
                 with custom_code(partial(_untrainable, run, net, batch, batches, data, device)):
@@ -304,7 +304,7 @@ def refuse_place(device: torch.device, workers: int, engine: Counted | None) -> 
     refuse_several_workers(device, workers)
     if engine is not None and device.type != "cpu":
         raise Unsupported(
-            f"{type(engine).__name__} computes on CPUs, and the device is {device}; leave out the "
+            f"{type(engine).__name__} computes on CPUs, but the device is {device}; leave out the "
             "engine or the device"
         )
 

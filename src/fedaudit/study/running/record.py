@@ -343,7 +343,7 @@ def _untested(run: Setup) -> list[str]:
     if study.shift is not None and run.on_membership:
         sentences.append(
             "Members against other clients' samples: a shift makes these differ from the audited "
-            "client's, so that an attack can distinguish them without any sign of membership."
+            "client's, so an attack can distinguish them without any sign of membership."
         )
     sentences += [text for extension in run.extensions if (text := extension.untested())]
     if run.on_membership and not any(attack.needs_references for attack in run.attacks.values()):
