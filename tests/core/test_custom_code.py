@@ -9,7 +9,7 @@ def refusal(error: Exception, described: str) -> BadInput:
     return BadInput(f"the network cannot be run ({described})")
 
 
-def test_an_error_of_custom_code_becomes_a_refusal_with_its_type_and_message() -> None:
+def test_errors_of_custom_code_are_reported_with_type_and_message() -> None:
     message = r"cannot be run \(KeyError: 'a b'\)"
     with pytest.raises(BadInput, match=message) as found, custom_code(refusal):
         raise KeyError("a  b")

@@ -445,7 +445,7 @@ def test_a_function_of_a_known_package_is_digested_by_its_name_alone() -> None:
     assert len(digests) == 2
 
 
-def test_a_custom_module_with_the_name_of_a_known_package_is_digested_by_its_source(
+def test_a_module_that_shadows_a_known_package_is_digested_by_source(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "this", raising=False)

@@ -58,7 +58,7 @@ def test_a_loss_is_the_mean_squared_error_of_the_fixed_draws() -> None:
     torch.testing.assert_close(losses, outputs.mean(1))
 
 
-def test_fixed_draws_are_the_same_for_all_and_others_for_each_sample_and_model() -> None:
+def test_only_fixed_draws_are_the_same_for_all_samples_and_models() -> None:
     same = SAMPLES.features[:1].expand(3, -1)
     fixed, drawn = model(), model(fixed=False)
     one = outputs_of(fixed, same)
@@ -136,13 +136,13 @@ class Numbered(nn.Module):
         return noisy + embedded[:, None]
 
 
-def test_an_embedding_without_a_row_for_the_largest_concept_is_refused_beforehand() -> None:
+def test_an_embedding_with_too_few_rows_is_refused() -> None:
     few = Architecture("numbered", Numbered, task=task()).initial(0)
     with pytest.raises(BadInput, match=r"index out of range.*forward\(noisy, steps, concept\)"):
         refuse_unfit(few, SAMPLES)
 
 
-def test_images_of_whole_numbers_are_noised_and_concepts_are_whole_numbers() -> None:
+def test_integer_images_are_noised_and_concepts_are_integers() -> None:
     bytes_ = Samples(torch.arange(12).reshape(4, 3), [0, 1, 0, 1])
     taken = samples_of_task(bytes_, denoising())
     assert taken.inputs is not None

@@ -180,7 +180,7 @@ def test_training_on_a_gpu_draws_alike_and_returns_the_model(
         torch.testing.assert_close(there.tensors()[name], value, rtol=1e-3, atol=2e-3)
 
 
-def test_dropout_on_a_gpu_is_repeatable_and_leaves_the_global_generator_alone(
+def test_dropout_on_a_gpu_is_repeatable(
     gpu: torch.device,
 ) -> None:
     start, data, how = model(forgetful), samples(), LocalTraining(batch_size=4)
@@ -327,7 +327,7 @@ def test_the_run_key_depends_on_the_device_type() -> None:
 
 
 @pytest.mark.slow
-def test_a_study_on_a_gpu_has_the_results_of_a_cpu_without_matrix_products_on_it(
+def test_a_study_on_a_gpu_has_the_results_of_a_cpu(
     gpu: torch.device, card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = quick_study(

@@ -92,7 +92,7 @@ def test_pipes_devices_and_folders_are_refused_without_waiting(tmp_path: Path) -
             regular_size(path)
 
 
-def test_a_pipe_that_takes_the_place_of_a_file_just_before_it_is_opened_is_refused(
+def test_a_pipe_that_replaces_a_file_before_opening_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -101,7 +101,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_just_before_it_is_opened_is_refus
         open_regular(tmp_path / "pipe")
 
 
-def test_a_link_that_leads_to_itself_is_an_error_of_the_operating_system(tmp_path: Path) -> None:
+def test_a_link_to_itself_is_an_operating_system_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for within in (None, tmp_path):
         with pytest.raises(OSError, match="loop") as raised:

@@ -36,7 +36,7 @@ def forgotten(ran: Path) -> None:
 
 
 @pytest.mark.slow
-def test_code_named_in_a_folder_is_run_by_attack_and_verify_only_with_trust(
+def test_attack_and_verify_run_code_of_a_folder_only_with_trust(
     was_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filtered = {"name": "filter", "options": {"path": "strangers_module:same"}}

@@ -17,7 +17,7 @@ from fedaudit.models import architecture
         ("alexnet", torch.contiguous_format),
     ],
 )
-def test_convolutional_networks_are_channels_last_unless_a_stride_is_above_two(
+def test_only_networks_with_strides_up_to_two_are_channels_last(
     name: str, expected: torch.memory_format
 ) -> None:
     assert layout(architecture(name, shape=(3, 32, 32), classes=10).build()) is expected

@@ -31,7 +31,7 @@ def test_work_that_will_take_days_is_warned_about_once() -> None:
     [(500_000, 10**6, 10, "about 58 days"), (0, 10**9, 1, ""), (0, 100, 36, "")],
     ids=["without rounds of an earlier start", "after a first step of no time", "of an hour"],
 )
-def test_the_speed_is_measured_from_this_start_and_short_work_gives_no_warning(
+def test_speed_is_measured_from_the_current_start(
     before: int, total: int, seconds: int, said: str
 ) -> None:
     clock = Clock()

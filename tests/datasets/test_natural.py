@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import NOBODY
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Deal
-from fedaudit.plan.dealing import dealt, grouped
+from fedaudit.plan.dealing import dealt, shifted_groups
 from fedaudit.plan.named import partition_of
 from fedaudit.plan.sections import Study
 from tests.datasets.tables import patients, written
@@ -95,7 +95,7 @@ def test_held_out_samples_resemble_their_own_client(tmp_path: Path) -> None:
     dataset, plan = table(tmp_path), study()
     assert dataset.client is not None
     deal = deal_of(dataset, plan)
-    place = grouped(plan, dataset, deal, seed=3).groups.place
+    place = shifted_groups(plan, dataset, deal, seed=3).groups.place
     test_ids = dataset.test.ids
     assert np.array_equal(place[test_ids.numpy()], dataset.client[test_ids].numpy())
     for client, samples in deal.clients.items():

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from fedaudit.engines.local import uninterrupted
+from fedaudit.engines.local import deferring_signals
 
 BOTH = {signal.SIGINT, signal.SIGTERM}
 
@@ -46,7 +46,7 @@ def test_a_deferred_signal_is_handled_afterwards(handled: signal.Signals) -> Non
 
 
 def send_and_go_on(number: signal.Signals, done: list[int]) -> None:
-    with uninterrupted():
+    with deferring_signals():
         os.kill(os.getpid(), number)
         time.sleep(0.1)  # until the other thread has heard it
         done.append(number)
@@ -54,14 +54,14 @@ def send_and_go_on(number: signal.Signals, done: list[int]) -> None:
 
 def test_processes_that_are_started_inside_receive_no_signal() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with uninterrupted():
+    with deferring_signals():
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= BOTH
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 def test_a_signal_that_is_ignored_stays_so(handled: signal.Signals) -> None:
     signal.signal(handled, signal.SIG_IGN)
-    with uninterrupted():
+    with deferring_signals():
         assert signal.getsignal(handled) is signal.SIG_IGN
         os.kill(os.getpid(), handled)
 
@@ -70,7 +70,7 @@ def test_another_thread_defers_no_signals(handled: signal.Signals) -> None:
     found = list[object]()
 
     def look() -> None:
-        with uninterrupted():
+        with deferring_signals():
             found.append(signal.getsignal(handled))
 
     thread = threading.Thread(target=look)

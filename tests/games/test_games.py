@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.games import records
-from fedaudit.games.mechanism import given
+from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.run import played_key, read_points, run_games
 from fedaudit.metrics.rate_limits import share
 from fedaudit.plan.games import MechanismSection
@@ -333,7 +333,7 @@ def test_sign_lost_applies_to_clients_and_server() -> None:
     section = MechanismSection(
         name="bitrand", options={"nominal_epsilon": 1.0, "sign_lost": True, "shared_mask": True}
     )
-    for randomise in given(section, 4).randomisers:
+    for randomise in resolve_mechanism(section, 4).randomisers:
         found = randomise(-torch.ones(50, 4), seeded(1))
         assert float(found.min()) >= 0
         assert float(found.max()) > 0

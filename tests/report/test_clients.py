@@ -64,7 +64,7 @@ def test_bars_of_unnamed_clients_show_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(("names", "client"), [(NAMES, "clinic-c"), (("x", "y", "z"), "client 2")])
-def test_a_comparison_names_clients_that_have_the_same_name_in_every_record(
+def test_a_comparison_prints_names_that_all_records_share(
     names: Sequence[str], client: str
 ) -> None:
     figures = [*three(0.8, significant=True), auc(0.6, 0.5, 0.7, attack="b", target=2)]
@@ -204,7 +204,7 @@ def test_contrasts_without_a_fair_draw_are_marked(target: int | None) -> None:
     assert "same classes" in page
 
 
-def test_unfair_contrasts_next_to_fair_ones_are_marked_in_the_table_of_all_figures() -> None:
+def test_unfair_contrasts_are_marked_in_the_table_of_all_figures() -> None:
     fair = auc(0.65, 0.62, 0.68, target=0, significant=True)
     unfair = auc(0.8, 0.7, 0.9, target=0, contrast="other_client", fair=False, within="class")
     page = words(report_html(only(fair, unfair)))

@@ -36,7 +36,7 @@ def headings(grid: Grid) -> list[tuple[str, str]]:
     return [(row[0].text, row[0].detail) for row in grid.rows]
 
 
-def test_rows_are_in_blocks_that_start_with_the_undefended_row_on_the_same_clients() -> None:
+def test_blocks_of_rows_start_with_the_undefended_row() -> None:
     (table,) = attack_tables(THREE)["unseen"]
     assert headings(table) == [
         ("no defense", ""),
@@ -273,7 +273,7 @@ def test_the_legend_of_fronts_lists_only_drawn_items() -> None:
     assert [key.name for key in figure.keys] == ["gradient-noise · pair: clients 0, 1 of 6"]
 
 
-def test_table_terminal_picture_and_headline_show_the_same_strongest_attack() -> None:
+def test_all_outputs_show_the_same_strongest_attack() -> None:
     # Attack a has the larger mean, b the larger figure in the second run.
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     accuracy = {1: 0.9, 2: 0.9}
@@ -337,7 +337,7 @@ def test_hypervolumes_have_the_gain_of_the_defense() -> None:
     assert "gain 0.4" in table.rows[1][1].detail
 
 
-def test_rows_without_a_defense_have_leakage_and_accuracy_with_intervals() -> None:
+def test_undefended_rows_have_leakage_and_accuracy_with_intervals() -> None:
     long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
     result = compare_records([PLAIN, long])
     assert front_figure(result) is None

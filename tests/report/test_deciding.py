@@ -163,7 +163,7 @@ def test_a_small_leak_with_a_low_estimate_stays_a_trace() -> None:
     assert verdict(audit).headline.startswith("A trace of leakage")
 
 
-def test_a_model_that_leaks_sources_has_no_warning_that_it_barely_learned() -> None:
+def test_a_model_that_leaks_sources_has_no_learning_warning() -> None:
     audit = hardly_learned(none_found(), 0.1)
     assert verdict(audit).warning
     success = estimate(
@@ -246,9 +246,7 @@ def test_an_auc_below_one_half_never_passes_a_gate() -> None:
 
 @pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("owners", ["too small", "none", "not asked"])
-def test_no_defense_is_advised_if_label_distributions_explain_the_sources(
-    owners: str, watched: bool
-) -> None:
+def test_no_defense_is_advised_if_labels_explain_the_sources(owners: str, watched: bool) -> None:
     explained = source(right=60, baseline_p=0.5, class_p_value=0.5, mixes=0.5)
     audit = with_sources(explained, membership=owners != "not asked", strengths=(0.0,))
     if owners == "too small":
@@ -435,7 +433,7 @@ def test_an_open_verdict_after_deletion_is_called_inconclusive(verdict: str) -> 
 
 @pytest.mark.parametrize("control", ["permuted members", "untrained model", "blind classifier"])
 @pytest.mark.parametrize("word", ["forgotten", "not forgotten"])
-def test_every_output_withholds_the_verdict_after_deletion_if_a_control_failed(
+def test_a_failed_control_withholds_the_deletion_verdict_everywhere(
     word: str, control: str
 ) -> None:
     audit = deleted(word, control)
@@ -446,7 +444,7 @@ def test_every_output_withholds_the_verdict_after_deletion_if_a_control_failed(
             assert f"{word} " not in f"{text} ", surface
 
 
-def test_a_control_that_was_not_run_does_not_withhold_the_verdict_after_deletion() -> None:
+def test_a_missing_control_does_not_withhold_the_deletion_verdict() -> None:
     audit = deleted("forgotten")
     untold = [changed(item, passed=None) for item in audit.controls]
     assert must(deletion_result(changed(audit, controls=untold))).verdict == "forgotten"
@@ -480,7 +478,7 @@ def test_the_gate_does_not_dismiss_estimates_if_an_attack_succeeds() -> None:
     assert "barely learned its training data leaks little" in words(report_html(quiet))
 
 
-def test_the_gate_does_not_dismiss_estimates_if_source_inference_succeeds() -> None:
+def test_the_gate_keeps_estimates_if_source_inference_succeeds() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     success = estimate(
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
@@ -498,7 +496,7 @@ def test_a_leak_without_a_fair_draw_does_not_show_that_a_model_learned() -> None
     assert "figures near guessing show nothing" in evaluate_policy(loud, POLICY).model_dump_json()
 
 
-def test_a_leak_without_a_defense_does_not_show_that_a_defended_model_learned() -> None:
+def test_an_undefended_leak_does_not_show_that_a_defended_model_learned() -> None:
     quiet = hardly_learned(none_found(), 0.1)
     rows = [changed(item, defense="dp-sgd") for item in quiet.estimates]
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
@@ -542,7 +540,7 @@ def test_a_client_that_is_too_small_alone_is_listed_as_not_judged() -> None:
     assert not any("client 1" in item for item in checked.unjudged)
 
 
-def test_advice_on_a_score_with_the_wrong_sign_is_to_check_the_sign_first() -> None:
+def test_advice_on_a_wrong_sign_is_to_check_the_sign_first() -> None:
     wrong = only(auc(0.13, 0.1, 0.17, target=0, significant=False))
     assert first_screen(wrong, verdict(wrong)).next[0].startswith("Check the sign of the scores")
     unsure = only(auc(0.5, 0.3, 0.7, target=0, significant=False))
@@ -653,7 +651,7 @@ def test_source_inference_below_chance_is_inconclusive() -> None:
     assert "right less often than guessing" in sign.reason
 
 
-def test_a_leak_after_deletion_is_reported_if_a_control_can_only_hide_leaks() -> None:
+def test_controls_that_only_hide_leaks_keep_a_leak_after_deletion() -> None:
     audit = deleted("not forgotten", "planted leak")
     assert must(deletion_result(audit)).verdict == "not forgotten"
     assert must(deletion_result(deleted("forgotten", "planted leak"))).verdict == WITHHELD

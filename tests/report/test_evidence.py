@@ -68,7 +68,7 @@ def test_a_figure_two_words_above_its_lower_limit_has_both_words() -> None:
     assert range_headline([changed(rate, low=0.015)])
 
 
-def test_a_rate_with_too_few_nonmembers_for_a_lower_limit_is_a_trace_at_most() -> None:
+def test_a_rate_without_a_lower_limit_is_at_most_a_trace() -> None:
     rate = figure(metric="tpr@0.001", value=0.4, seed=1, low=None, high=0.6, significant=True)
     assert size_of(rate) == "trace"
     assert interval_text(rate) == "≤ 60.0%"

@@ -12,7 +12,7 @@ def test_a_roc_is_drawn_only_if_the_record_has_curves() -> None:
     assert set(figures_of(record(details=False))) == set()
 
 
-def test_a_roc_has_a_panel_for_each_contrast_and_a_choice_for_each_setting() -> None:
+def test_a_roc_has_a_panel_per_contrast_and_a_choice_per_setting() -> None:
     roc = figures_of(record())["roc"]
     assert [choice.label for choice in roc.choices] == ["no defense", "cofedmid"]
     assert [panel.title for panel in roc.choices[0].panels] == [

@@ -71,7 +71,7 @@ def test_every_attack_has_a_row_with_interval_and_chance_level() -> None:
     assert len({mark.look for mark in marks}) == 2, "defended rows stand beside"
 
 
-def test_source_inference_uses_one_label_baseline_in_tile_chart_and_text() -> None:
+def test_tile_chart_and_text_use_the_same_label_baseline() -> None:
     whole = RECORDS["sources"]
     first = first_screen(whole, verdict(whole))
     (forest,) = first.picture
@@ -98,7 +98,7 @@ def test_badge_headline_and_tiles_use_the_same_leak_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", ["", "#11111111"])
-def test_the_digest_of_a_custom_attack_is_shown_only_if_names_are_ambiguous(
+def test_a_custom_attacks_digest_is_printed_only_for_ambiguous_names(
     other: str,
 ) -> None:
     text = record().model_dump_json().replace("fedmia-2", "my-attack#0a1b2c3d")
@@ -192,7 +192,7 @@ def test_an_insignificant_reduction_of_leakage_is_no_trade_off() -> None:
     assert said.numbers[0].tone == ""
 
 
-def test_a_defense_that_costs_more_accuracy_than_leakage_is_no_trade_off() -> None:
+def test_a_defense_that_costs_more_than_it_helps_is_no_trade_off() -> None:
     plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.005)
     less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.8}, reach=0.005, defense=noise(0.1))
     said = _of([plain, less])
@@ -289,14 +289,14 @@ def test_the_summary_warns_of_an_epsilon_above_the_claim() -> None:
     assert "✓" not in above
 
 
-def test_games_summary_describes_the_leak_that_remains_under_the_mechanism() -> None:
+def test_games_summary_describes_the_leak_under_the_mechanism() -> None:
     whole = played()
     first = game_verdict(whole).first
     assert "without" not in first.headline
     assert any(tile.label.startswith("Server right, no ") for tile in first.numbers)
 
 
-def test_a_leak_of_a_barely_trained_model_is_reported_without_reservation() -> None:
+def test_a_leak_of_a_barely_trained_model_has_no_warning() -> None:
     whole = with_sources(source(), source(seed=2))
     hardly = hardly_learned(whole, 0.1)
     first = first_screen(hardly, verdict(hardly))

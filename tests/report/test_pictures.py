@@ -39,7 +39,7 @@ def audit_of(*figures: Estimate, **config: object) -> Record:
     return changed(plain, estimates=[*others, *figures], config=config)
 
 
-def test_deletion_has_before_after_and_retrained_on_one_axis_with_the_margin() -> None:
+def test_deletion_models_share_an_axis_with_the_margin() -> None:
     audit = audit_of(*unlearned("not forgotten"), unlearning={"method": "ascent", "margin": 0.05})
     forest = first_picture(audit)[0]
     assert forest.title == "Deleted samples before and after deletion"
@@ -123,7 +123,7 @@ def test_a_record_without_such_bounds_opens_with_its_attacks() -> None:
     assert first_picture(audit_of())[0].title == "Attacks against guessing"
 
 
-def test_the_risk_of_a_model_is_drawn_with_the_risks_that_its_clients_accept() -> None:
+def test_a_models_risk_is_drawn_with_its_clients_accepted_risks() -> None:
     (forest,) = first_picture(with_clusters(tiny([0, 0, 0, 0, 1, 1])))
     majority = forest.lines[0]
     small = [mark for mark in majority.cells[0].marks if mark.size < 9]

@@ -99,7 +99,7 @@ def test_an_auc_below_one_half_is_not_mirrored() -> None:
     said = said_of(auc(0.3, 0.25, 0.35), rate(0.0, 0.0, 0.02))
     assert said.status == "inconclusive", "a score with the wrong sign hides a leak"
     assert "wrong sign" in said.headline
-    assert any("reported as it is" in point for point in said.open)
+    assert any("scores are not inverted" in point for point in said.open)
 
 
 def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
@@ -110,8 +110,8 @@ def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
             for contrast in ("unseen", "mixed", "other_client")
         )
     )
-    (point,) = [point for point in said.open if "reported as it is" in point]
-    assert point.startswith("In 6 figures members rank below non-members.")
+    (point,) = [point for point in said.open if "scores are not inverted" in point]
+    assert point.startswith("In 6 figures members score below non-members.")
 
 
 def test_the_strongest_estimate_is_reported_with_its_client() -> None:
@@ -162,7 +162,7 @@ def test_limits_at_the_used_threshold_are_not_relied_on() -> None:
     assert said_of(chance, only_used).status == "inconclusive"
 
 
-def test_an_interval_that_includes_chance_makes_the_verdict_inconclusive() -> None:
+def test_an_interval_that_includes_chance_is_inconclusive() -> None:
     said = said_of(auc(0.55, 0.49, 0.59, significant=True), rate(0.01, 0.005, 0.02))
     assert said.status == "inconclusive"
     assert any("1 figure marked △" in point for point in said.open)

@@ -114,7 +114,7 @@ def test_without_figures_over_seeds_each_seed_has_its_table() -> None:
     ]
 
 
-def test_the_triangle_follows_the_corrected_test_and_not_the_bare_interval() -> None:
+def test_the_triangle_follows_the_corrected_test() -> None:
     (grid,) = attack_tables(only(auc(0.6, low=0.55, high=0.65, significant=False)))
     assert texts(grid, 1) == ["0.600"]
     (grid,) = attack_tables(only(auc(0.6, low=0.55, high=0.65)))
@@ -278,7 +278,7 @@ def test_clients_without_a_row_share_the_last_row() -> None:
     assert "10,000 clients with 1 to 7 samples each" in audited(large)
 
 
-def test_only_the_first_table_states_that_samples_are_taken_as_independent() -> None:
+def test_only_the_first_table_states_the_independence_of_samples() -> None:
     two = ("none", 1.0), ("clip", 0.5)
     first, *others = attack_tables(record(strengths=(1.0,), defenses=two, details=False))
     assert others

@@ -218,14 +218,14 @@ def test_a_policy_shows_its_outcome_with_measured_and_allowed_values(
     assert dict(judged.facts)["Digest of the policy"] in summary_markdown(made, judged)
 
 
-def test_a_lower_bound_below_its_ceiling_is_explained_as_proving_nothing() -> None:
+def test_a_lower_bound_below_its_ceiling_proves_nothing() -> None:
     made = found(auc(0.48, 0.52), bound(1.2))
     document = summary_markdown(made, outcome(made, DEFAULT_POLICY))
     assert "– not refuted" in document
     assert "does not show that the limit is kept" in document
 
 
-def test_rules_are_counted_and_those_without_a_figure_are_called_not_judged() -> None:
+def test_rules_without_a_figure_are_counted_as_not_judged() -> None:
     made = found(auc(0.48, 0.52))
     asking = POLICY.replace('["unseen"]', '["unseen", "other_client"]')
     part = section(made, "What the policy says", outcome(made, asking))

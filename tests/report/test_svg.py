@@ -138,7 +138,7 @@ def test_marks_have_a_contrast_of_three_to_one_in_light_and_dark(variable: str) 
     assert all(contrast(colour, ground) >= 3 for ground in grounds for colour in (*OKABE_ITO, GREY))
 
 
-def test_a_screen_reader_gets_the_figures_of_a_picture_and_the_points_of_a_front() -> None:
+def test_pictures_have_text_alternatives_for_screen_readers() -> None:
     assert 'role="table" aria-label="Attacks against guessing"' in page("members")
     assert 'role="columnheader">AUC<' in page("members")
     assert "no defense: leakage 64.0%, error 9.0%; gradient-noise (sigma 0.01)" in page("fronts")

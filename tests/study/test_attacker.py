@@ -65,7 +65,7 @@ def test_the_last_client_trains_on_wrong_labels_of_the_audited_samples() -> None
     assert set(poison.probes.targets.tolist()) == set(range(10))
 
 
-def test_before_the_first_poison_nothing_differs_and_then_only_one_upload() -> None:
+def test_the_first_poison_changes_only_one_upload() -> None:
     plain, poisoned = (
         rounds_of(attacker_study(attacker={"first": 3, "strength": 4.0, "kind": kind}))
         for kind in ("none", "mislabel")

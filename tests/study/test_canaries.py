@@ -123,7 +123,7 @@ def test_no_adversary_of_a_sample_sees_a_canary(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_empirical_epsilon_stays_below_the_claim_and_missing_noise_is_detected(
+def test_empirical_epsilon_exceeds_the_claim_only_without_noise(
     tmp_path: Path,
 ) -> None:
     study = canary_study()
@@ -151,7 +151,7 @@ def test_empirical_epsilon_stays_below_the_claim_and_missing_noise_is_detected(
 
 
 @pytest.mark.slow
-def test_workers_and_a_stop_change_no_bit_and_another_runs_file_is_refused(tmp_path: Path) -> None:
+def test_workers_and_stops_change_no_bit(tmp_path: Path) -> None:
     study = canary_study()
     one = run_study(study, tmp_path / "one")
     assert run_study(study, tmp_path / "two", workers=2).content_hash == one.content_hash

@@ -54,7 +54,7 @@ def claim(record: Record) -> ControlResult | None:
 
 
 @pytest.mark.slow
-def test_canaries_do_not_refute_an_honest_claim_and_refute_one_without_the_noise(
+def test_canaries_refute_only_claims_without_noise(
     tmp_path: Path,
 ) -> None:
     honest = claim(run_study(canary_study(6.0), tmp_path / "honest"))

@@ -112,7 +112,7 @@ def test_each_group_has_the_model_that_most_of_its_clients_chose() -> None:
     assert mean_of(means, "clients with the model", "majority").value == 3
 
 
-def test_if_both_groups_choose_one_model_the_minority_gets_the_other_with_a_note() -> None:
+def test_if_groups_share_a_model_the_minority_gets_the_other_one() -> None:
     run = result([0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0])
     assert models_of_groups(run) == {0: 0, 1: 1}
     one = mean_of(figures_of([run]), "risk of the model", "minority")
@@ -243,7 +243,7 @@ def test_the_risk_interval_narrows_over_runs() -> None:
     assert many.number - (many.low or 0) == pytest.approx((one.number - (one.low or 0)) / 2)
 
 
-def test_one_common_seed_gives_a_change_without_interval_and_none_gives_none() -> None:
+def test_a_single_common_seed_gives_a_change_without_interval() -> None:
     change = change_of(counts(s1=1), counts(s1=4))
     assert change is not None
     assert (change.value, change.low, change.method) == (-3.0, None, "one seed")

@@ -326,7 +326,7 @@ def test_impossible_settings_raise_before_training(
         refuse_misfits([clustered(**changes)])
 
 
-def test_attacks_learn_no_membership_from_samples_that_a_shift_distinguishes() -> None:
+def test_attacks_do_not_learn_membership_from_shifted_samples() -> None:
     with pytest.raises(Unsupported, match="learn the shift"):
         setup(clustered(attacks={"seqmia": {}}, shadow={"mode": "known-split"}), 1, None)
 
@@ -384,7 +384,7 @@ def test_a_shadow_federation_has_separate_groups() -> None:
     assert not used & {int(i) for data in ours.deal.clients.values() for i in data.ids}
 
 
-def test_the_server_of_a_shadow_federation_has_samples_of_neither_federation() -> None:
+def test_a_shadow_server_has_samples_of_neither_federation() -> None:
     study = clustered(
         attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}, risk={"samples": 0, "shadows": 1}
     )

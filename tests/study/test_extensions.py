@@ -107,7 +107,7 @@ def test_invalid_table_settings_raise(given: object, got: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("length", [1e7, float("inf"), -1.0])
-def test_canaries_of_a_length_that_single_precision_cannot_square_are_refused(
+def test_canaries_too_long_for_single_precision_are_refused(
     length: float,
 ) -> None:
     with pytest.raises(BadInput, match="length"):

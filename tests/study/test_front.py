@@ -314,7 +314,7 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
         ({"models": [3]}, "a model is a torch.nn.Module, .* got an int"),
     ],
 )
-def test_networks_that_cannot_be_the_clients_are_refused_before_training(
+def test_unusable_client_networks_are_refused_before_training(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(FedauditError, match=message):
@@ -398,7 +398,7 @@ def test_a_run_gives_its_scores_tables_plots_and_views(
         run.scores(sed=1)  # type: ignore[call-arg]
 
 
-def test_members_have_separate_defenses_and_the_same_members_form_a_chain() -> None:
+def test_defenses_of_the_same_members_form_a_chain() -> None:
     part = JITTER(members=[2, 3], sigma=0.5)
     assert part == DefensePart(Jitter, {"sigma": 0.5}, (2, 3))
     assert isinstance(Jitter(sigma=0.5), Jitter)

@@ -63,7 +63,7 @@ def same(grown: Record, fresh: Record) -> bool:
     ) == fresh.model_dump(exclude=left_out)
 
 
-def test_more_seeds_train_only_these_and_give_the_record_of_a_fresh_study(
+def test_added_seeds_give_the_record_of_a_fresh_study(
     folder: Path, run: Trained, tmp_path: Path
 ) -> None:
     larger = quick_study(seeds=[1, 2])
@@ -248,7 +248,7 @@ def test_in_python_an_audit_grows_in_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_source_inference_is_added_on_the_samples_that_the_run_set_aside(
+def test_added_source_inference_uses_the_samples_that_were_set_aside(
     run: Trained, tmp_path: Path
 ) -> None:
     uneven: dict[str, object] = {
@@ -329,7 +329,7 @@ def test_the_file_of_a_study_that_grew_is_a_study(folder: Path, run: Trained) ->
     assert read.figures.most_exposed == 12
 
 
-def test_a_record_of_a_study_that_another_process_made_larger_is_not_written(
+def test_no_record_is_written_if_another_process_extended_the_study(
     run: Trained, tmp_path: Path
 ) -> None:
     out, larger = tmp_path / "study", quick_study(figures={"most_exposed": 12})

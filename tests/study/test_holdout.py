@@ -98,7 +98,7 @@ def test_a_rule_that_is_not_on_single_samples_leaves_nothing_fair() -> None:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.5])
-def test_samples_are_held_out_with_the_share_as_their_chance_and_by_seed(share: float) -> None:
+def test_samples_are_held_out_with_the_given_probability_by_seed(share: float) -> None:
     ids = torch.arange(20_000) * 3
     held = held_out(ids, share, seed=1)
     assert float(held.float().mean()) == pytest.approx(share, abs=0.015)

@@ -17,7 +17,7 @@ from tests.study.studies import quick_study
 CLIENTS, SHARE, ROUNDS = 150, 0.06, 3
 
 
-def test_a_control_with_untrained_models_has_no_more_clients_than_a_round(
+def test_the_untrained_control_has_at_most_the_clients_of_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = seed_for(1, "federation")

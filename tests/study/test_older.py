@@ -75,7 +75,7 @@ def test_undefended_studies_of_older_versions_keep_settings_and_runs() -> None:
         assert run_key(back, 1) == run_key(study, 1)
 
 
-def test_references_that_older_versions_trained_by_default_are_undefended() -> None:
+def test_default_references_of_older_versions_are_undefended() -> None:
     usual, views = COMPARED_BY_DEFAULT
     for view in VIEWS:
         study = small_study(defense=NOISE, attacks={}, attack_set=usual)
@@ -86,7 +86,7 @@ def test_references_that_older_versions_trained_by_default_are_undefended() -> N
     assert resolve_older_settings(older(earlier))["references"] is None
 
 
-def test_rmia_of_older_versions_has_their_slope_unless_the_study_gave_one() -> None:
+def test_rmia_of_older_versions_has_the_older_default_slope() -> None:
     attacks = resolve_older_settings(older(small_study(attacks=NAMED)))["attacks"]
     assert isinstance(attacks, dict)
     assert attacks["rmia"] == {"offline": 0.3}

@@ -159,7 +159,7 @@ def test_a_missing_folder_is_reported_as_given(
     assert "partial" not in said
 
 
-def test_a_comparison_is_not_written_over_a_record_or_another_comparison(tmp_path: Path) -> None:
+def test_a_comparison_does_not_overwrite_other_results(tmp_path: Path) -> None:
     one, other, third = records(tmp_path, "a", "b", "c")
     out = tmp_path / "comparison.html"
     cli.compare(one, other, out=out)
@@ -250,7 +250,7 @@ def test_study_folders_are_not_written_through_symlinks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["no round", "no client", "a stranger"])
-def test_new_signals_are_not_measured_on_updates_of_other_rounds_or_clients(
+def test_new_signals_need_updates_of_the_same_rounds_and_clients(
     tmp_path: Path, damage: str
 ) -> None:
     study = quick_study(audit={"keep": "full"})

@@ -198,7 +198,7 @@ def test_estimates_of_a_target_use_only_its_people() -> None:
         assert truth.fair.all()
 
 
-def test_people_visit_several_clients_and_count_as_the_targets_if_it_is_among_them(
+def test_people_at_several_clients_count_as_members_of_the_target(
     tmp_path: Path,
 ) -> None:
     study = people_study(audit={"clients_per_person": 2, "fair": 90}, name="visits")

@@ -118,7 +118,7 @@ def test_preflight_checks_plan_the_batches_of_every_round() -> None:
     assert "set another training.batch_size" in str(refused.value)
 
 
-def test_a_batch_size_that_fails_in_training_is_refused_with_client_and_round(
+def test_a_failing_batch_size_is_refused_with_client_and_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedaudit.study.running.preflight.CHECKS", ())
@@ -140,7 +140,7 @@ def small_batches_only(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Limited(int(np.prod(shape)), classes)
 
 
-def test_a_network_that_cannot_be_measured_on_is_refused_before_training(tmp_path: Path) -> None:
+def test_an_unmeasurable_network_is_refused_before_training(tmp_path: Path) -> None:
     study = quick_study(model={"name": f"{__name__}:small_batches_only"})
     with pytest.raises(
         BadInput,
@@ -236,7 +236,7 @@ DP_ROW = """
 """
 
 
-def test_a_missing_extra_refuses_the_whole_grid_before_any_row_is_trained(
+def test_a_missing_extra_refuses_a_grid_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)

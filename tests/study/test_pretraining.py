@@ -62,9 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_network_is_pretrained_once_for_all_studies_that_begin_with_it(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_studies_share_one_pretraining_of_a_network(folder: Path, tmp_path: Path) -> None:
     phases: list[str] = []
     first = run_study(
         study(), tmp_path / "one", progress=lambda phase, done, total: phases.append(phase)

@@ -29,7 +29,7 @@ def test_every_auc_of_the_record_follows_from_the_scores(small: Carried) -> None
         assert made.value == pytest.approx(figure.value, abs=1e-12)
 
 
-def test_the_difference_of_two_attacks_changes_sign_if_they_are_exchanged(small: Carried) -> None:
+def test_the_difference_of_two_attacks_is_antisymmetric(small: Carried) -> None:
     one = next(iter(read_scores(small.folder / SCORES_FILE).values()))
     first, second, *_ = one.by_attack
     gap = paired_auc(one, first, one, second, "mixed")

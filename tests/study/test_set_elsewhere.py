@@ -61,9 +61,7 @@ def passed_by_the_program() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("section", "name"), [*passed_by_the_program()])
-def test_a_name_that_the_program_passes_is_refused_with_the_setting_to_use(
-    section: str, name: str
-) -> None:
+def test_an_option_with_its_own_setting_is_refused_with_advice(section: str, name: str) -> None:
     for part in PARTS[section]:
         with pytest.raises(
             BadInput, match=rf"options\.{name} is not a setting, .* set "

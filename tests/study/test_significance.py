@@ -7,7 +7,7 @@ from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, held
 from fedaudit.results.aggregate import Value, further_runs_interval, mean_difference
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.estimate import Test as GuessingTest
-from fedaudit.study.running.record import corrected
+from fedaudit.study.running.record import corrected_figures
 from tests.estimates import estimate
 
 
@@ -42,7 +42,7 @@ def mean_of(*figures: Estimate) -> Estimate:
     for place, one in enumerate(figures):
         if one.value is not None and one.metric != "auc":
             findings.limits[place] = counted_limits(round(100 * one.value), 100)
-    (mean,) = (row for row in corrected(findings, 0.05) if row.seed is None)
+    (mean,) = (row for row in corrected_figures(findings, 0.05) if row.seed is None)
     return mean
 
 
@@ -52,7 +52,7 @@ def test_a_mean_states_its_number_of_seeds() -> None:
     assert mean.note == "mean over 2 of 3 seeds: too few members"
 
 
-def test_a_seed_that_refused_a_figure_takes_nothing_from_the_one_that_gave_it() -> None:
+def test_a_seed_without_a_figure_does_not_weaken_the_other_seed() -> None:
     """Two seeds would otherwise say less than one: neither figure nor test was left."""
     one = figure(1, 0.1).model_copy(update={"tests": [GuessingTest(p_value=1e-4)]})
     mean = mean_of(one, figure(2, None, "too few members"))
@@ -67,7 +67,7 @@ def test_a_figure_refused_by_every_seed_has_the_reason() -> None:
     assert mean.note == "0 of 2 seeds gave this figure: too few"
 
 
-def test_two_seeds_say_more_of_these_runs_than_one_and_nothing_of_further_ones() -> None:
+def test_two_seeds_narrow_the_interval_for_these_runs_alone() -> None:
     runs = [auc(1), auc(2)]
     mean = mean_of(*runs)
     assert mean.low is not None
@@ -99,13 +99,13 @@ def test_limits_for_further_runs_are_never_narrower_than_for_these_runs() -> Non
     assert mean.further.method == "Student t over 5 seeds 95%, no narrower than these runs"
 
 
-def test_rates_of_further_runs_are_as_little_known_as_those_of_these_runs() -> None:
+def test_limits_of_rates_over_seeds_equal_those_of_these_runs() -> None:
     mean = mean_of(*(figure(seed, 0.1 + seed / 100) for seed in range(5)))
     assert mean.further is not None
     assert (mean.further.low, mean.further.high) == (mean.low, mean.high)
 
 
-def test_a_mean_rate_without_a_lower_limit_has_none_for_further_runs_either() -> None:
+def test_a_mean_rate_without_a_lower_limit_has_none_over_seeds() -> None:
     found = further_runs_interval(
         [0.1, 0.11, 0.12, 0.13, 0.14], within=(0.0, 1.0), these=(None, 0.3)
     )
@@ -115,7 +115,7 @@ def test_a_mean_rate_without_a_lower_limit_has_none_for_further_runs_either() ->
     assert alone.method == "Student t over 5 seeds 95%"
 
 
-def test_a_difference_over_further_runs_is_never_narrower_than_over_these() -> None:
+def test_a_difference_over_seeds_is_never_narrower() -> None:
     gaps = [Value(gap, gap - 0.1, gap + 0.1, "") for gap in (0.01, 0.011, 0.012, 0.013, 0.014)]
     found = mean_difference(gaps)
     assert found is not None
@@ -129,7 +129,7 @@ def test_rates_of_runs_are_held_together_at_limits_of_any_confidence() -> None:
     assert (mean.low, mean.high) == pytest.approx(expected)
 
 
-def test_runs_that_separate_perfectly_are_surer_together_than_one_and_not_certain() -> None:
+def test_perfect_runs_have_a_narrower_but_positive_interval_together() -> None:
     one, mean = auc(1, 20.0, 50), mean_of(auc(1, 20.0, 50), auc(2, 20.0, 50))
     assert mean.value == 1.0
     assert mean.method == "exact on pairs 95%, over these 2 runs"

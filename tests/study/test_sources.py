@@ -60,7 +60,7 @@ def figure(name: str = "sia", of: Record | None = None, against: str = "") -> Es
 
 
 @pytest.mark.parametrize("name", SIA)
-def test_overfitted_clients_are_distinguished_beyond_their_label_distributions(name: str) -> None:
+def test_overfitted_clients_are_identified_beyond_their_labels(name: str) -> None:
     found, beyond = figure(name), figure(name, against=LABELS)
     assert found.samples == 48
     assert (found.low or 0) > (found.level or 0) == 0.25

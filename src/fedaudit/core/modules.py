@@ -57,7 +57,11 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
     key, build = (model.architecture, use, device), model.architecture.build
     cached = modules.get(key)
     # A buffer that an earlier model has and this one lacks would keep the earlier value.
-    if cached is None or not _same(cached.build, build) or cached.filled - model.buffers.keys():
+    if (
+        cached is None
+        or not _same_build(cached.build, build)
+        or cached.filled - model.buffers.keys()
+    ):
         built = model.architecture.built().to(device)
         # The memory layout is chosen for CPUs.
         module = in_fastest_layout(built) if device.type == "cpu" else built
@@ -72,7 +76,7 @@ def loaded(model: Model, use: str, device: torch.device = CPU) -> nn.Module:
     return module
 
 
-def _same(a: Callable[[], nn.Module], b: Callable[[], nn.Module]) -> bool:
+def _same_build(a: Callable[[], nn.Module], b: Callable[[], nn.Module]) -> bool:
     """Return whether two functions build the same module.
 
     Names do not suffice, since a network in a notebook may be changed under its name. Identity does
@@ -214,12 +218,12 @@ def try_module(
         raise BadInput(
             f"model {name!r} cannot be run on {len(features)} samples of shape "
             f"{_shapes(task, features)} ({type(error).__name__}: {message}); "
-            f"{_supported(task)}, for any number of rows"
+            f"{_supported_signature(task)}, for any number of rows"
         ) from error
     return output
 
 
-def _supported(task: Task) -> str:
+def _supported_signature(task: Task) -> str:
     return task.forward_help or (SUPPORTED if task.classes else _SUPPORTED_BY_OTHER_TASKS)
 
 
@@ -239,7 +243,7 @@ def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tens
     if not rows or len(outputs) != len(features) or not outputs.is_floating_point():
         raise BadInput(
             f"model {name!r} returns {outputs.dtype} of shape {tuple(outputs.shape)} for "
-            f"{len(features)} samples; {_supported(task)}"
+            f"{len(features)} samples; {_supported_signature(task)}"
         )
     return outputs
 

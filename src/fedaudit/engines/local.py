@@ -70,7 +70,7 @@ class Sequential:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def deferring_signals() -> Iterator[None]:
     """Inside, defer Ctrl-C and SIGTERM, and start processes that never receive them.
 
     This program handles the signals, and ends its processes.
@@ -343,7 +343,7 @@ class _WorkerPool:
     def _start_worker(self) -> _Worker:
         # Forking after torch has used its own threads hangs or fails in backward passes.
         context = get_context("spawn")
-        with uninterrupted():
+        with deferring_signals():
             ours, theirs = context.Pipe()
             worker = _Worker(context.Process(target=begin, args=(theirs,)), ours)
             # Added before it starts, so that it is ended even if the start is interrupted.

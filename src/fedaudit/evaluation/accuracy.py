@@ -112,7 +112,7 @@ def accuracy_notes(
     measures_gaps = sees_clients and is_last and (bool(run.on_source) or not round.chosen)
     gaps = _gaps(split, round, device) if measures_gaps else {}
     if round.chosen:
-        return _served(run, split, round, device) | gaps
+        return _count_chosen(run, split, round, device) | gaps
     models: dict[str, tuple[Model, Samples]] = {
         name: (model, split.all_clients) for name, model in round.after.items()
     }
@@ -163,8 +163,8 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     measure = run.algorithm.architecture.task.utility
     figure = partial(Estimate, topic="utility", **run_coordinates(run))
     if not measure.is_share:
-        mean, spread = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
-        half = float(sp.special.ndtri(0.975)) * spread / tested**0.5
+        mean, std = float(notes[f"{_TEST}{MEAN}"]), float(notes[f"{_TEST}{SPREAD}"])
+        half = float(sp.special.ndtri(0.975)) * std / tested**0.5
         return [
             figure(
                 metric=f"test {measure.name}",
@@ -233,7 +233,7 @@ def _mean_correct(notes: Mapping[str, str]) -> float:
     return float(np.mean([int(notes[f"{_TEST}{name}"]) for name in _models(notes)]))
 
 
-def _served(
+def _count_chosen(
     run: Setup, split: EvaluationSplit, round: Round, device: torch.device
 ) -> dict[str, str]:
     """Return counts of correct predictions of the models that clients chose."""

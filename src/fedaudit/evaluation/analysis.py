@@ -91,7 +91,7 @@ def analyse(
         truth = target_truth(setup, target)
         units = truth.units
         audited.append(units)
-        cubes = {name: _as_evaluated(setup, m, truth) for name, m in measured.items()}
+        cubes = {name: _evaluated_measurements(setup, m, truth) for name, m in measured.items()}
         for name, cube in cubes.items():
             findings.trajectories.extend(_trajectories(setup, name, cube, truth))
         for name, attack in setup.on_membership.items():
@@ -120,7 +120,7 @@ def _without_people(figure: Estimate) -> Estimate:
     return figure.model_copy(update={"method": f"{figure.method}, {PEOPLE_IGNORED}"})
 
 
-def _as_evaluated(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
+def _evaluated_measurements(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
     values = m.values[:, :, torch.from_numpy(truth.positions)]
     if setup.study.figures.evaluation == "redraw":
         rng = seeded_numpy(setup.seed, "redraw", truth.target)

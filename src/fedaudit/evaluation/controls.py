@@ -296,7 +296,7 @@ def _untrained(setup: Setup, truth: TargetTruth, device: torch.device) -> Iterat
     def outcome(attack: Attack) -> Outcome:
         # The side information states that every sample could be trained on in both rounds.
         informed = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
-        informed = _of_any_rounds(informed.on_samples(torch.from_numpy(truth.positions)))
+        informed = _for_unpoisoned_rounds(informed.on_samples(torch.from_numpy(truth.positions)))
         scores = informed.scores(cubes_for(attack, measured), truth.target).numpy()
         if not 0 < is_member.sum() < len(is_member):
             return Outcome(None, note="no class has both sides")
@@ -329,7 +329,7 @@ def cubes_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
     return measured.once if is_slow else measured.twice
 
 
-def _of_any_rounds(attack: Attack) -> Attack:
+def _for_unpoisoned_rounds(attack: Attack) -> Attack:
     """Return the attack with all rounds treated as poisoned, since these rounds have no poison."""
     if not isinstance(attack.rule, Recovery):
         return attack
@@ -477,7 +477,7 @@ def planted_leak(setup: Setup, work: Work) -> Iterator[ControlResult]:
         if references:
             never = torch.zeros((len(references), len(canaries)), dtype=torch.bool)
             informed = informed.with_references(references, 0, never)
-        scores = _of_any_rounds(informed).scores(measured, 0).numpy()
+        scores = _for_unpoisoned_rounds(informed).scores(measured, 0).numpy()
         auc = auc_interval(scores, is_member, confidence=_PLANTED_CONFIDENCE)
         is_found, learns = auc.low > 0.5, attack_named(name).learns
         # An attack that learned from different training may miss the canaries without being broken.

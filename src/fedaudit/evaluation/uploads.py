@@ -76,14 +76,16 @@ _CAUSES = (
 )
 
 
-def _merged(round: Round) -> set[ClientId]:
+def _clients_in_sums(round: Round) -> set[ClientId]:
     """Return the clients that are visible only in a sum, and those that represent a sum."""
     return {*round.stands_for, *round.stands_for.values()}
 
 
 def update_notes(round: Round) -> dict[str, str]:
     """Return a note with norm and digest of each visible update, for :func:`peer_controls`."""
-    updates = {c: round.exposed[c].update for c in sorted({*round.exposed} - _merged(round))}
+    updates = {
+        c: round.exposed[c].update for c in sorted({*round.exposed} - _clients_in_sums(round))
+    }
     return {
         f"{_UPDATE}{client}": f"{_norm(update)!r} {digest_of(update, {})}"
         for client, update in updates.items()
@@ -215,7 +217,7 @@ def reported_notes(
     device: torch.device = CPU,
 ) -> dict[str, str]:
     """Measure models of clients that reported metrics, on their audited members."""
-    notes, merged = dict[str, str](), _merged(round)
+    notes, merged = dict[str, str](), _clients_in_sums(round)
     for client, metrics in sorted(reported.items()):
         exposed, samples = round.exposed.get(client), members.get(client)
         if exposed is None or exposed.local is None or client in merged:
@@ -269,7 +271,7 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
         rounds = [comparison for part in stored if (comparison := _read(part, client))]
         if not rounds:
             continue
-        value, passed, note = _compared(rounds, run.dataset.classes)
+        value, passed, note = _compare_reports(rounds, run.dataset.classes)
         if rounds[0].samples < _FEWEST_SAMPLES:
             passed = None
             note += f"; inconclusive with fewer than {_FEWEST_SAMPLES} audited members"
@@ -292,7 +294,7 @@ class _Outcome(NamedTuple):
     note: str
 
 
-def _compared(rounds: Sequence[Comparison], classes: int) -> _Outcome:
+def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
     counted = [c for c in rounds if ACCURACY in c.reported and c.correct is not None]
     # Clients' losses may have different scales, so accuracy decides if it is known.
     if not counted:

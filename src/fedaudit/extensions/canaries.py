@@ -227,8 +227,8 @@ def _canaries(run: Setup, section: CanariesSection) -> Canaries:
     all_sizes = {**sizes, **dict.fromkeys(numbers, size)}
     return replace(
         canaries,
-        claimed=_claimed(study, seed, all_sizes, private),
-        claimed_without=_claimed(study, seed, sizes, private),
+        claimed=_claimed_epsilon(study, seed, all_sizes, private),
+        claimed_without=_claimed_epsilon(study, seed, sizes, private),
     )
 
 
@@ -243,7 +243,9 @@ def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
     return first if are_equal and isinstance(first, ClientDP) else None
 
 
-def _claimed(study: Study, seed: int, sizes: Mapping[ClientId, int], private: "ClientDP") -> float:
+def _claimed_epsilon(
+    study: Study, seed: int, sizes: Mapping[ClientId, int], private: "ClientDP"
+) -> float:
     """Return the client-level epsilon for an adversary that sees every global model.
 
     Two federations are adjacent if one client's updates are zero in one of them, with the same

@@ -35,7 +35,7 @@ from fedaudit.observe.measurements import (
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.algorithm import server_risk
-from fedaudit.plan.dealing import dealt, exclude_held_out, grouped, left_to_train
+from fedaudit.plan.dealing import dealt, exclude_held_out, left_to_train, shifted_groups
 from fedaudit.plan.named import defense_key, defenses_of, representatives
 from fedaudit.plan.optional import OPTIONAL, DefenseSection, ShadowSection
 from fedaudit.plan.parts import Extension, FitContext, Setup
@@ -188,7 +188,7 @@ class LearnedFrom(Extension):
             return run
         if section.mode == "federation":
             return run.with_extension(_shadow(run, section, dataset))
-        known = _known(run, section)
+        known = _known_members(run, section)
         key = defense_key(run.study, run.defenses, known.client)
         targets = run.study.audit.targets
         unlike = tuple(t for t in targets if defense_key(run.study, run.defenses, t) != key)
@@ -205,7 +205,9 @@ class Shadow(AdversaryFederations, LearnedFrom):
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
         """Fit every attack that learns on the shadow's fairly drawn samples."""
-        return _fitted(run, context, partial(self._examples, context), self.plan.representative)
+        return _fit_attacks(
+            run, context, partial(self._examples, context), self.plan.representative
+        )
 
     def _examples(self, context: FitContext) -> dict[ClientId, Examples]:
         (shadow,) = self.runs
@@ -259,7 +261,7 @@ class KnownSplit(LearnedFrom):
         """Fit every attack that learns on the known samples."""
         client = self.known.client
         examples = partial(self._examples, run)
-        return _fitted(run, context, examples, dict.fromkeys(run.study.audit.targets, client))
+        return _fit_attacks(run, context, examples, dict.fromkeys(run.study.audit.targets, client))
 
     def _examples(self, run: Setup) -> dict[ClientId, Examples]:
         folder = run.folder
@@ -291,7 +293,7 @@ def _learned_signals(run: Setup) -> tuple[Signal, ...]:
     return tuple(by_name.values())
 
 
-def _fitted(
+def _fit_attacks(
     run: Setup,
     context: FitContext,
     source: Callable[[], Mapping[ClientId, Examples]],
@@ -324,7 +326,7 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
     return f"{noun} {', '.join(map(str, clients))}"
 
 
-def _known(run: Setup, section: ShadowSection) -> KnownMembers:
+def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
     if run.study.shift is not None:
         raise Unsupported(
             "a known split compares samples of one client with held-out samples, but "
@@ -402,7 +404,7 @@ def adversary_federation(
     assert run.parts is not None
     partition, seed = run.parts.partition, study.seeds[0]
     deal = shadow_deal(dataset, run.deal, lambda unused: dealt(study, partition, unused, seed))
-    data = grouped(study, dataset, deal, seed)
+    data = shifted_groups(study, dataset, deal, seed)
     algorithm = run.algorithm
     if isinstance(algorithm, IfcaMir):
         # The run's server may have samples on which this federation trains.

@@ -33,8 +33,8 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.mechanism import Given, given
-from fedaudit.games.playing import At, counted, rules_of
+from fedaudit.games.mechanism import Given, resolve_mechanism
+from fedaudit.games.playing import At, rules_of, share_estimate
 from fedaudit.games.records import Dealt
 from fedaudit.metrics.delong import auc_over_runs, rates_at_calibrated_threshold
 from fedaudit.metrics.games import expected_success
@@ -101,7 +101,7 @@ def detector_roc(inspected: Inspected, *, seed: int) -> list[Estimate]:
                 values[choosing], *(values[item] for item in judged), fpr=FPR
             )
             estimates += [
-                counted(estimate, metric, item)
+                share_estimate(estimate, metric, item)
                 for metric, item in zip(
                     (figures.DETECTED, figures.FALSE_ALARMS), rates, strict=True
                 )
@@ -206,7 +206,7 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
     Source: AMI, section 7 (Detecting Malicious Weights is Challenging), Figs. 8 and 14.
     """
     begun, settings = monotonic(), study.detector
-    mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
+    mechanism = resolve_mechanism(study.mechanism, dealt.pools.clients.shape[1])
     seed = seed_for(study.seed, "detector")
     contest = Contest(dealt.pools, rules_of(study), seed, mechanism.randomisers)
     rows: list[_Row] = []
@@ -219,7 +219,7 @@ def detect(study: GameStudy, dealt: Dealt, *, progress: Progress) -> Detection:
             rows += _rows(federation, aims, run, _inspected_rounds(study))
             accuracy.append(federation.accuracy)
             mine = len(federation.own)
-            spread = spread or _spread(federation.models[-1], aims[True])
+            spread = spread or _collect_weights(federation.models[-1], aims[True])
     progress("runs of the detector", settings.runs, settings.runs)
     server, *columns, _ = zip(*rows, strict=True)
     estimate = partial(Estimate, topic=figures.DETECTOR)
@@ -314,7 +314,7 @@ def _inspected_rounds(study: GameStudy) -> list[int]:
     return sorted({int(index) for index in np.linspace(settings.rounds - 1, 1, looks).round()})
 
 
-def _spread(model: Model, aim: Aim) -> WeightSpread:
+def _collect_weights(model: Model, aim: Aim) -> WeightSpread:
     """Collect weights of the replaced units, in the honest and in planted models."""
     n_units = aim.neuron.first.shape[1]
     models = {HONEST: model} | {name: SERVERS[name](model, aim).model for name in REPLACES_UNITS}

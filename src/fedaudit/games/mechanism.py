@@ -36,7 +36,7 @@ class Given(NamedTuple):
     largest: float
 
 
-def given(section: MechanismSection, features: int) -> Given:
+def resolve_mechanism(section: MechanismSection, features: int) -> Given:
     """Return the mechanism that a study names."""
     if section.name == NO_MECHANISM:
         if section.options:

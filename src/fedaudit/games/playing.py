@@ -18,7 +18,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seeded
 from fedaudit.fl.training.parallel import run_in_parallel
-from fedaudit.games.mechanism import NO_MECHANISM, Given, given
+from fedaudit.games.mechanism import NO_MECHANISM, Given, resolve_mechanism
 from fedaudit.games.records import Dealt, Drawn
 from fedaudit.games.rounds import PlayedInRounds, RoundGames, decompose_noise, defense_of
 from fedaudit.metrics.games import (
@@ -59,7 +59,7 @@ At = Callable[..., Estimate]
 def play_point(point: Point[GameStudy], dealt: Dealt, *, progress: Progress) -> PointPlayed:
     """Play all games of one point, and compute its certificates."""
     begun, study = monotonic(), point.study
-    mechanism = given(study.mechanism, dealt.pools.clients.shape[1])
+    mechanism = resolve_mechanism(study.mechanism, dealt.pools.clients.shape[1])
     contest = Contest(dealt.pools, rules_of(study), study.seed, mechanism.randomisers)
     estimate = partial(Estimate, topic=figures.GAMES, point=point.label)
     if study.rounds.play == "rounds":
@@ -128,7 +128,7 @@ def _by_signs(
     return _Found(
         [
             *success_estimates(success, estimate, most_success(actual, mechanism.delta)),
-            counted(estimate, figures.FIRES_FOR_TARGET, by_target),
+            share_estimate(estimate, figures.FIRES_FOR_TARGET, by_target),
             _by_others(estimate, played, batch, mechanism.shared_mask),
             _actual(estimate, actual if math.isfinite(actual) else None, mechanism.delta),
             *_without_limits(estimate, exact),
@@ -160,7 +160,7 @@ def _in_rounds(
     played = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
     success = _success_of(played.said_in, played.was_in)
     by_signs = _success_of(played.by_signs, played.was_in).adv
-    inside = int(played.was_in.sum())
+    n_with_target = int(played.was_in.sum())
     met = total * study.game.batch * (how.clients if how.others == "planted" else 1)
     distance = _most_distance(study)
     exact = {
@@ -172,19 +172,19 @@ def _in_rounds(
     }
     signs = estimate(
         metric=figures.SIGN_SUCCESS,
-        n_members=inside,
-        n_nonmembers=total - inside,
+        n_members=n_with_target,
+        n_nonmembers=total - n_with_target,
         **asdict(by_signs),
     )
     largest = 1.0 if distance is None else gaussian_success(distance)
-    by_target = share(int(played.by_target.sum()), inside)
-    by_others = share(int(played.by_others.sum()), met - inside)
+    by_target = share(int(played.by_target.sum()), n_with_target)
+    by_others = share(int(played.by_others.sum()), met - n_with_target)
     rounds = how.model_dump(include=InRounds.model_fields.keys() - {"options"})
     return _Found(
         [
             *success_estimates(success, estimate, largest),
-            counted(estimate, figures.FIRES_FOR_TARGET, by_target),
-            counted(estimate, figures.FIRES_FOR_OTHERS, by_others),
+            share_estimate(estimate, figures.FIRES_FOR_TARGET, by_target),
+            share_estimate(estimate, figures.FIRES_FOR_OTHERS, by_others),
             signs,
             *_without_limits(estimate, exact),
         ],
@@ -219,7 +219,7 @@ def _actual(estimate: At, actual: float | None, delta: float) -> Estimate:
 
 def refuse_misfit(study: GameStudy) -> None:
     """Raise if the settings do not define a playable game."""
-    given(study.mechanism, 1)
+    resolve_mechanism(study.mechanism, 1)
     rules_of(study)
     if study.rounds.play == "rounds":
         defense_of(study.rounds)
@@ -270,12 +270,12 @@ def _by_others(estimate: At, played: Played, batch: int, shared_mask: bool) -> E
     fired = int(played.by_others.sum())
     rate = share(fired, len(played.was_in) * batch - int(played.was_in.sum()))
     if not shared_mask:
-        return counted(estimate, figures.FIRES_FOR_OTHERS, rate)
+        return share_estimate(estimate, figures.FIRES_FOR_OTHERS, rate)
     shares = played.by_others / (batch - played.was_in.long()).clamp(min=1)
     games = mean_of_units(shares.tolist(), units="games", within=(0.0, 1.0))
     low, high = (rate.value if end is None else end for end in (games.low, games.high))
     rate = replace(rate, low=min(low, rate.low), high=max(high, rate.high))
-    return counted(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK_METHOD)
+    return share_estimate(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK_METHOD)
 
 
 def _predicted(played: Played, batch: int) -> float | None:
@@ -375,11 +375,11 @@ def _most_distance(study: GameStudy) -> float | None:
     Replacing a record moves a sum of clipped gradients, or an upload that is clipped as a whole, by
     two clips. A sum has the noise of all its clients.
     """
-    apart = decompose_noise(defense_of(study.rounds), study.game.batch)
-    if apart is None or not apart.noise_multiplier:
+    decomposed = decompose_noise(defense_of(study.rounds), study.game.batch)
+    if decomposed is None or not decomposed.noise_multiplier:
         return None
     return clipped_distance(
-        apart.noise_multiplier, rounds=study.rounds.averaged, summed=study.rounds.clients
+        decomposed.noise_multiplier, rounds=study.rounds.averaged, summed=study.rounds.clients
     )
 
 
@@ -394,14 +394,14 @@ def _expected(distances: Tensor) -> float | None:
 def _success_of(
     said_in: Bool[Tensor, " games"], was_in: Bool[Tensor, " games"], *, delta: float = 0.0
 ) -> GameSuccess:
-    inside, outside = int(was_in.sum()), int((~was_in).sum())
-    if not (inside and outside):
+    n_with_target, n_without_target = int(was_in.sum()), int((~was_in).sum())
+    if not (n_with_target and n_without_target):
         raise BadInput(
-            f"of {len(said_in)} games {inside} had the target in the batch, but figures need "
-            "games of both kinds; raise game.games"
+            f"of {len(said_in)} games, {n_with_target} had the target in the batch, but figures "
+            "need games of both kinds; raise game.games"
         )
     right = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())
-    return game_success(right[0], inside, right[1], outside, delta=delta)
+    return game_success(right[0], n_with_target, right[1], n_without_target, delta=delta)
 
 
 def success_estimates(success: GameSuccess, estimate: At, largest: float) -> list[Estimate]:
@@ -410,13 +410,13 @@ def success_estimates(success: GameSuccess, estimate: At, largest: float) -> lis
     proven, method = success.epsilon.value, success.epsilon.method
     return [
         of_both(metric=figures.SUCCESS, ceiling=largest, **asdict(success.adv)),
-        counted(estimate, figures.TRUE_POSITIVES, success.tpr),
-        counted(estimate, figures.TRUE_NEGATIVES, success.tnr),
+        share_estimate(estimate, figures.TRUE_POSITIVES, success.tpr),
+        share_estimate(estimate, figures.TRUE_NEGATIVES, success.tnr),
         of_both(metric=figures.PROVEN, value=proven, low=proven, method=method),
     ]
 
 
-def counted(
+def share_estimate(
     estimate: At, metric: str, share: Share, method: str = figures.EXACT_METHOD
 ) -> Estimate:
     """Return a share as an estimate, with its count of games or records."""

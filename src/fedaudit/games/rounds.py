@@ -68,14 +68,14 @@ class NoiseDecomposition(NamedTuple):
 
     Attributes:
         deterministic: The defense without noise.
-        spread: Standard deviation of the noise; 0 for none.
+        std: Standard deviation of the noise; 0 without noise.
         record_clip: Clipping length of one record's gradient; infinite for none, None if the upload
             is clipped as a whole.
         noise_multiplier: Noise in units of the clipping length; 0 without clipping.
     """
 
     deterministic: Defense
-    spread: float
+    std: float
     record_clip: float | None
     noise_multiplier: float
 
@@ -89,14 +89,14 @@ def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
         return NoiseDecomposition(GradientNoise(0.0), defense.sigma, math.inf, 0.0)
     if isinstance(defense, ClientDP) and kind is ClientDP:
         multiplier = defense.noise_multiplier
-        spread = multiplier * defense.clip if multiplier else 0.0
-        return NoiseDecomposition(ClientDP(defense.clip, 0.0), spread, None, multiplier)
+        std = multiplier * defense.clip if multiplier else 0.0
+        return NoiseDecomposition(ClientDP(defense.clip, 0.0), std, None, multiplier)
     # DP-SGD with augmentation draws other copies of an image in every round.
     if isinstance(defense, DPSGD) and kind is DPSGD and defense.multiplicity == 1:
         multiplier = defense.noise_multiplier
-        spread = multiplier * defense.clip / batch if multiplier else 0.0
+        std = multiplier * defense.clip / batch if multiplier else 0.0
         return NoiseDecomposition(
-            replace(defense, noise_multiplier=0.0), spread, defense.clip, multiplier
+            replace(defense, noise_multiplier=0.0), std, defense.clip, multiplier
         )
     return None
 
@@ -182,7 +182,7 @@ class RoundGames:
     how: RoundsSection
 
     @cached_property
-    def apart(self) -> NoiseDecomposition | None:
+    def decomposed(self) -> NoiseDecomposition | None:
         """The decomposed defense; None if every round has to be simulated."""
         batch = self.contest.rules.batch
         return None if self.how.every_round else decompose_noise(defense_of(self.how), batch)
@@ -190,7 +190,7 @@ class RoundGames:
     @property
     def simulated(self) -> int:
         """Number of simulated rounds per game."""
-        return self.how.averaged if self.apart is None else 1
+        return self.how.averaged if self.decomposed is None else 1
 
     def play(self, number: int, neuron: Neurons, count: int) -> PlayedInRounds:
         """Play ``count`` games of one target with its neuron."""
@@ -262,15 +262,17 @@ class RoundGames:
         size = (how.own_games, how.clients, self.contest.rules.batch)
         chosen = torch.randint(len(servers), size, generator=seeded(seed, "own"))
         features, labels = servers[chosen], self.labels.servers[chosen]
-        inside = torch.arange(how.own_games) % 2 == 0
+        has_target = torch.arange(how.own_games) % 2 == 0
         target = self.target(number)
-        features[inside, 0, 0], labels[inside, 0, 0] = target.features[0], target.labels[0]
+        features[has_target, 0, 0], labels[has_target, 0, 0] = target.features[0], target.labels[0]
         batches = Batches(features, labels)
         scores = self.scores(models, looked_for, batches, seed_for(seed, "own games"))
-        draws = _DRAWS if self.apart and self.apart.spread else 1
+        draws = _DRAWS if self.decomposed and self.decomposed.std else 1
         noise = self._noise(looked_for, (how.own_games, draws), seeded(seed, "own noise"))
         noisy = scores[:, None] + noise
-        shift = best_shift(noisy[inside].flatten()[None], noisy[~inside].flatten()[None], batch=1)
+        shift = best_shift(
+            noisy[has_target].flatten()[None], noisy[~has_target].flatten()[None], batch=1
+        )
         return -float(shift)
 
     def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
@@ -285,36 +287,36 @@ class RoundGames:
 
     def _fired(self, neuron: Neurons, batches: Batches) -> Bool[Tensor, "games records"]:
         """Return for which records that met a planted model the neuron fires."""
-        met = batches.features if self.how.others == "planted" else batches.features[:, :1]
-        return neuron.fires(met.flatten(0, 2)[None])[0].view(len(met), -1)
+        features = batches.features if self.how.others == "planted" else batches.features[:, :1]
+        return neuron.fires(features.flatten(0, 2)[None])[0].view(len(features), -1)
 
     def _noise(
         self, looked_for: NeuronReading, size: tuple[int, ...], rng: torch.Generator
     ) -> Float[Tensor, "..."]:
         """Draw the effect of the noise of all rounds and clients on averaged scores."""
-        spread = self._score_spread if bool(looked_for.direction.any()) else 0.0
-        return spread * torch.randn(size, generator=rng, dtype=torch.float64)
+        std = self._score_std if bool(looked_for.direction.any()) else 0.0
+        return std * torch.randn(size, generator=rng, dtype=torch.float64)
 
     @property
-    def _score_spread(self) -> float:
+    def _score_std(self) -> float:
         """Standard deviation of an averaged score's noise, in any direction."""
-        spread = self.apart.spread if self.apart else 0.0
-        return float(spread / (self.how.averaged * self.how.clients) ** 0.5)
+        std = self.decomposed.std if self.decomposed else 0.0
+        return float(std / (self.how.averaged * self.how.clients) ** 0.5)
 
     def _distance(self, looked_for: NeuronReading) -> float:
         """Return the distance of mean scores with and without the target, in deviations."""
-        apart, how = self.apart, self.how
+        decomposed, how = self.decomposed, self.how
         buried = how.clients > 1 and how.others == "honest"
-        if apart is None or not apart.spread or apart.record_clip is None or buried:
+        if decomposed is None or not decomposed.std or decomposed.record_clip is None or buried:
             return float("nan")
-        shift = looked_for.share * min(looked_for.length, apart.record_clip)
-        return shift / (self.contest.rules.batch * how.clients) / self._score_spread
+        shift = looked_for.share * min(looked_for.length, decomposed.record_clip)
+        return shift / (self.contest.rules.batch * how.clients) / self._score_std
 
     def _quiet(self) -> Defense:
         """Return a client's defense without the noise that is drawn separately."""
         defense = defense_of(self.how)
-        apart = decompose_noise(defense, self.contest.rules.batch) if self.apart else None
-        return apart.deterministic if apart else defense
+        decomposed = decompose_noise(defense, self.contest.rules.batch) if self.decomposed else None
+        return decomposed.deterministic if decomposed else defense
 
     def _honest(self, number: int, neuron: Neurons) -> Model:
         """Return an honest server's model: a fresh network with room for the neurons."""

@@ -22,7 +22,7 @@ from fedaudit.core.files import (
 from fedaudit.core.importing import refusing_exits
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
-from fedaudit.games.mechanism import given
+from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.playing import play_point, refuse_misfit, refuse_too_few, texts_of
 from fedaudit.games.records import Drawn, drawn
 from fedaudit.plan.file import Point, points_of
@@ -209,7 +209,7 @@ def played_key(study: GameStudy, samples: str, *without: str) -> str:
 
 def _is_of(played: PointPlayed, study: GameStudy) -> bool:
     """Return True if a stored point can be of these settings."""
-    mechanism = given(study.mechanism, 1)
+    mechanism = resolve_mechanism(study.mechanism, 1)
     return (
         played.mechanism == study.mechanism.name
         and played.claimed_epsilon == mechanism.nominal_epsilon

@@ -193,7 +193,7 @@ def _paragraph(record: str, policy: str, outcome: Outcome, checks: Sequence[Chec
     ceilings = [check for check in checks if check.ceiling is not None]
     parts = [f"{outcome.upper()}: {names}."]
     if outcome is Outcome.PASS:
-        parts += _passed(ceilings)
+        parts += _pass_summary(ceilings)
     else:
         parts += _explained(checks, Outcome.FAIL, "Failed")
         parts += _explained(checks, Outcome.INCONCLUSIVE, "Not settled")
@@ -233,7 +233,7 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
     return text
 
 
-def _passed(ceilings: Sequence[Check]) -> list[str]:
+def _pass_summary(ceilings: Sequence[Check]) -> list[str]:
     passed = [check for check in ceilings if check.outcome is Outcome.PASS]
     figures = sum(check.figures for check in passed)
     nearest = max(passed, key=_share_of_ceiling)
@@ -257,12 +257,12 @@ def _explained(checks: Sequence[Check], outcome: Outcome, title: str) -> list[st
     n_more = len(matching) - MOST_EXPLAINED
     return [
         f"{title} ({len(matching)} of {plural(len(checks), 'check')}).",
-        *(sentence(capital(_why(check))) for check in matching[:MOST_EXPLAINED]),
+        *(sentence(capital(_explain_check(check))) for check in matching[:MOST_EXPLAINED]),
         *([f"And {plural(n_more, 'more check')}, named in the table."] if n_more > 0 else []),
     ]
 
 
-def _why(check: Check) -> str:
+def _explain_check(check: Check) -> str:
     """Explain a check: its worst figure, the number of others, and what would settle it."""
     worst = check.worst
     if worst is None or check.ceiling is None:

@@ -177,9 +177,9 @@ def junit_xml(verdict: Verdict) -> str:
         [
             '<?xml version="1.0" encoding="UTF-8"?>',
             f'<testsuites name="fedaudit" {numbers} time="0">',
-            f'<testsuite name={_quoted(name)} {numbers} time="0">',
+            f'<testsuite name={_quote(name)} {numbers} time="0">',
             "<properties>",
-            *(f"<property name={_quoted(k)} value={_quoted(v)}/>" for k, v in properties.items()),
+            *(f"<property name={_quote(k)} value={_quote(v)}/>" for k, v in properties.items()),
             "</properties>",
             *cases,
             f"<system-out>{_text(one_line(f'{verdict.reason} {verdict.limits}'))}</system-out>",
@@ -193,8 +193,8 @@ def junit_xml(verdict: Verdict) -> str:
 def _case(check: Check, verdict: Verdict) -> str:
     limit = "" if check.ceiling is None else f" at most {format_value(check.ceiling, check.metric)}"
     classname = f"fedaudit.gate.{check.section}.{verdict.record}"
-    opening = f"<testcase classname={_quoted(classname)} "
-    opening += f'name={_quoted(capital(check.name) + limit)} time="0"'
+    opening = f"<testcase classname={_quote(classname)} "
+    opening += f'name={_quote(capital(check.name) + limit)} time="0"'
     if check.outcome is Outcome.PASS:
         return f"{opening}/>"
     listed = [_line(figure, check) for figure in check.open[:MOST_CASE_LINES]]
@@ -204,10 +204,10 @@ def _case(check: Check, verdict: Verdict) -> str:
     )
     message = f"{check.name}: {body.splitlines()[0]}"
     if check.outcome is Outcome.NOT_REFUTED:
-        return f"{opening}><skipped message={_quoted(message)}/></testcase>"
+        return f"{opening}><skipped message={_quote(message)}/></testcase>"
     kind = "failure" if check.outcome is Outcome.FAIL else "error"
     return (
-        f"{opening}><{kind} type={_quoted(str(check.outcome))} message={_quoted(message)}>"
+        f"{opening}><{kind} type={_quote(str(check.outcome))} message={_quote(message)}>"
         f"{_text(body)}</{kind}></testcase>"
     )
 
@@ -215,7 +215,7 @@ def _case(check: Check, verdict: Verdict) -> str:
 def _inconclusive_case(verdict: Verdict) -> str:
     return (
         f'<testcase classname="fedaudit.gate" name="Something passes" time="0">'
-        f'<error type="inconclusive" message={_quoted(verdict.reason)}/></testcase>'
+        f'<error type="inconclusive" message={_quote(verdict.reason)}/></testcase>'
     )
 
 
@@ -230,7 +230,7 @@ def _text(text: str) -> str:
     return escape(_FORBIDDEN.sub("\ufffd", without_commands(text)))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quoteattr(_FORBIDDEN.sub("\ufffd", without_commands(one_line(text))))
 
 
@@ -300,14 +300,14 @@ def _rule(check: Check, *, is_void: bool) -> tuple[str, tuple[str, ...]]:
             )
             number = check.outcomes.get(outcome, 0)
             share = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
-            parts = (worst.what, share * (check.figures > 1), worst.reason, _needed(check))
+            parts = (worst.what, share * (check.figures > 1), worst.reason, _needed_samples(check))
             why = "; ".join(filter(None, parts))
     name, row = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
     cells = (row, name, allowed, measured, shortened(why, _LONG))
     return outcome, tuple(cell or MISSING for cell in cells)
 
 
-def _needed(check: Check) -> str:
+def _needed_samples(check: Check) -> str:
     """Return the samples or seeds that would settle a rule; empty for a settled one."""
     if check.outcome is not Outcome.INCONCLUSIVE:
         return ""

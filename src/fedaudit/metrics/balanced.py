@@ -167,13 +167,13 @@ def held_out_balanced_accuracy(
     calibration, evaluation = halves(sides(scores, is_member), rng=rng)
     threshold = _best(calibration).threshold
     members, nonmembers = (len(side) for side in evaluation)
-    caught, alarms = (_flagged(side, threshold) for side in evaluation)
+    true_positives, false_positives = (_flagged(side, threshold) for side in evaluation)
     estimate = counted_balanced_accuracy(
-        caught, members, nonmembers - alarms, nonmembers, confidence=confidence
+        true_positives, members, nonmembers - false_positives, nonmembers, confidence=confidence
     )
     return HeldOutAccuracy(
         **asdict(replace(estimate, method=f"{estimate.method}, threshold from the other half")),
-        realised_fpr=alarms / nonmembers,
+        realised_fpr=false_positives / nonmembers,
         threshold=threshold,
         n_members=members,
         n_nonmembers=nonmembers,

@@ -129,15 +129,15 @@ def secure_sum_bounds(
     freedom = len(statistic) - 1
     quantile = 2 * float(sp.special.gammaincinv(freedom / 2, alpha))
     # The upper confidence limit of the standard deviation of normal values.
-    spread = float(statistic.std(ddof=1)) * math.sqrt(freedom / quantile)
-    if distance > 0 and not spread > 0:
+    std = float(statistic.std(ddof=1)) * math.sqrt(freedom / quantile)
+    if distance > 0 and not std > 0:
         raise BadInput(
             "the others' sum is the same in every draw and hides nothing; draw new data for them"
         )
     return SumBounds(
         counted._replace(method=bound_method("linear test, Clopper-Pearson", delta, alpha)),
         EpsilonBound(
-            gaussian_budget(distance / spread, delta) if distance > 0 else 0.0,
+            gaussian_budget(distance / std, delta) if distance > 0 else 0.0,
             math.inf,
             bound_method("linear test, Gaussian", delta, alpha),
         ),
@@ -155,9 +155,9 @@ def _fit_test(
     gap = pair.update - pair.alternative
     best, largest = np.zeros_like(gap), -1.0
     for direction in _directions(first, gap):
-        spread = float((second @ direction).std())
+        std = float((second @ direction).std())
         reach = float(gap @ direction)
-        distance = reach / spread if spread > 0 else np.inf if reach > 0 else 0.0
+        distance = reach / std if std > 0 else np.inf if reach > 0 else 0.0
         if distance > largest:
             best, largest = direction, distance
     low, high = (
@@ -247,12 +247,12 @@ def canary_bounds(
         time. The mean-only bound uses the mean's lower confidence limit, at the known variance 1.
     """
     z = as_array(statistics).astype(float)
-    inside = as_truth(sent, z.size)
+    was_sent = as_truth(sent, z.size)
     require_error(delta, alpha, least=1e-300)
     if z.ndim != 1 or not np.isfinite(z).all():
         raise BadInput(
             f"each canary needs one finite statistic and one coin, got shapes {z.shape} and "
-            f"{inside.shape}"
+            f"{was_sent.shape}"
         )
     if len(z) < FEWEST_CANARIES:
         raise BadInput(
@@ -261,14 +261,14 @@ def canary_bounds(
         )
     # An even number near a third of the canaries, which does not depend on the statistics.
     guesses = max(2, 2 * (len(z) // 6))
-    one_run = one_run_epsilon(z, inside, guesses=guesses, delta=delta, alpha=alpha)
+    one_run = one_run_epsilon(z, was_sent, guesses=guesses, delta=delta, alpha=alpha)
     if not every_round:
         return CanaryBounds(one_run, None)
-    members = int(inside.sum())
+    members = int(was_sent.sum())
     slack = float(sp.special.ndtri(1 - alpha)) / math.sqrt(members)
-    shift = float(z[inside].mean()) - slack
+    shift = float(z[was_sent].mean()) - slack
     # The mean cannot exceed the largest statistic.
-    largest = float(np.abs(z[inside]).max()) - slack
+    largest = float(np.abs(z[was_sent]).max()) - slack
     value = gaussian_budget(shift, delta)
     ceiling = max(value, gaussian_budget(largest, delta))
     method = bound_method("mean-only Gaussian", delta, alpha)
@@ -331,12 +331,12 @@ def record_bounds(
         return RecordBounds(if_gaussian, None, refusal)
     members, others = map(len, split)
     freedom = members + others - 2
-    spread = math.sqrt(sum(len(side) * float(side.var()) for side in split) / freedom)
+    std = math.sqrt(sum(len(side) * float(side.var()) for side in split) / freedom)
     root = math.sqrt(members * others / (members + others))
-    distance = float(split.members.mean() - split.nonmembers.mean()) / spread
+    distance = float(split.members.mean() - split.nonmembers.mean()) / std
     shift = float(sp.special.nctdtrinc(freedom, 1 - alpha, distance * root)) / root
     # The means lie between the smallest and the largest score.
-    largest = float(split.members.max() - split.nonmembers.min()) / spread
+    largest = float(split.members.max() - split.nonmembers.min()) / std
     value = gaussian_budget(shift, delta)
     ceiling = max(value, gaussian_budget(largest, delta))
     method = bound_method("mean-only normal", delta, alpha)

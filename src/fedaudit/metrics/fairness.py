@@ -86,7 +86,7 @@ def auc_by_group(
         >>> [group.value for group in fa.metrics.auc_by_group(scores, is_member, groups=classes)]
         [0.75, 0.75]
     """
-    values, truth = _grouped(scores, is_member, groups)
+    values, truth = _checked_groups(scores, is_member, groups)
     return [
         _group(int(group), values[within], truth[within], confidence)
         for group in np.unique(groups)
@@ -120,7 +120,7 @@ def auc_by_owner(
         >>> [(client.group, client.value) for client in clients]
         [(1, 1.0), (2, 0.5)]
     """
-    values, truth = _grouped(scores, is_member, owners)
+    values, truth = _checked_groups(scores, is_member, owners)
     return [
         _group(int(owner), values[within], truth[within], confidence)
         for owner in np.unique(owners[~truth])
@@ -193,7 +193,7 @@ def _group(
     return GroupAuc(group=group, n_members=members, n_nonmembers=nonmembers, **figure)
 
 
-def _grouped(
+def _checked_groups(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, groups: Int[np.ndarray, " grouped"]
 ) -> tuple[Float[np.ndarray, " samples"], npt.NDArray[np.bool_]]:
     values = as_scores(scores)
@@ -284,9 +284,9 @@ def gaps_of(
         Gaps in the order of ``METRICS``; NaN if no class can be compared.
     """
     rates = _rates(tables)
-    selected, caught, alarms = (np.ptp(rate, axis=-2) for rate in rates)
-    odds = np.maximum(caught, alarms)
-    return np.stack([_finite_mean(gap) for gap in (selected, caught, odds)], axis=-1)
+    selection_gap, tpr_gap, fpr_gap = (np.ptp(rate, axis=-2) for rate in rates)
+    odds = np.maximum(tpr_gap, fpr_gap)
+    return np.stack([_finite_mean(gap) for gap in (selection_gap, tpr_gap, odds)], axis=-1)
 
 
 def _limits(gaps: Float[ndarray, " draws"], tail: float) -> ConfidenceLimits:
@@ -356,8 +356,8 @@ class _Comparable(NamedTuple):
 
 def _comparable(tables: Float[ndarray, "groups classes classes"]) -> _Comparable:
     rates = _rates(tables[None])
-    caught = np.isfinite(rates.caught[0]).all(0)
-    comparable = _Comparable(caught, caught & np.isfinite(rates.alarms[0]).all(0))
+    has_tpr = np.isfinite(rates.caught[0]).all(0)
+    comparable = _Comparable(has_tpr, has_tpr & np.isfinite(rates.alarms[0]).all(0))
     if not comparable.odds.any():
         raise BadInput(
             "no class has samples in every group, and samples of other classes in every group, so "
@@ -400,11 +400,11 @@ def _by_fairlearn(
         sample_params={name: {"sample_weight": weights.ravel()} for name in metrics},
     )
     gaps = frame.difference()
-    caught, alarms = gaps["caught"].to_numpy(), gaps["alarms"].to_numpy()
+    tpr_gap, fpr_gap = gaps["caught"].to_numpy(), gaps["alarms"].to_numpy()
     return (
         float(gaps["selected"].mean()),
-        float(caught[comparable.caught].mean()),
-        float(np.maximum(caught, alarms)[comparable.odds].mean()),
+        float(tpr_gap[comparable.caught].mean()),
+        float(np.maximum(tpr_gap, fpr_gap)[comparable.odds].mean()),
     )
 
 
@@ -511,9 +511,9 @@ def violations_by_chance(
                 "the noise floor of violations needs models measured on members and non-members, "
                 f"got {members} and {others}; leave out models whose risk was not measured"
             )
-        caught = rng.binomial(members, 0.5, draws) / members
-        cleared = rng.binomial(others, 0.5, draws) / others
-        risks = np.sort((caught + cleared) / 2)
+        tpr = rng.binomial(members, 0.5, draws) / members
+        tnr = rng.binomial(others, 0.5, draws) / others
+        risks = np.sort((tpr + tnr) / 2)
         below = np.searchsorted(risks, np.asarray(thresholds, dtype=np.float64), side="right")
         total += float((draws - below).sum()) / draws
     return total

@@ -185,13 +185,15 @@ def membership_chance(
         raise BadInput(f"the prior is a probability between 0 and 1, such as 0.5, got {prior}")
     members, nonmembers = sides(scores, is_member)
     (unit_score,) = as_scores([score])
-    hits, alarms = (int((side >= unit_score).sum()) for side in (members, nonmembers))
+    true_positives, false_positives = (
+        int((side >= unit_score).sum()) for side in (members, nonmembers)
+    )
     # Each limit of the ratio rests on one limit of either rate, which have half of its error.
     each = 1 - (1 - confidence) / 4
-    low = lower_limit(hits, len(members), confidence=each)
-    low_odds = low / upper_limit(alarms, len(nonmembers), confidence=each)
-    high = upper_limit(hits, len(members), confidence=each)
-    least_rate = lower_limit(alarms, len(nonmembers), confidence=each)
+    low = lower_limit(true_positives, len(members), confidence=each)
+    low_odds = low / upper_limit(false_positives, len(nonmembers), confidence=each)
+    high = upper_limit(true_positives, len(members), confidence=each)
+    least_rate = lower_limit(false_positives, len(nonmembers), confidence=each)
     high_odds = high / least_rate if least_rate else np.inf
     return ConfidenceLimits(_posterior(prior, low_odds), _posterior(prior, high_odds))
 

@@ -95,11 +95,11 @@ def _power(
     pairs = sum(m * n for m, n in strata)
     # The variance of the stratified AUC when membership is shuffled within strata.
     scale = (sum(m * n * (m + n + 1) / 12 for m, n in strata) / pairs**2) ** 0.5
-    mean, spread = (auc - 0.5) / scale, _variance(strata, auc) ** 0.5 / scale
+    mean, std = (auc - 0.5) / scale, _variance(strata, auc) ** 0.5 / scale
     if drawn is None:
         least = -NormalDist().inv_cdf(error)
-        return NormalDist().cdf((mean - least) / spread) if spread else float(mean > least)
-    statistic = -2 * sp.special.log_ndtr(-(mean + spread * drawn)).sum(1)
+        return NormalDist().cdf((mean - least) / std) if std else float(mean > least)
+    statistic = -2 * sp.special.log_ndtr(-(mean + std * drawn)).sum(1)
     return float((statistic > sp.special.chdtri(2 * drawn.shape[1], error)).mean())
 
 
@@ -124,7 +124,7 @@ def larger_share(
 
     They are Clopper-Pearson limits.
     """
-    if total < 1 or not _same(
+    if total < 1 or not _same_limits(
         clopper_pearson(estimate.value * total, total, confidence=confidence), estimate
     ):
         return None
@@ -226,17 +226,21 @@ def larger_balanced(
     members, nonmembers = sizes
     if min(sizes) < 1:
         return None
-    caught = round((2 * estimate.value - 1 + fpr) * members)
-    cleared = round((1 - fpr) * nonmembers)
-    if not (0 <= caught <= members and 0 <= cleared <= nonmembers):
+    true_positives = round((2 * estimate.value - 1 + fpr) * members)
+    true_negatives = round((1 - fpr) * nonmembers)
+    if not (0 <= true_positives <= members and 0 <= true_negatives <= nonmembers):
         return None
     current, larger = (
         counted_balanced_accuracy(
-            k * caught, k * members, k * cleared, k * nonmembers, confidence=confidence
+            k * true_positives,
+            k * members,
+            k * true_negatives,
+            k * nonmembers,
+            confidence=confidence,
         )
         for k in (1, times)
     )
-    is_same = _same(ConfidenceLimits(current.low, current.high), estimate)
+    is_same = _same_limits(ConfidenceLimits(current.low, current.high), estimate)
     return ConfidenceLimits(larger.low, larger.high) if is_same else None
 
 
@@ -254,17 +258,15 @@ def larger_mean(
     if min(seeds, larger) < 2:
         raise BadInput(f"a mean over seeds needs two of them, got {seeds} and {larger}")
     reach = max(estimate.high - estimate.value, estimate.value - estimate.low)
-    spread = (
-        reach * math.sqrt(seeds) / float(sp.special.stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
-    )
+    std = reach * math.sqrt(seeds) / float(sp.special.stdtrit(seeds - 1, 1 - (1 - confidence) / 2))
     # Artificial runs with this mean and spread: half below the mean, half above, an odd one at it.
     half, odd = divmod(larger, 2)
-    step = spread if odd else spread * math.sqrt((larger - 1) / larger)
+    step = std if odd else std * math.sqrt((larger - 1) / larger)
     value = estimate.value
     runs = [value - step] * half + [value] * odd + [value + step] * half
     mean = mean_of_units(runs, units="seeds", confidence=confidence)
     return None if mean.low is None or mean.high is None else ConfidenceLimits(mean.low, mean.high)
 
 
-def _same(limits: ConfidenceLimits, estimate: Limited[float]) -> bool:
+def _same_limits(limits: ConfidenceLimits, estimate: Limited[float]) -> bool:
     return abs(limits.low - estimate.low) <= _SAME and abs(limits.high - estimate.high) <= _SAME

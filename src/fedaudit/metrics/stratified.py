@@ -181,16 +181,16 @@ def scaled_within(
     result = np.array(scores, dtype=np.float64)
     labels = as_strata(strata, len(result))
     for stratum in np.unique(labels):
-        inside = labels == stratum
-        values = result[inside]
+        in_stratum = labels == stratum
+        values = result[in_stratum]
         finite = values[np.isfinite(values)]
         if not len(finite):
             continue
         middle = np.median(finite)
-        spread = np.median(np.abs(finite - middle)) or finite.std() or 1.0
+        scale = np.median(np.abs(finite - middle)) or finite.std() or 1.0
         with np.errstate(over="ignore"):
-            scaled = (values - middle) / spread
-        result[inside] = _in_order_of(values, scaled)
+            scaled = (values - middle) / scale
+        result[in_stratum] = _in_order_of(values, scaled)
     return result
 
 
@@ -403,8 +403,8 @@ def _by_stratum(
     truth, labels = as_truth(is_member, len(scores)), as_strata(strata, len(scores))
     parts = []
     for stratum in np.unique(labels):
-        inside = labels == stratum
-        members, others = scores[inside & truth], scores[inside & ~truth]
+        in_stratum = labels == stratum
+        members, others = scores[in_stratum & truth], scores[in_stratum & ~truth]
         if len(members) and len(others):
             parts.append(SplitScores(members, others))
     if not parts:

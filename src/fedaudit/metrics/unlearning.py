@@ -185,7 +185,7 @@ def verdict_words(verdict: str, margin: float) -> str:
         NOT_FORGOTTEN: "not forgotten: more distinguishable from unseen samples than the reference",
         OVERDONE: "overdone: the model fits the samples worse than unseen ones, which exposes them",
         UNTOLD: "nothing to say: the score did not distinguish the samples before either",
-        DESTROYED: "model destroyed: it no longer predicts better than guessing, so its "
+        DESTROYED: "model destroyed: it no longer predicts better than guessing, so that its "
         "scores carry no information",
         CANNOT_TELL: f"{CANNOT_TELL}: the interval reaches beyond ±{margin:g}; take more samples",
     }[verdict]

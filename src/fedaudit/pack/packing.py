@@ -36,7 +36,7 @@ from fedaudit.pack.manifest import (
     manifest_text,
     private_key,
 )
-from fedaudit.pack.suppressing import counted, suppressed
+from fedaudit.pack.suppressing import suppressed, total_suppressed
 from fedaudit.report.clauses import CAVEAT, ROWS, caveats
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
@@ -107,7 +107,7 @@ def write_pack(
         _refuse_other_hash(original)
     else:
         packed, gone = suppressed(original, smallest_group)
-        counts = counted(gone, packed)
+        counts = total_suppressed(gone, packed)
     texts[RECORD_FILE] = record_json(packed)
     texts_made = made_from(packed, gate_policy)
     _refuse_other_verdict(

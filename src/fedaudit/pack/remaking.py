@@ -18,7 +18,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
-from fedaudit.pack.suppressing import counted, suppressed
+from fedaudit.pack.suppressing import suppressed, total_suppressed
 from fedaudit.pack.verifying import (
     FROM_THE_RUN,
     Findings,
@@ -126,7 +126,7 @@ def differences(
     folder_record = _own_record(record, recording)
     if folder_record is not None:
         yield from _other_environment(record, folder_record)
-    for name, count in counted(hidden, packable).items():
+    for name, count in total_suppressed(hidden, packable).items():
         if counts is not None and counts.get(name) != count:
             yield (
                 f"the manifest says that {counts.get(name, 0)} of {name} were suppressed, and the "

@@ -375,7 +375,7 @@ def least_suppressed(record: Record) -> Mapping[str, int]:
     }
 
 
-def counted(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
+def total_suppressed(counts: Mapping[str, int], packed: Record) -> dict[str, int]:
     """Return the counts for a manifest, including entries that were suppressed before."""
     least = least_suppressed(packed)
     return {name: max(count, least.get(name, 0)) for name, count in counts.items()}

@@ -273,7 +273,7 @@ class GroupedData(NamedTuple):
     groups: Groups
 
 
-def grouped(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedData:
+def shifted_groups(study: Study, dataset: Dataset, deal: Deal, seed: int) -> GroupedData:
     """Return the data with shifted features, if the study has a shift.
 
     Raises:

@@ -99,7 +99,7 @@ def points_of(
     variants = _variants(tables.pop("variants", {}), tables.pop("grid", None), source)
     points = []
     for label, changes in [("", dict[str, object]()), *variants.items()]:
-        varied = _varied(tables, label, {**changes, **(overrides or {})})
+        varied = _apply_changes(tables, label, {**changes, **(overrides or {})})
         origin = f"{source} (variant {label!r})" if label else source
         study = settings_from(varied, kind, source=origin, overrides=overrides or ())
         points.append(Point(label, changes, study))
@@ -134,7 +134,9 @@ def _variants(tables: object, grid: object, source: str) -> dict[str, dict[str, 
     return variants
 
 
-def _varied(values: dict[str, object], label: str, changes: dict[str, object]) -> dict[str, object]:
+def _apply_changes(
+    values: dict[str, object], label: str, changes: dict[str, object]
+) -> dict[str, object]:
     varied = copy.deepcopy(values)
     for name, value in changes.items():
         _set(varied, name, value)

@@ -62,11 +62,11 @@ def settings_of(study: Plan) -> dict[str, object]:
 
 def config_of(study: Plan) -> dict[str, object]:
     """Return all settings as a record has them, without control characters in texts."""
-    values = study.model_dump(mode="json", exclude=_unused(study))
+    values = study.model_dump(mode="json", exclude=_unused_sections(study))
     return {name: plain_json(value) for name, value in values.items()}
 
 
-def _unused(study: Plan) -> set[str]:
+def _unused_sections(study: Plan) -> set[str]:
     has_detector = not isinstance(study, GameStudy) or study.detector.runs
     return {*(() if study.code else ("code",)), *(() if has_detector else ("detector",))}
 
@@ -168,7 +168,7 @@ def with_code(study: PlanKind) -> PlanKind:
 
 def _settings(study: Plan, without: Collection[str]) -> dict[str, object]:
     unused = {"attack_set"} if isinstance(study, Study) and study.attacks else set()
-    settings = study.model_dump(mode="json", exclude={*without, *unused, *_unused(study)})
+    settings = study.model_dump(mode="json", exclude={*without, *unused, *_unused_sections(study)})
     for dotted, default in _NEWER.items():
         *path, last = dotted.split(".")
         table: object = settings

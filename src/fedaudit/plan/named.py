@@ -109,7 +109,9 @@ def refuse_missing(entries: Iterable[Entry]) -> None:
                 for option in options
                 if option not in accepted
             ]
-            settings = [setting(f"{section}.options.{n}") + _published(make, n) for n in missing]
+            settings = [
+                setting(f"{section}.options.{n}") + _published_values(make, n) for n in missing
+            ]
             faults.append(
                 f"the {kind} {name!r} needs {', '.join(missing)}; give it as "
                 f"{' and '.join(settings)}"
@@ -133,7 +135,7 @@ def missing_options(make: Callable[..., object], options: Collection[str]) -> li
 _PUBLISHED = re.compile(r"Published: (.*?)\.(?: [A-Z]|$)")
 
 
-def _published(make: object, parameter: str) -> str:
+def _published_values(make: object, parameter: str) -> str:
     """Return the published values of an option from the entry's docstring, in brackets."""
     text = inspect.getdoc(make) or ""
     meaning = re.search(rf"^ +{parameter}: (.*?)(?=^ +\w+: |^$|\Z)", text, re.DOTALL | re.MULTILINE)

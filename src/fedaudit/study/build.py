@@ -37,9 +37,9 @@ from fedaudit.plan.dealing import (
     HoldOutRule,
     dealt,
     exclude_held_out,
-    grouped,
     left_to_train,
     refuse_one_sided,
+    shifted_groups,
 )
 from fedaudit.plan.identity import PlanKind, with_code
 from fedaudit.plan.named import (
@@ -75,7 +75,7 @@ def run_of(parts: Parts, seed: int, data_dir: Path | None) -> Setup:
         FedauditError: There are too few samples, or they do not fit the parts.
     """
     dataset = dataset_of(parts.study.data, parts.task, seed, data_dir)
-    return _setup(parts, seed, dataset, _dealt(parts, dataset, seed), data_dir)
+    return _setup(parts, seed, dataset, _deal_data(parts, dataset, seed), data_dir)
 
 
 def resolve(study: Study) -> Parts:
@@ -216,7 +216,7 @@ def refuse_misfits(
                     dataset = dataset_of(study.data, parts.task, seed, data_dir)
                 settings = repr((study.partition, study.audit, study.shift))
                 if data is None or settings != dealt_settings:
-                    dealt_settings, data = settings, _dealt(parts, dataset, seed)
+                    dealt_settings, data = settings, _deal_data(parts, dataset, seed)
                 pretrained = study.pretraining and pretrained_file(study.pretrained_name)
                 with refusing_exits():
                     # Networks that have to be pretrained first cannot be tried.
@@ -242,10 +242,10 @@ def _merge_refusals(refused: Mapping[str, FedauditError]) -> FedauditError:
     return merged
 
 
-def _dealt(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
+def _deal_data(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
     """Divide training and audited samples among the clients and groups."""
     deal = dealt(parts.study, parts.partition, dataset, seed)
-    return grouped(parts.study, dataset, deal, seed)
+    return shifted_groups(parts.study, dataset, deal, seed)
 
 
 def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorithm) -> None:

@@ -146,7 +146,7 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
                 for of_row in figures
             ],
             [_accuracy(records[row.source], row.family) for row in rows],
-            [_inside(row, of_row) for row, of_row in zip(rows, figures, strict=True)],
+            [_defending_clients(row, of_row) for row, of_row in zip(rows, figures, strict=True)],
         ),
     )
 
@@ -245,19 +245,19 @@ def _entries(rows: Sequence[Row], figures: Sequence[_RowFigures]) -> list[Attack
         )
 
     for index, row in enumerate(rows):
-        inside = _inside(row, figures[index])
-        outside = _audited(figures[index]) - inside
+        defending = _defending_clients(row, figures[index])
+        not_defending = _audited_clients(figures[index]) - defending
         bases = dict[AttackKey, _RowFigures]()
         if row.base is not None:
             is_same = _undefended(rows, index) == _undefended(rows, row.base)
             # Averages with different undefended rows are over different attacks.
             bases = {k: figures[row.base] for k in keys if is_same or k.attack != EVERY_ATTACK}
-            of_base = _inside(rows[row.base], figures[row.base])
-            parts = [part for part in (inside, outside) if part and part != of_base]
+            of_base = _defending_clients(rows[row.base], figures[row.base])
+            parts = [part for part in (defending, not_defending) if part and part != of_base]
             references |= dict.fromkeys((row.base, part) for part in parts)
-        add(index, "inside", inside, bases)
-        if outside:
-            add(index, "outside", outside, bases)
+        add(index, "inside", defending, bases)
+        if not_defending:
+            add(index, "outside", not_defending, bases)
     for index, targets in references:
         add(index, "reference", targets, {})
     return entries
@@ -278,8 +278,8 @@ def _entry(
     change, before = None, {} if base is None else base.get(key, _MISSING).values
     if estimate is not None:
         change = None if base is None else difference(values, before)
-        note = "; ".join(_gaps(values, figures, before if change else None))
-    behind = [
+        note = "; ".join(_gap_notes(values, figures, before if change else None))
+    computed_from = [
         name for target, names in attack.behind.items() if target in clients for name in names
     ]
     by_test = bool(attack.by_test & targets)
@@ -287,7 +287,7 @@ def _entry(
         row=row,
         part=part,
         attack=key.attack,
-        attacks=list(dict.fromkeys(behind)),
+        attacks=list(dict.fromkeys(computed_from)),
         contrast=key.contrast,
         metric=key.metric,
         clients=sorted(target for target in targets if target is not None),
@@ -304,7 +304,7 @@ def _clients(values: Values) -> Targets:
     return frozenset(target for by_target in values.values() for target in by_target)
 
 
-def _gaps(values: Values, figures: _RowFigures, base: Values | None) -> Iterator[str]:
+def _gap_notes(values: Values, figures: _RowFigures, base: Values | None) -> Iterator[str]:
     """Yield notes on runs that lack the figure, and on clients that lack its change."""
     clients = _clients(values)
     seeds = {seed for attack in figures.values() for seed in attack.values if seed is not None}
@@ -331,7 +331,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
     """
     studies = [_study(record) for record in records]
     flat = [
-        dict(_leaves(_distinguishing(record, study)))
+        dict(_flatten(_distinguishing_settings(record, study)))
         for record, study in zip(records, studies, strict=True)
     ]
     names = dict.fromkeys(name for settings in flat for name in settings)
@@ -420,7 +420,7 @@ def _study(record: Record) -> Study | None:
         return None
 
 
-def _distinguishing(record: Record, study: Study | None) -> dict[str, object]:
+def _distinguishing_settings(record: Record, study: Study | None) -> dict[str, object]:
     """Return the settings that distinguish studies."""
     values = dict(record.config) if study is None else study.model_dump(mode="json")
     figures = values.get("figures")
@@ -433,11 +433,11 @@ def _distinguishing(record: Record, study: Study | None) -> dict[str, object]:
     return {name: value for name, value in values.items() if name not in _IGNORED}
 
 
-def _leaves(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
     """Yield dotted names and values of settings."""
     for name, part in value.items():
         if isinstance(part, dict) and part:
-            yield from _leaves(part, f"{above}{name}.")
+            yield from _flatten(part, f"{above}{name}.")
         else:
             yield f"{above}{name}", part if isinstance(part, str) else json.dumps(part)
 
@@ -451,14 +451,14 @@ def _is_compared(figure: Estimate) -> bool:
     return bool(figure.attack) and is_rate and figure.within != "client"
 
 
-def _audited(figures: _RowFigures) -> Targets:
+def _audited_clients(figures: _RowFigures) -> Targets:
     """Return all clients that a row has figures for."""
     return frozenset().union(*(_clients(attack.values) for attack in figures.values()))
 
 
-def _inside(row: Row, figures: _RowFigures) -> Targets:
+def _defending_clients(row: Row, figures: _RowFigures) -> Targets:
     """Return the audited clients that use a row's defense; all without a coalition."""
-    targets = _audited(figures)
+    targets = _audited_clients(figures)
     return targets if row.coalition is None else targets.intersection(row.coalition)
 
 

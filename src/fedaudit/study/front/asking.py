@@ -121,8 +121,8 @@ def answer_to(
     _refuse_unanswerable(folder, record)
     stored = read_scores(folder / SCORES_FILE)
     refuse_scores_of_another(record, stored)
-    tables = _tables(record, stored, question)
-    units, caveats = _located(folder, record, tables, question, data_dir)
+    tables = _scores_of_target(record, stored, question)
+    units, caveats = _locate(folder, record, tables, question, data_dir)
     seed_of_first = next(iter(units))
     first = tables.by_seed[seed_of_first]
     contrast = compared_with(first)
@@ -200,12 +200,12 @@ def _refuse_unanswerable(folder: Path, record: Record) -> None:
         )
 
 
-def _tables(record: Record, stored: Scores, question: Question) -> _Tables:
+def _scores_of_target(record: Record, stored: Scores, question: Question) -> _Tables:
     """Return the scores of the target that the question is about."""
     targets = sorted({target for _, target in stored})
     names = client_names(record)
-    called = {str(target): target for target in targets}
-    called |= {str(names[target]): target for target in targets if target in names}
+    targets_by_name = {str(target): target for target in targets}
+    targets_by_name |= {str(names[target]): target for target in targets if target in names}
     target = question.target
     if target is None and len(targets) != 1:
         listed = ", ".join(client_name(names.get(t, t)) for t in targets[:10])
@@ -213,46 +213,46 @@ def _tables(record: Record, stored: Scores, question: Question) -> _Tables:
             f"{len(targets)} clients were audited ({listed}), but a question is about one; give "
             f"{option('target')}"
         )
-    if target is not None and str(target) not in called:
-        raise unknown_name("audited client", str(target), called)
-    chosen = targets[0] if target is None else called[str(target)]
+    if target is not None and str(target) not in targets_by_name:
+        raise unknown_name("audited client", str(target), targets_by_name)
+    chosen = targets[0] if target is None else targets_by_name[str(target)]
     seeds = sorted(seed for seed, client in stored if client == chosen)
     if question.seed is not None and question.seed not in seeds:
         raise unknown_name("run", f"seed {question.seed}", [f"seed {seed}" for seed in seeds])
-    asked = seeds if question.seed is None else [question.seed]
-    return _Tables(chosen, {seed: stored[seed, chosen] for seed in asked})
+    asked_seeds = seeds if question.seed is None else [question.seed]
+    return _Tables(chosen, {seed: stored[seed, chosen] for seed in asked_seeds})
 
 
-class _Located(NamedTuple):
+class _LocatedUnits(NamedTuple):
     """The unit of a question in each run that audited it, by seed, and what limits the search."""
 
     units: Mapping[int, int]
     caveats: list[str]
 
 
-def _located(
+def _locate(
     folder: Path, record: Record, tables: _Tables, question: Question, data_dir: Path | None
-) -> _Located:
+) -> _LocatedUnits:
     """Find the unit of a question in the runs. Its samples are read only if they are needed."""
     first, unit = tables.first, _unit_of_number(record, tables, question)
     if unit is not None and len(tables.by_seed) == 1:
-        return _Located({first: unit}, [])
+        return _LocatedUnits({first: unit}, [])
     try:
         audited = {
-            seed: _audited(folder, record, seed, table.ids, data_dir)
+            seed: _read_audited(folder, record, seed, table.ids, data_dir)
             for seed, table in tables.by_seed.items()
         }
     except FedauditError as refusal:
         if unit is None:
             raise
-        return _Located({first: unit}, [f"Only the run of seed {first} was asked: {refusal}"])
+        return _LocatedUnits({first: unit}, [f"Only the run of seed {first} was asked: {refusal}"])
     if question.sample is not None:
         first, unit = _unit_of_sample(question.sample, audited)
     assert unit is not None
     units = same_units(unit, {first: audited[first], **audited})
     absent = [str(seed) for seed in tables.by_seed if seed not in units]
     caveats = [f"It was not audited in the run of seed {', '.join(absent)}"] if absent else []
-    return _Located({seed: units[seed] for seed in tables.by_seed if seed in units}, caveats)
+    return _LocatedUnits({seed: units[seed] for seed in tables.by_seed if seed in units}, caveats)
 
 
 def _unit_of_number(record: Record, tables: _Tables, question: Question) -> int | None:
@@ -280,7 +280,7 @@ def _unit_of_number(record: Record, tables: _Tables, question: Question) -> int 
     return question.person
 
 
-def _audited(
+def _read_audited(
     folder: Path, record: Record, seed: int, units: Int[ndarray, " units"], data_dir: Path | None
 ) -> AuditedSamples:
     if not record.watched:

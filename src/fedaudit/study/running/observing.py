@@ -37,7 +37,7 @@ from fedaudit.signals.measure import Measuring, measure_round, measuring_on
 from fedaudit.study.running.pictures import store_pictures
 
 
-def unmeasured(run: Setup) -> list[str]:
+def missing_signals(run: Setup) -> list[str]:
     """Return the names of signals that a run's folder lacks and that need new training.
 
     Nothing is missing before a round was measured.
@@ -55,7 +55,7 @@ def unmeasured(run: Setup) -> list[str]:
 
 def refuse_unmeasured(runs: Iterable[Setup]) -> None:
     """Raise if runs would have to be trained again for the signals of their attacks."""
-    missing = {run.folder: names for run in runs if (names := unmeasured(run))}
+    missing = {run.folder: names for run in runs if (names := missing_signals(run))}
     if not missing:
         return
     names = list(dict.fromkeys(name for signals in missing.values() for name in signals))

@@ -72,7 +72,7 @@ class Identity:
 _IDENTITY = TypeAdapter(Identity)
 
 
-def placed(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
+def assign_folder(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
     """Return a run with its folder, in the study's folder or in a pool.
 
     A finished run is reused if it has all signals of this run, or if it kept its updates, on which
@@ -88,7 +88,7 @@ def placed(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
     in_study = out / f"seed-{run.seed}"
     if pool is None or in_study.is_dir():
         return replace(run, folder=in_study)
-    identity = Identity(run.key(kind), _data_digest(run), dict(map(_described, run.signals)))
+    identity = Identity(run.key(kind), _data_digest(run), dict(map(_signal_key, run.signals)))
     exact = replace(run, folder=pool / identity.name)
     others = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
     candidates = [exact, *(replace(run, folder=folder) for folder in others)]
@@ -165,7 +165,7 @@ def locked(place: Path, log: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _described(signal: Signal) -> tuple[str, str]:
+def _signal_key(signal: Signal) -> tuple[str, str]:
     """Return the name of a signal, and its settings with the source code of a custom signal."""
     source = class_source_digest(type(signal))
     return signal.name, " ".join(filter(None, [canonical_repr(signal), source]))

@@ -90,7 +90,7 @@ def contradicting_signals(
             stored = stored_rounds(run)
             measured = measure_kept_updates(run, stored, run.signals, Work())
             for old, new in zip(stored, measured, strict=True):
-                if names := sorted(_differing(old.measured, new)):
+                if names := sorted(_differing_signals(old.measured, new)):
                     contradictions.append(
                         f"round {new.index} of seed {seed} has other signals than its kept "
                         f"updates give: {', '.join(names)}"
@@ -98,15 +98,15 @@ def contradicting_signals(
     return contradictions
 
 
-def _differing(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
+def _differing_signals(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
     """Yield the names of signals that differ between two measurements of a round."""
     for name, values in new.signals.items():
         difference = (old.signals[name] - values).double()
-        spread = values.double().std(1, correction=0)
+        std = values.double().std(1, correction=0)
         # Allows for rounding if a signal has the same value for all samples.
-        spread = spread + 1e-5 * values.double().abs().amax(1)
+        std = std + 1e-5 * values.double().abs().amax(1)
         rms, largest = difference.square().mean(1).sqrt(), difference.abs().amax(1)
-        differs = (rms > _LARGEST_RMS * spread) | (largest > _LARGEST_DIFFERENCE * spread)
+        differs = (rms > _LARGEST_RMS * std) | (largest > _LARGEST_DIFFERENCE * std)
         if bool(differs.any()):
             yield name
     same_base = [round.bases[:, None] == round.bases[None, :] for round in (old, new)]

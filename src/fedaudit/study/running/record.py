@@ -151,7 +151,7 @@ def _assemble(
 
         clusters = [result for run, rounds in measured if (result := cluster_result(run, rounds))]
     alpha = study.figures.alpha
-    figures = [*corrected(findings, alpha), *_formal_epsilons(runs), *further]
+    figures = [*corrected_figures(findings, alpha), *_formal_epsilons(runs), *further]
     on_sources = [figure for source in sources for figure in source.figures]
     on_fair_draws = [figure for source in sources for figure in source.others]
     on_clusters = [figure for cluster in clusters for figure in cluster.figures]
@@ -264,8 +264,8 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
             AttackRow(
                 name=name,
                 signals=[signal.name for signal in attack.signals],
-                over_clients=_undefended(run, name, attack.rule.over_clients),
-                over_rounds=_undefended(run, name, attack.rule.over_rounds),
+                over_clients=_describe_training(run, name, attack.rule.over_clients),
+                over_rounds=_describe_training(run, name, attack.rule.over_rounds),
                 needs=_names(attack.needs),
                 source=attack.source,
                 status="failed" if everywhere else "refused" if refused else "run",
@@ -282,7 +282,7 @@ _UNDEFENDED = {
 }
 
 
-def _undefended(run: Setup, name: str, way: str) -> str:
+def _describe_training(run: Setup, name: str, way: str) -> str:
     """Describe an attack; note whether the adversary's models train without the defense."""
     attack = attack_named(name)
     is_undefended = any(
@@ -355,13 +355,13 @@ def _untested(run: Setup) -> list[str]:
     if study.defense.label != "none":
         sentences.append(
             "An adversary that adapts to the defense in other ways than the attacks here."
-            if _adapted(run)
+            if _has_adaptive_attack(run)
             else "An adversary that knows of the defense and adapts to it."
         )
     if len(study.seeds) < FEWEST_RUNS:
         seeds = "one seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
         sentences.append(
-            f"Another run of the same procedure: this is {seeds}, and five are needed."
+            f"The mean over all possible seeds: its limits need five seeds, but this is {seeds}."
         )
     if run.recorded is not None:
         sentences += run.recorded.missing
@@ -370,7 +370,7 @@ def _untested(run: Setup) -> list[str]:
     return sentences
 
 
-def _adapted(run: Setup) -> bool:
+def _has_adaptive_attack(run: Setup) -> bool:
     """Return whether an attack adapts to the defense.
 
     Such an attack merges the coalition, knows which classes the defense assigns, or uses models
@@ -433,12 +433,12 @@ def usage_rows(run: Setup, usage: Usage) -> Iterator[UsageRow]:
             seconds=float(usage.seconds[:, index].sum()),
             # Rounding may move a cosine slightly out of [-1, 1].
             filter_cosine=float(cosines.mean().clamp(-1, 1)) if len(cosines) else None,
-            rounds_acted=_rounds(usage.acted[:, index]),
-            rounds_decided_by_risk=_rounds(usage.risk_decided[:, index]),
+            rounds_acted=_count_flags(usage.acted[:, index]),
+            rounds_decided_by_risk=_count_flags(usage.risk_decided[:, index]),
         )
 
 
-def _rounds(flags: Tensor) -> int | None:
+def _count_flags(flags: Tensor) -> int | None:
     """Return the number of rounds with a flag of 1; None if all flags are missing."""
     present = flags[~flags.isnan()]
     return int(present.sum()) if len(present) else None
@@ -449,7 +449,7 @@ def _histogram(times: Tensor) -> list[int]:
     return np.bincount(times.numpy()).tolist() if len(times) else []
 
 
-def corrected(findings: Findings, alpha: float) -> list[Estimate]:
+def corrected_figures(findings: Findings, alpha: float) -> list[Estimate]:
     """Return all figures and their means over runs, with significance corrected over the study.
 
     Means are corrected as a separate family: a reader looks at means or at single runs, and not at

@@ -41,7 +41,7 @@ from fedaudit.study.running.observing import (
     stored_rounds,
     with_all_signals,
 )
-from fedaudit.study.running.pool import is_measured, locked, placed, write_run_folders
+from fedaudit.study.running.pool import assign_folder, is_measured, locked, write_run_folders
 from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_place
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ def run_study(
     work = _work(engine, workers, study.partition.clients, device, progress)
     additions_or_raise(out, study)
     shadows = [federation for run in runs for federation in run.additional_federations]
-    runs = [placed(run, out, pool, device.type) for run in runs]
+    runs = [assign_folder(run, out, pool, device.type) for run in runs]
     folder = own_folder(out, SHADOW) if shadows else out / SHADOW
-    shadows = [placed(shadow, folder, pool, device.type) for shadow in shadows]
+    shadows = [assign_folder(shadow, folder, pool, device.type) for shadow in shadows]
     all_runs = [*runs, *shadows]
     refuse_unmeasured(all_runs)
     notes = additions_note(claim(out, study))
@@ -134,7 +134,9 @@ def run_study(
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
-    measured = [MeasuredRun(run, _observed(run, work, log, notes.append)) for run in runs]
+    measured = [
+        MeasuredRun(run, _observe_and_measure(run, work, log, notes.append)) for run in runs
+    ]
     # Each extension is finished for all runs before the next, so that progress shows one at a time.
     kinds = dict.fromkeys(type(extension) for run in runs for extension in run.extensions)
     folders = {shadow.seed: shadow.folder for shadow in shadows}
@@ -160,7 +162,7 @@ def _work(
     return Work(local_engine(count), count, device, progress)
 
 
-def _observed(
+def _observe_and_measure(
     run: Setup,
     work: Work,
     log: Callable[[str], None],
@@ -191,7 +193,7 @@ def _fit_extension(
         folder = folders[federation.seed]
         log(f"seed {run.seed}: {phase}, in {folder}")
         federation = construct() if construct else federation
-        return _observed(replace(federation, folder=folder), work, log)
+        return _observe_and_measure(replace(federation, folder=folder), work, log)
 
     extension = run.extension(kind)
     if extension is None:
@@ -201,7 +203,7 @@ def _fit_extension(
 
 def _announce(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
     first = runs[0]
-    sizes = _sizes(first)
+    sizes = _describe_sizes(first)
     place = first.folder.parent
     missing = [run for run in runs if not is_measured(run)]
     need = sum(disk_needed(run) for run in missing)
@@ -246,7 +248,7 @@ def _refuse_full_disk(place: Path, need: int, out: Path, results: int) -> None:
             )
 
 
-def _sizes(run: Setup) -> str:
+def _describe_sizes(run: Setup) -> str:
     """Return the numbers of samples of all clients, or their range for many clients."""
     sizes, names = run.deal.sizes, run.names
     if len(sizes) > _LISTED:
