@@ -67,7 +67,7 @@ def judged(
     whole = average_runs(runs)
     assert whole.low is not None
     assert whole.high is not None
-    return unlearning_verdict(whole.low, whole.high, margin=MARGIN, told_before=all(told))
+    return unlearning_verdict(whole.low, whole.high, margin=MARGIN, leaked_before=all(told))
 
 
 def simulated(

@@ -90,7 +90,7 @@ def test_deeply_nested_settings_are_refused(tmp_path: Path) -> None:
 def test_a_variant_cannot_be_called_all(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text('name = "x"\n[variants.all]\n"training.rounds" = 2\n')
-    with pytest.raises(BadInput, match=r"is named 'all', and --variant all runs .*another name"):
+    with pytest.raises(BadInput, match=r"is named 'all', but --variant all runs .*another name"):
         read_studies(path)
 
 

@@ -186,7 +186,7 @@ def test_skewed_clients_have_higher_source_accuracy_on_own_samples() -> None:
     assert one.on_fair_draw is not None
     assert one.success.samples == 160
     assert one.success.number > one.on_fair_draw.number + 0.1
-    assert one.mixes > 0.3
+    assert one.label_level > 0.3
 
 
 def test_a_report_names_both_draws() -> None:

@@ -102,7 +102,7 @@ def test_each_question_is_corrected_over_the_attacks_by_holm() -> None:
     assert [one.above_guessing for one in of_each] == [True, False, False, False]
     # The other question is a family of its own, and passes only above guessing.
     assert all(one.excess.significant for one in of_each)
-    assert [one.above_mixes for one in of_each] == [True, False, False, False]
+    assert [one.above_labels for one in of_each] == [True, False, False, False]
 
 
 def test_the_error_level_is_that_of_the_study() -> None:
@@ -114,7 +114,7 @@ def test_a_test_that_finds_something_needs_the_interval_too() -> None:
     one = figure(found(right=30, mixes=0.24))
     assert one.above_guessing
     assert one.excess.significant
-    assert not one.above_mixes
+    assert not one.above_labels
 
 
 @pytest.mark.parametrize(

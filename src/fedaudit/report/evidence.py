@@ -237,9 +237,9 @@ class Setting(NamedTuple):
     seed: int | None
 
 
-Item = TypeVar("Kept")
+Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
-WithContrast = TypeVar("Against", bound=Estimate | Curve | AttackEntry | Front)
+WithContrast = TypeVar("WithContrast", bound=Estimate | Curve | AttackEntry | Front)
 
 
 def distinct(items: Iterable[Item]) -> list[Item]:
