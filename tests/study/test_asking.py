@@ -418,7 +418,7 @@ def test_an_attack_whose_control_failed_is_not_relied_on(overfitted: Carried) ->
 
 def test_an_answer_is_taken_back_if_a_control_of_the_run_failed(overfitted: Carried) -> None:
     record = with_controls(overfitted.record, failed("blind classifier"))
-    with pytest.raises(BadInput, match=r"the answer is taken back .*“blind classifier”"):
+    with pytest.raises(BadInput, match=r"the answer is withdrawn .*“blind classifier”"):
         asked(overfitted._replace(record=record), row=0)
 
 

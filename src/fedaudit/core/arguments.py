@@ -1,4 +1,4 @@
-"""Arguments of public classes and functions, checked when these are called.
+"""Checks of the arguments of public classes and functions at each call.
 
 Annotations state what is allowed: a type, a range (``Annotated[int, Range(ge=1)]``), a condition
 (:class:`Condition`) or one of several names (``Literal``). Settings of study files are checked

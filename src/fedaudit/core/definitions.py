@@ -196,7 +196,7 @@ def _is_of_known_package(module: str) -> bool:
 
 
 def _closure(sources: Mapping[str, _Source], first: _Name) -> set[_Statement]:
-    """Return the statements that bind a name, and all statements that these use in turn."""
+    """Return the statements that bind a name, and all statements on which they depend."""
     chosen: set[_Statement] = set()
     seen: set[_Name] = set()
     pending = [first]

@@ -378,7 +378,7 @@ class Model:
         return Model(architecture, parts["params"], parts["buffers"])
 
     def module(self) -> nn.Module:
-        """Return a new module with these parameters, in evaluation mode."""
+        """Return a new module with the model's parameters, in evaluation mode."""
         return self.load_into(self.architecture.built()).eval()
 
 

@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 class SharedByKey(dict[Key, Value]):
-    """Shared values of which an item needs only a few; an engine may send them one by one."""
+    """Shared values; each item needs only a few, so an engine may send single values."""
 
 
 @runtime_checkable

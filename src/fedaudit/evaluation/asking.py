@@ -1,4 +1,4 @@
-"""Answers about one sample or person, from its scores among those of other audited ones."""
+"""Answers about one sample or person by a comparison with other audited units."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,12 +24,12 @@ _AGAINST = {"unseen": Origin.UNSEEN, "other_client": Origin.OTHER_CLIENT}
 
 
 def compared_with(samples: SampleScores) -> Contrast:
-    """Return the non-members that units are compared with: held-out ones, if there are any."""
+    """Return the contrast: held-out non-members if there are any, else other clients'."""
     return "unseen" if (samples.origin == Origin.UNSEEN).any() else "other_client"
 
 
 def no_comparison(samples: SampleScores, row: int, contrast: Contrast) -> str:
-    """Return why a unit cannot be compared with others; empty if it can."""
+    """Return the reason why a unit cannot be compared; empty if it can."""
     others = np.delete(samples.origin, row)
     missing = [
         what
@@ -50,7 +50,7 @@ def answer_in_run(
     false_alarm_rate: float,
     withdrawn: Mapping[str, str] | None = None,
 ) -> RunAnswer:
-    """Return what the attacks in one run show of a unit.
+    """Return the answers of one run's attacks about a unit.
 
     The unit itself is not among the members or non-members that it is compared with.
 
@@ -100,7 +100,7 @@ def answer_in_run(
 
 
 def flag(p_value: float, smallest: float, false_alarm_rate: float) -> bool | None:
-    """Return whether a p-value flags a unit; None if the smallest possible one would not."""
+    """Return whether a p-value flags a unit; None if no possible p-value would."""
     return None if smallest > false_alarm_rate else p_value <= false_alarm_rate
 
 
@@ -110,7 +110,7 @@ def p_value_over_runs(runs: Sequence[RunAnswer]) -> float:
 
 
 def smallest_over_runs(runs: Sequence[RunAnswer]) -> float:
-    """Return the smallest p-value over runs that any scores could have."""
+    """Return the smallest possible p-value over runs."""
     return len(runs) / (1 + max(run.nonmembers for run in runs))
 
 

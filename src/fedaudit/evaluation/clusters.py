@@ -75,7 +75,7 @@ COUNTED = "Clopper-Pearson 95%"
 
 
 class GroupAccuracy(Limits[Share]):
-    """Accuracy of one group's models on test samples like those of the group.
+    """Accuracy of one group's models on test samples from the group's distribution.
 
     Attributes:
         group: Name of the group.
@@ -236,7 +236,7 @@ def _risk_on_members(
 
 
 def _service(tested: _TestedRound, clients: Sequence[ClientId]) -> dict[str, float]:
-    """Return loss and accuracy of a model on test samples like those of its clients."""
+    """Return loss and accuracy of a model on test samples from its clients' distribution."""
     mask = torch.isin(tested.place, torch.tensor(clients, dtype=torch.int64))
     if not bool(mask.any()):
         return {}

@@ -330,7 +330,7 @@ def cubes_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
 
 
 def _for_unpoisoned_rounds(attack: Attack) -> Attack:
-    """Return the attack with all rounds treated as poisoned, since these rounds have no poison."""
+    """Treat all rounds of an attack as poisoned, since the control's rounds have no poison."""
     if not isinstance(attack.rule, Recovery):
         return attack
     return replace(attack, rule=replace(attack.rule, first=0))
@@ -339,7 +339,7 @@ def _for_unpoisoned_rounds(attack: Attack) -> Attack:
 def measured_untrained(
     setup: Setup, positions: Int[ndarray, " samples"], device: torch.device = CPU
 ) -> Untrained:
-    """Measure untrained models on the samples at these positions."""
+    """Measure untrained models on the samples at the given positions."""
     if setup.recorded is not None:
         chosen = torch.from_numpy(positions)
         rounds = tuple(

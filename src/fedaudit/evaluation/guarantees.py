@@ -65,7 +65,7 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
 
 
 def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
-    """Yield the guarantees of defended targets; without any, those of all defended clients."""
+    """Yield the guarantees of defended targets, or of all defended clients without such targets."""
     targets = [client for client in run.study.audit.targets if client in run.defenses]
     # Source inference attacks samples of all clients.
     targets = [] if run.on_source else targets

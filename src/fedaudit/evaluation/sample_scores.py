@@ -174,7 +174,7 @@ def paired_auc(
     if common.mean() < LEAST_COMMON:
         raise BadInput(
             f"only {common.mean():.0%} of the audited samples have the same origin in both runs, "
-            f"and a paired comparison needs {LEAST_COMMON:.0%}; take runs with the same draw"
+            f"but a paired comparison needs {LEAST_COMMON:.0%}; take runs with the same draw"
         )
     compared = common & np.isin(first.origin, [Origin.MEMBER, *CONTRASTS[contrast]])
     return compare_auc(

@@ -93,7 +93,7 @@ class UnitTruth:
 
     @property
     def for_controls(self) -> Comparison:
-        """Comparison that controls use: all non-members, or unseen ones if only these are fair."""
+        """Comparison for controls: all non-members, or unseen samples if only they are fair."""
         # Controls on unfair non-members would detect differences between clients.
         mixed, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
         has_both = 0 < self.is_member[unseen.chosen].sum() < unseen.chosen.sum()
@@ -154,7 +154,7 @@ class TargetTruth(UnitTruth):
 
     @property
     def units(self) -> UnitTruth:
-        """Ground truth of the units of the audit, which are these samples or people."""
+        """Ground truth of the units of the audit (samples or people)."""
         if self.subject is None:
             return self
         people, place = np.unique(self.subject, return_inverse=True)
@@ -168,10 +168,10 @@ class TargetTruth(UnitTruth):
         return UnitTruth(self.target, "person", origin, fair, people)
 
     def of_units(self, scores: Float[ndarray, " samples"]) -> Float[ndarray, " units"]:
-        """Return the score of each unit; that of a person is the mean over their samples.
+        """Return the score of each unit; a person's score is the mean over their samples.
 
-        An infinite score counts as the largest or smallest finite one, as one infinite score would
-        otherwise decide the mean.
+        Infinite scores are replaced by the largest or smallest finite score. Otherwise, a single
+        infinite score would decide the mean.
 
         Source: Kandpal et al. 2023, User inference attacks on large language models, where the
             score is a log-likelihood ratio to reference models.

@@ -314,7 +314,7 @@ def _values_on_fresh_copies(contest: Contest, study: GameStudy, mechanism: Given
 
 
 def _certificate(fresh: _Fresh, mechanism: Given, played: Played, batch: int) -> TargetCertificate:
-    """Return the certificate of one target's games, with the outcomes of these games."""
+    """Return the certificate of one target's games, with their outcomes."""
     sound_width = None
     if math.isfinite(mechanism.largest):
         end = torch.tensor(mechanism.largest)

@@ -208,7 +208,7 @@ def played_key(study: GameStudy, samples: str, *without: str) -> str:
 
 
 def _is_of(played: PointPlayed, study: GameStudy) -> bool:
-    """Return True if a stored point can be of these settings."""
+    """Return True if a stored point can result from the settings."""
     mechanism = resolve_mechanism(study.mechanism, 1)
     return (
         played.mechanism == study.mechanism.name

@@ -144,7 +144,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
 
 
 def _after_comma(labels: Mapping[Setting, str], figure: Estimate) -> str:
-    """Return the label that distinguishes a figure among those of its attack, after a comma."""
+    """Return a comma and the label that distinguishes a figure from others of its attack."""
     label = labels[setting_of(figure)]
     return f", {label}" if label else ""
 

@@ -46,7 +46,7 @@ class PermutationNull(Limits[float]):
 
     @property
     def passed(self) -> bool:
-        """True if intervals of these scores have no more false alarms than their error allows."""
+        """True if the intervals have no more false alarms than their error allows."""
         error = 1 - _INTERVAL
         test = sp.stats.binomtest(self.alarms, self.permutations, error, alternative="greater")
         return bool(test.pvalue > _FALSE_ALARM)

@@ -168,7 +168,7 @@ _FEWEST_EXPECTED = 20.0
 ranking them. With 100 against 1,000 samples, a normal tail of 1e-4 is four times too thin at 10
 other scores, and seven times at 5."""
 _UNEVEN = 3
-"""Ratio of all samples to those of the smaller side above which the null distribution is skewed."""
+"""Ratio of all samples to the smaller side above which the null distribution is skewed."""
 METHOD = "few scores differ"
 """Method of limits for sides with few other scores, to which the confidence is appended."""
 

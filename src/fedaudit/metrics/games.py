@@ -305,7 +305,7 @@ def game_success(
 
 
 def expected_success(of_target: float, of_others: float, batch: int) -> float:
-    """Return the Adv of a rule that fires for single records with these probabilities.
+    """Return the Adv of a rule that fires for single records with the given probabilities.
 
     Args:
         of_target: Probability p of firing for the target.

@@ -209,7 +209,7 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
 
 
 def sides(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> SplitScores:
-    """Split scores into those of members and those of non-members.
+    """Split scores into scores of members and of non-members.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, or one of the sides is empty.

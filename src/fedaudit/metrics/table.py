@@ -1,4 +1,4 @@
-"""The catalogue of metrics, and the evaluation of scores by these and custom metrics.
+"""Catalogue of metrics, and evaluation of scores by catalogued and custom metrics.
 
 An exact metric computes its interval in closed form. Any other function of scores has a bootstrap
 interval: members and non-members are resampled separately, since a study fixes both numbers.

@@ -248,7 +248,7 @@ _FILE_SUFFIXES = {
 
 
 def _refuse_file_name(folder: Path) -> None:
-    """Raise if the name of a new folder is that of an archive or another file."""
+    """Raise if the name of a new folder looks like the name of an archive or another file."""
     if folder.suffix.lower() in _FILE_SUFFIXES and not folder.is_dir():
         stem = folder
         # There may be several suffixes, as in pack.tar.gz.

@@ -219,7 +219,7 @@ def _other_environment(record: Record, folder_record: Record) -> Iterator[str]:
 
 
 def _difference(field: str, packed: object, recomputed: object) -> str:
-    """Describe how a field of the record differs from that of the recomputed record."""
+    """Describe how a field differs between the record and the recomputed record."""
     if not (isinstance(packed, list) and isinstance(recomputed, list)):
         return f"the record's {field} is not what the run gives"
     if len(packed) != len(recomputed):

@@ -80,7 +80,7 @@ _LABELS = (("name",), ("owner",))
 
 
 def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Path) -> Findings:
-    """Compare the policy of a pack with that of its receiver, read from ``source``."""
+    """Compare the policy of a pack with the receiver's policy, read from ``source``."""
     in_pack, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
     differences = [path for path in differing_paths(in_pack, expected) if path not in _LABELS]
     missing = sorted(required_attacks(receiver) - attacks_of(record))
@@ -99,7 +99,7 @@ def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Pat
 
 
 def foreign_names(record: Record, policy: Policy) -> Findings:
-    """Find names that only look like those of the catalogue."""
+    """Find names that only look like names of the catalogue."""
     attacks = attacks_of(record) | {row.attack for row in record.controls if row.attack}
     attacks |= {row.attack for row in record.estimates if row.attack} | required_attacks(policy)
     attacks |= {row.attack for row in record.curves} | {row.attack for row in record.sources}

@@ -269,7 +269,7 @@ class Section(BaseModel, metaclass=_SectionMeta):
     @model_validator(mode="before")
     @classmethod
     def _normalise_choices(cls, values: object) -> object:
-        """Replace hyphens and underscores in choices by those of the declared spelling."""
+        """Replace the spelling of choices (hyphens, underscores) by the declared spelling."""
         if not isinstance(values, Mapping):
             return values
         normalised = dict(values)

@@ -98,7 +98,7 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
 
 
 def named_custom_parts(study: Plan) -> list[tuple[str, str]]:
-    """Return kind and name of all custom parts: the user's, or those of an installed package."""
+    """Return kind and name of all custom parts, from the user or from an installed package."""
     return [
         (kind, name)
         for kind, name in _parts(study)

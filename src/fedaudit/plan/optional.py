@@ -1,4 +1,4 @@
-"""Settings of defenses and of optional tables, each of which has an extension."""
+"""Settings of defenses, and of optional tables; each optional table has an extension."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
@@ -37,7 +37,7 @@ class PartSection(Section):
 
 
 class Group(NamedTuple):
-    """Clients that use the same defenses, and these defenses in order."""
+    """Group of clients with the same defenses, and the defenses in order."""
 
     clients: tuple[ClientId, ...]
     parts: tuple[PartSection, ...]
@@ -78,7 +78,7 @@ class DefenseSection(Section):
         return ", ".join(dict.fromkeys(label for label in labels if label)) or NONE
 
     def groups(self, clients: int) -> list[Group]:
-        """Return the groups of clients by defense; the first is that of this table."""
+        """Return the groups of clients by defense; this table describes the first group."""
         in_also = {client for group in self.also for client in group.clients}
         others = [client for client in range(clients) if client not in in_also]
         defended = others if self.clients is None else sorted(self.clients)

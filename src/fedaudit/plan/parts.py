@@ -245,7 +245,7 @@ class Setup:
         return replace(self, attacks=attacks, refused={**self.refused, **refused})
 
     def cohort(self, index: int) -> tuple[ClientId, ...]:
-        """Return the clients that participate in a round, including those of extensions."""
+        """Return the clients that participate in a round, including clients of extensions."""
         added = {client for extension in self.extensions for client in extension.clients}
         share = self.study.training.participation
         return draw_cohort(sorted({*self.deal.clients, *added}), share, self.holdout.seed, index)
@@ -261,7 +261,7 @@ class Setup:
 
     @property
     def all_clients(self) -> Participants:
-        """All simulated clients with their data and defenses, including those of extensions."""
+        """All simulated clients with data and defenses, including clients of extensions."""
         clients = Participants(self.algorithm, dict(self.deal.clients), dict(self.defenses))
         for extension in self.extensions:
             clients = extension.extend_clients(clients)
@@ -269,7 +269,7 @@ class Setup:
 
     @property
     def additional_federations(self) -> "tuple[Setup, ...]":
-        """Additional federations: those of the adversary, and those of unlearning."""
+        """Additional federations: federations of the adversary and of unlearning."""
         return tuple(run for extension in self.extensions for run in extension.federations)
 
     @property
@@ -388,7 +388,7 @@ class Extension:
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Clients that the extension adds to those of the deal."""
+        """Clients that the extension adds to the clients of the deal."""
         return ()
 
     @property

@@ -293,7 +293,7 @@ class ServerSection(Section):
 
 @public
 class ShiftSection(Section):
-    """A minority of clients whose features differ from those of the majority.
+    """A minority of clients with other features than the majority.
 
     Attributes:
         kind: "rotation" of images (in degrees), "brightness" of images (as a factor), or

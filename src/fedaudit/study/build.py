@@ -139,7 +139,7 @@ def _setup(
     deal = exclude_held_out(data.deal, holdout)
     if study.audit.sources:
         trainable = left_to_train(data.deal.clients, holdout)
-        # The samples as they were dealt: a defense may have changed those that it keeps.
+        # Use the samples as dealt, since a defense may have changed the samples that it keeps.
         trained = {c: d.take(torch.isin(d.ids, trainable[c].ids)) for c, d in deal.clients.items()}
         deal = deal.with_own_samples(trained, study.audit.sources, seed=seed)
     run = Setup(
@@ -171,7 +171,7 @@ def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
     if audit.sources is not None:
         return study
     count = 0
-    # Other draws audit random samples of each client, or few samples of it.
+    # Other draws audit random samples of each client, or few samples of a client.
     needs_samples = audit.draw == "fair" and not study.has_equal_clients
     if needs_samples and any(attack.infers_source for attack in attacks):
         count = audit.samples // (3 * study.partition.clients)
@@ -327,7 +327,7 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
 
 
 def _view_of_uploads(view: View, algorithm: Algorithm) -> View:
-    """Remove from a view what the clients of an algorithm do not send."""
+    """Remove values that an algorithm's clients do not send from a view."""
     if algorithm.upload_kind is Logits:
         return output_view(view)
     return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view
@@ -339,7 +339,7 @@ def _with_side_information(
     extensions: Iterable[type[Extension]],
     defenses: Mapping[ClientId, Defense],
 ) -> Mapping[str, Attack]:
-    """Set the options of attacks that the study gives, or that follow from its other parts."""
+    """Set the options of attacks, from the study's table or derived from its other parts."""
     configured = dict(attacks)
     for name, options in study.attacks.items():
         attack = attacks[name]
@@ -353,7 +353,7 @@ def _with_side_information(
 def _select_attacks(
     study: Study, attacks: Mapping[str, Attack], task: Task, view: View
 ) -> tuple[dict[str, Attack], dict[str, str]]:
-    """Return the attacks that are possible in a view, and why the others are not, by name."""
+    """Return the attacks that are possible in a view, and the reason for each excluded attack."""
     if study.audit.keep == "full":
         view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
     possible, refused = {}, {}
@@ -371,7 +371,7 @@ def _select_attacks(
 def _noise_tail(
     study: Study, name: str, attack: Attack, defenses: Mapping[ClientId, Defense]
 ) -> dict[str, Setting]:
-    """Return the option ``tail`` of an attack that uses it: what the defenses reveal of noise."""
+    """Return the option ``tail`` of an attack that uses it: the share of parameters with noise."""
     if "tail" not in attack.settings():
         return {}
     audited = {*study.audit.targets, *study.audit.merge}
@@ -380,7 +380,7 @@ def _noise_tail(
     if len(distinct) > 1:
         raise BadInput(
             f"the audited clients add noise to the shares {sorted(distinct)} of their parameters, "
-            f"and the attack {name!r} takes one share; set attacks.{name}.tail, or audit the "
+            f"but the attack {name!r} takes one share; set attacks.{name}.tail, or audit the "
             "clients one by one"
         )
     return {"tail": distinct.pop()} if distinct else {}

@@ -348,7 +348,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
 
 
 def defenses_of(record: Record) -> list[str]:
-    """Return the names of the defenses that a record has figures for; "none" comes first."""
+    """Return the names of defenses with figures in a record; "none" comes first."""
     names = [figure.defense for figure in record.findings if _is_compared(figure)]
     names += [figure.defense for figure in record.where(topic="utility")]
     distinct = list(dict.fromkeys(name or NONE for name in names))
@@ -386,7 +386,7 @@ def _defenses_in_words(study: Study) -> str:
 
 
 def _undefended_models(study: Study) -> Iterator[str]:
-    """Yield the adversary's models that train without the defense, and so may miss a leak."""
+    """Yield the adversary's models without the defense; attacks with them may miss a leak."""
     for name, section in (("shadow", study.shadow), ("references", study.references)):
         if section is not None and section.defense == "none":
             yield f"undefended {name}"
@@ -452,7 +452,7 @@ def _is_compared(figure: Estimate) -> bool:
 
 
 def _audited_clients(figures: _RowFigures) -> Targets:
-    """Return all clients that a row has figures for."""
+    """Return all clients with figures in a row."""
     return frozenset().union(*(_clients(attack.values) for attack in figures.values()))
 
 
@@ -503,7 +503,7 @@ def _value(figure: Estimate) -> Value:
     is_rate = rate_of(figure.metric) is not None
     low = figure.low
     if low is None and figure.high is not None and is_rate:
-        # With too few non-members, a rate has no lower limit other than the trivial one.
+        # With too few non-members, a rate only has the trivial lower limit.
         low = 0.0
     return Value(figure.number, low, figure.high, figure.method, not is_rate)
 

@@ -1,4 +1,4 @@
-"""Measurements behind a result: the audited labels, and posteriors over clients of one sample."""
+"""Measurements of a result: audited labels, and one sample's posteriors over clients."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ def measurements_of(folder: Path) -> Path | None:
 def refuse_other_labels(
     folder: Path, seed: int, ids: Int[ndarray, " samples"], labels: Int[Tensor, " samples"]
 ) -> None:
-    """Raise if the labels of audited samples are not those of the run, if its folder is known.
+    """Raise if the audited samples' labels differ from the run's, if its folder is known.
 
     Raises:
         Damaged: The data set was changed after the audit.
@@ -54,7 +54,7 @@ def refuse_other_labels(
 def posteriors(
     folder: Path, record: Record, units: Mapping[int, int]
 ) -> tuple[list[SourceAnswer], list[str]]:
-    """Return posteriors over clients of one sample, and why some are missing.
+    """Return one sample's posteriors over clients, and reasons for missing ones.
 
     Args:
         folder: Folder of the result.

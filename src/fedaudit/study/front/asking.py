@@ -151,7 +151,7 @@ def answer_to(
         )
     if not runs:
         raise BadInput(
-            f"the answer is taken back ({'; '.join(reasons)[:500]}); see the report's controls, "
+            f"the answer is withdrawn ({'; '.join(reasons)[:500]}); see the report's controls, "
             "correct the audit and run it again"
         )
     caveats += [f"Not answered: {reason}" for reason in reasons]
@@ -224,7 +224,7 @@ def _scores_of_target(record: Record, stored: Scores, question: Question) -> _Ta
 
 
 class _LocatedUnits(NamedTuple):
-    """The unit of a question in each run that audited it, by seed, and what limits the search."""
+    """The unit of a question by seed, in each run that audited it, and caveats of the search."""
 
     units: Mapping[int, int]
     caveats: list[str]
@@ -233,7 +233,7 @@ class _LocatedUnits(NamedTuple):
 def _locate(
     folder: Path, record: Record, tables: _Tables, question: Question, data_dir: Path | None
 ) -> _LocatedUnits:
-    """Find the unit of a question in the runs. Its samples are read only if they are needed."""
+    """Find the unit of a question in the runs; read its samples only if necessary."""
     first, unit = tables.first, _unit_of_number(record, tables, question)
     if unit is not None and len(tables.by_seed) == 1:
         return _LocatedUnits({first: unit}, [])
@@ -304,7 +304,7 @@ def _read_audited(
 def _unit_of_sample(
     sample: Path | SingleSample, audited: Mapping[int, AuditedSamples]
 ) -> tuple[int, int]:
-    """Return the first run that audited a sample, and the unit of the sample there."""
+    """Return the first run that audited a sample, and the sample's unit in it."""
     refusals = list[BadInput]()
     for seed, samples in audited.items():
         single = read_sample(sample, samples.shape) if isinstance(sample, Path) else sample
@@ -328,7 +328,7 @@ def _withdrawn(record: Record, target: ClientId, seed: int, contrast: Contrast) 
 
 
 def _caveats(record: Record, target: ClientId, contrast: Contrast) -> Iterator[str]:
-    """Yield sentences on what limits every answer about a target."""
+    """Yield the caveats of every answer about a target."""
     compared = [f for f in record.findings if (f.target, f.contrast) == (target, contrast)]
     if any(not figure.fair for figure in compared):
         yield (

@@ -126,7 +126,7 @@ def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Compared
 
 
 def _count_tests(compared: _Compared, fprs: Sequence[float]) -> int:
-    """Count an attack's tests: its AUC, and each rate that the non-members suffice for."""
+    """Count an attack's tests: its AUC, and each rate with enough non-members."""
     non_members = sum(count for _, count in compared.strata)
     return 1 + sum(not inconclusive(fpr, non_members) for fpr in fprs)
 
@@ -140,13 +140,13 @@ def _describe(compared: _Compared) -> str:
 
 
 _LARGEST_SUGGESTED = 2
-"""Largest suggested batch size, as a multiple of the study's."""
+"""Largest suggested batch size, as a multiple of the study's batch size."""
 
 _MOST_DRAWN = 2 * 10**9
 """Largest number of bytes of features that defenses draw in these checks: a few seconds.
 
-If all rounds need more, only some rounds are checked. :func:`fedaudit.fl.training.local.train`
-refuses what fails in the others.
+If all rounds need more, only some rounds are checked. In the other rounds,
+:func:`fedaudit.fl.training.local.train` raises.
 """
 
 _LEAST_DRAWN = 2**18
@@ -316,7 +316,7 @@ class _Planned(NamedTuple):
         client: The client.
         size: Number of samples.
         round: Round of the batch.
-        samples: The client's samples, the first of which form the batch.
+        samples: The client's samples; the first samples form the batch.
         defense: Copy of the client's defense, after it has chosen the batch.
         batch: Batch that the defense chose; None if it does not choose batches.
     """

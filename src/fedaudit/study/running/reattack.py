@@ -52,7 +52,7 @@ at most 5e-4. A change that affects an AUC is larger.
 
 
 def unmeasurable(recording: Path) -> str:
-    """Return why signals of a study's run cannot be measured again; empty if they can."""
+    """Return the reason why a study's signals cannot be measured again; empty if they can."""
     study = recorded_study(recording)
     if study.audit.keep != "full":
         return 'the run did not keep its updates (audit.keep = "full")'
@@ -69,7 +69,7 @@ def unmeasurable(recording: Path) -> str:
 def contradicting_signals(
     recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> list[str]:
-    """Measure the signals of a study again, and return those that its kept updates contradict.
+    """Remeasure a study's signals on kept updates, and return the signals that differ.
 
     Returns:
         A sentence for each run and round with such signals. Empty if :func:`unmeasurable`.
@@ -103,7 +103,7 @@ def _differing_signals(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
     for name, values in new.signals.items():
         difference = (old.signals[name] - values).double()
         std = values.double().std(1, correction=0)
-        # Allows for rounding if a signal has the same value for all samples.
+        # Allow for rounding if a signal has the same value for all samples.
         std = std + 1e-5 * values.double().abs().amax(1)
         rms, largest = difference.square().mean(1).sqrt(), difference.abs().amax(1)
         differs = (rms > _LARGEST_RMS * std) | (largest > _LARGEST_DIFFERENCE * std)
@@ -131,7 +131,7 @@ def reattack(
 
     Args:
         recording: Folder of the study.
-        names: Attacks to run; all that the recording allows if empty.
+        names: Attacks to run; empty for all attacks that the recording allows.
         out: Folder of the record; the recording is not changed. A record of the same study with
             other attacks is replaced, and tests are corrected over the attacks named now. A record
             of other settings is not replaced.
@@ -249,7 +249,7 @@ def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, obj
 
 
 def refuse_other_data(run: Setup) -> None:
-    """Raise if the stored audited samples are not those of the settings and the data set."""
+    """Raise if the stored audited samples differ from the samples by settings and data set."""
     stored, _ = read_tensors(run.folder / "audit.safetensors")
     dealt = run.deal.tensors()
     is_same = stored.keys() == dealt.keys() and all(

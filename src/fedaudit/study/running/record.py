@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedaudit.evaluation.source import SourceFound
 
 _MOST_CLIENTS = 50
-"""Largest number of clients of which all have a row of usage; beyond it only targets do."""
+"""Largest number of clients that all get a row of usage; above it, only targets get a row."""
 
 
 def conclude(
@@ -77,17 +77,17 @@ def conclude(
         log: Called with lines of text for the user.
         notes: Sentences on what was not tested, or differs from a separate run.
         check: Called before anything is written, while the folder is locked. It raises if another
-            process has written a record in the meantime, which would be lost, and describes what
-            is replaced.
+            process has written a record in the meantime, since that record would be lost. It
+            returns a description of the record that is replaced.
     """
-    # Created first, so that an unwritable folder fails before the work.
+    # Create the folder first, so that an unwritable folder fails before the work.
     out.mkdir(parents=True, exist_ok=True)
     findings, checks, sources = Findings(), list[ControlResult](), list["SourceFound"]()
     usage = list[UsageRow]()
     for run_with_rounds in measured_runs:
         run, rounds = run_with_rounds
         log(f"seed {run.seed}: attacks and their figures")
-        # Source inference compares all clients, and so does the published redrawn evaluation.
+        # Source inference and the published redrawn evaluation compare all clients.
         needs_all = run.on_source or run.study.figures.evaluation == "redraw"
         targets = () if needs_all else run.study.audit.targets
         measured = stacked((round.measured for round in rounds), about=targets)
@@ -190,7 +190,7 @@ def _assemble(
             *on_sources,
             *corrected_by_hypothesis(average_each(on_sources), alpha),
             *on_fair_draws,
-            # Corrected as a separate family, so that the leading figures do not depend on it.
+            # A separate family of tests, so that the main figures do not depend on it.
             *corrected_by_hypothesis(average_each(on_fair_draws), alpha),
             *on_clusters,
             *average_each(on_clusters),
@@ -254,7 +254,7 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
         total = len(run.study.seeds) * targets
         refused = run.refused.get(name, "")
         if not refused and len(alone) == total:
-            # An attack that compares clients cannot run with too few of them, in any view.
+            # An attack that compares clients cannot run with too few clients, in any view.
             refused = next(iter(alone.values()))
         unmeasured = {**uncovered, **alone}
         everywhere = not refused and len(failed | unmeasured) == total
@@ -296,7 +296,7 @@ def _names(sees: Sees) -> list[str]:
 
 
 def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
-    """Return rows of the targets and of as many other clients as fit, and one row of the others."""
+    """Return rows of targets and other clients up to a limit, and one row for the rest."""
     counts, audited = run.deal.class_counts(run.dataset.classes), run.deal.audited
     sizes, targets = run.deal.sizes, run.study.audit.targets
     ranked = sorted(sizes, key=lambda client: (client not in targets, -audited[client], client))
@@ -452,8 +452,8 @@ def _histogram(times: Tensor) -> list[int]:
 def corrected_figures(findings: Findings, alpha: float) -> list[Estimate]:
     """Return all figures and their means over runs, with significance corrected over the study.
 
-    Means are corrected as a separate family: a reader looks at means or at single runs, and not at
-    the largest of both.
+    Means are corrected as a separate family, since readers look either at means or at single runs,
+    but not at the largest of both.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, figure in enumerate(findings.figures):
