@@ -118,7 +118,7 @@ def test_other_partitions_and_numbers_are_refused(
 
 
 def test_an_audit_of_more_samples_than_a_client_has_is_refused(tmp_path: Path) -> None:
-    message = r"the audit of client 1 \('hospital-1'\) needs 260 .* and it has 240; lower"
+    message = r"the audit of client 1 \('hospital-1'\) needs 260 .* but it has 240; lower"
     audit = {"samples": 250, "extra_unseen": 10, "targets": [1]}
     with pytest.raises(BadInput, match=message):
         deal_of(table(tmp_path), study(audit=audit))
