@@ -233,7 +233,8 @@ def test_dates_and_times_are_no_categories(tmp_path: Path, cells: list[str]) -> 
     path = written(tmp_path, {**patients(), "seen": cells})
     assert "dates" in refused(path)
     for option in ("categorical", "ignore"):
-        assert fa.datasets.csv(path, **ROLES, **{option: ["seen"]}).read(seed=1).train
+        options: dict[str, Any] = {**ROLES, option: ["seen"]}
+        assert fa.datasets.csv(path, **options).read(seed=1).train
 
 
 @pytest.mark.parametrize(

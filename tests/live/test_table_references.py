@@ -14,7 +14,9 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
 from fedaudit.live.signal_tables import from_signals
 from fedaudit.observe.tensors import read_tensors, write_tensors
+from tests.live.federation import POLICY
 from tests.live.test_signal_tables import Table, csv_of
+from tests.programs import exit_code
 
 N_SAMPLES, N_MODELS, N_ROUNDS = 120, 6, 2
 
@@ -187,3 +189,20 @@ def test_references_of_another_recording_are_refused(tmp_path: Path) -> None:
     write_tensors({"trained_on": tensors["trained_on"][:, :-1]}, folders[1] / name, notes)
     with pytest.raises(Damaged, match="reference models"):
         attack_recording(folders[1], [], folders[1] / "attacked")
+
+
+def test_gate_pack_and_verify_accept_attacks_on_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clients, models = tables()
+    from_signals(clients, out="table", references=models, attacks=["rmia"], log=lambda line: None)
+    Path("policy.toml").write_text(
+        POLICY.replace("required = []", 'required = ["permuted members"]')
+    )
+    policy = ("--policy", "policy.toml")
+    assert exit_code("attack", "table", "--figures.permutations=20") == 0
+    assert exit_code("gate", "table", *policy) in (0, 3)
+    assert exit_code("pack", "table", *policy, "--out", "pack") == 0
+    assert exit_code("verify", "pack", "--recording", "table") == 0
+    assert "the pack is sound" in capsys.readouterr().out
