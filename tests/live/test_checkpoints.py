@@ -336,6 +336,7 @@ def test_the_command_records_checkpoints_and_attacks_them(
         (named[:2], "--checkpoints needs --network"),
         (named[2:4], "--network applies to --checkpoints FOLDER"),
         (("--rounds", "3"), "--rounds applies to --checkpoints FOLDER"),
+        ((*named[:3], "train", *named[4:]), "no model named .train.; a custom model is named"),
         ((*named[:3], "json:loads", *named[4:]), "builds no network|returns no network|model is"),
     ):
         assert exit_code("attack", "other", *options) == 2

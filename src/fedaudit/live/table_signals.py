@@ -79,7 +79,7 @@ def signals_of(columns: Mapping[str, ndarray]) -> dict[str, ndarray]:
         if column.endswith("loss") and values.min() < 0 and values.max() <= 0:
             raise BadInput(
                 f"{column} is never above 0, like a log-likelihood; give the loss, which is "
-                "smaller for members"
+                "smaller for members, and add a constant if losses can be negative"
             )
         if bool(((values < low - _SLACK) | (values > high + _SLACK)).any()):
             raise BadInput(
