@@ -9,6 +9,7 @@ from torch import nn
 from fedaudit.live.checkpoint_files import read_checkpoint
 from fedaudit.live.table_columns import columns_of
 from fedaudit.live.table_layout import audit_of, layout_of
+from fedaudit.live.table_references import references_of
 from fedaudit.live.table_signals import signals_of
 from fuzz.target import file
 
@@ -17,6 +18,13 @@ TABLE = b"""round,client,sample,owner,label,loss,confidence,cosine
 1,a,1,,1,1.5,0.2,-0.1
 1,b,0,a,0,0.75,0.5,0
 1,b,1,,1,1.25,0.3,1e-3
+"""
+
+REFERENCES = b"""model,sample,trained,loss
+a,0,0,0.5
+a,1,1,1.5
+b,0,1,0.75
+b,1,0,1.25
 """
 
 
@@ -66,3 +74,13 @@ def table(content: bytes) -> None:
 
 def table_seeds() -> list[bytes]:
     return [TABLE]
+
+
+def references(content: bytes) -> None:
+    """A CSV file of reference models, for a sound table."""
+    columns = columns_of(file("table.csv", TABLE), "the table")
+    references_of(file("references.csv", content), columns, layout_of(columns))
+
+
+def references_seeds() -> list[bytes]:
+    return [REFERENCES]

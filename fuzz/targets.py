@@ -313,6 +313,7 @@ TARGETS: dict[str, Target] = {
     "checkpoint of PyTorch": Target(afterwards.checkpoint, afterwards.checkpoint_seeds),
     "pickle of a checkpoint": Target(afterwards.pickle_of_checkpoint, afterwards.pickle_seeds),
     "table of signals": Target(afterwards.table, afterwards.table_seeds),
+    "table of reference models": Target(afterwards.references, afterwards.references_seeds),
     "scores": Target(kept.scores, kept.scores_seeds, header),
     "models of a kept round": Target(kept.kept_models, kept.kept_models_seeds, header),
     "update of a kept round": Target(kept.kept_update, kept.kept_update_seeds, header),

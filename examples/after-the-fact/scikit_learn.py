@@ -12,7 +12,7 @@ from sklearn.neural_network import MLPClassifier
 
 import fedaudit
 
-CLIENTS, ROUNDS, EPOCHS, AUDITED = 4, 8, 10, 150
+CLIENTS, ROUNDS, EPOCHS, AUDITED, REFERENCES = 4, 8, 10, 150, 8
 
 
 def average(models: list[MLPClassifier]) -> MLPClassifier:
@@ -23,11 +23,24 @@ def average(models: list[MLPClassifier]) -> MLPClassifier:
     return mean
 
 
+def reference_models(x: np.ndarray, y: np.ndarray, inputs: pd.DataFrame) -> pd.DataFrame:
+    """Return the outputs of models that the adversary trained on its own data."""
+    rng, tables = np.random.default_rng(2), []
+    for number in range(REFERENCES):
+        half = rng.permutation(len(y))[: len(y) // 2]
+        model = MLPClassifier((64,), solver="sgd", learning_rate_init=0.1, max_iter=100)
+        model.set_params(random_state=number).fit(x[half], y[half])
+        table = pd.DataFrame(model.predict_proba(inputs.to_numpy())).add_prefix("probability_")
+        tables.append(table.assign(model=number, sample=inputs.index))
+    return pd.concat(tables)
+
+
 def main() -> None:
     rng = np.random.default_rng(1)
     x, y = load_digits(return_X_y=True)
     x = x / 16
-    client_of = rng.permutation(len(y)) % CLIENTS
+    # The last part of the data is that of the adversary.
+    client_of = rng.permutation(len(y)) % (CLIENTS + 1)
     # A coin decides for each audited sample if its client trains on it.
     audited = np.concatenate(
         [rng.permutation(np.flatnonzero(client_of == c))[:AUDITED] for c in range(CLIENTS)]
@@ -56,7 +69,15 @@ def main() -> None:
     table["label"] = y[table["sample"]]
     table["drawn_for"] = client_of[table["sample"]]
     members = {c: audited[is_member & (client_of[audited] == c)] for c in range(CLIENTS)}
-    fedaudit.from_signals(table, out="runs/scikit-learn", members=members, fair=True)
+    adversary = client_of == CLIENTS
+    inputs = pd.DataFrame(x[audited], index=audited)
+    fedaudit.from_signals(
+        table,
+        out="runs/scikit-learn",
+        members=members,
+        fair=True,
+        references=reference_models(x[adversary], y[adversary], inputs),
+    )
 
 
 if __name__ == "__main__":

@@ -145,6 +145,7 @@ def set_column(name: str, cells: list[str]) -> Callable[[Columns], None]:
         (set_column("ward", [""] * 60), {}, "column 'ward' of 'patients.csv' has the same value"),
         (set_column("name", [f"n{row}" for row in range(60)]), {}, "set ignore = ['name']"),
         (set_column("row", [str(row) for row in range(60)]), {}, "numbers the rows"),
+        (set_column("row", [str(row * 7 % 60) for row in range(60)]), {}, "numbers the rows"),
         (
             set_column("readmitted", [f"r{row}" for row in range(60)]),
             {},
@@ -211,3 +212,101 @@ def test_a_table_with_far_more_features_than_bytes_is_refused(tmp_path: Path) ->
 
 def test_a_pipe_and_an_absent_file_are_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refused(tmp_path / "patients.csv")
+
+
+def repeated(*cells: str) -> list[str]:
+    return [*cells] * (60 // len(cells))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        repeated("2024-01-31", "2024-02-01"),
+        repeated("31.01.2024", "1.2.2024"),
+        repeated("01/31/24 10:15", "2/1/24 9:00"),
+        repeated("2024-01-31T10:15:00Z", "2024-02-01T00:00:00.5+01:00"),
+        repeated("10:15", "9:30 am"),
+        repeated("20240131", "20240201", "19991231"),
+    ],
+)
+def test_dates_and_times_are_no_categories(tmp_path: Path, cells: list[str]) -> None:
+    path = written(tmp_path, {**patients(), "seen": cells})
+    assert "dates" in refused(path)
+    for option in ("categorical", "ignore"):
+        options: dict[str, Any] = {**ROLES, option: ["seen"]}
+        assert fa.datasets.csv(path, **options).read(seed=1).train
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        repeated("1 234", "950"),
+        repeated("1.234.567", "950"),
+        repeated("1'234", "950"),
+        repeated("$7", "$8"),
+        repeated("7 €", "8.50 €"),
+        repeated("5%", "12.5%"),
+        repeated("(3.5)", "4.5"),
+        repeated("\u22123", "4"),
+    ],
+)
+def test_numbers_in_other_formats_are_no_categories(tmp_path: Path, cells: list[str]) -> None:
+    path = written(tmp_path, {**patients(), "cost": cells})
+    assert "are no numbers" in (message := refused(path)) or "further characters" in message
+    assert fa.datasets.csv(path, **ROLES, categorical=["cost"]).read(seed=1).train
+
+
+def test_marks_of_thousands_are_no_decimal_marks(tmp_path: Path) -> None:
+    costs = repeated("950", "1.234", "12.345", "1.000", "7")
+    path = written(tmp_path, {**patients(), "cost": costs})
+    assert "may be thousands; remove the separators, or set numeric = ['cost']" in refused(path)
+    assert fa.datasets.csv(path, **ROLES, numeric=["cost"]).read(seed=1).train
+    for cells in (repeated("1.234", "2.345", "3.456"), repeated("1.234", "2.5", "3", "0.125")):
+        path = written(tmp_path, {**patients(), "cost": cells})
+        assert fa.datasets.csv(path, **ROLES).read(seed=1).train
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        repeated("10-20", "20-30"),
+        repeated("007", "008"),
+        repeated("(20, 30]", "(30, 40]"),
+        repeated("A1", "B2"),
+        repeated("1.2.3", "1.2.4"),
+    ],
+)
+def test_ranges_and_codes_are_categories(tmp_path: Path, cells: list[str]) -> None:
+    path = tmp_path / "patients.csv"
+    path.write_text(text_of({**patients(), "code": cells}, ";"), encoding="utf-8")
+    statement = fa.datasets.csv(path, **ROLES).read(seed=1).statement
+    assert any("column code: category, 2 values" in line for line in statement)
+
+
+@pytest.mark.parametrize("column", ["hospital", "readmitted"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("East", "EAST"), ("East side", "East  side"), ("7", "07"), ("7", "7.0"), ("é", "e\u0301")],
+)
+def test_names_that_may_be_the_same_are_refused(
+    tmp_path: Path, column: str, first: str, second: str
+) -> None:
+    path = written(tmp_path, {**patients(), column: repeated(first, second, "other")})
+    names = " and ".join(map(repr, sorted([first, second])))
+    assert f"the values {names}, which may be the same" in refused(path)
+
+
+def test_a_marker_of_missing_values_is_no_class(tmp_path: Path) -> None:
+    path = written(tmp_path, {**patients(), "readmitted": repeated("0", "1", "NA")})
+    assert 'set missing = ["NA"]' in refused(path)
+    assert "is missing in 20 of 60 rows" in refused(path, missing=["NA"])
+
+
+def test_utf8_is_not_read_as_another_encoding(tmp_path: Path) -> None:
+    text = text_of(patients()).replace("surgery", "Chirurgie für alle")
+    path = tmp_path / "patients.csv"
+    for encoding in ("utf-8", "utf-8-sig"):
+        path.write_text(text, encoding=encoding)
+        assert "is UTF-8 text" in refused(path, encoding="latin-1")
+    path.write_text(text_of(patients()), encoding="utf-8")
+    assert fa.datasets.csv(path, **ROLES, encoding="latin-1").read(seed=1).train

@@ -121,6 +121,15 @@ class TestEncodingInsideClients:
             assert torch.equal(features_of(old, client), features_of(new, client))
         assert not torch.equal(features_of(old, 1), features_of(new, 1)[: len(features_of(old, 1))])
 
+    def test_a_further_client_changes_no_bit_of_anothers_features(self, tmp_path: Path) -> None:
+        before, after = patients(), patients()
+        for name, cells in after.items():
+            cells += [{"hospital": "a new one"}.get(name, cell) for cell in before[name][:20]]
+        old, new = (read(tmp_path, columns, **ROLES) for columns in (before, after))
+        assert new.client_names[0] == "a new one"
+        for client in range(3):
+            assert torch.equal(features_of(old, client), features_of(new, client + 1))
+
     def test_declared_scaling_replaces_the_statistics(self, tmp_path: Path) -> None:
         columns = patients()
         options: dict[str, Any] = {**ROLES, "ignore": ["pressure", "ward"]}

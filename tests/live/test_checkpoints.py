@@ -224,6 +224,31 @@ def test_a_missing_client_is_reported_if_the_mean_shows_it(tmp_path: Path) -> No
     assert coverage.n_missing_uploads == 1
 
 
+def test_copied_files_are_reported(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    place, lines = tmp_path / "saved" / "round-2", list[str]()
+    (place / "client-1.pt").write_bytes((place / "client-0.pt").read_bytes())
+    with pytest.warns(RuntimeWarning, match="the models of clients 0 and 1 are equal"):
+        path = recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW, log=lines.append)
+    assert f"after 1 of {LAST} rounds, the global model is not the plain mean" in lines[-1]
+    notes = {entry.round: entry.note for entry in read_round_log(path)}
+    assert [number for number, note in notes.items() if note] == [2]
+    earlier = tmp_path / "saved" / "round-1"
+    for file in earlier.iterdir():
+        (place / file.name).write_bytes(file.read_bytes())
+    with pytest.warns(RuntimeWarning, match="global model after it is the one before it"):
+        recorded(tmp_path / "saved", tmp_path / "again", attacks=FEW)
+
+
+def test_a_client_that_did_not_train_is_no_copy(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    start = (tmp_path / "saved" / "round-1" / "global.pt").read_bytes()
+    for client in (0, 1):
+        (tmp_path / "saved" / "round-2" / f"client-{client}.pt").write_bytes(start)
+    path = recorded(tmp_path / "saved", tmp_path / "after", attacks=("loss-series",))
+    assert not any(entry.note for entry in read_round_log(path))
+
+
 def test_sizes_are_the_weights_of_the_mean(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     save_all(folder, as_torch)
@@ -282,7 +307,7 @@ def test_a_model_of_another_network_is_refused_before_the_folder_is_used(tmp_pat
     folder = tmp_path / "saved"
     folder.mkdir()
     torch.save(torch.nn.Linear(64, 10).state_dict(), folder / "model_1.pt")
-    with pytest.raises(BadInput, match=r"the model in model_1\.pt has"):
+    with pytest.raises(BadInput, match=r"the model in saved/model_1\.pt has"):
         recorded(folder, tmp_path / "after")
     assert not (tmp_path / "after").exists()
 
@@ -311,6 +336,7 @@ def test_the_command_records_checkpoints_and_attacks_them(
         (named[:2], "--checkpoints needs --network"),
         (named[2:4], "--network applies to --checkpoints FOLDER"),
         (("--rounds", "3"), "--rounds applies to --checkpoints FOLDER"),
+        ((*named[:3], "train", *named[4:]), "no model named .train.; a custom model is named"),
         ((*named[:3], "json:loads", *named[4:]), "builds no network|returns no network|model is"),
     ):
         assert exit_code("attack", "other", *options) == 2

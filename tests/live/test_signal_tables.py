@@ -186,7 +186,7 @@ def test_confidence_and_labels_give_the_cross_entropy(tmp_path: Path) -> None:
     table = leaking()
     table["confidence"] = np.exp(-table.pop("loss"))
     path = recorded(table | {"label": table["sample"] % 4}, tmp_path / "table")
-    assert {name for _, name in measured(path)} == {"loss", "confidence"}
+    assert {name for _, name in measured(path)} == {"loss", "confidence", "scaled_logit"}
     expected = measured(recorded(leaking(), tmp_path / "expected"))[1, "loss"]
     assert torch.allclose(measured(path)[1, "loss"], expected)
 
@@ -298,6 +298,8 @@ REFUSED = {
     "unknown column": (leaking() | {"los": np.zeros(1080)}, "did you mean 'loss'"),
     "no signal": ({k: v for k, v in leaking().items() if k != "loss"}, "the table has no signal"),
     "no truth": ({k: v for k, v in leaking().items() if k != "owner"}, "give exactly one of"),
+    "log-likelihoods": (leaking() | {"loss": -leaking()["loss"]}, "loss is never above 0"),
+    "no member": (leaking() | {"owner": np.full(1080, -1)}, "no client trains on a sample"),
     "no round": ({k: v for k, v in leaking().items() if k != "round"}, "has no column 'round'"),
     "lengths": (leaking() | {"loss": np.zeros(3)}, "has 3 values in 'loss' and 1080 in 'round'"),
     "confidence": (leaking() | {"confidence": np.full(1080, 1.5)}, "give values from 0 to 1"),
@@ -355,6 +357,7 @@ def test_a_fair_draw_needs_the_client_whose_coin_was_tossed(tmp_path: Path) -> N
         ("round,client,sample,loss,owner\n1,0,0,x,0\n", "'loss' in line 2 of .* is 'x'"),
         ("\xff", "cannot be read|no column|named"),
         ("", "has no column 'round'"),
+        ("round;client;sample\n1;0;0\n", "has a single column, 'round;client;sample'"),
     ],
 )
 def test_unusable_csv_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -385,3 +388,19 @@ def test_gate_pack_and_verify_accept_the_recording_of_a_table(
     assert exit_code("pack", "table", *policy, "--out", "pack") == 0
     assert exit_code("verify", "pack", "--recording", "table") == 0
     assert "the pack is sound" in capsys.readouterr().out
+
+
+def test_confidence_alone_gives_the_attacks_on_the_loss(tmp_path: Path) -> None:
+    table = leaking()
+    table["confidence"] = np.exp(-table.pop("loss"))
+    recording = read_recording(recorded(table, tmp_path / "table"))
+    assert {"loss-series", "fedmia-1"} <= {*recording.attacks}
+    assert "probabilities of classes" in recording.refused["fta-c"]
+
+
+def test_members_may_be_numbers_of_any_type(tmp_path: Path) -> None:
+    table = leaking()
+    owner = table.pop("owner")
+    members = {c: table["sample"][owner == c].astype(float) for c in range(3)}
+    path = recorded(table, tmp_path / "table", members=members)
+    assert (read_audit(path).owner == read_audit(recorded(leaking(), tmp_path / "2")).owner).all()

@@ -196,6 +196,15 @@ def test_other_audited_members_show_the_power_of_a_missing_flag(memorised: Carri
     assert (run.members, run.members_flagged) == (len(members), sum(map(bool, flags)))
 
 
+def test_flags_of_other_clients_samples_are_counted(memorised: Carried) -> None:
+    others = rows_of(memorised, Origin.OTHER_CLIENT)
+    flags = [asked(memorised, row=row).flagged for row in others]
+    answer = asked(memorised, row=rows_of(memorised, Origin.MEMBER)[0])
+    count = sum(map(bool, flags))
+    assert (answer.runs[0].others, answer.runs[0].others_flagged) == (len(others), count)
+    assert f"flag {count} of {len(others)} of them" in " ".join(str(answer).split())
+
+
 def test_a_rate_that_no_score_can_reach_is_not_answered_by_no_flag(
     overfitted: Carried, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -515,7 +524,7 @@ def test_the_command_prints_sentences_or_json(
     assert f"Did client 0 train on sample {scores_of(overfitted).ids[row]} (row {row})?" in text
     joined = " ".join(text.split())
     assert "FLAGGED by 2 attacks in 1 run together" in joined
-    assert "It is not proof: up to 5% of non-members are flagged as well." in joined
+    assert "It is not proof: up to 5% of held-out samples are flagged as well." in joined
     assert "True origin: this client trained on it." in joined
     assert "at a prior of 10%." in joined
     assert all(len(line) <= 80 for line in text.splitlines())

@@ -187,13 +187,13 @@ def unknown_name(kind: str, name: str, names: Iterable[str], *, listed: str = ""
     names = sorted({*names})
     hint = suggestion(name, names)
     command = listed or (f"fedaudit list {LISTED[kind]}" if kind in LISTED else "")
-    if len(names) <= _FEW or not (hint or command):
+    if names and (len(names) <= _FEW or not (hint or command)):
         ending = f"known: {', '.join(names)}"
-    elif command:
+    elif names and command:
         ending = f"`{command}` lists all {len(names)}"
     else:
         ending = ""
-    return BadInput(f"there is no {kind} named {name!r}; {hint}{ending}".rstrip())
+    return BadInput(f"there is no {kind} named {name!r}; {hint}{ending}".rstrip("; "))
 
 
 def suggestion(name: str, names: Iterable[str], *, limit: int = 3) -> str:

@@ -84,7 +84,10 @@ def answer_in_run(
             zip(attacks, scores[row], test.p_values, strict=True)
         )
     ]
-    flagged = combined_p_values(members, nonmembers) <= false_alarm_rate
+    members_flagged, others_flagged = (
+        int((combined_p_values(units, nonmembers) <= false_alarm_rate).sum())
+        for units in (members, others)
+    )
     return RunAnswer(
         seed=seed,
         origin=_ORIGINS[Origin(int(samples.origin[row]))],
@@ -95,7 +98,8 @@ def answer_in_run(
         withdrawn=dict(withdrawn or {}),
         p_value=test.combined,
         flagged=flag(test.combined, 1 / (1 + len(nonmembers)), false_alarm_rate),
-        members_flagged=int(flagged.sum()),
+        members_flagged=members_flagged,
+        others_flagged=others_flagged,
     )
 
 

@@ -27,6 +27,7 @@ from fedaudit.live.recording import (
 )
 from fedaudit.live.rounds import SENT
 from fedaudit.live.setup import RECORDED, recorded_run
+from fedaudit.live.table_references import read_references, with_references
 from fedaudit.live.weights import ESTIMATED
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -219,6 +220,9 @@ def _run(
             is_separate=recording.table == "separate",
         ),
     )
+    if recording.references:
+        references = read_references(folder, recording.key, recording.references, len(audit))
+        run = replace(run, attacks=with_references(run.attacks, references))
     run = _without_source(run, contents, names)
     for entry in stored:
         fault = fault_in(entry.measured, run.deal.clients, len(audit))
@@ -295,7 +299,7 @@ def _config(
     Their keys are among ``OF_A_RECORDER`` of :mod:`fedaudit.results.record`.
     """
     # Records of recorded models do not depend on a later kind of recording.
-    excluded = _NOT_SETTINGS | (set() if recording.table else {"table"})
+    excluded = _NOT_SETTINGS | {n for n in ("table", "references") if not getattr(recording, n)}
     settings = recording.model_dump(mode="json", exclude=excluded)
     config = {"name": recording.name, "recording": settings, "figures": dict(figures)}
     if names:
@@ -315,6 +319,11 @@ def _missing(contents: _Contents, absent: Sequence[ClientId], *, blind: bool) ->
         yield (
             "The models: signals were measured elsewhere and given as a table, so that neither "
             "accuracy nor untrained models are measured here."
+        )
+    if recording.references:
+        yield (
+            f"How the {recording.references} reference models were trained, and on what: their "
+            "signals were measured elsewhere and given as a table."
         )
     for name, why in recording.unaudited.items():
         yield f"What training reveals about {plain(name)}: {plain(why)}"

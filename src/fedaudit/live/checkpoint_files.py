@@ -90,7 +90,12 @@ def read_checkpoint(path: Path, *, within: Path | None = None) -> StoredWeights:
         # Opened first for the check of links and other special files.
         with _opened(path, within):
             pass
-        return read_tensors(path)[0]
+        try:
+            return read_tensors(path)[0]
+        except Damaged as error:
+            raise Damaged(
+                f"{path} cannot be read as a safetensors file; remove it, or save the weights again"
+            ) from error
     if path.suffix == ".npz":
         with _opened(path, within):
             pass
@@ -104,11 +109,16 @@ def read_checkpoint(path: Path, *, within: Path | None = None) -> StoredWeights:
                 f"{path} has a {value.layout} tensor on {value.device}; store plain ones"
             )
     refuse_oversized(
-        path.name,
+        named_in(path),
         sum(value.numel() * value.element_size() for value in parts),
         on_disk=path.stat().st_size,
     )
     return weights
+
+
+def named_in(path: Path) -> str:
+    """Return a file's name with its folder, since files of all rounds may have one name."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _opened(path: Path, within: Path | None) -> BufferedReader:
@@ -188,7 +198,7 @@ def _foreign_names(path: Path, file: BufferedReader) -> Collection[str]:
                 f"most {MAX_TENSORS:,} and {MAX_HEADER:,} are read"
             )
         declared = sum(entry.file_size for entry in entries)
-        refuse_oversized(path.name, declared + _PER_BYTE * entry.file_size, on_disk=size)
+        refuse_oversized(named_in(path), declared + _PER_BYTE * entry.file_size, on_disk=size)
         used = set(_names_in(path, archive.read(entry), len(entries)))
     file.seek(0)
     unsafe = {*torch.serialization.get_unsafe_globals_in_checkpoint(file)}

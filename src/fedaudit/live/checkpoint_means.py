@@ -1,5 +1,6 @@
 """Comparison of saved global models with the mean of the clients' models."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,37 @@ class Means:
         return (
             "the global model after it is not the plain mean of the saved clients' models; pass "
             "sizes= if the server weights clients by their numbers of samples"
+        )
+
+    def copies(
+        self, uploads: Mapping[str, StoredWeights], sent: Weights, after: Weights | None
+    ) -> str:
+        """Return a note if files of one round have the same weights; empty if none do.
+
+        A client that sends back the model that it was sent is no copy of another one.
+        """
+        start, seen = _vector(sent), dict[bytes, str]()
+        if after is not None and uploads and torch.equal(_vector(after), start):
+            return "the global model after it is the one before it, so that a file may be a copy"
+        for name, upload in uploads.items():
+            vector = _vector(upload)
+            digest = hashlib.sha256(vector.numpy().tobytes()).digest()
+            other = seen.setdefault(digest, name)
+            if other != name and not torch.equal(vector, start):
+                return (
+                    f"the models of clients {other} and {name} are equal, so that one may be a copy"
+                )
+        return ""
+
+    def warning(self) -> str:
+        """Return a sentence on rounds whose global model is not a mean; empty if all are."""
+        if not self._n_different:
+            return ""
+        total = self._n_equal + self._n_different
+        return (
+            f"warning: after {self._n_different} of {total} rounds, the global model is not the "
+            f"{'weighted' if self.sizes else 'plain'} mean of the clients' models; pass sizes= if "
+            "the server weights clients, and check whose models the files are"
         )
 
     def _is_mean(self, uploads: Mapping[str, StoredWeights], after: Path | Weights) -> bool:

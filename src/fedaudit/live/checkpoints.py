@@ -14,6 +14,7 @@ from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entro
 from fedaudit.core.values import Sees
 from fedaudit.datasets.dataset import samples_of_task
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.checkpoint_files import named_in
 from fedaudit.live.checkpoint_layouts import CheckpointFiles, files_in
 from fedaudit.live.checkpoint_means import Means
 from fedaudit.live.checkpoint_models import (
@@ -168,6 +169,8 @@ def from_checkpoints(
         # Missing rounds last, since a recorder takes a first round that fails for a fault of all.
         for step in sorted(chosen, key=lambda step: bool(step.missing)):
             _record(recorder, step, models, means, audited)
+    if warning := means.warning():
+        log(warning)
     entries = read_round_log(Path(out))
     if not any(entry.measured for entry in entries):
         reason = plain(next((entry.note for entry in entries if entry.note), "no model fits"))
@@ -186,7 +189,7 @@ def _refuse_other_network(
     samples = replace(samples, samples=samples_of_task(samples.samples, task))
     shape = network_of(network, samples, task, not_uploaded).shape
     for source in list({**models.sent, **models.after}.values())[:1]:
-        whose = f"the model in {source.name}" if isinstance(source, Path) else "initial"
+        whose = f"the model in {named_in(source)}" if isinstance(source, Path) else "initial"
         shape.model_of(models.weights(source), whose=whose)
 
 
@@ -266,12 +269,15 @@ def _record(
         return
     numbered = {number_of(means.by_name[client]): weights for client, weights in uploads.items()}
     called = {means.by_name[client]: weights for client, weights in uploads.items()}
+    # Without a file of an audited client it is unknown whether it took part.
+    notes = ["" if {*audited} <= numbered.keys() else note]
+    # A folder without the model before a round has no change between both.
+    notes.append(means.copies(uploads, sent, end) if step.sent is not None else "")
     recorder.round(
         step.number,
         sent=sent,
         uploads=called,
         weights={n: means.sizes[n] for n in numbered} if means.sizes else None,
         after=end,
-        # Without a file of an audited client it is unknown whether it took part.
-        note="" if {*audited} <= numbered.keys() else note,
+        note="; ".join(filter(None, notes)),
     )

@@ -23,9 +23,10 @@ from fedaudit.core.files import (
     write_whole,
 )
 from fedaudit.core.tasks import TASKS, Task, of_loss, task_named
-from fedaudit.core.values import ClientId
+from fedaudit.core.values import ClientId, Sees
 from fedaudit.evaluation.uploads import Metric
 from fedaudit.observe.tensors import MAX_ROUND, Keep
+from fedaudit.observe.views import View, view_named, with_resources
 from fedaudit.plan.sections import TaskSection
 from fedaudit.plan.values import refusal_of
 from fedaudit.results.fields import Count, Part
@@ -33,6 +34,8 @@ from fedaudit.results.text import plain
 
 MOST_CLIENTS = MOST_KEYS
 """Largest number of clients of a recording or a round."""
+MOST_REFERENCES = 10_000
+"""Largest number of reference models."""
 MOST_CONFLICTS = 10_000
 """Largest number of repeated rounds that are listed."""
 
@@ -67,6 +70,7 @@ class Recording(Part):
         unaudited: Clients that declined the audit or gave no usable part, with the reason.
         table: Empty for recorded models. "joint" for a table of signals, in which every client is
             measured on every sample; "separate" if each is measured on its own samples only.
+        references: Reference models that a table of signals has, for attacks such as RMIA.
         conflicts: Rounds that were passed again with different models or uploads, with the reason.
             The later data are not recorded.
         is_closed: True once the recorder was closed after its last round; None in recordings of
@@ -98,12 +102,19 @@ class Recording(Part):
         dict[Annotated[str, Field(max_length=300)], Text], Field(max_length=MOST_CLIENTS)
     ] = Field(default_factory=dict)
     table: Literal["", "joint", "separate"] = ""
+    references: Annotated[int, Field(ge=0, le=MOST_REFERENCES)] = 0
     conflicts: Annotated[dict[RoundNumber, Text], Field(max_length=MOST_CLIENTS)] = Field(
         default_factory=dict
     )
     is_closed: bool | None = None
     model: Annotated[str, Field(max_length=500)] = ""
     started: Annotated[str, Field(max_length=40)] = ""
+
+    @property
+    def adversary(self) -> View:
+        """The adversary's view, with the reference models that it has."""
+        view = view_named(self.view)
+        return with_resources(view, Sees.REFERENCE_MODELS) if self.references else view
 
     def measured_task(self) -> Task:
         """Return the task for figures, without importing custom code or computing losses."""

@@ -15,7 +15,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet, Deal
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.recording import Recording
-from fedaudit.observe.views import View, view_named
+from fedaudit.observe.views import View
 from fedaudit.plan.dealing import Groups
 from fedaudit.plan.parts import Recorded, Setup
 from fedaudit.plan.sections import (
@@ -33,12 +33,12 @@ SEED = 1
 
 RECORDED = "recorded"
 
-_NEVER_RECORDED = {
+_NOT_RECORDED = {
     Sees.REFERENCE_MODELS: "reference models, trained as the federation trains",
     Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
     Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
 }
-"""Capabilities that only an adversary of a simulated federation has."""
+"""Capabilities that an adversary of a recorded federation lacks, unless its view offers them."""
 
 
 def recorded_run(
@@ -56,7 +56,7 @@ def recorded_run(
 
     Nothing is trained: the algorithm only holds the architecture.
     """
-    view, task = view_named(recording.view), architecture.task
+    view, task = recording.adversary, architecture.task
     names = tuple(attacks) or recording.attacks
     study = Study(
         name=recording.name,
@@ -130,7 +130,8 @@ def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]
 
 def _possible(name: str, view: View, task: Task) -> Attack:
     attack = attack_named(name)
-    absent = [what for part, what in _NEVER_RECORDED.items() if part in attack.needs]
+    needs = attack.needs & ~view.offers
+    absent = [what for part, what in _NOT_RECORDED.items() if part in needs]
     if attack.learns or attack.needs_side_information:
         absent = ["a federation to learn from or knowledge of a defense"]
     if absent:

@@ -11,7 +11,7 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import on_stderr
 from fedaudit.core.tasks import CLASSIFICATION, of_loss
-from fedaudit.core.values import NOBODY
+from fedaudit.core.values import NOBODY, Sees
 from fedaudit.live.clients import ByClient, Called, number_of, plain_name
 from fedaudit.live.files import AUDIT_FILE, DRAWN_FOR, claim
 from fedaudit.live.recorder import named_after
@@ -24,10 +24,11 @@ from fedaudit.live.recording import (
 )
 from fedaudit.live.table_columns import SignalTable, columns_of, joined
 from fedaudit.live.table_layout import audit_of, layout_of, measured_rounds_of
+from fedaudit.live.table_references import references_of, write_references
 from fedaudit.live.table_signals import attacks_on, signals_of
 from fedaudit.observe.measurements import write_measured
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.observe.views import view_named
+from fedaudit.observe.views import view_named, with_resources
 
 
 def from_signals(
@@ -40,6 +41,7 @@ def from_signals(
     targets: Sequence[Called] = (),
     sizes: ByClient[int] | None = None,
     view: str = "uploads",
+    references: SignalTable | None = None,
     name: str = "",
     log: Callable[[str], None] = on_stderr,
 ) -> Path:
@@ -77,6 +79,11 @@ def from_signals(
         targets: Audited clients; by default all with members and signals.
         sizes: Training samples of each client, for attacks with a prior.
         view: The adversary's view.
+        references: Table of reference models that the adversary trained, for RMIA and LiRA. A row
+            is one model on one audited sample, with the columns ``model``, ``sample`` and ``loss``,
+            ``confidence`` or outputs by class. ``trained`` is 1 if the model was trained on the
+            sample, and 0 by default (offline). ``round`` names the audited round that a model is
+            compared with; by default one model is compared with all rounds.
         name: Name of the federation; by default that of ``out``.
         log: Takes lines of text for the user.
 
@@ -110,7 +117,7 @@ def from_signals(
     folder = Path(out)
     if is_recording(folder):
         raise BadInput(f"{folder} has a recording already; give another folder")
-    view_named(view)
+    seen = view_named(view)
     tables = list(table) if isinstance(table, list | tuple) else [cast("SignalTable", table)]
     parts = [columns_of(part, _whose(number, tables)) for number, part in enumerate(tables, 1)]
     if not parts:
@@ -121,9 +128,21 @@ def from_signals(
     audit, numbers = audit_of(columns, layout, members, fair=fair)
     has_labels = "label" in columns
     task = CLASSIFICATION if has_labels else of_loss("loss", _no_loss)
+    models = None if references is None else references_of(references, columns, layout)
+    if models is not None:
+        seen = with_resources(seen, Sees.REFERENCE_MODELS)
     possible, refused = attacks_on(
-        signals, attacks, task, view=view, is_separate=layout.is_separate
+        signals,
+        attacks,
+        task,
+        view=seen,
+        is_separate=layout.is_separate,
+        reference_fault=None if models is None else models.reason_against,
     )
+    if not bool((audit.owner != NOBODY).any()):
+        raise BadInput(
+            "no client trains on a sample of the table; give members as well as held-out samples"
+        )
     measured = {numbers[client] for client in layout.clients}
     owners = sorted({*audit.owner[audit.owner != NOBODY].tolist()} & measured)
     recording = recording_of(
@@ -144,15 +163,19 @@ def from_signals(
             if not client.isdecimal()
         },
         table="separate" if layout.is_separate else "joint",
+        references=0 if models is None else len(models.trained_on),
         is_closed=True,
         model="models of a table",
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     claim(folder, recording, audit)
+    notes = {"complete": "True", "run": recording.key}
     for round in measured_rounds_of(layout, signals, numbers):
         entry = round_entry(round.index, round.clients, round.clients, 0)
-        write_measured(folder, round, {"complete": "True", "run": recording.key})
+        write_measured(folder, round, notes)
         append_round(entry.logged(measured=True), folder)
+    if models is not None:
+        write_references(folder, models, notes)
     tensors = audit.tensors()
     if audit.drawn_for is not None:
         tensors[DRAWN_FOR] = torch.from_numpy(audit.drawn_for)

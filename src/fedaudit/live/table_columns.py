@@ -20,6 +20,8 @@ SignalTable: TypeAlias = Mapping[str, object] | Path | str
 
 KEYS = ("round", "client", "sample")
 OTHERS = ("label", "owner", "member", "drawn_for")
+_NAMES = ("client", "sample", "owner", "drawn_for", "model")
+"""Columns of texts."""
 _MISSING = ("", "-1", "nan", "None", "<NA>")
 """Texts of missing values: of a sample that no client trains on."""
 
@@ -36,15 +38,23 @@ class Columns(dict[str, ndarray]):
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return len(self["round"])
+        return len(self["sample"])
 
 
-def columns_of(table: SignalTable, whose: str) -> Columns:
+def columns_of(
+    table: SignalTable,
+    whose: str,
+    *,
+    keys: Sequence[str] = KEYS,
+    others: Sequence[str] = (*OTHERS, *COLUMNS),
+) -> Columns:
     """Return the columns of a table.
 
     Args:
         table: The table.
         whose: The table, for messages.
+        keys: Columns that it must have.
+        others: Further columns that it may have, in addition to outputs by class.
 
     Raises:
         BadInput: A column is unknown or missing, of another length, or has values that are not
@@ -58,17 +68,17 @@ def columns_of(table: SignalTable, whose: str) -> Columns:
         for part_name, part in _split_classes(name, values, whose):
             if part_name in columns:
                 raise BadInput(f"{whose} has the column {part_name!r} twice; remove one")
-            columns[part_name] = _checked(part_name, part, whose)
-    if missing := [name for name in KEYS if name not in columns]:
+            columns[part_name] = _checked(part_name, part, whose, (*keys, *others))
+    if missing := [name for name in keys if name not in columns]:
         raise BadInput(
-            f"{whose} has no column {missing[0]!r}; give round, client and sample, and signals "
-            f"such as {', '.join(list(COLUMNS)[:3])}"
+            f"{whose} has no column {missing[0]!r}; give {' and '.join(keys)}, and signals such as "
+            f"{', '.join([name for name in COLUMNS if name in others][:3])}"
         )
     lengths = {name: len(values) for name, values in columns.items()}
-    if other := [name for name in lengths if lengths[name] != lengths["round"]]:
+    if other := [name for name in lengths if lengths[name] != lengths[keys[0]]]:
         raise BadInput(
-            f"{whose} has {lengths[other[0]]} values in {other[0]!r} and {lengths['round']} in "
-            "'round'; give columns of one length"
+            f"{whose} has {lengths[other[0]]} values in {other[0]!r} and {lengths[keys[0]]} in "
+            f"{keys[0]!r}; give columns of one length"
         )
     if not 0 < columns.rows <= _MOST_ROWS:
         raise BadInput(f"{whose} has {columns.rows:,} rows; give 1 to {_MOST_ROWS:,}")
@@ -112,18 +122,20 @@ def _split_classes(name: str, values: object, whose: str) -> Iterable[tuple[str,
         yield f"{PER_CLASS[name]}_{number}", matrix[:, number]
 
 
-def _checked(name: str, values: object, whose: str) -> ndarray:
+def _checked(name: str, values: object, whose: str, allowed: Sequence[str]) -> ndarray:
     """Return a column as numbers, or as texts for clients and samples."""
     stem = name.rpartition("_")[0] if name.rpartition("_")[2].isdecimal() else ""
-    known = (*KEYS, *OTHERS, *COLUMNS, *PER_CLASS)
+    known = (*allowed, *PER_CLASS)
     if name not in known and stem not in PER_CLASS.values():
         raise unknown_name(f"column of {whose}", name[:80], known)
     column = np.asarray(values)
     if column.ndim != 1:
         raise BadInput(f"{name} of {whose} has the shape {column.shape}; give one value per row")
-    if name in ("client", "sample", "owner", "drawn_for"):
-        texts: ndarray = np.array([intern(_text(value)) for value in column.tolist()], dtype=object)
-        if name in KEYS and bool((texts == "").any()):
+    if name in _NAMES:
+        texts: ndarray = np.array(
+            [intern(name_of(value)) for value in column.tolist()], dtype=object
+        )
+        if name not in OTHERS and bool((texts == "").any()):
             row = int(np.flatnonzero(texts == "")[0]) + 1
             raise BadInput(f"{name} of {whose} is empty in row {row}; name it in every row")
         return texts
@@ -138,7 +150,7 @@ def _checked(name: str, values: object, whose: str) -> ndarray:
             "that client, or measure it again"
         )
     is_whole = (numbers == np.floor(numbers)) & (np.abs(numbers) <= _LARGEST_NUMBER)
-    if name in ("round", "label", "member") and not bool(is_whole.all()):
+    if name in ("round", "label", "member", "trained") and not bool(is_whole.all()):
         raise BadInput(
             f"{name} of {whose} has fractions or numbers above {_LARGEST_NUMBER:,}; give whole "
             "numbers"
@@ -146,7 +158,7 @@ def _checked(name: str, values: object, whose: str) -> ndarray:
     return numbers
 
 
-def _text(value: object) -> str:
+def name_of(value: object) -> str:
     """Return the name of a client or sample; empty for a missing value."""
     if isinstance(value, float) and value.is_integer():
         # A column with missing values holds floats in pandas.
@@ -165,10 +177,15 @@ def _from_csv(path: Path, whose: str) -> dict[str, object]:
         header = [name.strip() for name in next(reader, [])]
         if len({*header}) < len(header) or len(header) > _MOST_COLUMNS:
             raise BadInput(f"{whose}, {path}, names a column twice, or has too many")
+        if len(header) == 1:
+            raise BadInput(
+                f"{whose}, {path}, has a single column, {header[0][:80]!r}; separate columns by "
+                "commas, or read the file with pandas and give the data frame"
+            )
         texts: dict[int, list[str]] = {}
         numbers: dict[int, array[float]] = {}
         for place, name in enumerate(header):
-            if name in ("client", "sample", "owner", "drawn_for"):
+            if name in _NAMES:
                 texts[place] = []
             else:
                 numbers[place] = array("d")

@@ -14,7 +14,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NOBODY, ClientId, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.clients import ByClient, numbers_of
-from fedaudit.live.table_columns import Columns
+from fedaudit.live.table_columns import Columns, name_of
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.tensors import MAX_ROUND
 
@@ -50,8 +50,16 @@ class Layout(NamedTuple):
         return not bool(self.has.all())
 
 
-def layout_of(columns: Columns) -> Layout:
-    """Return the layout of a table; raise if rows are repeated or missing."""
+def layout_of(columns: Columns, kind: str = "client") -> Layout:
+    """Return the layout of a table.
+
+    Args:
+        columns: The table.
+        kind: What its clients are, for messages.
+
+    Raises:
+        BadInput: Rows are repeated or missing.
+    """
     rounds, round_of = np.unique(columns["round"].astype(np.int64), return_inverse=True)
     if rounds[0] < 1 or rounds[-1] > MAX_ROUND:
         raise BadInput(f"round has values from {rounds[0]} to {rounds[-1]}; count rounds from 1")
@@ -66,7 +74,7 @@ def layout_of(columns: Columns) -> Layout:
     if bool((counts > 1).any()):
         at = int(first[np.argmax(counts > 1)])
         raise BadInput(
-            f"round {rounds[round_of[at]]}, client {clients[client_of[at]]} and sample "
+            f"round {rounds[round_of[at]]}, {kind} {clients[client_of[at]]} and sample "
             f"{samples[sample_of[at]]} have two rows; give one"
         )
     present = np.unique(pair)
@@ -76,13 +84,12 @@ def layout_of(columns: Columns) -> Layout:
         at = int(present[np.argmax(counted < expected)])
         rows = set(sample_of[pair == at].tolist())
         lacking = next(s for s in np.flatnonzero(has[at % n_clients]).tolist() if s not in rows)
-        raise _gap(
-            int(rounds[at // n_clients]), str(clients[at % n_clients]), str(samples[lacking])
-        )
+        name = f"{kind} {clients[at % n_clients]}"
+        raise _gap(int(rounds[at // n_clients]), name, str(samples[lacking]))
     if not has.all() and bool((has.sum(0) > 1).any()):
         client, sample = (int(part[0]) for part in np.nonzero(~has))
         some_round = int(rounds[(present[present % n_clients == client] // n_clients)[0]])
-        raise _gap(some_round, str(clients[client]), str(samples[sample]))
+        raise _gap(some_round, f"{kind} {clients[client]}", str(samples[sample]))
     order = seeded_numpy(0, "signal table").permutation(n_samples)
     names = [str(name) for name in clients], [str(name) for name in samples]
     return Layout(rounds, *names, round_of, client_of, sample_of, has, order)
@@ -90,8 +97,8 @@ def layout_of(columns: Columns) -> Layout:
 
 def _gap(round: int, client: str, sample: str) -> BadInput:
     return BadInput(
-        f"there is no row of sample {sample} for client {client} in round {round}; give every "
-        "client all samples in each round in which it took part, or each its own samples only"
+        f"there is no row of sample {sample} for {client} in round {round}; give every client or "
+        "model all samples in each round in which it took part, or each client its own samples only"
     )
 
 
@@ -169,10 +176,10 @@ def _memberships(
     if members is not None:
         place = {name: position for position, name in enumerate(layout.samples)}
         for client, samples in members.items():
-            named = [str(sample) for sample in samples]
+            named = [name_of(sample) for sample in samples]
             if not any(name in place for name in named):
                 raise BadInput(f"none of the members of client {client} is in the table")
-            yield from ((str(client), place[name]) for name in named if name in place)
+            yield from ((name_of(client), place[name]) for name in named if name in place)
         return
     is_member = columns["member"]
     if not {*np.unique(is_member).tolist()} <= {0.0, 1.0}:

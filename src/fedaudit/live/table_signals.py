@@ -8,12 +8,14 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks import attack_named
+from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.core.values import Architecture, Model
 from fedaudit.live.setup import attacks_in
-from fedaudit.observe.views import view_named
+from fedaudit.observe.views import View
 from fedaudit.signals.outputs import (
+    LARGEST_LOGIT,
     LOG_FLOOR,
     Confidence,
     Entropy,
@@ -74,6 +76,11 @@ def signals_of(columns: Mapping[str, ndarray]) -> dict[str, ndarray]:
         if column not in columns:
             continue
         values = columns[column]
+        if column.endswith("loss") and values.min() < 0 and values.max() <= 0:
+            raise BadInput(
+                f"{column} is never above 0, like a log-likelihood; give the loss, which is "
+                "smaller for members, and add a constant if losses can be negative"
+            )
         if bool(((values < low - _SLACK) | (values > high + _SLACK)).any()):
             raise BadInput(
                 f"{column} has values from {values.min():g} to {values.max():g}; give values from "
@@ -82,9 +89,12 @@ def signals_of(columns: Mapping[str, ndarray]) -> dict[str, ndarray]:
         signals[name] = convert(values)
     if of_classes := _class_columns(columns):
         signals = _of_outputs(columns, of_classes) | signals
-    elif Confidence().name in signals and "label" in columns:
-        confidence = torch.from_numpy(columns["confidence"].clip(LOG_FLOOR, 1.0))
-        signals.setdefault(Loss().name, confidence.log().numpy())
+    elif Confidence().name in signals:
+        confidence = columns["confidence"].clip(LOG_FLOOR, 1.0)
+        signals.setdefault(Loss().name, np.log(confidence))
+        with np.errstate(divide="ignore"):
+            logit = np.log(confidence) - np.log1p(-confidence)
+        signals[ScaledLogit().name] = logit.clip(-LARGEST_LOGIT, LARGEST_LOGIT)
     if not signals:
         raise BadInput(
             f"the table has no signal; give at least one of the columns {', '.join(COLUMNS)}, or "
@@ -152,8 +162,9 @@ def attacks_on(
     names: Sequence[str],
     task: Task,
     *,
-    view: str,
+    view: View,
     is_separate: bool,
+    reference_fault: Callable[[Attack], str] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the attacks that signals allow, and the reason against each other one.
 
@@ -163,13 +174,17 @@ def attacks_on(
         task: The clients' task.
         view: The adversary's view.
         is_separate: Whether clients were measured on different samples.
+        reference_fault: Returns why the reference models do not suit an attack that needs some.
 
     Raises:
         NotVisible: A named attack is not possible, or none is.
     """
-    seen, refused = attacks_in(view_named(view), names, task)
+    seen, refused = attacks_in(view, names, task)
     for name in seen:
-        if reason := _reason_against(name, signals, is_separate=is_separate):
+        reason = _reason_against(name, signals, is_separate=is_separate)
+        if not reason and reference_fault is not None and attack_named(name).needs_references:
+            reason = reference_fault(attack_named(name))
+        if reason:
             refused[name] = reason
     possible = [name for name in seen if name not in refused]
     if refused and (names or not possible):

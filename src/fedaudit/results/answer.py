@@ -53,6 +53,8 @@ class RunAnswer(Part):
         p_value: P-value of all attacks together.
         flagged: Whether it is at most the false-alarm rate; None if none could be.
         members_flagged: Number of the other audited members that the attacks together flag.
+        others_flagged: Number of the other clients' units that they flag, which may exceed the
+            false-alarm rate, since others' training also leaves traces.
     """
 
     seed: Count
@@ -65,6 +67,7 @@ class RunAnswer(Part):
     p_value: Share
     flagged: bool | None
     members_flagged: Count
+    others_flagged: Count
 
 
 class SourceAnswer(Part):

@@ -54,6 +54,7 @@ RECORDING_KEYS = frozenset({"name", "key", "view", "every", "keep", "attacks", "
     "unaudited",
     "not_uploaded",
     "table",
+    "references",
 }
 """Keys of its table ``recording``."""
 _NEVER_REFUSED = frozenset({"source", "clusters", "utility"})

@@ -23,7 +23,7 @@ LOG_FLOOR = 1e-30
 """Lower limit of the arguments of logarithms (Song & Mittal's code)."""
 
 
-_LARGEST_LOGIT = 1e6
+LARGEST_LOGIT = 1e6
 """Limit of a scaled logit, for a model that gives the other classes no probability."""
 
 
@@ -110,7 +110,7 @@ class ScaledLogit(OutputSignal):
         logits = outputs.double()
         true = logits.gather(1, targets[:, None])
         others = logits.scatter(1, targets[:, None], -torch.inf)
-        return (true.squeeze(1) - others.logsumexp(1)).clamp(-_LARGEST_LOGIT, _LARGEST_LOGIT)
+        return (true.squeeze(1) - others.logsumexp(1)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
 
 
 @arguments.dataclass(frozen=True)

@@ -101,8 +101,9 @@ class csv(TableSettings, DataFile):
                 start = file.read(_SAMPLE)
                 _refuse_binary(path, start, self.encoding)
                 decoder = codecs.getincrementaldecoder(encoding)("strict")
-                sample = decoder.decode(start, final=len(start) == size)
                 is_whole = len(start) == size
+                _refuse_utf8(path, start, self.encoding, is_whole=is_whole)
+                sample = decoder.decode(start, final=is_whole)
                 separator = self.separator or _recognised(path, sample, is_whole)
                 file.seek(0)
                 with io.TextIOWrapper(file, encoding, "strict", newline="") as text:
@@ -136,6 +137,20 @@ def _refuse_binary(path: Path, start: bytes, encoding: str) -> None:
             f"{path.name} is {kind or 'a binary file'}, and not {encoding} text; save the table as "
             "CSV in UTF-8, or set encoding"
         )
+
+
+def _refuse_utf8(path: Path, start: bytes, encoding: str, *, is_whole: bool) -> None:
+    """Raise if UTF-8 text would be read in an encoding in which any bytes are text."""
+    if encoding.startswith("utf") or start.isascii():
+        return
+    try:
+        codecs.getincrementaldecoder("utf-8")("strict").decode(start, final=is_whole)
+    except UnicodeDecodeError:
+        return
+    raise BadInput(
+        f"{path.name} is UTF-8 text, and would be read with wrong letters as {encoding}; leave "
+        "encoding out"
+    )
 
 
 def _recognised(path: Path, sample: str, is_whole: bool) -> str:

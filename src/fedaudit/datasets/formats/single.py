@@ -110,6 +110,11 @@ def _of_table(path: Path, text: str) -> SingleSample:
             f"{path} has {len(values)} rows of values; give one row, with or without a row of "
             "column names above it"
         )
+    if not _are_numbers(values[0]):
+        raise BadInput(
+            f"{path} has texts or empty cells, and audited samples are matched by the features "
+            "that models take; give these as numbers, or ask by the row in the scores"
+        )
     folded = [name.strip().lower() for name in names]
     place = next((folded.index(name) for name in _LABELS if name in folded), None)
     label = None if place is None else int(values[0].pop(place))

@@ -161,9 +161,14 @@ def number_of(word: str, decimal: Decimal) -> float | None:
     """Return the number that a text states; None for any other text, and for codes such as 007."""
     if decimal == ",":
         word = word.replace(".", "_").replace(",", ".")
-    if not _NUMBER.fullmatch(word.lower()) or _LEADING_ZERO.match(word):
+    if not _NUMBER.fullmatch(word.lower()) or is_code(word):
         return None
     return float(word)
+
+
+def is_code(word: str) -> bool:
+    """Return whether digits have leading zeros, as in 007, and are no number."""
+    return _LEADING_ZERO.match(word) is not None
 
 
 def as_numbers(table: Table, name: str) -> NumberColumn | None:

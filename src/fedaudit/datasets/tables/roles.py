@@ -17,6 +17,12 @@ from fedaudit.datasets.tables.columns import (
     number_of,
     refuse_infinite,
 )
+from fedaudit.datasets.tables.misread import (
+    refuse_formatted,
+    refuse_misread_numbers,
+    refuse_missing_classes,
+    refuse_similar_names,
+)
 from fedaudit.datasets.tables.settings import TableSettings
 
 _FEWEST_ROWS = 10
@@ -55,6 +61,7 @@ def targets_of(
     parsed = [number_of(word, table.decimal) for word in texts.words]
     values = [value for value in parsed if value is not None]
     are_numbers = len(values) == len(parsed)
+    refuse_missing_classes(table, name, texts.words)
     if are_numbers and any(value % 1 != 0 for value in values):
         raise BadInput(
             f"label {name!r} of {table.name!r} has numbers that are not whole; set regression = "
@@ -68,6 +75,7 @@ def targets_of(
             f"label {name!r} of {table.name!r} has {count} distinct values in {table.rows} rows, "
             "too many for classes; name another label, or set regression = true to predict numbers"
         )
+    refuse_similar_names(table, f"label {name!r}", texts.words)
     order = np.argsort(values, kind="stable") if are_numbers else np.arange(count)
     number = np.empty(count, dtype=np.int64)
     number[order] = np.arange(count)
@@ -91,6 +99,7 @@ def clients_of(table: Table, name: str) -> TextColumn:
         )
     if len(column.words) < 2:
         raise _constant(table, f"client {name!r}", "leave client out, or give two clients")
+    refuse_similar_names(table, f"client {name!r}", column.words)
     counts = column.counts
     if counts.min() < _FEWEST_ROWS:
         smallest = column.words[int(counts.argmin())]
@@ -146,13 +155,14 @@ def features_of(table: Table, settings: TableSettings) -> dict[str, Column]:
 def _feature(table: Table, name: str, settings: TableSettings) -> Column:
     column = table.columns[name]
     is_declared = name in settings.numeric or name in (settings.scaling or {})
-    has_categories = (
-        name in settings.categorical
-        or name in (settings.categories or {})
-        or (table.is_typed and isinstance(column, TextColumn) and not is_declared)
+    are_declared_categories = name in settings.categorical or name in (settings.categories or {})
+    has_categories = are_declared_categories or (
+        table.is_typed and isinstance(column, TextColumn) and not is_declared
     )
     numbers = None if has_categories else as_numbers(table, name)
     if numbers is not None:
+        if isinstance(column, TextColumn) and not is_declared:
+            refuse_misread_numbers(table, name, column)
         _refuse_useless_numbers(table, name, numbers)
         return numbers
     if is_declared:
@@ -161,6 +171,8 @@ def _feature(table: Table, name: str, settings: TableSettings) -> Column:
             "of numeric and scaling, or set missing to the texts that mark missing values"
         )
     texts = as_texts(column)
+    if not are_declared_categories:
+        refuse_formatted(table, name, texts)
     _refuse_useless_texts(table, name, texts)
     listed = {str(value) for value in (settings.categories or {}).get(name, ())}
     if listed and not listed & {*texts.words}:
@@ -184,7 +196,7 @@ def _refuse_useless_numbers(table: Table, name: str, column: NumberColumn) -> No
     # A column with gaps has two values: the indicator of a gap is a feature.
     if not len(present) or (np.ptp(present) == 0 and len(present) == table.rows):
         raise _constant(table, f"column {name!r}", f"set ignore = ['{name}']")
-    if table.rows > 2 and bool((np.diff(column.values) == 1).all()):
+    if table.rows > 2 and bool((np.diff(np.sort(column.values)) == 1).all()):
         raise BadInput(
             f"column {name!r} of {table.name!r} numbers the rows, and would identify each of them; "
             f"set ignore = ['{name}']"

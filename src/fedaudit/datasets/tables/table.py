@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Shaped
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
@@ -44,7 +44,7 @@ def dataset_of(table: Table, settings: TableSettings, seed: int) -> Dataset:
     clients = clients_of(table, settings.client) if settings.client else None
     columns = features_of(table, settings)
     client = None if clients is None else clients.codes
-    is_test = _test_rows(table, settings, targets, client, seed)
+    is_test = _test_rows(table, settings, targets, clients, seed)
     encoding = Encoding(
         settings.standardise,
         {name: Scaling(*pair) for name, pair in (settings.scaling or {}).items()},
@@ -101,14 +101,16 @@ def _test_rows(
     table: Table,
     settings: TableSettings,
     targets: Shaped[ndarray, " rows"],
-    client: Int[ndarray, " rows"] | None,
+    clients: TextColumn | None,
     seed: int,
 ) -> Bool[ndarray, " rows"]:
     """Return a mask of the test rows, which do not depend on the rows of other clients."""
     is_test = np.zeros(table.rows, dtype=bool)
-    groups = {0: np.arange(table.rows)} if client is None else positions_of(client)
+    groups = {0: np.arange(table.rows)} if clients is None else positions_of(clients.codes)
     for number, rows in groups.items():
-        rng = seeded_numpy(seed, "split", table.name, number)
+        # By name, since the number of a client depends on which others there are.
+        name = number if clients is None else clients.words[number]
+        rng = seeded_numpy(seed, "split", table.name, name)
         parts = split(strata(targets[rows]), settings.test_share, rng=rng)
         is_test[rows[parts.test]] = True
     return is_test

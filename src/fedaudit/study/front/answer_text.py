@@ -62,7 +62,7 @@ def _summary(answer: AnswerFields) -> Iterator[str]:
         yield f"FLAGGED {by}"
         yield (
             "A flag is evidence that the models would betray membership to this adversary. It is "
-            f"not proof: up to {rate} of non-members are flagged as well."
+            f"not proof: up to {rate} of {_nonmembers(answer)} are flagged as well."
         )
     else:
         yield f"NOT FLAGGED {by}"
@@ -130,9 +130,11 @@ def _reading(answer: AnswerFields) -> Iterator[str]:
         f"at a prior of {_rate(answer.prior)}{assumed}."
     )
     if any(_has_others(answer, run) for run in answer.runs):
+        others = [f"{run.others_flagged} of {run.others}" for run in answer.runs]
         yield (
-            "Others: members of other clients that score at least as high. If they are many, a "
-            "flag may mean that another client trained on it."
+            "Others: members of other clients that score at least as high. The attacks together "
+            f"flag {listed(others)} of them. If they are many, a flag may mean that another client "
+            "trained on it."
         )
 
 
