@@ -133,8 +133,8 @@ def _reading(answer: AnswerFields) -> Iterator[str]:
         others = [f"{run.others_flagged} of {run.others}" for run in answer.runs]
         yield (
             "Others: members of other clients that score at least as high. The attacks together "
-            f"flag {join_and(others)} of them. If they are many, a flag may mean that another client "
-            "trained on it."
+            f"flag {join_and(others)} of them. If they are many, a flag may mean that another "
+            "client trained on it."
         )
 
 
