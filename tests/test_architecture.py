@@ -77,7 +77,7 @@ OPENED_ELSEWHERE = {
     "datasets.formats.npz.read_npz": "a stream of open_regular",
     "live.checkpoint_files._loaded": "a stream of open_regular",
     "live.checkpoint_files._foreign_names": "a stream of open_regular",
-    "datasets.formats.npz._declared": "an entry of a stream of open_regular",
+    "datasets.formats.npz._declared_bytes": "an entry of a stream of open_regular",
     "games.records._net": "an installed package",
     "report.fixed.package_file": "a file of this package",
     "results.ladder.ladder": "a file of this package",

@@ -343,8 +343,9 @@ class DataFile(DataSource):
 
     @classmethod
     def find(cls, folder: Path, name: str) -> Path | None:
-        """Return the file or folder of a data set in the data directory, or None."""
-        raise NotImplementedError
+        """Return the file or folder of a data set in the data directory if it exists."""
+        path = folder / f"{name}{cls.suffix}"
+        return path if path.is_file() else None
 
 
 _VALUES_AT_ONCE = 2**22

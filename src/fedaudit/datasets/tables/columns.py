@@ -157,7 +157,7 @@ _MARKERS = frozenset(
 """Texts that usually mark missing values, in lower case."""
 
 
-def number_of(word: str, decimal: Decimal) -> float | None:
+def parsed_number(word: str, decimal: Decimal) -> float | None:
     """Return the number that a text states; None for any other text, and for codes such as 007."""
     if decimal == ",":
         word = word.replace(".", "_").replace(",", ".")
@@ -181,14 +181,14 @@ def as_numbers(table: Table, name: str) -> NumberColumn | None:
     column = table.columns[name]
     if isinstance(column, NumberColumn):
         return column
-    parsed = [number_of(word, table.decimal) for word in column.words]
+    parsed = [parsed_number(word, table.decimal) for word in column.words]
     is_number = np.array([value is not None for value in parsed], dtype=bool)
     if is_number.all():
         return _number_column(column, parsed)
     counts = column.counts
     other: Decimal = "," if table.decimal == "." else "."
     swapped = [
-        value is None and number_of(word, other) is not None
+        value is None and parsed_number(word, other) is not None
         for word, value in zip(column.words, parsed, strict=True)
     ]
     if counts[np.array(swapped)].sum() > counts.sum() / 2:

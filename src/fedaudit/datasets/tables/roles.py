@@ -14,7 +14,7 @@ from fedaudit.datasets.tables.columns import (
     TextColumn,
     as_numbers,
     as_texts,
-    number_of,
+    parsed_number,
     refuse_infinite,
 )
 from fedaudit.datasets.tables.misread import (
@@ -58,7 +58,7 @@ def targets_of(
             raise _constant(table, f"label {name!r}", "name another label")
         return numbers.values.astype(np.float32), ()
     texts = as_texts(column)
-    parsed = [number_of(word, table.decimal) for word in texts.words]
+    parsed = [parsed_number(word, table.decimal) for word in texts.words]
     values = [value for value in parsed if value is not None]
     are_numbers = len(values) == len(parsed)
     refuse_missing_classes(table, name, texts.words)
