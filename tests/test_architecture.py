@@ -73,7 +73,7 @@ OPENED_ELSEWHERE = {
     "datasets.generated.digits._bundled_digits": "an installed package",
     "datasets.hubs.hf._loaded": "files of the datasets package, Parquet after a check",
     "datasets.formats.idx._array": "a stream of open_regular",
-    "datasets.formats.images._sized": "a stream of open_regular",
+    "datasets.formats.images._read_header": "a stream of open_regular",
     "datasets.formats.npz.read_npz": "a stream of open_regular",
     "live.checkpoint_files._loaded": "a stream of open_regular",
     "live.checkpoint_files._foreign_names": "a stream of open_regular",

@@ -613,7 +613,7 @@ class TestImageFolder:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store_pictures(tmp_path / "pets", {f"{c}/{i}": i for c in "ab" for i in range(5)})
-        monkeypatch.setattr("fedaudit.datasets.formats.images._MOST_ENTRIES", 4)
+        monkeypatch.setattr("fedaudit.datasets.formats.images._MAX_ENTRIES", 4)
         with pytest.raises(BadInput, match="a contains over 4 files and folders"):
             load("pets", data_dir=tmp_path)
 
