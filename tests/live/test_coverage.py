@@ -295,7 +295,7 @@ def test_another_run_is_reported_at_its_first_round(tmp_path: Path) -> None:
     assert (found.rounds, found.measured, found.n_missing_rounds) == (3, 3, 1)
     (span,) = found.missing_rounds
     assert (span.first, span.last) == (2, 2)
-    assert span.reason.startswith("that of another run, with other models sent")
+    assert span.reason.startswith("another run passed it with other models sent")
     assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
 
 
@@ -320,14 +320,14 @@ def test_a_repeated_round_is_not_another_run(
     assert (found.rounds, found.measured) == (4, 4)
     (span,) = found.missing_rounds
     assert (span.first, span.last) == (2, 2)
-    assert span.reason == f"its second version, with other {what}; the first is measured"
+    assert span.reason == f"it was passed again with other {what}; the first version is measured"
     assert check(tmp_path).outcome is Outcome.INCONCLUSIVE
 
 
 def test_a_repeated_round_raises_if_strict(tmp_path: Path) -> None:
     with opened(tmp_path, strict=True) as recorder:
         tell(recorder, 1)
-        with pytest.raises(BadInput, match="give each round another number"):
+        with pytest.raises(BadInput, match="use each round number once"):
             recorder.round(1, sent=shifted(LIST[0].sent), uploads=LIST[0].uploads)
 
 
@@ -340,7 +340,7 @@ def test_a_resumed_run_may_repeat_rounds_and_then_one_of_them_twice(tmp_path: Pa
         tell(recorder, 3)
     found = coverage(tmp_path)
     assert (found.rounds, found.measured) == (3, 3)
-    assert [one.reason.split(",")[0] for one in found.missing_rounds] == ["its second version"]
+    assert [one.reason.split(" with")[0] for one in found.missing_rounds] == ["it was passed again"]
 
 
 def test_the_globals_view_may_repeat_the_current_round(tmp_path: Path) -> None:

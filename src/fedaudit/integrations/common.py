@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.live.clients import Called
+from fedaudit.live.clients import ClientRef
 from fedaudit.live.weights import NOT_FINITE, tensor_of
 from fedaudit.results.text import log_line
 
@@ -82,13 +82,13 @@ class OpenRound(Generic[Key]):
         recorder: "Recorder",
         index: int,
         asked: Collection[Key],
-        clients: Mapping[Key, Called],
-        chosen: Mapping[Called, Key],
-        models: Mapping[Called, Values],
+        clients: Mapping[Key, ClientRef],
+        chosen: Mapping[ClientRef, Key],
+        models: Mapping[ClientRef, Values],
         *,
         after: Values | None,
         fault: str,
-        excluded: Mapping[Called, str],
+        excluded: Mapping[ClientRef, str],
         note: str,
     ) -> None:
         """Pass a finished round to a recorder; ``fault`` says why it cannot be recorded.

@@ -16,7 +16,7 @@ from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.accuracy import counts_fit
-from fedaudit.live.clients import Called, number_of
+from fedaudit.live.clients import ClientRef, number_of
 from fedaudit.live.files import read_audit, read_untrained, waiting
 from fedaudit.live.recording import (
     UPLOAD_VIEWS,
@@ -66,7 +66,7 @@ def attack_recording(
     names: Sequence[str],
     out: Path | str,
     *,
-    targets: Collection[Called] = (),
+    targets: Collection[ClientRef] = (),
     figures: Mapping[str, object] | None = None,
     trust: bool = False,
     progress: Progress = quiet,
@@ -255,7 +255,7 @@ def _without_source(run: Setup, contents: _Contents, names: Sequence[str]) -> Se
     return run.without_attacks(refused)
 
 
-def _targets(contents: _Contents, called: Collection[Called]) -> tuple[ClientId, ...]:
+def _targets(contents: _Contents, called: Collection[ClientRef]) -> tuple[ClientId, ...]:
     audited = contents.recording.targets
     numbers = {number_of(client): client for client in called}
     for number, client in numbers.items():

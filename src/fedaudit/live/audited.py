@@ -19,7 +19,7 @@ from fedaudit.core.values import NOBODY, ClientId, Samples, summary
 from fedaudit.datasets.arrays import refuse_constant
 from fedaudit.datasets.dataset import number_rows, occur_in_several
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.clients import ByClient, Called, number_of, numbers_of
+from fedaudit.live.clients import ByClient, ClientRef, number_of, numbers_of
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 _LARGEST = 10**9
@@ -43,7 +43,7 @@ class Split(NamedTuple):
         audit: The audited samples; a fair coin decided for each whether it is also in ``train``.
     """
 
-    train: dict[Called, Int[ndarray, " samples"]]
+    train: dict[ClientRef, Int[ndarray, " samples"]]
     audit: AuditSet
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ def audit_samples(
 
 
 def _check_training(
-    members: Mapping[Called, Samples], unseen: Samples, training: ByClient[Labelled]
+    members: Mapping[ClientRef, Samples], unseen: Samples, training: ByClient[Labelled]
 ) -> None:
     trained = {
         client: labelled_samples(data, f"client {client}") for client, data in training.items()
@@ -193,7 +193,7 @@ def _without_copies(
 
 
 def fair_split(
-    data: ByClient[Labelled], *, audited: int | Mapping[Called, int] = 300, seed: int = 1
+    data: ByClient[Labelled], *, audited: int | Mapping[ClientRef, int] = 300, seed: int = 1
 ) -> Split:
     """Draw members and unseen samples of each client by fair coins, before training.
 
@@ -233,7 +233,7 @@ def fair_split(
         raise BadInput("an audit needs clients; give the samples of at least one")
     rows = dict(zip(samples_of, number_rows(*samples_of.values()), strict=True))
     shared = occur_in_several(list(rows.values()))
-    train: dict[Called, Int[ndarray, " samples"]] = {}
+    train: dict[ClientRef, Int[ndarray, " samples"]] = {}
     samples, owners, panels = [], [], []
     left_out = 0
     # In the order of client numbers, in which parts are joined.
@@ -267,7 +267,7 @@ def fair_split(
     return Split(train, _shuffled(together, np.concatenate(owners), np.concatenate(panels), seed))
 
 
-def audited_of(client: Called, audited: int | Mapping[Called, int]) -> int:
+def audited_of(client: ClientRef, audited: int | Mapping[ClientRef, int]) -> int:
     """Return how many samples of a client are audited."""
     count: object = audited
     if isinstance(audited, Mapping):
@@ -391,7 +391,7 @@ def _order(count: int, seed: int) -> Int[ndarray, " samples"]:
     return seeded_numpy(seed, "order of an audit").permutation(count)
 
 
-def _numbers(clients: Iterable[Called]) -> dict[Called, ClientId]:
+def _numbers(clients: Iterable[ClientRef]) -> dict[ClientRef, ClientId]:
     numbers = numbers_of(clients)
     beyond = [number for number in numbers.values() if not 0 <= number <= _LARGEST]
     if beyond:

@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId, Model
 from fedaudit.live.checkpoint_files import StoredWeights
 from fedaudit.live.checkpoint_models import CheckpointModels, Saved
-from fedaudit.live.clients import Called, number_of
+from fedaudit.live.clients import ClientRef, number_of
 from fedaudit.live.weights import Weights
 
 _SAME_MEAN, _ROUNDING = 0.01, 1e-6
@@ -35,7 +35,7 @@ class Means:
 
     models: CheckpointModels
     sizes: Mapping[ClientId, int]
-    by_name: Mapping[str, Called]
+    by_name: Mapping[str, ClientRef]
     _n_equal: int = 0
     _n_different: int = 0
 

@@ -188,7 +188,7 @@ def clear(folder: Path) -> None:
             (folder / FOLDER).rmdir()
 
 
-def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
+def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
     """Store a round bit for bit until it is measured; return False if it is too large.
 
     It is there whole or not at all, whenever a process is killed. A power failure may lose it.
@@ -223,7 +223,7 @@ def hand_over(folder: Path, round: Round, entry: RoundEntry) -> bool:
 
 
 def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEntry]:
-    """Read a round that :func:`hand_over` stored; the file is untrusted."""
+    """Read a round that :func:`store_waiting` stored; the file is untrusted."""
     tensors, notes = read_tensors(path)
     try:
         entry = RoundEntry.model_validate(parsed_json(notes["entry"]))

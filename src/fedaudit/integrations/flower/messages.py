@@ -15,7 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.common import is_evaluation, training_metrics, warn
 from fedaudit.live.audited import Split
-from fedaudit.live.clients import Called
+from fedaudit.live.clients import ClientRef
 from fedaudit.live.weights import array_from
 
 Arrays: TypeAlias = dict[str, np.ndarray] | list[np.ndarray]
@@ -115,7 +115,7 @@ _LARGEST = 10**15
 _LONGEST = 200
 
 
-def client_in(value: object) -> Called | None:
+def client_in(value: object) -> ClientRef | None:
     """Return the client that a ``partition-id`` names: a number, or a name.
 
     Args:
