@@ -66,7 +66,7 @@ def test_too_little_data_for_a_shadow_raises_with_advice() -> None:
         shadow_deal(DATA, audited, lambda rest: fair(rest, 2, IID(samples_per_client=300)))
 
 
-def test_a_known_split_is_half_a_clients_and_half_nobodys_and_never_audited() -> None:
+def test_a_known_split_is_half_members_and_never_audited() -> None:
     audited = fair(DATA, 1, IID(samples_per_client=200))
     known = known_split(DATA, audited, client=2, trained_on=ids_of(audited, 2), size=80, seed=3)
     ids = known.samples.ids.numpy()

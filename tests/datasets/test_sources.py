@@ -66,7 +66,7 @@ class TestMade:
         assert np.array_equal(images, bunch.images)
         assert np.array_equal(labels, bunch.target)
 
-    def test_diabetes_patients_are_those_of_scikit_learn_in_classes_of_equal_size(self) -> None:
+    def test_diabetes_equals_scikit_learn_in_classes_of_equal_size(self) -> None:
         features, progression = _bundled_patients()
         bunch = load_diabetes(scaled=False)
         assert np.array_equal(features, bunch.data)

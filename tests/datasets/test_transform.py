@@ -24,7 +24,7 @@ def test_training_images_are_standardised_with_channels_first() -> None:
     assert (scaled.train.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-5
 
 
-def test_test_images_are_scaled_by_the_training_constants_and_the_words_state_them() -> None:
+def test_test_images_are_scaled_by_described_training_constants() -> None:
     train = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)  # mean 0.5, spread 0.5
     scaled = scaled_images(train, np.full((1, 1, 1, 1), 51, dtype=np.uint8))
     assert scaled.test.item() == pytest.approx((0.2 - 0.5) / 0.5)

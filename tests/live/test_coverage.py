@@ -93,7 +93,7 @@ def test_a_complete_recording_has_complete_coverage(tmp_path: Path) -> None:
     assert check(record_of_it).outcome is Outcome.PASS
 
 
-def test_a_faulty_upload_that_may_be_in_the_model_makes_the_gate_inconclusive(
+def test_a_possibly_aggregated_faulty_upload_makes_the_gate_inconclusive(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as recorder:
@@ -382,7 +382,7 @@ def test_queued_rounds_of_an_earlier_run_can_count_as_failed(
 
 @pytest.mark.filterwarnings("always:fedaudit")
 @pytest.mark.parametrize("absent", [[], [1]])
-def test_an_unknown_upload_is_missing_only_if_an_audited_client_is_absent(
+def test_an_unknown_upload_is_missing_only_without_an_audited_client(
     absent: list[int], tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     with opened(tmp_path) as recorder:
@@ -454,7 +454,7 @@ def test_an_unclosed_recording_is_inconclusive(tmp_path: Path) -> None:
     assert check(whole).outcome is Outcome.PASS
 
 
-def test_a_recording_of_an_older_version_does_not_say_whether_it_was_closed(tmp_path: Path) -> None:
+def test_a_recording_of_an_older_version_has_no_closed_state(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         tell(recorder, 1)
     path = tmp_path / "recording.json"

@@ -273,9 +273,19 @@ def with_parts(
         chosen: Ids of the samples in ``dataset``, or a mask.
         classes: Number of classes.
     """
-    codes = {name: getattr(dataset, name) for name in ("group", "subject", "client")}
-    chosen_codes = {name: None if code is None else code[chosen] for name, code in codes.items()}
-    return replace(dataset, train=train, test=test, classes=classes, **chosen_codes)
+    group, subject, client = (
+        None if codes is None else codes[chosen]
+        for codes in (dataset.group, dataset.subject, dataset.client)
+    )
+    return replace(
+        dataset,
+        train=train,
+        test=test,
+        classes=classes,
+        group=group,
+        subject=subject,
+        client=client,
+    )
 
 
 def _relabel(samples: Samples, new_label: Tensor, *, first_id: int = 0) -> Samples:
