@@ -145,11 +145,7 @@ class Dataset:
 
 
 def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Dataset:
-    """Return the data set with the person of each sample.
-
-    Args:
-        dataset: The samples.
-        people: Name or number of each sample's person, by sample id.
+    """Return the data set with the name or number of each sample's person, by sample id.
 
     Raises:
         BadInput: There is not one name or number per sample.
@@ -264,14 +260,10 @@ def with_parts(
     *,
     classes: int,
 ) -> Dataset:
-    """Return a data set of some samples of ``dataset``, with their groups, people and clients.
+    """Return a data set of chosen samples of ``dataset``, with their groups, people and clients.
 
-    Args:
-        dataset: Data set with all samples.
-        train: The training part, with consecutive ids.
-        test: The test part, with consecutive ids.
-        chosen: Ids of the samples in ``dataset``, or a mask.
-        classes: Number of classes.
+    ``train`` and ``test`` are the chosen samples with consecutive ids. ``chosen`` has their ids in
+    ``dataset``, or a mask.
     """
     group, subject, client = (
         None if codes is None else codes[chosen]

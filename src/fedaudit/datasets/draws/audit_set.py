@@ -160,12 +160,8 @@ class Deal:
     ) -> "Deal":
         """Draw random samples of each client's training data for source inference.
 
-        The draw uses a separate random stream, so that no other choice depends on it.
-
-        Args:
-            data: The samples that each client trains on.
-            per_client: Samples per client; fewer if the smallest client has fewer.
-            seed: Root seed.
+        The draw uses a separate random stream, so that no other choice depends on it. If a client
+        has fewer than ``per_client`` samples, all clients get as few.
         """
         per_client = min(per_client, *(len(samples) for samples in data.values()))
         owner = np.repeat(np.array(sorted(data), dtype=np.int64), per_client)
@@ -260,12 +256,8 @@ def other_positions(count: int, used: Int[ndarray, " used"]) -> Int[ndarray, " f
 def shadow_deal(dataset: Dataset, audited: Deal, draw: Callable[[Dataset], Deal]) -> Deal:
     """Deal a shadow federation from training samples that the audited run does not use.
 
-    The shadow federation has the same test part. Samples keep their ids in the data set.
-
-    Args:
-        dataset: Data set of the audited run.
-        audited: The audited run's deal.
-        draw: Function that deals a data set to the shadow's clients.
+    The shadow federation has the same test part. Samples keep their ids in the data set. ``draw``
+    deals a data set to the shadow's clients.
 
     Raises:
         BadInput: Too few samples remain for a federation as large as the audited one.
@@ -320,14 +312,8 @@ def known_split(
 
     Non-members are training samples that were not dealt and, if these do not suffice, test samples.
 
-    Args:
-        dataset: Data set of the run.
-        audited: Deal of the run.
-        client: The client whose training data is known.
-        trained_on: Ids of the samples that this client trains on: its data without the samples
-            that a defense holds out.
-        size: Number of members and non-members together.
-        seed: Root seed of the choice.
+    ``trained_on`` has the ids of the client's data without samples that a defense holds out.
+    ``size`` is the number of members and non-members together.
 
     Raises:
         BadInput: The client has too few unaudited samples, or too few held-out samples are

@@ -46,12 +46,7 @@ def with_canaries(
 ) -> Deal:
     """Turn the audited samples of a deal into canaries, and draw a fair coin for each.
 
-    Args:
-        deal: A deal whose audited samples no client trains on.
-        dataset: Data set of the samples.
-        seed: Root seed of labels and coins.
-        targets: Clients that train on canaries; all have equally many coins.
-        kind: Kind of canary: "mislabelled" or "noise".
+    No client of the deal may train on an audited sample. All targets have equally many coins.
 
     Raises:
         BadInput: The kind does not exist.

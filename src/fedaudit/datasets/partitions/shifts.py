@@ -245,11 +245,8 @@ def deal_by_code(
 ) -> Deal:
     """Deal a data set with a class for each pair of code and class, and restore the classes.
 
-    Args:
-        dataset: The samples.
-        code: Code of each sample, by id, such as its client.
-        codes: Number of codes.
-        deal: Function that deals a data set whose class is ``classes * code + class``.
+    ``code`` is the code of each sample by id, such as its client. ``deal`` deals a data set whose
+    classes are ``classes * code + class``.
     """
     classes = dataset.classes
 
@@ -275,11 +272,7 @@ def assign_by_side(
 ) -> Int[ndarray, " asked"]:
     """Assign each held-out sample to a client of the same side, to all clients in turn.
 
-    Args:
-        sides: Sides of all samples.
-        group: For each client, 1 for the minority.
-        ids: Ids of the held-out samples.
-        rng: Random generator of the samples' order.
+    ``group`` is 1 for clients of the minority, and ``ids`` are the held-out samples.
     """
     is_minority = sides.minority.numpy()[ids]
     client = np.empty(len(ids), dtype=np.int64)

@@ -107,9 +107,7 @@ class Table:
 def text_column(codes: Int[ndarray, " rows"], texts: Sequence[str]) -> TextColumn:
     """Return a column with sorted texts from codes in any order; empty texts are missing.
 
-    Args:
-        codes: For each row, the index of its text; negative if it is missing.
-        texts: Text of each code.
+    A code is the index of a row's text, or negative for a missing text.
     """
     order = sorted({text for text in texts if text})
     new_code = {text: code for code, text in enumerate(order)}
