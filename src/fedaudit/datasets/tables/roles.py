@@ -55,7 +55,7 @@ def targets_of(
     parsed = [parsed_number(word, table.decimal) for word in texts.texts]
     values = [value for value in parsed if value is not None]
     are_numbers = len(values) == len(parsed)
-    refuse_missing_classes(table, name, texts.words)
+    refuse_missing_classes(table, name, texts.texts)
     if are_numbers and any(value % 1 != 0 for value in values):
         raise BadInput(
             f"label {name!r} of {table.name!r} has numbers that are not whole; set regression = "
@@ -69,7 +69,7 @@ def targets_of(
             f"label {name!r} of {table.name!r} has {count} distinct values in {table.rows} rows, "
             "too many for classes; name another label, or set regression = true to predict numbers"
         )
-    refuse_similar_names(table, f"label {name!r}", texts.words)
+    refuse_similar_names(table, f"label {name!r}", texts.texts)
     order = np.argsort(values, kind="stable") if are_numbers else np.arange(count)
     number = np.empty(count, dtype=np.int64)
     number[order] = np.arange(count)
@@ -87,7 +87,7 @@ def clients_of(table: Table, name: str) -> TextColumn:
     column = as_texts(_complete_column(table, name, "client"))
     if len(column.texts) < 2:
         raise _constant(table, f"client {name!r}", "leave client out, or give two clients")
-    refuse_similar_names(table, f"client {name!r}", column.words)
+    refuse_similar_names(table, f"client {name!r}", column.texts)
     counts = column.counts
     if counts.min() < _MIN_ROWS:
         smallest = column.texts[int(counts.argmin())]

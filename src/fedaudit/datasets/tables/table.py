@@ -104,7 +104,7 @@ def _test_rows(
     groups = {0: np.arange(table.rows)} if clients is None else positions_of(clients.codes)
     for number, rows in groups.items():
         # By name, since the number of a client depends on which others there are.
-        name = number if clients is None else clients.words[number]
+        name = number if clients is None else clients.texts[number]
         rng = seeded_numpy(seed, "split", table.name, name)
         parts = split(strata(targets[rows]), settings.test_share, rng=rng)
         is_test[rows[parts.test]] = True
